@@ -1,4 +1,4 @@
-"""Typed values for operators: where rows come from, and what becomes of those that do not fit the table.
+"""Typed values for operators: where rows come from.
 
 .. code-block:: python
 
@@ -6,7 +6,6 @@
         task_id="load",
         source=KafkaSource(conn_id="kafka_default", topics=["orders"]),
         table="ORDERS",
-        row_policy=RowPolicy(on_error="dead_letter", dead_letter_path="s3://bucket/rejected"),
     )
 
 A value is checked where the DAG file makes it, never changes, is equal to another one with the same fields,
@@ -20,7 +19,6 @@ Nothing heavy is imported: neither Spark nor Arrow nor Snowflake's connector.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,10 +41,10 @@ from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.arguments import known_keys
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy, TypedArgument
+from airflow_provider_snowpipe.streaming.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-__all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "RowPolicy", "TableSource"]
+__all__ = ["DeltaSource", "FileSource", "IcebergSource", "KafkaSource", "TableSource"]
 __all__ += ["AllFiles", "Avro", "ByDirectory", "ByKey", "ByName", "Csv", "Ndjson", "Orc", "Parquet", "Text"]
 
 
@@ -94,20 +92,3 @@ def bulk_values(source: Any) -> Any:
 
     values = {name: value for name, value in source.as_json().items() if name != "kind"}
     return known_keys(RowsToWrite, values, "source")
-
-
-def warn_of_conn_ids(kafka_conn_id: str | None, iceberg_conn_id: str | None = None) -> None:
-    """Warn of operator arguments instead of which a source names its connection."""
-    from airflow.exceptions import AirflowProviderDeprecationWarning
-
-    for name, kind, conn_id in (
-        ("kafka_conn_id", "KafkaSource", kafka_conn_id),
-        ("iceberg_conn_id", "IcebergSource", iceberg_conn_id),
-    ):
-        if conn_id is not None:
-            warnings.warn(
-                f"{name}={conn_id!r} is deprecated: give source={kind}(conn_id={conn_id!r}, …), or the key "
-                "'conn_id' in the source's dictionary",
-                AirflowProviderDeprecationWarning,
-                stacklevel=4,  # the DAG file, behind the operator's __init__ as Airflow wraps it
-            )

@@ -115,7 +115,7 @@ def parameters(thing: Any) -> dict[str, Parameter]:
     for name, text in texts.items():  # what a docstring names and Airflow's own base takes
         if takes_more and name not in found and name not in given | {"kwargs"}:
             found[name] = Parameter(name, "", None, name in templates, _without_mark(text))
-    return _with_policy(found)
+    return found
 
 
 def _texts(kind: type) -> dict[str, str]:
@@ -176,19 +176,6 @@ def _has_init(kind: type) -> bool:
 
 def _own_bases(kind: type) -> list[type]:
     return [one for one in kind.__mro__ if one.__module__.startswith(PACKAGE)]
-
-
-def _with_policy(found: dict[str, Parameter]) -> dict[str, Parameter]:
-    """Single arguments of an operator that stand for fields of its ``row_policy``, as those fields."""
-    from airflow_provider_snowpipe.sources import RowPolicy
-
-    if "row_policy" not in found:
-        return found
-    for name, field in parameters(RowPolicy).items():
-        if name in found:
-            text = f"{field.text}; a field of ``row_policy``, which is not given then"
-            found[name] = dataclasses.replace(field, templated=found[name].templated, text=text)
-    return found
 
 
 def _own_parameters(

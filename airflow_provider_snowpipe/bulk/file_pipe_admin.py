@@ -32,7 +32,6 @@ RunSql = Callable[[str, Sequence[str] | None], Sequence[Mapping[str, Any]]]
 IF_EXISTS = ("check", "keep", "replace")
 _MISSING = 2003
 _STALE = 3605
-_BARE = re.compile(r'@(?:(?!--|/\*)[\w$"%~./=-])+')
 _GAP = re.compile(rf"""({STRING_LITERAL}|"[^"]*")|\s+""", re.DOTALL)
 
 
@@ -49,12 +48,7 @@ class KnownPipe:
     def differs_from(self, definition: PipeDefinition) -> str | None:
         """Describe the difference, None for none."""
         expected = definition.copy.statement()
-        # Earlier releases wrote a location of plain letters without quotes, which means the same.
-        location = definition.copy.location
-        bare = (
-            expected.replace(string_literal(location), location, 1) if _BARE.fullmatch(location) else expected
-        )
-        if _spaced(self.definition) not in (_spaced(expected), _spaced(bare)):
+        if _spaced(self.definition) != _spaced(expected):
             return f"its statement is {self.definition!r} and not {expected!r}"
         if self.auto_ingest != definition.auto_ingest:
             return f"its AUTO_INGEST is {self.auto_ingest} and not {definition.auto_ingest}"

@@ -87,8 +87,8 @@ class RunManifest(WrittenFiles):
     :param columns: the table's columns that their rows have; none where nobody has to know
     :param json_columns: those of them that hold JSON as text
     :param source: what the rows were read from, in words that tell it from another one; empty where the files
-        are named by it, and in a manifest of an older release
-    :param began: when the run began whose work it is; empty where it is of no run, or of an older release
+        are named by it
+    :param began: when the run began whose work it is; empty where it is of no run
     """
 
     work: str
@@ -120,11 +120,12 @@ class RunManifest(WrittenFiles):
                 raise ValueError("another version")
             files = tuple(WrittenFile(**file) for file in data.pop("files"))
             columns, parsed = tuple(data.pop("columns")), tuple(data.pop("json_columns"))
-            return cls(files=files, columns=columns, json_columns=parsed, **data)
+            origin = {name: data.pop(name) for name in ("source", "began")}
+            return cls(files=files, columns=columns, json_columns=parsed, **origin, **data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
-                f"{where} is no manifest of version {MANIFEST_VERSION} ({error!r}): another release has "
-                "written it. Let that one finish the run, or load it again under another run_key"
+                f"{where} is not a manifest of version {MANIFEST_VERSION} ({error!r}): let the version of "
+                "airflow-provider-snowpipe finish the run that began it, or load it under another run_key"
             ) from None
 
 
@@ -445,7 +446,7 @@ class FirstTryFiles:
             raise self._of_two_tries(list(lists))
         for kept in lists.values():
             files = StagedFiles.from_json(kept, stage)
-            if kept.get("choice", self._choice) != self._choice:
+            if kept["choice"] != self._choice:
                 raise ConfigurationError(
                     f"the first try of this run has listed {len(files.files):,} files for a COPY with force "
                     f"({next(iter(files.files), None)!r}, …) by other values of stage, files, prefix or "
@@ -456,8 +457,7 @@ class FirstTryFiles:
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
-            mark = kept.get("mark", "")
-            return files, replace(self._identity, since=since, try_number=number, mark=mark)
+            return files, replace(self._identity, since=since, try_number=number, mark=kept["mark"])
         # The statements of a deleted run would answer for this one's, which may have the same files.
         self._identity = replace(self._identity, mark=self._identity.since.isoformat())
         return None, self._identity
@@ -488,7 +488,7 @@ class FirstTryFiles:
     def _remove_deleted(self, lists: dict[str, Any]) -> None:
         """Remove the lists of a run of the same id that was deleted, from the stage as well."""
         for name, kept in list(lists.items()):
-            since = dt.datetime.fromisoformat(kept["since"]) if "since" in kept else self._identity.since
+            since = dt.datetime.fromisoformat(kept["since"])
             if not self._identity.is_anew(since):
                 continue
             if self._identity.try_number > 1:

@@ -262,7 +262,6 @@ def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -
     :param history: loads from the oldest, of whichever loader counts
     :raises SourcePositionError: if another content of one of the files was loaded
     """
-    # By the digest alone: other releases write the names otherwise.
     expected = {one.digest: one for one in paths}
     names = {(one.folder, one.name) for one in paths}
     found: dict[str, FileLoad] = {}

@@ -134,7 +134,6 @@ def _plan_arguments() -> tuple[Any, ...]:
         _arg("--database", help="the stage's or table's database, the connection's if not given"),
         _arg("--schema", help="its schema, the connection's if not given"),
         _arg("--storage-conn-id", help="connection id for a URL"),
-        _arg("--kafka-conn-id", help="connection id for Kafka topics"),
         _arg("--table", help="table of Kafka topics, whose channels show how far each partition is in it"),
         _arg("--channel-prefix", help="with --table, the first part of these channels' names"),
     )
@@ -381,7 +380,7 @@ def plan(args: argparse.Namespace) -> None:
             "source are found by both; give both, or none"
         )
     hook = SnowpipeBulkHook(args.conn_id, table=args.table, database=args.database, schema=args.schema)
-    source = ShapeSource(args.source, hook, args.storage_conn_id, args.kafka_conn_id, args.channel_prefix)
+    source = ShapeSource(args.source, hook, args.storage_conn_id, args.channel_prefix)
     shape = source.shape(_known(args))
     policy = LoadPolicy(
         path=args.path,

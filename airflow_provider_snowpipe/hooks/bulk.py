@@ -8,7 +8,6 @@ import logging
 import queue
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,8 +15,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-
-from airflow.exceptions import AirflowProviderDeprecationWarning
 
 from airflow_provider_snowpipe.bulk.copy import quoted_location
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
@@ -38,15 +35,6 @@ class SnowpipeBulkHook(SnowpipeHook):
 
     Database and schema are the connection's unless given. The constructor does no I/O.
     """
-
-    def place(self) -> tuple[str, str]:
-        """Deprecated: :meth:`database_and_schema`."""
-        warnings.warn(
-            "SnowpipeBulkHook.place() is deprecated: call database_and_schema()",
-            AirflowProviderDeprecationWarning,
-            stacklevel=2,
-        )
-        return self.database_and_schema()
 
     def of_table(self, database: str, schema: str, table: str) -> SnowpipeBulkHook:
         """The hook of another table in the same account."""

@@ -48,8 +48,7 @@ class SnowpipeLagNotifier(BaseNotifier):
         targets for all that ``SHOW CHANNELS`` lists (templated)
     :param targets: the offset token that each channel should have committed, as
         :class:`SnowpipeCommitSensor` takes it; None reports without a judgement (templated)
-    :param offset_format: the format of plain targets; None where the targets carry it, or the tokens can have
-        one format only
+    :param offset_format: the format of plain targets; None where the targets carry it
     :param max_channels: how many channels the report names, the late ones first
     :param notifier: a notifier that passes the report on, or the dotted path of its class
     :param notifier_arguments: arguments of that class, such as ``{"text": "{{ lag_report }}"}``

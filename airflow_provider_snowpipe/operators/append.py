@@ -56,7 +56,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         where these rows are known to be loaded
     :param max_rows: most rows
     :param max_bytes: most bytes of NDJSON
-    :param kwargs: ``row_policy``, and arguments of :class:`PipeOperator`
+    :param kwargs: arguments of :class:`RowPolicyOperator` and :class:`PipeOperator`
     """
 
     template_fields: Sequence[str] = (

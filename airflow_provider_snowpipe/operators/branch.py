@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
-from airflow_provider_snowpipe.sources import shape_values, warn_of_conn_ids
+from airflow_provider_snowpipe.sources import shape_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
     :param table: the table of a Kafka source, whose channels show how far each partition is; None counts
         from the offsets of the source's group, or from its start (templated)
     :param channel_prefix: the first part of these channels' names, None for the DAG's id (templated)
-    :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
     :param storage_conn_id: the connection of a URL (templated)
     :raises ConfigurationError: if an argument is wrong
     """
@@ -65,7 +64,6 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         "shape",
         "table",
         "channel_prefix",
-        "kafka_conn_id",
         "storage_conn_id",
         *AccountArguments.template_fields,
     )
@@ -84,7 +82,6 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         remember: bool = True,
         table: str | None = None,
         channel_prefix: str | None = None,
-        kafka_conn_id: str | None = None,
         storage_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -99,9 +96,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         self.remember = remember
         self.table = table
         self.channel_prefix = channel_prefix
-        self.kafka_conn_id = kafka_conn_id
         self.storage_conn_id = storage_conn_id
-        warn_of_conn_ids(kafka_conn_id)
         if not (stream or copy or pipe):
             raise ConfigurationError("no way to load is given: name the tasks of stream=…, copy=… or pipe=…")
         check_arguments(self, switches=["remember"])
@@ -133,8 +128,7 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
 
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
         hook, prefix = self.bulk_hook(self.table), self.channel_prefix or self.dag_id
-        source = ShapeSource(self.source, hook, self.storage_conn_id, self.kafka_conn_id, prefix)
-        shape = source.shape(known)
+        shape = ShapeSource(self.source, hook, self.storage_conn_id, prefix).shape(known)
         return plan_load(shape, LoadPolicy.of(self.policy, self.costs), before)
 
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:

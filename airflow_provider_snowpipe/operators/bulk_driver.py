@@ -192,7 +192,7 @@ class RunStage:
     def manifest(self) -> RunManifest | None:
         """Read the manifest that counts, None where the work has none yet.
 
-        :raises ConfigurationError: if it is of another release
+        :raises ConfigurationError: if it is of another version
         """
         return self._first() if _attempts(self._known()) else None
 

@@ -471,16 +471,16 @@ class BulkRun:
         """
         done = self.stage.outcome()
         if done is not None:
-            began = done.pop("began", "")
+            began = done.pop("began")
             if not is_begun:
                 self._require_own(began)
-            self._require_same(done.pop("source", ""))
+            self._require_same(done.pop("source"))
         return done
 
     def _require_own(self, began: str) -> None:
         """Refuse what a run of the same id has done that was deleted: its rows are not those of now.
 
-        :param began: when the run began that has done it; empty where that is not known
+        :param began: when the run began that has done it; empty where it is of no run
         """
         run = self.identity
         if run is None or not began:
@@ -498,8 +498,8 @@ class BulkRun:
         )
 
     def _require_same(self, source: str) -> None:
-        """Refuse for this work what was read from another source; of older releases nobody knows it."""
-        if source and source != self.source:
+        """Refuse for this work what was read from another source."""
+        if source != self.source:
             raise ConfigurationError(
                 f"an earlier try of {self.work} has read its rows from {source!r}, and they are loaded, or "
                 f"staged in {self.stage.location}; the source is {self.source!r} now. A task, and an "

@@ -190,7 +190,7 @@ class DriverMemory:
         clears it has it read its source again, where there may be more rows by now.
         """
         kept = self._get(_SENT_KEY)
-        if isinstance(kept, Mapping) and kept.get(_MAX_TRIES, self._max_tries) != self._max_tries:
+        if kept is None or kept[_MAX_TRIES] != self._max_tries:
             return None
         return SubmittedLoad.of(kept)
 

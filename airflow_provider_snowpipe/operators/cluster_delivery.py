@@ -1,4 +1,4 @@
-"""How a driver on a cluster gets its plan, our code and its credentials: on YARN, and on Kubernetes.
+"""What a driver on a cluster needs, and how it gets plan, code and credentials: on YARN, and on Kubernetes.
 
 Submitting, following and stopping are the same on both, in ``cluster_job``.
 """
@@ -6,14 +6,18 @@ Submitting, following and stopping are the same on both, in ``cluster_job``.
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
+import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.hooks.cluster import (
     APPLICATION_ID,
+    POD_ID,
     SECRET_KEY,
     SECRET_LABEL,
     KubernetesPods,
@@ -21,10 +25,11 @@ from airflow_provider_snowpipe.hooks.cluster import (
 from airflow_provider_snowpipe.hooks.storage import storage_path
 from airflow_provider_snowpipe.operators.submission import SubmitHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.triggers.application import spark_master
+from airflow_provider_snowpipe.triggers.application import Cluster, cluster_of, spark_master
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
+    from requests.auth import AuthBase
+
     from airflow_provider_snowpipe.triggers.application import Application
 
 SECRET_VARIABLE = "SNOWPIPE_SECRET"  # noqa: S105  a variable's name
@@ -33,7 +38,111 @@ NEW_SECRET = "create"  # noqa: S105  a value of the operator's
 """As ``driver_secret``: one is made for each submission, and removed afterwards."""
 PLAN_NAME = "snowpipe-plan.json"
 JOB_NAME = "snowpipe-job.py"
+SUBMISSION_TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
+_PREFIX = "snowpipe-"
 _PACKAGE = "airflow_provider_snowpipe"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """What a driver on a cluster needs beside its submission, checked before anything is started.
+
+    :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
+    :param identity: what distinguishes this task instance from others that have the same folder
+    :param poll_seconds: between two polls of the application
+    :param auth: for YARN's ResourceManager, None for what the connection has
+    :param namespace: of Kubernetes
+    :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
+    :param pipe: connection and names by which a load's channels are followed, empty where it has none
+    """
+
+    conn_id: str
+    work_path: str
+    identity: str
+    poll_seconds: float
+    auth: AuthBase | None = None
+    namespace: str = ""
+    driver_secret: str | None = None
+    pipe: Mapping[str, Any] = field(default_factory=dict)
+
+    def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
+        """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
+
+        :raises ConfigurationError: with the remedy
+        """
+        self.cluster()
+        if not self.work_path:
+            raise ConfigurationError(
+                "the deploy mode is 'cluster' and there is no work_path: give a folder that both this worker "
+                "and the driver on the cluster read and write, such as 's3://bucket/folder', "
+                "'hdfs://name/folder' or a shared directory, where the driver leaves its report. Nothing was "
+                "submitted"
+            )
+        settings = {name: str(value) for name, value in (conf or {}).items()}
+        properties = Path(properties_file) if properties_file else None
+        more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
+        if self.driver_credentials:
+            from airflow_provider_snowpipe.spark.driver.credentials import check_driver_credentials
+
+            check_driver_credentials("driver_secret", self.driver_credentials)
+        delivery_of(self, Submission("", "", "")).check(settings, more)
+
+    @property
+    def driver_credentials(self) -> str:
+        """What the driver has or gets itself for its credentials, empty where they are brought to it."""
+        from airflow_provider_snowpipe.spark.driver.credentials import is_of_driver
+
+        return self.driver_secret if self.driver_secret and is_of_driver(self.driver_secret) else ""
+
+    def cluster(self) -> Cluster:
+        """Where the application is followed.
+
+        :raises ConfigurationError: if the connection does not name its address
+        """
+        return cluster_of(self.conn_id, self.auth, self.namespace)
+
+    @property
+    def task_tag(self) -> str:
+        """What every application of the task instance has among its tags."""
+        return f"{_PREFIX}{hashlib.sha256(f'{self.work_path} {self.identity}'.encode()).hexdigest()[:16]}"
+
+    def folder(self, tag: str) -> str:
+        """The address of one submission's folder."""
+        return f"{self.work_path.rstrip('/')}/{tag}"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One submission: what finds its application on the cluster, and what it left on the submitting machine.
+
+    :param tag: the application's tag, and the name of its folder below ``work_path``
+    :param host: the machine that submitted
+    :param directory: what ``spark-submit`` read there
+    :param application_id: the cluster's id, None until it is known
+    """
+
+    tag: str
+    host: str
+    directory: str
+    application_id: str | None = None
+
+    @classmethod
+    def of(cls, kept: Any) -> Self | None:
+        """Read what a try kept.
+
+        :returns: None if it is something else
+        """
+        if not isinstance(kept, Mapping):
+            return None
+        values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
+        known = values["application_id"]
+        if not all(isinstance(values[name], str) for name in ("tag", "host", "directory")):
+            return None
+        if not SUBMISSION_TAG.fullmatch(values["tag"]):
+            return None
+        if known is not None and not (APPLICATION_ID.fullmatch(str(known)) or POD_ID.fullmatch(str(known))):
+            return None
+        return cls(**values)
 
 
 # -- YARN ------------------------------------------------------------------------------------------------

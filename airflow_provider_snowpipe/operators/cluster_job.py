@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import re
 import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
@@ -19,7 +17,6 @@ from uuid import uuid4
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.hooks.cluster import APPLICATION_ID, POD_ID
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import file_system, read_text, storage_path
 from airflow_provider_snowpipe.operators.client_job import (
@@ -35,6 +32,9 @@ from airflow_provider_snowpipe.operators.client_job import (
 )
 from airflow_provider_snowpipe.operators.cluster_delivery import (
     SECRET_VARIABLE,
+    SUBMISSION_TAG,
+    ClusterSettings,
+    Submission,
     delivery_of,
     hadoop_address,
     is_of_this_machine,
@@ -46,21 +46,15 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
     Application,
-    Cluster,
     FollowedApplication,
     SnowpipeApplicationTrigger,
-    cluster_of,
 )
 from airflow_provider_snowpipe.triggers.commit import poll_retry
 
 if TYPE_CHECKING:
-    from requests.auth import AuthBase
-
     from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.streaming.auth import Credentials
 
-_PREFIX = "snowpipe-"
-_TAG = re.compile(r"snowpipe-[0-9a-f]{16}-[0-9a-f]{8}")
 _CHANNELS_SECONDS = 1.0
 """Between two polls of the channels, and two lines about them, at least."""
 _KILLED = "the task was killed; its application on the cluster was stopped"
@@ -82,108 +76,6 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
             "deploy_mode=… or 'deploy-mode' in the Spark connection's extra, which this task reads, too"
         )
     return mode == "cluster"
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
-    """What a driver on a cluster needs beside its submission, checked before anything is started.
-
-    :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
-    :param identity: what distinguishes this task instance from others that have the same folder
-    :param poll_seconds: between two polls of the application
-    :param auth: for YARN's ResourceManager, None for what the connection has
-    :param namespace: of Kubernetes
-    :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
-    :param pipe: connection and names by which a load's channels are followed, empty where it has none
-    """
-
-    conn_id: str
-    work_path: str
-    identity: str
-    poll_seconds: float
-    auth: AuthBase | None = None
-    namespace: str = ""
-    driver_secret: str | None = None
-    pipe: Mapping[str, Any] = field(default_factory=dict)
-
-    def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
-        """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
-
-        :raises ConfigurationError: with the remedy
-        """
-        self.cluster()
-        if not self.work_path:
-            raise ConfigurationError(
-                "the deploy mode is 'cluster' and there is no work_path: give a folder that both this worker "
-                "and the driver on the cluster read and write, such as 's3://bucket/folder', "
-                "'hdfs://name/folder' or a shared directory, where the driver leaves its report. Nothing was "
-                "submitted"
-            )
-        settings = {name: str(value) for name, value in (conf or {}).items()}
-        properties = Path(properties_file) if properties_file else None
-        more = properties.read_text("utf-8") if properties is not None and properties.is_file() else ""
-        if self.driver_credentials:
-            from airflow_provider_snowpipe.spark.driver.credentials import check_driver_credentials
-
-            check_driver_credentials("driver_secret", self.driver_credentials)
-        delivery_of(self, Submission("", "", "")).check(settings, more)
-
-    @property
-    def driver_credentials(self) -> str:
-        """What the driver has or gets itself for its credentials, empty where they are brought to it."""
-        from airflow_provider_snowpipe.spark.driver.credentials import is_of_driver
-
-        return self.driver_secret if self.driver_secret and is_of_driver(self.driver_secret) else ""
-
-    def cluster(self) -> Cluster:
-        """Where the application is followed.
-
-        :raises ConfigurationError: if the connection does not name its address
-        """
-        return cluster_of(self.conn_id, self.auth, self.namespace)
-
-    @property
-    def task_tag(self) -> str:
-        """What every application of the task instance has among its tags."""
-        return f"{_PREFIX}{hashlib.sha256(f'{self.work_path} {self.identity}'.encode()).hexdigest()[:16]}"
-
-    def folder(self, tag: str) -> str:
-        """The address of one submission's folder."""
-        return f"{self.work_path.rstrip('/')}/{tag}"
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One submission: what finds its application on the cluster, and what it left on the submitting machine.
-
-    :param tag: the application's tag, and the name of its folder below ``work_path``
-    :param host: the machine that submitted
-    :param directory: what ``spark-submit`` read there
-    :param application_id: the cluster's id, None until it is known
-    """
-
-    tag: str
-    host: str
-    directory: str
-    application_id: str | None = None
-
-    @classmethod
-    def of(cls, kept: Any) -> Self | None:
-        """Read what a try kept.
-
-        :returns: None if it is something else
-        """
-        if not isinstance(kept, Mapping):
-            return None
-        values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
-        known = values["application_id"]
-        if not all(isinstance(values[name], str) for name in ("tag", "host", "directory")):
-            return None
-        if not _TAG.fullmatch(values["tag"]):
-            return None
-        if known is not None and not (APPLICATION_ID.fullmatch(str(known)) or POD_ID.fullmatch(str(known))):
-            return None
-        return cls(**values)
 
 
 class ClusterRun:
@@ -260,7 +152,7 @@ class ClusterRun:
         submission = Submission.of(memory.application())
         if submission is None:
             running = [one for one in settings.cluster().tagged(settings.task_tag) if one.is_active]
-            tags = [tag for one in running[:1] for tag in one.tags if _TAG.fullmatch(tag)]
+            tags = [tag for one in running[:1] for tag in one.tags if SUBMISSION_TAG.fullmatch(tag)]
             if not tags:
                 return None
             submission = Submission(tags[0], "", "", running[0].id)
@@ -488,7 +380,7 @@ class ClusterRun:
         files = file_system(root)
         for found in files.ls(root.path, detail=False) if files.exists(root.path) else []:
             name = str(found).rstrip("/").rpartition("/")[2]
-            if name.startswith(f"{self._settings.task_tag}-") and _TAG.fullmatch(name):
+            if name.startswith(f"{self._settings.task_tag}-") and SUBMISSION_TAG.fullmatch(name):
                 self._remove(Submission(name, "", ""))
 
     def _remove(self, submission: Submission, application: Application | None = None) -> None:

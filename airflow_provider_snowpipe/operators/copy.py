@@ -154,7 +154,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     ) -> dict[str, Any]:
         """Go on where the task was deferred: every statement is asked for by its request id.
 
-        :param listed: the files that were listed before, None for a task that another release has deferred
+        :param listed: the files that were listed before, None where a statement of an earlier try ran
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])

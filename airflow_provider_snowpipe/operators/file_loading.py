@@ -9,7 +9,7 @@ from functools import partial
 from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
@@ -19,9 +19,7 @@ from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_co
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, staged_at
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.account_operator import FILES_KEY, run_identity
-from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
-from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
+from airflow_provider_snowpipe.operators.copy import CopyLoad, LeaveWorker, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
@@ -35,29 +33,50 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Sourc
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
-    from airflow.providers.common.compat.sdk import Context
-
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
+    from airflow_provider_snowpipe.bulk.file_pipe import Submission
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
-    from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+    from airflow_provider_snowpipe.sources import FileSource
     from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class FileLoading:
     """One task's loading of files.
 
+    :param hook_of: makes the hook of a table and a file pipe of the task's account
+    :param files: the source as files of this machine, None where it is something else
+    :param stage: where files of this machine are staged for COPY
+    :param is_pipe_forced: True where the author chose the pipe himself
+    :param on_rejected: ``fail`` or ``report`` files that are not loaded as a whole
+    :param announce: gets the paths of files that a pipe was given
+    :param leave_copy: leaves the worker while COPY runs, None to wait here
+    :param leave_pipe: leaves the worker while a pipe loads, None to wait here
     :param resumed: True where the task was deferred for a load
     :param listed: the files of a stage that a COPY was given before the task was deferred
-    :param reported: what the pipe's trigger has reported of files, by their paths below the pipe's location
     """
 
-    task: SnowpipeLoadOperator
-    context: Context
-    resumed: bool = False
-    listed: Mapping[str, Any] | None = None
-    reported: Mapping[str, FileLoad] = field(default_factory=dict)
-    _copying: CopyLoad | None = None
-    _targets: dict[str, PipeTarget] = field(default_factory=dict)
+    hook_of: Callable[..., SnowpipeBulkHook]
+    table: str | None
+    source: Any
+    files: FileSource | None
+    stage: str
+    file_pipe: str | None
+    options: Mapping[str, Any]
+    is_pipe_forced: bool
+    on_rejected: str
+    load_timeout: float
+    poll_interval: float
+    identity: RunIdentity
+    announce: Callable[[list[str]], None]
+    leave_copy: LeaveWorker | None
+    leave_pipe: Callable[[PipeLoad, Submission, dict[str, Any]], NoReturn] | None
+    resumed: bool
+    listed: Mapping[str, Any] | None
+    _reported: Mapping[str, FileLoad] = field(default_factory=dict, init=False)
+    """What the pipe's trigger has reported of files, by their paths below the pipe's location."""
+    _copying: CopyLoad | None = field(default=None, init=False)
+    _targets: dict[str, PipeTarget] = field(default_factory=dict, init=False)
 
     def run(self, path: LoadPath, boundary: FileBoundary | None) -> dict[str, Any]:
         """Load the files, and move the channels' tokens behind them where there are channels.
@@ -70,12 +89,12 @@ class FileLoading:
             value = self._staged_by_pipe() if path is LoadPath.PIPE else self._staged_by_copy()
             return {**value, "bytes": None, "channels": {}}
         pipe = self._pipe() if path is LoadPath.PIPE else None
-        self._loader(pipe, deferrable=False)  # which finds what is wrong before anything is touched
+        self._loader(pipe, leaves=False)  # which finds what is wrong before anything is touched
         return load_files(
             boundary,
             # Another loader's load is waited for here: it is not known again when the task comes back.
-            lambda name: self._loader(name, deferrable=self.task.deferrable and name == pipe),
-            self.task.on_rejected,
+            lambda name: self._loader(name, leaves=name == pipe),
+            self.on_rejected,
             pipe=pipe,
         )
 
@@ -84,8 +103,8 @@ class FileLoading:
         # What is to be streamed afterwards would be forgotten with the worker.
         load_files(
             boundary,
-            lambda name: self._loader(name, deferrable=False),
-            self.task.on_rejected,
+            lambda name: self._loader(name, leaves=False),
+            self.on_rejected,
             promised_only=True,
         )
 
@@ -103,7 +122,7 @@ class FileLoading:
             load = self._pipe_load(self._pipe_files(pipe, self._target(pipe), passes_over=True))
             value = ingested_value(load.checked(submitted, event["files"]))
             return {**value, "bytes": None, "channels": {}}
-        self.reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
+        self._reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
         return self.run(LoadPath.PIPE, boundary)
 
     def stop(self) -> None:
@@ -112,37 +131,34 @@ class FileLoading:
             self._copying.stop()
 
     def _staged_by_copy(self) -> dict[str, Any]:
-        load = self._copier(str(self.task.source), {"options": self.task.copy_options}, self.task.deferrable)
+        load = self._copier(str(self.source), {"options": self.options}, leaves=True)
         load.passes_over, load.listed, load.resumed = True, self.listed, self.listed is not None
         return load.run()
 
     def _staged_by_pipe(self) -> dict[str, Any]:
-        pipe, source = self._pipe(), StageReference.parse(str(self.task.source))
+        pipe, source = self._pipe(), StageReference.parse(str(self.source))
         # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
-        self._copier(str(self.task.source), {}, deferrable=False).finish_earlier()
+        self._copier(str(self.source), {}, leaves=False).finish_earlier()
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         files = self._pipe_files(pipe, target, prefix=prefix or None, passes_over=True)
-        return self._ingested(files, self.task.deferrable)
+        return self._ingested(files, leaves=True)
 
-    def _loader(self, pipe: str | None, *, deferrable: bool) -> FileLoader:
-        return self._copy_loader(deferrable) if pipe is None else self._pipe_loader(pipe, deferrable)
-
-    def _copy_loader(self, deferrable: bool) -> FileLoader:
-        stage = self.task.stage_of_table()
-        files = self.task.source_files()
-        if files is None:
-            raise ConfigurationError(f"source is {self.task.source!r}: only files are copied")
-        arguments = copy_arguments(files, self.task.copy_options)
+    def _loader(self, pipe: str | None, *, leaves: bool) -> FileLoader:
+        if pipe is not None:
+            return self._pipe_loader(pipe, leaves)
+        if self.files is None:
+            raise ConfigurationError(f"source is {self.source!r}: only files are copied")
+        arguments = copy_arguments(self.files, self.options)
 
         def copy(paths: Sequence[str]) -> dict[str, Any]:
-            return self._copier(stage, arguments, deferrable, paths).run()
+            return self._copier(self.stage, arguments, paths, leaves=leaves).run()
 
-        return FileLoader(self.task.bulk_hook(self.task.table), StageReference.parse(stage), copy)
+        return FileLoader(self.hook_of(self.table), StageReference.parse(self.stage), copy)
 
-    def _pipe_loader(self, pipe: str, deferrable: bool) -> FileLoader:
+    def _pipe_loader(self, pipe: str, leaves: bool) -> FileLoader:
         target = self._target(pipe)
-        why = None if (files := self.task.source_files()) is None else why_not_copy(files)
+        why = None if self.files is None else why_not_copy(self.files)
         if why is not None:
             raise ConfigurationError(f"path is 'pipe', and {why}: drop that, or take path='stream'")
         if target.auto_ingest:
@@ -152,41 +168,40 @@ class FileLoading:
             )
 
         def ingest(paths: Sequence[str]) -> dict[str, Any]:
-            value = self._ingested(self._pipe_files(pipe, target, files=list(paths)), deferrable)
+            value = self._ingested(self._pipe_files(pipe, target, files=list(paths)), leaves=leaves)
             # The paths name content that nobody else loads: what was loaded before, this load has loaded.
             loads = {**value["loaded_before"], **value["files"]}
             rows = sum(int(load["rows_loaded"]) for load in loads.values())
             return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
 
-        return FileLoader(self.task.bulk_hook(self.task.table), target.stage, ingest, pipe, self.reported)
+        return FileLoader(self.hook_of(self.table), target.stage, ingest, pipe, self._reported)
 
     def _pipe(self) -> str:
-        pipe = self.task.file_pipe
-        if not pipe:
+        if not self.file_pipe:
             raise ConfigurationError(
                 "path is 'pipe' and file_pipe is None: name the file pipe of this table in file_pipe=…, "
                 "which SnowpipePipeOperator(action='create', …) makes, or set path='copy'"
             )
-        if self.task.copy_options and self.task.path == LoadPath.PIPE:
+        if self.options and self.is_pipe_forced:
             raise ConfigurationError(
-                f"path is 'pipe' and options is {self.task.copy_options!r}: these are options of COPY, and a "
+                f"path is 'pipe' and options is {self.options!r}: these are options of COPY, and a "
                 "pipe has those of its own statement; leave them out"
             )
-        return pipe
+        return self.file_pipe
 
     def _target(self, pipe: str) -> PipeTarget:
         """What the pipe moves where, which has to be into the task's table."""
         if pipe in self._targets:
             return self._targets[pipe]
-        hook, name = self.task.bulk_hook(self.task.table), self._full_name(pipe)
-        target = hook.pipe_target(pipe)
+        name = self._full_name(pipe)
+        target = self.hook_of(self.table).pipe_target(pipe)
         if target is None:
             raise ConfigurationError(
                 f"there is no file pipe {name}, or the role may not see it: make it by "
                 "SnowpipePipeOperator(action='create', …), check the names letter by letter, or set "
                 "path='copy'"
             )
-        table = (name.database, name.schema, self.task.table)
+        table = (name.database, name.schema, self.table)
         if target.table != table:
             raise ConfigurationError(
                 f"pipe {name} loads into {'.'.join(target.table)}, and the task's table is "
@@ -196,48 +211,45 @@ class FileLoading:
         return target
 
     def _full_name(self, pipe: str) -> PipeName:
-        return PipeName(*self.task.bulk_hook(self.task.table).database_and_schema(), pipe)
+        return PipeName(*self.hook_of(self.table).database_and_schema(), pipe)
 
     def _copier(
-        self, stage: str, arguments: Mapping[str, Any], deferrable: bool, files: Sequence[str] | None = None
+        self, stage: str, arguments: Mapping[str, Any], files: Sequence[str] | None = None, *, leaves: bool
     ) -> CopyLoad:
-        task = self.task
-        if task.table is None:
+        if self.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
-        hook = task.bulk_hook()
+        hook = self.hook_of()
         self._copying = CopyLoad(
             hook,
-            copy_into(hook, task.table, stage, **arguments),
+            copy_into(hook, self.table, stage, **arguments),
             StagedChoice(stage, files),
-            run_identity(self.context),
-            on_rejected=task.on_rejected,
+            self.identity,
+            on_rejected=self.on_rejected,
             on_nothing="report",
-            leave_worker=partial(wait_for_statement, task, task.poll_interval) if deferrable else None,
+            leave_worker=self.leave_copy if leaves else None,
             resumed=self.resumed,
         )
         return self._copying
 
     def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
-        hook = self.task.bulk_hook(self.task.table, pipe)
+        hook = self.hook_of(self.table, pipe)
         return PipeFiles(hook, self._full_name(pipe), stage=str(target.stage), **chosen)
 
     def _pipe_load(self, files: PipeFiles) -> PipeLoad:
-        task = self.task
         return PipeLoad(
             files,
-            task.table,
-            tolerance=Tolerance(task.on_rejected, task.on_rejected),
+            self.table,
+            tolerance=Tolerance(self.on_rejected, self.on_rejected),
             on_nothing="report",
-            load_timeout=task.load_timeout,
-            poll_interval=task.poll_interval,
+            load_timeout=self.load_timeout,
+            poll_interval=self.poll_interval,
         )
 
-    def _ingested(self, files: PipeFiles, deferrable: bool) -> dict[str, Any]:
+    def _ingested(self, files: PipeFiles, *, leaves: bool) -> dict[str, Any]:
         """Have a pipe load the files; the value of a task, in the words of a COPY task."""
         load = self._pipe_load(files)
-        ti: Any = self.context["ti"]
-        leave = partial(wait_for_pipe, self.task, load) if deferrable else None
-        value, loads = load.run(run_identity(self.context), partial(ti.xcom_push, FILES_KEY), leave)
+        leave = partial(self.leave_pipe, load) if leaves and self.leave_pipe is not None else None
+        value, loads = load.run(self.identity, self.announce, leave)
         return ingested_value(load.checked(value, loads or {}))
 
 

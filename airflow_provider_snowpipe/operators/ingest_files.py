@@ -64,7 +64,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         ``SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY`` (templated)
     :param force: True submits files although COPY or another pipe has loaded them
     :param wait_for_load: False ends the task when the pipe has taken the files
-    :param wait_for_completion: ``wait_for_load`` by the name that Airflow's other providers have for it
     :param load_timeout: seconds to wait for the loads
     :param on_partial: ``fail`` or ``report`` a file of which only some rows are loaded
     :param on_failed: the same for a file that failed to load
@@ -99,7 +98,6 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         table: str | None = None,
         force: bool = False,
         wait_for_load: bool = True,
-        wait_for_completion: bool | None = None,
         load_timeout: float = 3600.0,
         on_partial: str = "fail",
         on_failed: str = "fail",
@@ -119,7 +117,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.pattern = pattern
         self.table = table
         self.force = force
-        self.wait_for_load = wait_for_load if wait_for_completion is None else wait_for_completion
+        self.wait_for_load = wait_for_load
         self.load_timeout = load_timeout
         self.on_partial = on_partial
         self.on_failed = on_failed

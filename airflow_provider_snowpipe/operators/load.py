@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
@@ -14,6 +15,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
     check_arguments,
     failing_at_once,
+    run_identity,
 )
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
@@ -23,13 +25,16 @@ from airflow_provider_snowpipe.operators.load_planning import (
     is_staged,
     known_shape,
     loads_before,
+    only_streamed,
+    path_before,
+    splits_csv,
 )
 from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
-from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source
+from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -203,19 +208,62 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.log.info("dry run: would take the path %s%s", path.value, f": {why}" if why else "")
 
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
-        return LoadChoice(self, known, context if self.remember else None)
-
-    def backlog(self) -> SourceBacklog:
-        """What the source holds that can be asked for it, such as Kafka topics."""
-        prefix, may_lack = self.channel_prefix or self.dag_id, self.create_table is not None
-        return SourceBacklog(self._source, self._pipe_hook().channel_statuses, prefix, may_lack)
+        """Collect what is known; without a context the run before does not count."""
+        files, source, options = self.source_files(), self.source, mapping_argument("options", self.options)
+        may_lack_table, backlog = self.create_table is not None, None
+        if has_backlog(source):
+            prefix, statuses = self.channel_prefix or self.dag_id, self._pipe_hook().channel_statuses
+            backlog = SourceBacklog(self._source, statuses, prefix, may_lack_table)
+        # Whether a pipe might be worth making is no question of a task that has to load now.
+        able: dict[str, Any] = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
+        able["splits_csv"] = splits_csv(options)
+        if files is None and not is_staged(source):
+            able["may_write_files"] = False
+        earlier = context if self.remember else None
+        loads = () if earlier is None else loads_before(earlier, self.loaded_table)
+        return LoadChoice(
+            source=source,
+            files=files,
+            boundary=None if files is None or self.table is None else self.boundary(),
+            backlog=backlog,
+            hook=self.bulk_hook(self.table),
+            known=known,
+            options=options,
+            file_pipe=self.file_pipe,
+            may_lack_table=may_lack_table,
+            only_streamed=only_streamed(self.evolve_columns, self.unknown_columns),
+            policy=LoadPolicy.of({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
+            before=None if earlier is None else path_before(earlier),
+        )
 
     def _file_loading(
         self, context: Context, *, resumed: bool = False, listed: Mapping[str, Any] | None = None
     ) -> FileLoading:
+        from airflow_provider_snowpipe.operators.copy import wait_for_statement
         from airflow_provider_snowpipe.operators.file_loading import FileLoading
+        from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
 
-        self._loading = FileLoading(self, context, resumed, listed)
+        ti: Any = context["ti"]
+        self._loading = FileLoading(
+            hook_of=self.bulk_hook,
+            table=self.table,
+            source=self.source,
+            files=self.source_files(),
+            stage=self.stage or f"@%{quote_identifier(self.table or '')}",
+            file_pipe=self.file_pipe,
+            options=mapping_argument("options", self.options),
+            is_pipe_forced=self.path == LoadPath.PIPE,
+            # Whether files that are not loaded as a whole fail the task.
+            on_rejected="report" if self.on_error == "continue" else "fail",
+            load_timeout=self.load_timeout,
+            poll_interval=self.poll_interval,
+            identity=run_identity(context),
+            announce=partial(ti.xcom_push, FILES_KEY),
+            leave_copy=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
+            leave_pipe=partial(wait_for_pipe, self) if self.deferrable else None,
+            resumed=resumed,
+            listed=listed,
+        )
         return self._loading
 
     def _file_boundary(self, path: LoadPath) -> FileBoundary | None:
@@ -231,7 +279,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
 
     def _with_files(self, context: Context, path: LoadPath, value: dict[str, Any]) -> dict[str, Any]:
         value = {"path": path.value, **value}
-        self.task_lineage = describe_files(self, context, value)
+        self.task_lineage = self._described(context, value)
         return self._concluded(context, value, {"rows": value["rows_loaded"], "bytes": value["bytes"]})
 
     def _streamed(self, context: Context, value: dict[str, Any]) -> dict[str, Any]:
@@ -287,42 +335,24 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             self.source = {"path": self.source}
         return file_source(self.source)
 
-    @property
-    def copy_options(self) -> dict[str, Any]:
-        """The author's options of COPY."""
-        return mapping_argument("options", self.options)
+    def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:
+        """Report tokens and rows to asset events and lineage, and tokens to the next sensor.
 
-    @property
-    def on_rejected(self) -> str:
-        """Whether files that are not loaded as a whole fail the task."""
-        return "report" if self.on_error == "continue" else "fail"
-
-    def stage_of_table(self) -> str:
-        """Where files of this machine are staged for COPY."""
-        return self.stage or f"@%{quote_identifier(self.table or '')}"
-
-
-# -- What a load of files leaves for assets, sensors and lineage, as a stream does -----------------------
-
-
-def describe_files(task: SnowpipeLoadOperator, context: Context, value: Mapping[str, Any]) -> TaskLineage:
-    """Report tokens and rows to asset events and lineage, and tokens to the next sensor.
-
-    Files of a stage come through no channel, so that there are only rows to report.
-    """
-    hook, rows, channels = task.bulk_hook(task.table), value["rows_loaded"], value["channels"]
-    files = task.source_files()
-    if files is None or is_staged(task.source):
-        describe_file_load(task, context, hook, str(task.table), rows, value.get("pipe", "COPY"))
-        return TaskLineage(hook, sources=(str(task.source),), rows=rows)
-    moved = [
-        LoadedChannel(name, one["to"], True, one["rows"], one["partition"], found=one["from"])
-        for name, one in channels.items()
-    ]
-    describe_outlets(task, context, hook, moved)
-    targets = {
-        name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
-        for name, one in channels.items()
-    }
-    context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-    return TaskLineage(hook, channels=moved, sources=(files.address,), rows=rows, size=value["bytes"])
+        Files of a stage come through no channel, so that there are only rows to report.
+        """
+        hook, rows, channels = self.bulk_hook(self.table), value["rows_loaded"], value["channels"]
+        files = self.source_files()
+        if files is None:
+            describe_file_load(self, context, hook, str(self.table), rows, value.get("pipe", "COPY"))
+            return TaskLineage(hook, sources=(str(self.source),), rows=rows)
+        moved = [
+            LoadedChannel(name, one["to"], True, one["rows"], one["partition"], found=one["from"])
+            for name, one in channels.items()
+        ]
+        describe_outlets(self, context, hook, moved)
+        targets = {
+            name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
+            for name, one in channels.items()
+        }
+        context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
+        return TaskLineage(hook, channels=moved, sources=(files.address,), rows=rows, size=value["bytes"])

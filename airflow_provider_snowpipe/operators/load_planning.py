@@ -51,9 +51,9 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Partl
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
     from airflow_provider_snowpipe.routing.load_plan import LoadPlan
-    from airflow_provider_snowpipe.spark.submit.file_boundary import PartitionPosition
+    from airflow_provider_snowpipe.sources import FileSource
+    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 
 log = logging.getLogger(__name__)
 
@@ -121,14 +121,12 @@ class ShapeSource:
         shape itself; these two as a mapping or its JSON text
     :param hook: asks the account about stages, past loads and, where it has a table, the table's channels
     :param storage_conn_id: the connection of a URL, None for none
-    :param kafka_conn_id: the connection of a Kafka source, None for none
     :param channel_prefix: the first part of the names of a Kafka source's channels
     """
 
     source: Any
     hook: SnowpipeBulkHook
     storage_conn_id: str | None = None
-    kafka_conn_id: str | None = None
     channel_prefix: str | None = None
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
@@ -165,7 +163,7 @@ class ShapeSource:
 
     def _backlog(self, source: Mapping[str, Any]) -> SourceBacklog:
         return SourceBacklog(
-            lambda: connected_source(source, BaseHook.get_connection, {"kafka": self.kafka_conn_id}),
+            lambda: connected_source(source, BaseHook.get_connection),
             None if self.hook.table is None else self.hook.channel_statuses,
             self.channel_prefix,
         )
@@ -202,38 +200,31 @@ _CHOOSES_FILES = ("pattern", "force", "size_limit", "purge", "load_uncertain_fil
 _REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
 
 
+@dataclass(frozen=True, kw_only=True)
 class LoadChoice:
     """What is known before a load: the data, the author's side, and what is in the table already.
 
+    :param files: the source as files of this machine, None where it is something else
+    :param boundary: these files and their channels, None where there is nothing to copy into
+    :param backlog: what the source itself knows of its rows, None where it cannot be asked
     :param known: what is known of the data from the author and the kind of run
-    :param context: of the run, None to plan without regard to the run before
+    :param may_lack_table: True where the stream makes the table
+    :param only_streamed: what COPY and pipes would ignore with success, None where there is nothing
+    :param before: the path of the run before, None where it does not count
     """
 
-    def __init__(
-        self, task: SnowpipeLoadOperator, known: Mapping[str, Any], context: Context | None = None
-    ) -> None:
-        self.files = task.source_files()
-        """The source as files of this machine, None where it is something else."""
-        self.source = task.source
-        self.boundary = None if self.files is None or task.table is None else task.boundary()
-        """These files and their channels, None where there is nothing to copy into."""
-        self.hook = task.bulk_hook(task.table)
-        self.known = known
-        self.may_lack_table = task.create_table is not None
-        self.backlog = task.backlog() if has_backlog(self.source) else None
-        self.options = task.copy_options
-        self.file_pipe = task.file_pipe
-        self.only_streamed = _only_streamed(task)
-        self.before = None if context is None else path_before(context)
-        """The path of the run before."""
-        # Whether a pipe might be worth making is no question of a task that has to load now.
-        able: dict[str, Any] = {"has_pipe": bool(self.file_pipe), "may_make_pipe": False}
-        able["splits_csv"] = splits_csv(self.options)
-        if self.files is None and not is_staged(self.source):
-            able["may_write_files"] = False
-        loads = () if context is None else loads_before(context, task.loaded_table)
-        given = {**able, **(task.policy or {}), "path": task.path}
-        self.policy = LoadPolicy.of(given, task.costs, loads)
+    source: Any
+    files: FileSource | None
+    boundary: FileBoundary | None
+    backlog: SourceBacklog | None
+    hook: SnowpipeBulkHook
+    known: Mapping[str, Any]
+    options: Mapping[str, Any]
+    file_pipe: str | None
+    may_lack_table: bool
+    only_streamed: str | None
+    policy: LoadPolicy
+    before: LoadPath | None
 
     @cached_property
     def positions(self) -> Sequence[PartitionPosition]:
@@ -442,11 +433,11 @@ class LoadChoice:
         return self.only_streamed or why_not_copy(self.files)
 
 
-def _only_streamed(task: SnowpipeLoadOperator) -> str | None:
-    """What the task asks for that COPY and pipes would pass over with success, None where they would not."""
-    if task.evolve_columns is not None:
-        asked = f"evolve_columns is {task.evolve_columns!r}"
-    elif task.unknown_columns == "fail":
+def only_streamed(evolve_columns: bool | None, unknown_columns: str) -> str | None:
+    """What an author asks for that COPY and pipes would ignore with success, None where they would not."""
+    if evolve_columns is not None:
+        asked = f"evolve_columns is {evolve_columns!r}"
+    elif unknown_columns == "fail":
         asked = "unknown_columns is 'fail'"
     else:
         return None

@@ -80,10 +80,7 @@ class SnowpipePlan:
         self.work_path = work_path
         for key, value in keys.items():
             if not isinstance(value, str | int | float | list | tuple | dict | None):
-                raise ConfigurationError(
-                    f"{key} is {value!r}: give a value of JSON; of a RowPolicy give the fields, such as "
-                    "on_error, as arguments of their own"
-                )
+                raise ConfigurationError(f"{key} is {value!r}: give a value of JSON")
         values = {
             "plan_version": PLAN_VERSION,
             "application": f"snowpipe.{channel_prefix}",

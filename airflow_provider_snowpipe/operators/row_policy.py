@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
-from airflow_provider_snowpipe.streaming.arguments import named
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, named
+from airflow_provider_snowpipe.streaming.checked_values import OnError, RowPolicy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeNotFoundError,
@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.streaming.table_schema import (
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSecrets, SourceSpec
-    from airflow_provider_snowpipe.streaming.checked_values import OnError
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 
@@ -35,66 +34,49 @@ class RowPolicyOperator(PipeArguments):
     """The arguments of operators that load rows through channels.
 
     :param wait_for_commit: False ends the task when the rows are received, committed or not
-    :param wait_for_completion: ``wait_for_commit`` by the name that Airflow's other providers have for it
     :param commit_timeout: seconds to wait for a channel's commit
-    :param row_policy: what becomes of rows that do not fit the table, and of the table: a
-        :class:`~airflow_provider_snowpipe.sources.RowPolicy`, or a mapping of its fields
-    :param on_error: a field of ``row_policy``, which is not given then; so are the others
-    :param check_rows: likewise
-    :param dead_letter_path: likewise (templated)
-    :param create_table: likewise
-    :param evolve_columns: likewise
-    :param unknown_columns: likewise
+    :param on_error: ``abort`` fails the task when the service has skipped a row, ``continue`` reports how
+        many; ``dead_letter`` writes rows that do not fit to ``dead_letter_path`` before the others are sent,
+        and fails the task when the service skips one of those
+    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
+    :param dead_letter_path: an absolute directory or a URL without credentials, which all executors reach, or
+        ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
+    :param create_table: ``if_missing`` makes the table from the first rows that the run loads, as the
+        worker sees them; None does not
+    :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
+        leaves them to the service, which ignores unknown keys
+    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
+        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
     :param kwargs: arguments of the operator
-    :raises ConfigurationError: if a value is wrong, or given twice
+    :raises ConfigurationError: if a value is wrong, or two do not go together
     """
 
     template_fields: Sequence[str] = ("dead_letter_path", *PipeArguments.template_fields)
-    on_error: OnError
-    check_rows: bool
-    dead_letter_path: str | None
-    create_table: str | None
-    evolve_columns: bool | None
-    unknown_columns: str
 
     def __init__(
         self,
         *,
         wait_for_commit: bool = True,
-        wait_for_completion: bool | None = None,
         commit_timeout: float = 600.0,
-        row_policy: RowPolicy | Mapping[str, Any] | None = None,
-        on_error: str | None = None,
-        check_rows: bool | None = None,
+        on_error: OnError = "abort",
+        check_rows: bool = False,
         dead_letter_path: str | None = None,
-        create_table: str | None = None,
+        create_table: Literal["if_missing"] | None = None,
         evolve_columns: bool | None = None,
-        unknown_columns: str | None = None,
+        unknown_columns: OnUnknown = "warn",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.wait_for_commit = wait_for_commit if wait_for_completion is None else wait_for_completion
+        self.wait_for_commit = wait_for_commit
         self.commit_timeout = commit_timeout
         check_arguments(self, seconds=["commit_timeout"], switches=["wait_for_commit"])
-        single = {
-            "on_error": on_error,
-            "check_rows": check_rows,
-            "dead_letter_path": dead_letter_path,
-            "create_table": create_table,
-            "evolve_columns": evolve_columns,
-            "unknown_columns": unknown_columns,
-        }
-        given = {name: value for name, value in single.items() if value is not None}
-        if row_policy is not None and given:
-            name, value = next(iter(given.items()))
-            raise ConfigurationError(
-                f"{name}={value!r} is given beside row_policy: give RowPolicy({name}={value!r}, …)"
-            )
-        if not isinstance(row_policy, RowPolicy):
-            row_policy = RowPolicy.from_mapping(given if row_policy is None else row_policy)
-        # A field each: what an earlier release has serialized, and templates, are by these names.
-        for one in fields(RowPolicy):
-            setattr(self, one.name, getattr(row_policy, one.name))
+        self.on_error = on_error
+        self.check_rows = check_rows
+        self.dead_letter_path = dead_letter_path
+        self.create_table = create_table
+        self.evolve_columns = evolve_columns
+        self.unknown_columns = unknown_columns
+        self._schema_policy()  # which checks them
 
     def _warn_of_unknown(self, columns: Mapping[str, int], pipe: PipeName) -> None:
         """Name the keys of rows that match no column, with the rows that have them."""
@@ -106,7 +88,16 @@ class RowPolicyOperator(PipeArguments):
             )
 
     def _schema_policy(self) -> SchemaPolicy:
-        return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
+        return SchemaPolicy(
+            RowPolicy(
+                self.on_error,
+                self.check_rows,
+                self.dead_letter_path,
+                self.create_table,
+                self.evolve_columns,
+                self.unknown_columns,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True)

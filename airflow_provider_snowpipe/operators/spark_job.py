@@ -17,12 +17,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverMemory
-from airflow_provider_snowpipe.operators.cluster_job import (
-    ClusterRun,
-    ClusterSettings,
-    Submission,
-    is_cluster_mode,
-)
+from airflow_provider_snowpipe.operators.cluster_delivery import ClusterSettings, Submission
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.operators.submission import (
     SPARK_CONNECT,
     SubmitHook,
@@ -288,14 +284,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
-        kept = Submission.of(submission)
-        if kept is None:
-            raise AirflowException(
-                f"the task was deferred with {submission!r}, which is no submission of this release of "
-                "airflow-provider-snowpipe; a retry resumes from the committed tokens"
-            )
-        settings = self._cluster_settings(context)
-        self._run = run = ClusterRun(settings, kept, memory, self.log, self._show_page(context))
+        settings, show = self._cluster_settings(context), self._show_page(context)
+        self._run = run = ClusterRun(settings, Submission(**submission), memory, self.log, show)
         run.follow()
         if not is_earlier:
             return self._outcome(run, memory)

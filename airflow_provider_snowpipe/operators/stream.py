@@ -37,7 +37,7 @@ from airflow_provider_snowpipe.operators.submission import (
     targets_of,
     value_of,
 )
-from airflow_provider_snowpipe.sources import stream_values, warn_of_conn_ids
+from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source
@@ -86,8 +86,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     With a connection of the type ``spark_connect`` no Spark is started at all: the job is a client of that
     server, beside the task, and needs no Java. The server's own settings hold.
 
-    ``row_policy`` and the single arguments of :class:`RowPolicyOperator` decide about rows that do not
-    fit the table, and of the table.
+    The arguments of :class:`RowPolicyOperator` decide about rows that do not fit the table, and about the
+    table.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template. A driver on YARN finds them in the
@@ -101,8 +101,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     :param pipe: load through this pipe; not together with ``table`` (templated)
     :param spark_conn_id: the Spark connection; one of the type ``spark_connect`` has the job run over that
         server, for files and topics
-    :param kafka_conn_id: deprecated, the source has ``conn_id`` (templated)
-    :param iceberg_conn_id: deprecated, likewise (templated)
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
         connector's, where a Kafka source has a ``connector_name``, else for the DAG's id (templated)
     :param source_name: second part of the channels' names, stable over runs; None for the
@@ -131,8 +129,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         "source",
         "channel_prefix",
         "source_name",
-        "kafka_conn_id",
-        "iceberg_conn_id",
         "batch_limits",
         "sdk_profile",
         "work_path",
@@ -146,8 +142,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self,
         *,
         source: SourceSpec | Mapping[str, Any],
-        kafka_conn_id: str | None = None,
-        iceberg_conn_id: str | None = None,
         channel_prefix: str | None = None,
         source_name: str | None = None,
         on_data_loss: str = "fail",
@@ -161,8 +155,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         super().__init__(application=job_file(), **kwargs)
         self._if_it_runs = "shuts that one out of its channels if it still runs"
         self.source = stream_values(source)
-        self.kafka_conn_id = kafka_conn_id
-        self.iceberg_conn_id = iceberg_conn_id
         self.channel_prefix = channel_prefix
         self.source_name = source_name
         self.on_data_loss = on_data_loss
@@ -170,7 +162,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self.poll_interval = poll_interval
         self.batch_limits = batch_limits
         self.sdk_profile = sdk_profile
-        warn_of_conn_ids(kafka_conn_id, iceberg_conn_id)
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -193,11 +184,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         context: Context,
         event: Mapping[str, Any],
         place: Mapping[str, Any],
-        is_earlier: bool = False,
+        is_earlier: bool,
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
-        :param is_earlier: whether an earlier try made it; tasks that an older release deferred do not have it
+        :param is_earlier: whether an earlier try made it
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
@@ -214,11 +205,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             if event["status"] != "success":
                 raise end_of_wait(event)
             load = SubmittedLoad.of(sent)
-            if load is None:
-                raise AirflowException(
-                    "the task was deferred by another release of airflow-provider-snowpipe, whose report "
-                    "this one cannot read; a retry resumes from the committed tokens"
-                )
             self._reported(load.report, load.offset_format)
             settled = settle_load(load, self._pipe_hook(), on_error=self.on_error, awaited=True)
             return self._conclude(context, settled, memory)
@@ -395,11 +381,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
-        return connected_source(
-            self.source,
-            BaseHook.get_connection,
-            {"kafka": self.kafka_conn_id, "iceberg": self.iceberg_conn_id},
-        )
+        return connected_source(self.source, BaseHook.get_connection)
 
     def _first_poll(self, sent: SubmittedLoad) -> SubmittedLoad | None:
         """Poll the channels once; the load if all of it is committed, None if there is to wait."""

@@ -250,7 +250,7 @@ class MeasuredLoad:
 
 
 def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
-    """Read the loads that a run before has kept; what another release has written otherwise is left out.
+    """Read the loads that a run before has kept; what is something else is left out.
 
     :param kept: a list of JSON objects, as :meth:`MeasuredLoad.as_json` makes them
     """

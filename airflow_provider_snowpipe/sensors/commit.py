@@ -351,7 +351,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         them. Without a channel the sensor succeeds at once (templated)
     :param offset_format: the format of plain tokens: ``file:line``, ``integer``, ``topic:partition:offset``,
         ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``; None where the
-        targets carry it, or the tokens can have one format only
+        targets carry it
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
     :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None

@@ -239,18 +239,8 @@ OnError = Literal["abort", "continue", "dead_letter"]
 class RowPolicy(TypedArgument):
     """What a load does with rows that do not fit its table, and with the table itself.
 
-    :param on_error: ``abort`` fails the task when the service has skipped a row, ``continue`` reports how
-        many; ``dead_letter`` writes rows that do not fit to ``dead_letter_path`` before the others are sent,
-        and fails the task when the service skips one of those
-    :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
-    :param dead_letter_path: an absolute directory or a URL without credentials, which all executors reach, or
-        ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
-    :param create_table: ``if_missing`` makes the table from the first rows that the run loads, as the
-        worker sees them; None does not
-    :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
-        leaves them to the service, which passes unknown keys over
-    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
+    The fields are the arguments of ``RowPolicyOperator``.
+
     :raises ConfigurationError: if a value is wrong, or two do not go together
     """
 

@@ -26,16 +26,16 @@ class CopyIntent:
     :param after: the committed offset token before it, None for NULL
     :param last_file: name of the last file that it loads
     :param since: when it began; earlier loads of these files are not its own
+    :param rows_inserted: rows that had been streamed into the channel; more of them later mean that somebody
+        streamed in spite of the intent
     :param pipe: the file pipe that was given them, and may still load them; None for COPY
-    :param rows_inserted: rows that had been streamed into the channel, None in an intent of an older release;
-        more of them later mean that somebody streamed in spite of the intent
     """
 
     after: str | None
     last_file: str
     since: dt.datetime
+    rows_inserted: int
     pipe: str | None = None
-    rows_inserted: int | None = None
 
     @classmethod
     def parse(cls, token: str | None) -> Self | None:
@@ -48,7 +48,7 @@ class CopyIntent:
         try:
             found = json.loads(str(token))
             since = dt.datetime.fromisoformat(found["since"])
-            return cls(found["copy_after"], found["copy_to"], since, found.get("pipe"), found.get("rows"))
+            return cls(found["copy_after"], found["copy_to"], since, found["rows"], found.get("pipe"))
         except (ValueError, KeyError, TypeError):
             raise OffsetTokenError(
                 f"offset token {str(token)[:200]!r} begins like that of a load under way and is none: reset "
@@ -61,7 +61,7 @@ class CopyIntent:
             "copy_to": self.last_file,
             "since": self.since.isoformat(timespec="milliseconds"),
             **({} if self.pipe is None else {"pipe": self.pipe}),
-            **({} if self.rows_inserted is None else {"rows": self.rows_inserted}),
+            "rows": self.rows_inserted,
         }
         return json.dumps(values, ensure_ascii=False, separators=(",", ":"))
 

@@ -84,7 +84,7 @@ class OffsetBackup:
     def from_json(cls, text: str | bytes, *, origin: str) -> Self:
         """Read a backup.
 
-        :raises ConfigurationError: if it is none, or one of a later version
+        :raises ConfigurationError: if it is none, or one of another version
         """
         try:
             body = json.loads(text)
@@ -92,13 +92,13 @@ class OffsetBackup:
                 raise ValueError(f"its format is {body['format']!r}")
             if body["version"] != _VERSION:
                 raise ConfigurationError(
-                    f"{origin} is an offset backup of version {body['version']!r}, this release reads "
-                    f"version {_VERSION}: use the release that wrote it, or a later one"
+                    f"{origin} is an offset backup of version {body['version']!r}, and version {_VERSION} is "
+                    "read here: use the release that wrote it"
                 )
             return cls(
                 pipe=PipeName(**body["pipe"]),
                 taken_at=_time(body["taken_at"]),
-                offset_format=body.get("offset_format"),
+                offset_format=body["offset_format"],
                 channels={name: _kept(name, entry) for name, entry in body["channels"].items()},
             )
         except ConfigurationError:
@@ -211,7 +211,7 @@ def _kept(name: str, entry: Mapping[str, Any]) -> KeptToken:
     token = entry["offset_token"]
     if token is not None and not isinstance(token, str):
         raise ValueError(f"channel {name!r} has the token {token!r}, which is no text")
-    return KeptToken(token, _time(entry["unchanged_since"]), int(entry.get("rows_inserted") or 0))
+    return KeptToken(token, _time(entry["unchanged_since"]), int(entry["rows_inserted"]))
 
 
 def _time(text: str) -> dt.datetime:

@@ -326,14 +326,14 @@ class ChannelTarget:
 
     :param token: the offset token that proves the run complete; None for a channel that owes nothing,
         because the run had no row for it and nothing was ever committed
-    :param offset_format: the token's format, None where only the token was handed on
+    :param offset_format: the token's format
     :param rejected_baseline: rows that the service had skipped before the run began; None where skipped rows
         are accepted
     :param rows: rows that the run sent
     """
 
     token: str | None
-    offset_format: str | None = None
+    offset_format: str
     rejected_baseline: int | None = None
     rows: int | None = None
 
@@ -343,30 +343,38 @@ class ChannelTarget:
 
     @classmethod
     def read(cls, channel: str, value: Any) -> Self:
-        """Read the value of a channel: what :meth:`to_json` gives, or a plain token.
+        """Read the value of a channel, as :meth:`to_json` gives it.
 
-        :raises ConfigurationError: if it is neither
+        :raises ConfigurationError: if it is something else
         """
-        is_name = isinstance(channel, str) and channel
-        if is_name and isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # what a DAG that renders templates as native objects makes of digits
-        if is_name and isinstance(value, str):
-            return cls(value)
-        if (
-            is_name
-            and isinstance(value, Mapping)
-            and "token" in value
-            and not (set(value) - set(cls.__slots__))
-        ):
-            target = cls(**value)
-            counts = (target.rejected_baseline, target.rows)
-            texts = (target.token, target.offset_format)
-            if all(text is None or isinstance(text, str) for text in texts) and all(map(_is_count, counts)):
+        given: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+        if _is_name(channel) and {"token", "offset_format"} <= set(given) <= set(cls.__slots__):
+            target = cls(**given)
+            is_text = isinstance(target.token, str | None) and isinstance(target.offset_format, str)
+            if is_text and _is_count(target.rejected_baseline) and _is_count(target.rows):
                 return target
         raise ConfigurationError(
-            f"targets has the entry {channel!r}: {value!r}: give a channel's name and its target token, both "
-            f"text, or the keys {', '.join(cls.__slots__)} as the XCom 'targets' of a load has them"
+            f"targets has the entry {channel!r}: {value!r}: give the XCom 'targets' of a load, with the keys "
+            f"{', '.join(cls.__slots__)}, or a token as text, and its format as offset_format=…"
         )
+
+    @classmethod
+    def given(cls, channel: str, value: Any, offset_format: str | None) -> Self:
+        """Take what a load reports, or the token of a producer outside whose format the author names.
+
+        :raises ConfigurationError: if it is neither, or the author names another format than the load
+        """
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # what a DAG that renders templates as native objects makes of digits
+        if _is_name(channel) and isinstance(value, str) and offset_format is not None:
+            return cls(value, offset_format)
+        target = cls.read(channel, value)
+        if offset_format not in (None, target.offset_format):
+            raise ConfigurationError(
+                f"offset_format is {offset_format!r}, and the target of channel {channel!r} is of the format "
+                f"{target.offset_format!r}: leave offset_format out"
+            )
+        return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,16 +407,17 @@ class CommitTargets:
 
         :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping,
             a list of mappings, or the JSON text of one. Without a channel there is nothing to wait for
-        :param offset_format: the format of plain tokens; None where they show it by themselves
+        :param offset_format: the format of plain tokens
         :param fail_on_rejected_rows: True judges every channel by its skipped rows, None those whose target
             has a baseline, False none
         :param rejected_baseline: rows skipped before that do not count, by channel, instead of the targets'
             own; the same
-        :raises OffsetTokenError: if a token does not have its format, or could have several
+        :raises OffsetTokenError: if a token does not have its format
         :raises ConfigurationError: if a token or a count is of another type, or two formats contradict
         """
+        values = all_targets(targets)
         found = {
-            channel: ChannelTarget.read(channel, value) for channel, value in all_targets(targets).items()
+            channel: ChannelTarget.given(channel, value, offset_format) for channel, value in values.items()
         }
         given = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
         for channel, count in given.items():
@@ -425,15 +434,15 @@ class CommitTargets:
             if target.token is None:
                 positions[channel] = None
             else:
-                formats[channel] = _format_of(channel, target, offset_format)
-                positions[channel] = offset_class(formats[channel]).parse(target.token, channel=channel)
+                formats[channel] = target.offset_format
+                positions[channel] = offset_class(target.offset_format).parse(target.token, channel=channel)
             counted = given.get(channel, target.rejected_baseline)
             if fail_on_rejected_rows or (fail_on_rejected_rows is None and counted is not None):
                 baseline[channel] = counted or 0
         readings = {
-            channel: _readings(target.token, but=formats[channel])
+            channel: _readings(target.token, but=target.offset_format)
             for channel, target in found.items()
-            if target.token is not None and target.offset_format is None
+            if target.token is not None and not isinstance(values[channel], Mapping)
         }
         return cls(positions, formats, readings, baseline)
 
@@ -489,29 +498,6 @@ def all_targets(targets: Any) -> dict[str, Any]:
     return found
 
 
-def _format_of(channel: str, target: ChannelTarget, given: str | None) -> str:
-    """The format of a target's token: what it carries, what the author names, or the only one that fits."""
-    carried = target.offset_format
-    if carried is not None and given is not None and carried != given:
-        raise ConfigurationError(
-            f"offset_format is {given!r}, and the target of channel {channel!r} is of the format "
-            f"{carried!r}: leave offset_format out"
-        )
-    if (named := carried or given) is not None:
-        return named
-    token = str(target.token)
-    fitting = list(_readings(token))
-    if len(fitting) == 1:
-        return fitting[0]
-    could = (
-        f"could be of {' or '.join(map(repr, fitting))}" if fitting else "is of no format that shows itself"
-    )
-    raise OffsetTokenError(
-        f"channel {channel!r}: target token {token[:200]!r} {could}: name the one that wrote it, "
-        "offset_format=…, or hand on the XCom 'targets' of the load, which names it"
-    )
-
-
 _SELF_EVIDENT = (
     "integer",
     "file:line",
@@ -524,7 +510,7 @@ _SELF_EVIDENT = (
 """Formats that a token shows by itself; any text is of the format ``lexicographic``."""
 
 
-def _readings(token: str, but: str | None = None) -> dict[str, Offset]:
+def _readings(token: str, but: str) -> dict[str, Offset]:
     """A token in every format that it shows by itself, but one."""
     found = {name: _parsed(name, token) for name in _SELF_EVIDENT if name != but}
     return {name: position for name, position in found.items() if position is not None}
@@ -567,6 +553,10 @@ def _parsed(name: str, token: str) -> Offset | None:
         return None
     plain = name.endswith("/digest") and not getattr(found, "digest", "")
     return None if plain else found
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_count(value: Any) -> bool:

@@ -225,7 +225,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
 
     :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as plain tokens, or
         its JSON text
-    :param offset_format: the format of plain tokens, None where they show it
+    :param offset_format: the format of plain tokens, None where there is none
     :param poll_interval: seconds between two polls
     :param fail_on_rejected_rows: True fails when the service has skipped a row, None where the channel's
         target has a baseline

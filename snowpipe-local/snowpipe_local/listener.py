@@ -142,9 +142,7 @@ def ensure_certificates(home: DataDirectory) -> None:
                 f"the certificate or key in {home.tls_dir} is damaged; delete the folder, "
                 "and let clients trust the authority that the next start makes"
             ) from error
-        is_fresh = certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > _RENEW_BEFORE
-        # A directory of an older version has a certificate without some of the names.
-        if is_fresh and _names(certificate) >= set(_DNS_NAMES):
+        if certificate.not_valid_after_utc - dt.datetime.now(dt.UTC) > _RENEW_BEFORE:
             return
     ca_key = ec.generate_private_key(ec.SECP256R1())
     ca_name = _name("Snowpipe local CA")
@@ -163,11 +161,6 @@ def ensure_certificates(home: DataDirectory) -> None:
     write_file(home.bundle_file, Path(certifi.where()).read_bytes() + b"\n" + ca_pem, mode=0o600)
     # Written last: its presence shows that the other files are complete.
     write_file(server, leaf.public_bytes(serialization.Encoding.PEM) + ca_pem, mode=0o600)
-
-
-def _names(certificate: x509.Certificate) -> set[str]:
-    extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    return set(extension.value.get_values_for_type(x509.DNSName))
 
 
 def _name(common_name: str) -> x509.Name:

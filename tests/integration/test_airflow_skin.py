@@ -59,6 +59,7 @@ def sensor(conn_id: str, table: str, targets: Any, **options: Any) -> SnowpipeCo
     return SnowpipeCommitSensor(
         task_id="wait",
         targets=targets,
+        offset_format="file:line",
         table=table,
         snowflake_conn_id=conn_id,
         **{"poke_interval": 0.1, "timeout": 60, **options},

@@ -92,9 +92,9 @@ class TestCommand:
     ) -> None:
         host, _, port = backlog.broker.address.partition(":")
         set_connection("brokers", conn_type="kafka", host=host, port=int(port))
-        source = json.dumps({"kind": "kafka", "topics": [backlog.topic]})
+        source = json.dumps({"kind": "kafka", "topics": [backlog.topic], "conn_id": "brokers"})
 
-        assert plan(capsys, "--from", source, "--kafka-conn-id", "brokers")["shape"]["rows"] == 30
+        assert plan(capsys, "--from", source)["shape"]["rows"] == 30
 
     def test_an_empty_topic_is_a_backlog_of_nothing(
         self, backlog: Backlog, capsys: pytest.CaptureFixture[str]

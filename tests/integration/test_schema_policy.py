@@ -13,8 +13,9 @@ import pytest
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.sources import FileSource, RowPolicy
+from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
@@ -157,9 +158,9 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
         snowflake_conn_id=conn_id,
         channel_prefix="p",
         conf={"spark.ui.enabled": "false"},
-        row_policy=RowPolicy(
-            on_error="dead_letter", dead_letter_path=str(tmp_path / "dead"), create_table="if_missing"
-        ),
+        on_error="dead_letter",
+        dead_letter_path=str(tmp_path / "dead"),
+        create_table="if_missing",
     )
 
     value = operator.execute(context())

@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from airflow_provider_snowpipe.operators.cluster_delivery import KubernetesDelivery
-from airflow_provider_snowpipe.operators.cluster_job import ClusterSettings, Submission
+from airflow_provider_snowpipe.operators.cluster_delivery import (
+    ClusterSettings,
+    KubernetesDelivery,
+    Submission,
+)
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable

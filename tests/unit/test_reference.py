@@ -341,7 +341,7 @@ def test_the_release_in_the_docstring_stays(generated):
     own, without = ["First line.", "", ".. versionadded:: 7.1"], ["First line."]
     for lines in (own, without):
         generated._process_docstring(
-            None, "class", f"{PACKAGE}.sources.RowPolicy", sources.RowPolicy, None, lines
+            None, "class", f"{PACKAGE}.sources.FileSource", sources.FileSource, None, lines
         )
 
     versions = [[line for line in lines if "versionadded" in line] for lines in (own, without)]

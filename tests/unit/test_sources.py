@@ -1,4 +1,4 @@
-"""Typed sources and row policies: the same as their dictionaries, in every operator that takes them."""
+"""Typed sources: the same as their dictionaries, in every operator that takes them; row policies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.models.connection import Connection
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
 
@@ -36,7 +35,6 @@ from airflow_provider_snowpipe.sources import (
     Ndjson,
     Orc,
     Parquet,
-    RowPolicy,
     TableSource,
     Text,
     bulk_values,
@@ -46,12 +44,17 @@ from airflow_provider_snowpipe.spark.driver.plan import JobPlan, RowsToWrite
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.source import connected_source
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW
 
 OUTPUT: Any = BaseOperator(task_id="other").output
-POLICY = RowPolicy(on_error="dead_letter", dead_letter_path="/rejected/{{ x }}", unknown_columns="fail")
+POLICY: dict[str, Any] = {
+    "on_error": "dead_letter",
+    "dead_letter_path": "/rejected/{{ x }}",
+    "unknown_columns": "fail",
+}
 
 # Together the dictionaries of a class have each of its fields with another value than its default.
 DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
@@ -88,7 +91,6 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         },
         {"bootstrap_servers": "k:9092", "topic_pattern": "o.*", "value_format": "avro",
          "schema_registry_url": "http://r", "connector_name": "shop", "group_id": "connect-shop"},
-        {"bootstrap_servers": "k:9092", "topics": ["a"], "malformed": "send", "reader": "client"},
     ],
     TableSource: [
         {"offset_column": "ID", "table": "t", "offset_type": "text", "partition_by": "K"},
@@ -105,11 +107,6 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"table": "s.t", "catalog": "c", "options": {"a": "b"}, "partition_by": "K", "starting_snapshot": 9,
          "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "conn_id": "lake"},
         {"path": "/t"},
-    ],
-    RowPolicy: [
-        {"check_rows": True, "create_table": "if_missing", "evolve_columns": False,
-         "unknown_columns": "ignore"},
-        {"on_error": "dead_letter", "dead_letter_path": "/rejected"},
     ],
 }  # fmt: skip
 EACH = [(kind, values) for kind, each in DICTIONARIES.items() for values in each]
@@ -129,7 +126,6 @@ def test_every_field_is_in_a_dictionary() -> None:
         assert {"kind", *(name for one in each for name in one)} >= {one.name for one in fields(kind)}, kind
 
 
-@pytest.mark.filterwarnings("ignore:source (malformed|reader)")
 @pytest.mark.parametrize(("kind", "values"), EACH)
 def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, Any]) -> None:
     made = kind(**values)
@@ -143,7 +139,6 @@ def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, 
         assert source_spec(written) == made
 
 
-@pytest.mark.filterwarnings("ignore:source (malformed|reader)")
 @pytest.mark.parametrize(("kind", "values"), OF_SOURCES)
 def test_the_plan_is_that_of_the_dictionary(kind: Any, values: dict[str, Any]) -> None:
     def plan(source: Any) -> str:
@@ -187,7 +182,6 @@ class TestRefuses:
             (lambda: RowPolicy(dead_letter_path="/rejected"), "on_error='dead_letter'"),
             (lambda: RowPolicy(on_error="dead_letter", dead_letter_path="here"), "absolute"),
             (lambda: RowPolicy(on_error="continue", check_rows=True), "check_rows is True"),
-            (lambda: RowPolicy.from_mapping({"onError": "abort"}), r"RowPolicy .*'onError'.*'check_rows'"),
             (lambda: KafkaSource.from_mapping({"topic": "t"}), r"'topic' \(value 't'\): use .*'topics'"),
             (lambda: FileSource.from_mapping({}), "lacks the key 'path'"),
         ],
@@ -204,7 +198,7 @@ class TestRefuses:
 
     def test_a_change(self) -> None:
         with pytest.raises(FrozenInstanceError):
-            POLICY.on_error = "abort"  # type: ignore[misc]
+            FileSource(path="/in").path = "/out"  # type: ignore[misc]
 
     def test_a_source_that_names_a_connection_in_a_plan(self) -> None:
         with pytest.raises(ConfigurationError, match="conn_id is 'events'"):
@@ -218,7 +212,6 @@ class TestRefuses:
     ("value", "shown"),
     [
         (KafkaSource(topics=["t"], conn_id="events"), "(topics=('t',), conn_id='events')"),
-        (RowPolicy(), "RowPolicy()"),
         # What has the output of another task in it is checked in the task only.
         (
             TableSource(
@@ -364,7 +357,7 @@ class TestInTasks:
         before = copy.deepcopy(source)
         with DAG("d", schedule=None):
             first, second = (
-                SnowpipeStreamOperator(task_id=name, source=source, table="T", row_policy=POLICY)
+                SnowpipeStreamOperator(task_id=name, source=source, table="T", **POLICY)
                 for name in ("one", "two")
             )
 
@@ -379,8 +372,9 @@ class TestInTasks:
             )
             assert spec.start_timestamp == "2026-01-31T06:00:00Z"
             assert secrets.values == {"sasl.password": "hush"}
-            assert task._schema_policy().policy == replace(POLICY, dead_letter_path=f"/rejected/{topic}")
-        assert (source, POLICY.dead_letter_path) == (before, "/rejected/{{ x }}")
+            policy = {**POLICY, "dead_letter_path": f"/rejected/{topic}"}
+            assert task._schema_policy().policy == RowPolicy(**policy)
+        assert source == before
 
     def test_templates_of_nested_values_are_rendered(self) -> None:
         form, partitions = Csv(delimiter="{{ d }}", columns=["{{ c }}"]), ByKey("{{ k }}")
@@ -414,16 +408,14 @@ class TestInTasks:
     def test_every_operator_takes_them(self) -> None:
         files, topics = FileSource(path="/in"), KafkaSource(conn_id="events", topics=["t"])
 
-        load = SnowpipeLoadOperator(task_id="load", source=files, table="T", row_policy=POLICY)
-        append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T", row_policy=POLICY)
-        decorated = SnowpipeAppendDecoratedOperator(
-            task_id="f", python_callable=list, table="T", row_policy=POLICY
-        )
+        load = SnowpipeLoadOperator(task_id="load", source=files, table="T", **POLICY)
+        append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T", **POLICY)
+        decorated = SnowpipeAppendDecoratedOperator(task_id="f", python_callable=list, table="T", **POLICY)
         branch = SnowpipeBranchOperator(task_id="branch", source=topics, stream="load")
         bulk = SnowpipeBulkLoadOperator(task_id="bulk", source=TableSource(query="SELECT 1"), table="T")
 
         assert load.source_files() == files
-        assert [one._schema_policy().policy for one in (load, append, decorated)] == [POLICY] * 3
+        assert [one._schema_policy().policy for one in (load, append, decorated)] == [RowPolicy(**POLICY)] * 3
         assert branch.source == topics.as_json()
         assert bulk._rows() == RowsToWrite(query="SELECT 1")
 
@@ -438,21 +430,21 @@ class TestInTasks:
         assert seen == [topics.as_json()]
 
     def test_a_dag_is_serialized_as_with_dictionaries(self) -> None:
-        def written(source: Any, policy: Any) -> dict[str, Any]:
+        def written(source: Any) -> dict[str, Any]:
             with DAG("d", schedule=None) as dag:
-                SnowpipeStreamOperator(task_id="load", source=source, table="T", row_policy=policy)
+                SnowpipeStreamOperator(task_id="load", source=source, table="T", **POLICY)
             return _written(dag)
 
         source = KafkaSource(conn_id="events", topics=["{{ t }}"])
 
-        assert written(source, POLICY) == written(source.as_json(), POLICY.as_json())
+        assert written(source) == written(source.as_json())
 
     def test_a_mapped_task_takes_them(self) -> None:
         sources = [KafkaSource(conn_id="events", topics=[topic]) for topic in ("a", "{{ t }}")]
         with DAG("d", schedule=None) as dag:
-            mapped = SnowpipeStreamOperator.partial(
-                task_id="load", table="T", row_policy=POLICY
-            ).expand(source=sources)  # fmt: skip
+            mapped = SnowpipeStreamOperator.partial(task_id="load", table="T", **POLICY).expand(
+                source=sources
+            )
             SnowpipeStreamOperator.partial(task_id="others", source=sources[0], on_error="continue").expand(
                 table=["T", "U"]
             )
@@ -476,74 +468,24 @@ def _written(dag: DAG) -> dict[str, Any]:
     return written["dag"]["tasks"]  # type: ignore[no-any-return]
 
 
-class TestConnections:
-    @pytest.mark.parametrize(
-        ("argument", "conn_id", "typed"),
-        [
-            ("kafka_conn_id", "events", KafkaSource(bootstrap_servers="b:1", topics=("t",))),
-            ("iceberg_conn_id", "lake", IcebergSource(table="s.t")),
-        ],
-    )
-    def test_an_old_argument_warns_and_does_the_same(self, argument: str, conn_id: str, typed: Any) -> None:
-        new = SnowpipeStreamOperator(task_id="new", source=replace(typed, conn_id=conn_id), table="T")
-        arguments: dict[str, Any] = {argument: conn_id}
-        with pytest.warns(
-            AirflowProviderDeprecationWarning, match=rf"{type(typed).__name__[:5]}.*conn_id="
-        ) as warned:
-            old = SnowpipeStreamOperator(task_id="old", source=typed, table="T", **arguments)
+def test_files_have_no_connection() -> None:
+    load = SnowpipeStreamOperator(task_id="load", source={"path": "/in", "conn_id": "events"}, table="T")
 
-        assert warned[0].filename == __file__
-        assert old._source()[0] == new._source()[0]
-        assert old._source()[1].values == new._source()[1].values != {}
-
-    def test_two_connections_are_refused(self) -> None:
-        source = KafkaSource(topics=["t"], conn_id="events")
-        with pytest.warns(AirflowProviderDeprecationWarning):
-            load = SnowpipeStreamOperator(task_id="old", source=source, table="T", kafka_conn_id="others")
-
-        with pytest.raises(ConfigurationError, match="'others'"):
-            load._source()
-
-    def test_a_branch_warns_too(self) -> None:
-        with pytest.warns(AirflowProviderDeprecationWarning, match="KafkaSource"):
-            SnowpipeBranchOperator(task_id="b", source="kafka://b:1/t", stream="s", kafka_conn_id="events")
-
-    def test_files_have_none(self) -> None:
-        load = SnowpipeStreamOperator(task_id="load", source={"path": "/in", "conn_id": "events"}, table="T")
-
-        with pytest.raises(ConfigurationError, match="unknown key 'conn_id'"):
-            load._source()
+    with pytest.raises(ConfigurationError, match="unknown key 'conn_id'"):
+        load._source()
 
 
-class TestRowPolicyOfOperators:
-    @pytest.mark.parametrize(
-        "arguments",
-        [
-            {},
-            {"on_error": "continue"},
-            {"create_table": "if_missing", "evolve_columns": False, "check_rows": True},
-        ],
-    )
-    def test_single_arguments_are_equivalent(self, arguments: dict[str, Any]) -> None:
-        single = SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", **arguments)
-        whole = SnowpipeStreamOperator(task_id="b", source={"path": "/in"}, table="T", row_policy=arguments)
+def test_the_policy_for_rows_may_be_default_arguments_of_the_dag() -> None:
+    with DAG("d", schedule=None, default_args={"on_error": "continue"}):
+        load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
+        append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
 
-        assert single._schema_policy() == whole._schema_policy()
-        assert whole._schema_policy().policy == RowPolicy(**arguments)
+    assert load._schema_policy().policy == append._schema_policy().policy == RowPolicy("continue")
 
-    @pytest.mark.parametrize("arguments", [{"on_error": "continue"}, {"row_policy": RowPolicy("continue")}])
-    def test_they_may_be_default_arguments_of_the_dag(self, arguments: dict[str, Any]) -> None:
-        with DAG("d", schedule=None, default_args=arguments):
-            load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
-            append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
 
-        assert load._schema_policy().policy == append._schema_policy().policy == RowPolicy("continue")
-
-    def test_both_are_refused(self) -> None:
-        with pytest.raises(ConfigurationError, match=r"RowPolicy\(on_error='continue'"):
-            SnowpipeStreamOperator(
-                task_id="a", source={"path": "/in"}, table="T", row_policy=POLICY, on_error="continue"
-            )
+def test_a_policy_that_contradicts_itself_is_refused_where_the_operator_is_made() -> None:
+    with pytest.raises(ConfigurationError, match="dead_letter_path"):
+        SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", on_error="dead_letter")
 
 
 def test_a_stream_needs_an_order_and_a_bulk_load_refuses_one() -> None:

@@ -151,8 +151,8 @@ class RunReport:
                 application=data["application"],
                 channels=channels,
                 seconds=float(data["seconds"]),
-                error=data.get("error"),
-                error_type=data.get("error_type"),
+                error=data["error"],
+                error_type=data["error_type"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None
@@ -192,19 +192,19 @@ class ChannelStart:
     """What a run found on one channel.
 
     :param rejected_before: rows that were skipped before the run, and before tries that could not report them
-    :param inserted_before: rows that the service had inserted, None where the file is of a driver that did
-        not write it
-    :param errors_before: rows that it had skipped, None likewise
+    :param inserted_before: rows that the service had inserted
+    :param errors_before: rows that it had skipped
     :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
-        the source does not know, or likewise
-    :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock, None likewise
+        the source does not know
+    :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock, None for
+        unknown
     :param files_behind: names and bytes of the files that were not committed, in the order of their names;
-        None for a source of another kind, or likewise
+        None for a source of another kind
     """
 
     rejected_before: int
-    inserted_before: int | None = None
-    errors_before: int | None = None
+    inserted_before: int
+    errors_before: int
     rows_behind: int | None = None
     began_ms: int | None = None
     files_behind: tuple[tuple[str, int], ...] | None = None
@@ -220,12 +220,8 @@ class ChannelStart:
         return sum(size for name, size in self.files_behind if name >= file)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
-        """What was known then of the counters; what was not is as it is now."""
-        return replace(
-            now,
-            rows_inserted=now.rows_inserted if self.inserted_before is None else self.inserted_before,
-            rows_error_count=now.rows_error_count if self.errors_before is None else self.errors_before,
-        )
+        """A status with the counters of then."""
+        return replace(now, rows_inserted=self.inserted_before, rows_error_count=self.errors_before)
 
 
 def fewer_files(files: Sequence[tuple[str, int]], most: int) -> tuple[tuple[str, int], ...]:
@@ -247,7 +243,7 @@ def start_text(channels: Mapping[str, ChannelStart]) -> str:
 
 
 def read_start(text: str) -> dict[str, ChannelStart]:
-    """Read :data:`START_FILE`, also of a driver that wrote only a number of skipped rows by channel.
+    """Read :data:`START_FILE`.
 
     :raises ConfigurationError: if it holds something else
     """
@@ -255,24 +251,23 @@ def read_start(text: str) -> dict[str, ChannelStart]:
     try:
         data = json.loads(text)
         return {name: _channel_start(one) for name, one in data.items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise ConfigurationError(
             f"{START_FILE} is {data!r}: it has to hold what a run found on each of its channels"
         ) from None
 
 
 def _channel_start(value: Any) -> ChannelStart:
-    given = value if isinstance(value, dict) else {"rejected_before": value}
-    values: dict[str, Any] = {one.name: given.get(one.name) for one in fields(ChannelStart)}
-    files = values.pop("files_behind")
+    files = value["files_behind"]
     if files is not None:
         files = tuple((name, size) for name, size in files)
     names, sizes = zip(*files, strict=True) if files else ((), ())
-    optional = [one for name, one in values.items() if name != "rejected_before" and one is not None]
-    counts = (values["rejected_before"], *optional, *sizes)
+    found = ChannelStart(**{**value, "files_behind": files})
+    counts = [found.rejected_before, found.inserted_before, found.errors_before, *sizes]
+    counts += [one for one in (found.rows_behind, found.began_ms) if one is not None]
     if any(type(one) is not int for one in counts) or any(type(one) is not str for one in names):
         raise TypeError
-    return ChannelStart(**values, files_behind=files)
+    return found
 
 
 def rejected_before(text: str) -> dict[str, int]:

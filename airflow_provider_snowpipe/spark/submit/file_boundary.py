@@ -462,7 +462,7 @@ class FileBoundary:
         after = before.after if before else (None if position.committed is None else str(position.committed))
         since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
-        intent = CopyIntent(after, files[-1].name, since, loader, rows)
+        intent = CopyIntent(after, files[-1].name, since, rows, loader)
         reader, line = reader_of(self._spec.form), 0
         for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line

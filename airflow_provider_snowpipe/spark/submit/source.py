@@ -34,32 +34,15 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
-def connected_source(
-    source: Any,
-    get_connection: Callable[[str], Any],
-    arguments: Mapping[str, str | None] | None = None,
-) -> tuple[SourceSpec, SourceSecrets]:
+def connected_source(source: Any, get_connection: Callable[[str], Any]) -> tuple[SourceSpec, SourceSecrets]:
     """Build a source from its rendered dictionary, and complete it from the connection that it names.
 
-    :param arguments: the operator's deprecated arguments ``<kind>_conn_id``, by kind
     :returns: the source without a secret, and the secrets
-    :raises ConfigurationError: if the source is wrong, or an argument names a connection of another kind
+    :raises ConfigurationError: if the source is wrong
     """
     if not isinstance(source, Mapping):
         return source_spec(source), SourceSecrets()
-    own = source.get("conn_id")
-    kind, given = next(((kind, one) for kind, one in (arguments or {}).items() if one), (None, None))
-    if given and own and given != own:
-        raise ConfigurationError(
-            f"source conn_id is {own!r}, and {kind}_conn_id is {given!r}: drop the latter"
-        )
-    if given and source.get("kind") != kind:
-        raise ConfigurationError(
-            f"{kind}_conn_id is {given!r} and the source's kind is {source.get('kind')!r}: the argument "
-            f"is for the kind {kind!r}"
-        )
-    conn_id = given or own
-    spec = spec_class(source)
+    conn_id, spec = source.get("conn_id"), spec_class(source)
     if not conn_id or not spec.takes_connection:
         return source_spec(source), SourceSecrets()
     values = {key: one for key, one in source.items() if key != "conn_id"}

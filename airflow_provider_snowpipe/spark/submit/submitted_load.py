@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from airflow_provider_snowpipe.spark.driver.outcome import (
     refuse_missing_commits,
@@ -12,7 +12,6 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import RunReport
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
@@ -32,17 +31,12 @@ class SubmittedLoad:
         return {"report": self.report.to_json(), "offset_format": self.offset_format}
 
     @classmethod
-    def of(cls, kept: Any) -> Self | None:
+    def of(cls, kept: Mapping[str, str]) -> Self:
         """Read what Airflow kept.
 
-        :returns: None if it is not one, or one of another release
+        :raises UnreadableReportError: if the report is of another version
         """
-        if not isinstance(kept, Mapping) or not isinstance(kept.get("offset_format"), str):
-            return None
-        try:
-            return cls(RunReport.from_json(str(kept.get("report"))), kept["offset_format"])
-        except ConfigurationError:
-            return None
+        return cls(RunReport.from_json(kept["report"]), kept["offset_format"])
 
     @property
     def channels(self) -> list[str]:

@@ -371,7 +371,7 @@ class Channels:
         self._limits = limits
         self._channels: dict[tuple[PipeKey, str], Channel] = {}
         pipes = {pipe.key: pipe for pipe in database.pipes}
-        for key, name, committed in database.store.load_channels(cursor, database.clock.now_ms()):
+        for key, name, committed in database.store.load_channels(cursor):
             self._channels[key, name] = Channel(database.name, pipes[key], name, committed, limits)
 
     def __iter__(self) -> Iterator[Channel]:

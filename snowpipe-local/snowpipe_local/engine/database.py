@@ -184,8 +184,6 @@ class Tables:
         # Commits of a table that take the isolating path before the strict one is tried again.
         self.isolated_groups: dict[tuple[str, str], int] = {}
         self._tables = {(table.schema, table.name): table for table in database.store.load_tables(cursor)}
-        for table in self._tables.values():
-            self._keep_offsets(table)
 
     def __iter__(self) -> Iterator[Table]:
         return iter([table for _, table in sorted(self._tables.items())])
@@ -313,20 +311,6 @@ class Tables:
             self._database.stages.drop_table(schema, name)
             self._database.objects.forget_table(schema, name)
             del self._tables[schema, name]
-
-    def _keep_offsets(self, table: Table) -> None:
-        """Give a TIMESTAMP_TZ column that an older version made room for offsets: all are UTC."""
-        for column in table.columns:
-            if column.type.kind != "TIMESTAMP_TZ":
-                continue
-            name = quote(column.name)
-            described = self._cursor.execute(f"SELECT {name} FROM {table.path} LIMIT 0").description or []  # noqa: S608
-            if str(described[0][1]) == "TIMESTAMP WITH TIME ZONE":
-                start = f"ALTER TABLE {table.path} ALTER COLUMN {name}"
-                self._cursor.execute(f"{start} DROP DEFAULT")
-                self._cursor.execute(f"{start} TYPE {column.type.duckdb} USING _at_offset({name}, 0)")
-                if column.default is not None:
-                    self._cursor.execute(f"{start} SET DEFAULT _tz({column.default})")
 
     def _moved(self, table: Table, change: Rename) -> Table:
         home = table.home or (table.database, table.schema)

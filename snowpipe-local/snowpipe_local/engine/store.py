@@ -328,24 +328,19 @@ class Definitions(Generic[D]):
 
 _STORE_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
-CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT);
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS error_logging BOOLEAN DEFAULT false;
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS schema_evolution BOOLEAN DEFAULT false;
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by VARCHAR;
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS cluster_by_sql VARCHAR[];
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS engine_name VARCHAR;
+CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT,
+    error_logging BOOLEAN, schema_evolution BOOLEAN, cluster_by VARCHAR, cluster_by_sql VARCHAR[],
+    engine_name VARCHAR, loads BIGINT DEFAULT 0);
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
-    column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR);
-ALTER TABLE {s}.columns ADD COLUMN IF NOT EXISTS keys VARCHAR[] DEFAULT [];
+    column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR,
+    keys VARCHAR[]);
 CREATE TABLE IF NOT EXISTS {s}.pipes (schema_name VARCHAR, pipe_name VARCHAR, table_name VARCHAR,
-    encryption_key VARCHAR, created_on_ms BIGINT);
-ALTER TABLE {s}.pipes ADD COLUMN IF NOT EXISTS definition VARCHAR;
+    encryption_key VARCHAR, created_on_ms BIGINT, definition VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.channels (schema_name VARCHAR, pipe_name VARCHAR, channel_name VARCHAR,
     channel_id BIGINT, client_sequencer BIGINT, row_sequencer BIGINT, offset_token VARCHAR,
     rows_inserted BIGINT, rows_parsed BIGINT, rows_error_count BIGINT, last_error_offset_upper_bound VARCHAR,
     last_error_message VARCHAR, last_error_timestamp_ms BIGINT, latency_ms BIGINT, last_request_id VARCHAR,
-    created_on_ms BIGINT);
-ALTER TABLE {s}.channels ADD COLUMN IF NOT EXISTS active_on_ms BIGINT;
+    created_on_ms BIGINT, active_on_ms BIGINT);
 CREATE TABLE IF NOT EXISTS {s}.rejected_rows (recorded_on_ms BIGINT, schema_name VARCHAR, pipe_name VARCHAR,
     table_name VARCHAR, channel_name VARCHAR, offset_token_lower_bound VARCHAR,
     offset_token_upper_bound VARCHAR,
@@ -506,18 +501,11 @@ class Store:
             ],
         )
 
-    def load_channels(
-        self, cursor: duckdb.DuckDBPyConnection, now_ms: int
-    ) -> list[tuple[PipeKey, str, Committed]]:
-        """Return all channels with their durable state.
-
-        :param now_ms: activity of channels that were written before it was kept.
-        """
-        fields = ", ".join(name for name in _COMMITTED_FIELDS if name != "active_on_ms")
+    def load_channels(self, cursor: duckdb.DuckDBPyConnection) -> list[tuple[PipeKey, str, Committed]]:
+        """Return all channels with their durable state."""
+        fields = ", ".join(_COMMITTED_FIELDS)
         rows = cursor.execute(
-            f"SELECT schema_name, pipe_name, channel_name, {fields}, coalesce(active_on_ms, ?) "
-            f"FROM {self._schema}.channels",
-            [now_ms],
+            f"SELECT schema_name, pipe_name, channel_name, {fields} FROM {self._schema}.channels"
         ).fetchall()
         return [(PipeKey(row[0], row[1]), row[2], Committed(*row[3:])) for row in rows]
 

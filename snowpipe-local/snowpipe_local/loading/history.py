@@ -240,7 +240,6 @@ CREATE TABLE IF NOT EXISTS {s}.loads (id BIGINT, schema_name VARCHAR, table_name
     rows_loaded BIGINT,
     error_limit BIGINT, errors_seen BIGINT, first_error VARCHAR, first_error_line BIGINT,
     first_error_character BIGINT, first_error_column VARCHAR);
-ALTER TABLE {s}.tables ADD COLUMN IF NOT EXISTS loads BIGINT DEFAULT 0;
 CREATE TABLE IF NOT EXISTS {s}.dropped_loads AS SELECT * FROM {s}.loads LIMIT 0;
 """
 

@@ -238,7 +238,7 @@ def split_by_pattern(pipe: FilePipe, files: Sequence[tuple[str, int | None]]) ->
     """Return the files that fit the PATTERN of a pipe, and the paths of those that do not.
 
     :param files: path relative to the location of the pipe, and size or None.
-    :raises SqlError: for a pattern that RE2 does not take, of a pipe that an older version created.
+    :raises SqlError: for a pattern that RE2 does not take.
     """
     if pipe.pattern is None:
         return list(files), []

@@ -135,7 +135,7 @@ class StreamedTable:
         cursor = (database or self.database).committer_cursor.cursor()
         (found,) = [
             state
-            for pipe, channel, state in store.load_channels(cursor, 0)
+            for pipe, channel, state in store.load_channels(cursor)
             if (pipe.name, channel) == (f"{self.name}-STREAMING", name)
         ]
         return found.offset_token

@@ -117,7 +117,7 @@ def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
     _open(database, "c", "41")
     clock.move(31 * DAY)
     assert not _found(database, "c")
-    assert database.store.load_channels(database.committer_cursor, 0) == []
+    assert database.store.load_channels(database.committer_cursor) == []
     _open(database, "c")
     (channel,) = start().channels
     assert channel.committed.offset_token is None
@@ -150,17 +150,6 @@ def test_the_elastic_channel_does_not_expire(start, clock):
     clock.move(31 * DAY)
     assert list(database.channels) == []
     assert database.channels.find(pipe, ELASTIC) is elastic
-
-
-def test_a_channel_of_before_activity_was_kept_expires_30_days_after_the_start(start, clock):
-    database = _with_table(start())
-    _open(database, "c", "41")
-    database.committer_cursor.execute(f"UPDATE {database.names.hidden('channels')} SET active_on_ms = NULL")
-    database = start()
-    clock.move(29 * DAY)
-    assert _found(database, "c")
-    clock.move(2 * DAY)
-    assert not _found(database, "c")
 
 
 def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):

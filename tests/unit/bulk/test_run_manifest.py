@@ -38,8 +38,8 @@ def test_a_manifest_comes_back_as_it_was_written() -> None:
     ["", "[]", "{}", MANIFEST.to_json().replace('"manifest_version": 1', '"manifest_version": 2')],
     ids=["nothing", "list", "object", "version"],
 )
-def test_what_is_no_manifest_of_this_release_is_refused(text: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"@S/x is no manifest of version 1.*run_key"):
+def test_what_is_no_manifest_of_this_version_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="run_key"):
         RunManifest.from_json(text, "@S/x")
 
 

@@ -12,7 +12,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
-from airflow_provider_snowpipe.sources import RowPolicy
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from tests.airflow_connections import SetConnection
 from tests.scripted_service import Received, Reply, ScriptedService

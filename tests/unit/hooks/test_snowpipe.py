@@ -4,10 +4,8 @@ import asyncio
 
 import pytest
 import requests
-from airflow.exceptions import AirflowProviderDeprecationWarning
 from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -175,10 +173,3 @@ def test_only_an_oauth_server_that_does_not_answer_is_worth_another_try(
         SnowpipeHook(conn_id).credentials().bearer()
 
     assert "client-secret" not in str(raised.value)
-
-
-def test_former_name_of_database_and_schema_warns(service_connection):
-    hook = SnowpipeBulkHook(service_connection, database="D")
-
-    with pytest.warns(AirflowProviderDeprecationWarning, match="database_and_schema"):
-        assert hook.place() == hook.database_and_schema() == ("D", "S")

@@ -157,6 +157,7 @@ def test_a_table_that_is_not_there_is_reported_and_passed_on(conn_id, caplog, ca
         table="NOT_YET",
         snowflake_conn_id=conn_id,
         targets={"a": "f:1"},
+        offset_format="file:line",
         notifier=Received("{{ lag_report }}"),
     )
     with caplog.at_level(logging.INFO):
@@ -171,7 +172,9 @@ def test_a_table_that_is_not_there_is_reported_and_passed_on(conn_id, caplog, ca
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 logs what a notifier raises, and goes on")
 @both_ways
 def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, two_channels, call):
-    notifier = SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id, targets={"a": "f:1"})
+    notifier = SnowpipeLagNotifier(
+        table=two_channels, snowflake_conn_id=conn_id, targets={"a": "f:1"}, offset_format="file:line"
+    )
     with pytest.raises(SnowpipeError, match="'a'"):
         call(notifier, {})
 

@@ -172,5 +172,5 @@ def test_a_function_describes_the_data():
 
 @pytest.mark.parametrize("before", [{}, {"path": "ship"}, {"path": ["copy"]}, "copy"], ids=str)
 def test_a_plan_before_that_is_none_of_this_task_does_not_matter(before):
-    """Another task of this name has left it, or another release."""
+    """Another task of this name has left it."""
     assert skipped(branch(source=SMALL), before=before)[1]["path"] == "stream"

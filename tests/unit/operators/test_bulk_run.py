@@ -365,21 +365,3 @@ def test_what_is_done_is_not_taken_for_the_work_of_another_source(load: Load) ->
     assert load.load(try_number=2) == done
     with pytest.raises(ConfigurationError, match="'rows'"):
         load.load(try_number=2, source="others")
-
-
-def test_the_work_of_a_release_that_kept_no_source_goes_on(load: Load) -> None:
-    load.account.fault("submit", AFTER, CrashError())
-    with pytest.raises(CrashError):
-        load.load()
-    staged, manifest = load.account.stages["S"], load.staged(ATTEMPT_NAME)[0]
-    kept = json.loads(staged[manifest])
-    del kept["source"]
-    staged[manifest] = json.dumps(kept).encode()
-    load.load(try_number=2)
-    outcome = load.staged(OUTCOME_NAME)[0]
-    kept = json.loads(staged[outcome])
-    del kept["source"]
-    staged[outcome] = json.dumps(kept).encode()
-
-    assert load.load(try_number=3)["rows_loaded"] == 3
-    load.assert_every_row_is_there_once()

@@ -22,11 +22,12 @@ from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_delivery import hadoop_address
-from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission, is_cluster_mode
+from airflow_provider_snowpipe.operators.cluster_delivery import Submission, hadoop_address
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file, write_job_file
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan, WriteReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
@@ -386,7 +387,7 @@ class TestAnotherTry:
     def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch, report):
         def start_and_fail() -> None:
             lab.leave(report, committed=None)
-            lab.report_path().with_name("start.json").write_text(json.dumps({CHANNEL: 7}))
+            lab.report_path().with_name("start.json").write_text(start_text({CHANNEL: ChannelStart(7, 0, 0)}))
 
         lab.yarn.play(start_and_fail, ("FAILED", "FAILED"))
         lab.dies(monkeypatch, "follow", after=True)

@@ -226,8 +226,9 @@ class TestForce:
     def test_of_two_tries_that_list_other_files_at_once_none_loads(self, copying: Copying) -> None:
         """A stalled try writes its list when the next one has written another."""
         copying.killed("submit", BEFORE)
-        (first,) = copying.account.stages["~"]
-        copying.account.stages["~"][f"{first.rpartition('/')[0]}/{'0' * 32}.json"] = b"{}"
+        kept = copying.account.stages["~"]
+        (first,) = kept
+        kept[f"{first.rpartition('/')[0]}/{'0' * 32}.json"] = kept[first]
 
         with pytest.raises((AirflowException, FilesGivenTwiceError)) as refused:
             copying.run(number=3)

@@ -29,7 +29,13 @@ from airflow_provider_snowpipe.operators.client_job import (
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.plan import read_plan
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UiAddresses
+from airflow_provider_snowpipe.spark.driver.report import (
+    ChannelReport,
+    ChannelStart,
+    RunReport,
+    UiAddresses,
+    start_text,
+)
 from airflow_provider_snowpipe.spark.submit.local_spark import ClassDataArchive
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute, start_worker
@@ -39,11 +45,12 @@ DONE = RunReport("app", (CHANNEL,), 1.5)
 REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 row(s) skipped", error_type="RowsRejectedError")
 PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="RetriesExhaustedError")
 
-DRIVER = """#!/bin/bash
-plan="${@: -1}"; work="$(dirname "$plan")"
+START = start_text({"p_src_EWR": ChannelStart(7, 0, 0)})
+DRIVER = f"""#!/bin/bash
+plan="${{@: -1}}"; work="$(dirname "$plan")"
 echo x >> RUNS; cp "$plan" NOTES/plan-$(wc -l < RUNS).json
-echo '{"p_src_EWR": 7}' > "$work/start.json"; echo "snowpipe start channels=1"
-echo '{"running": "http://driver:4040", "ended": "http://history/app"}' > "$work/ui.json"
+echo '{START}' > "$work/start.json"; echo "snowpipe start channels=1"
+echo '{{"running": "http://driver:4040", "ended": "http://history/app"}}' > "$work/ui.json"
 echo "snowpipe ui http://driver:4040"
 until [ -f NOTES/end ]; do sleep 0.05; done
 echo "the driver goes on"; cp NOTES/report.json "$work/report.json"

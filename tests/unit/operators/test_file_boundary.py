@@ -342,7 +342,7 @@ class TestTokens:
         assert str(load.position().committed) == "1.ndjson:2"
 
     def test_an_intent_stands_for_the_token_before_it(self, load: Load, files: list[str]) -> None:
-        intent = CopyIntent("1.ndjson:2", "2.ndjson", load.began)
+        intent = CopyIntent("1.ndjson:2", "2.ndjson", load.began, 2)
         load.channels.stream(A, str(intent), *files[:2])
         position = load.position()
 
@@ -671,7 +671,7 @@ class TestPipe:
 
     def test_each_partition_is_finished_by_the_loader_that_began_it(self, piped: Load) -> None:
         piped.crash("insertFiles", AFTER)
-        piped.account.tokens["p_s_c"] = str(CopyIntent(None, "1.ndjson", dt.datetime.now(dt.UTC)))
+        piped.account.tokens["p_s_c"] = str(CopyIntent(None, "1.ndjson", dt.datetime.now(dt.UTC), 0))
         piped.write("c", "1.ndjson", 1)
         done = piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
 
@@ -703,7 +703,7 @@ class TestPipe:
 
     def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
-        piped.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, "P"))
+        piped.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, 0, "P"))
         self.refused(piped, r"SourcePositionError.*14 days.*'3\.ndjson:2' if all are")
         assert "PUT" not in piped.account.calls
 

@@ -6,8 +6,6 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.source import connected_source
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "iceberg", "table": "sales.orders"}
 
@@ -51,11 +49,6 @@ def test_address_and_password_are_taken_apart(monkeypatch, connection, options, 
     values, found = _completed(SOURCE, "lake")
 
     assert (values["options"], found.values) == (options, secrets)
-
-
-def test_connection_is_for_an_iceberg_source_only():
-    with pytest.raises(ConfigurationError, match="'delta'"):
-        connected_source({"kind": "delta"}, BaseHook.get_connection, {"iceberg": "lake"})
 
 
 def test_stream_operator_takes_the_catalog_from_its_connection(monkeypatch):

@@ -5,7 +5,6 @@ from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 SOURCE = {"kind": "kafka", "topics": ["orders"]}
@@ -70,8 +69,3 @@ def test_callback_in_the_connection_is_refused_by_name(monkeypatch):
     values, _ = _completed(SOURCE, "events")
     with pytest.raises(ConfigurationError, match="'oauth_cb'"):
         source_spec(values)
-
-
-def test_connection_is_for_a_kafka_source_only():
-    with pytest.raises(ConfigurationError, match="kind is None"):
-        connected_source({"path": "/data"}, BaseHook.get_connection, {"kafka": "events"})

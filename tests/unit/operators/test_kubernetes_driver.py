@@ -23,7 +23,8 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, Submission
+from airflow_provider_snowpipe.operators.cluster_delivery import Submission
+from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
 from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, start_text

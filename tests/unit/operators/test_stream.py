@@ -9,7 +9,6 @@ import stat
 import tempfile
 import threading
 import time
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,15 +17,13 @@ import psutil
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory, runs
-from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.sources import RowPolicy
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.plan import read_plan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
@@ -462,21 +459,3 @@ class TestColumnsForKeys:
         room = SchemaPolicy(RowPolicy(unknown_columns="fail"))
         with pytest.raises(SqlError):
             room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("make_one", "name"),
-    [
-        (make, "wait_for_commit"),
-        (
-            partial(SnowpipeAppendRowsOperator, task_id="load", table="T", channel="c", rows=[]),
-            "wait_for_commit",
-        ),
-        (partial(SnowpipeIngestFilesOperator, task_id="load", pipe="P", files=["a"]), "wait_for_load"),
-    ],
-    ids=["stream", "append", "ingest-files"],
-)
-@pytest.mark.parametrize("waits", [True, False])
-def test_waiting_has_the_name_of_other_providers_too(make_one, name, waits):
-    assert getattr(make_one(wait_for_completion=waits), name) is waits
-    assert getattr(make_one(**{name: waits}), name) is waits

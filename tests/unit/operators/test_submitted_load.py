@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UnreadableReportError
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
 
@@ -114,11 +114,12 @@ def test_channel_without_a_row_owes_nothing(snowpipe, settle):
     assert settle(kept(replace(SENT, target_token=None))).is_committed
 
 
-@pytest.mark.parametrize(
-    "other", [None, {}, {"report": "{}", "offset_format": "integer"}, {"report": None, "offset_format": 5}]
-)
-def test_load_of_another_release_is_none(other):
-    assert SubmittedLoad.of(other) is None
+def test_a_report_of_another_version_is_refused():
+    load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer").to_kept()
+    other = load["report"].replace('"report_version": ', '"report_version": 9')
+
+    with pytest.raises(UnreadableReportError, match="report_version"):
+        SubmittedLoad.of({**load, "report": other})
 
 
 class TestMemory:
@@ -155,13 +156,6 @@ class TestMemory:
         memory(1, 2).keep_sent(kept())
 
         assert (memory(2, max_tries).sent() is not None) is is_known
-
-    def test_what_an_earlier_release_has_kept_of_a_load_is_awaited(self):
-        store = TaskState()
-        store.set("snowpipe_sent", kept().to_kept())
-        ti = SimpleNamespace(try_number=2, max_tries=4)
-
-        assert DriverMemory({"ti": ti, "task_state_store": store}, durable=True).sent() == kept()
 
     @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
     def test_without_durability_nothing_is_known(self, context):

@@ -34,6 +34,7 @@ def make(conn_id: str = "scripted", **options: Any) -> SnowpipeCommitSensor:
     arguments: dict[str, Any] = {
         "task_id": "wait",
         "targets": {"c1": "a:2", "c2": "b:2"},
+        "offset_format": "file:line",
         "snowflake_conn_id": conn_id,
         "table": "T",
         "poke_interval": 0.01,

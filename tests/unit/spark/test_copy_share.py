@@ -26,7 +26,7 @@ FILES = ("a", "b", "c")
 def position(
     committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
 ) -> PartitionPosition:
-    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE)
+    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0)
     offset = None if committed is None else FileLineOffset.parse(committed)
     return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
 
@@ -92,7 +92,7 @@ def test_a_partition_is_done_when_no_row_is_left(given, done):
 @pytest.mark.parametrize("after", [None, "ä:b.log:10"], ids=["null", "token"])
 def test_an_intent_comes_back_from_its_token(after):
     for pipe in (None, "a pipe"):
-        intent = CopyIntent(after, 'o"dd.log', SINCE, pipe)
+        intent = CopyIntent(after, 'o"dd.log', SINCE, 7, pipe)
 
         assert CopyIntent.parse(str(intent)) == intent
 
@@ -105,7 +105,7 @@ def test_another_token_is_no_intent():
 
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
-    token = str(CopyIntent("a:10", "b:c", SINCE))
+    token = str(CopyIntent("a:10", "b:c", SINCE, 0))
 
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
         FileLineOffset.parse(token, channel="x")

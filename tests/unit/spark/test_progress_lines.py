@@ -184,11 +184,6 @@ class TestFollowedChannels:
 
         assert self.followed(start, (50.0, {"a": 20, "b": 20})) == "channels=2 rows=20"
 
-    def test_counters_that_the_driver_did_not_write_are_those_of_the_first_poll(self) -> None:
-        polls = (50.0, {"a": 20}), (60.0, {"a": 25})
-
-        assert self.followed({"a": ChannelStart(0)}, *polls) == "channels=1 rows=5 rows_per_second=0"
-
     def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self) -> None:
         channels = FollowedChannels({"a": ChannelStart(0, 10, 2, 50)})
         polled = ChannelStatus("a", "SUCCESS", None, rows_inserted=20, rows_error_count=5)
@@ -265,6 +260,6 @@ class TestWhenARunBegan:
             f"seconds_left<={40 / rows_per_second:.0f}"
         )
 
-    @pytest.mark.parametrize("start", [{}, {"began_ms": 1_000_001}], ids=["older driver", "clock ahead"])
+    @pytest.mark.parametrize("start", [{}, {"began_ms": 1_000_001}], ids=["unknown", "clock ahead"])
     def test_without_it_the_pace_is_known_from_the_second_poll_on(self, start: dict[str, int]) -> None:
         assert self.first_line(self.NEVER, **start) == "channels=1 rows=60 rows_behind<=40"

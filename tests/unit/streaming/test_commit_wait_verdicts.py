@@ -9,7 +9,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.commits import CommitVerdict, FailureReason, WaitState, judge
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget, CommitTargets
 
 
 def _judge(targets: dict[str, str], *found: ChannelStatus, **options: Any) -> CommitVerdict:
@@ -47,7 +47,8 @@ def test_failed_verdict_has_tokens_totals_and_its_message(
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_slowest_is_named_among_tokens_of_the_first_ones_format(order: int) -> None:
-    targets = CommitTargets.parse(dict([("a", "f:9"), ("b", "8")][::order]), None)
+    given = [("a", ChannelTarget("f:9", "file:line")), ("b", ChannelTarget("8", "integer"))][::order]
+    targets = CommitTargets.parse({channel: target.to_json() for channel, target in given})
     found = [_status("a", "f:2"), _status("b", "3")][::order]
 
     verdict = judge({one.channel: one for one in found}, targets)

@@ -56,9 +56,9 @@ def test_carried_format_is_used() -> None:
 
 
 def test_digits_that_a_template_made_a_number_are_a_token() -> None:
-    assert ChannelTarget.read("c", 120455) == ChannelTarget("120455")
+    assert ChannelTarget.given("c", 120455, "integer") == ChannelTarget("120455", "integer")
     with pytest.raises(ConfigurationError, match="'c': True"):
-        ChannelTarget.read("c", True)
+        ChannelTarget.given("c", True, "integer")
 
 
 def test_targets_of_several_loads_are_those_of_all_their_channels() -> None:
@@ -92,7 +92,17 @@ def test_format_that_contradicts_the_carried_one_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [5, None, {}, {"token": 5}, {"token": "a:1", "rows": -1}, {"token": "a:1", "more": 1}, ["a:1"]],
+    [
+        True,
+        None,
+        {},
+        {"token": "a:1"},
+        {"token": 5, "offset_format": "file:line"},
+        {"token": "a:1", "offset_format": None},
+        {"token": "a:1", "offset_format": "file:line", "rows": -1},
+        {"token": "a:1", "offset_format": "file:line", "more": 1},
+        ["a:1"],
+    ],
 )
 def test_value_that_is_no_target_is_refused_and_named(value: object) -> None:
     with pytest.raises(ConfigurationError, match="'c'"):
@@ -100,22 +110,9 @@ def test_value_that_is_no_target_is_refused_and_named(value: object) -> None:
 
 
 class TestPlainTokens:
-    @pytest.mark.parametrize(
-        ("token", "found"),
-        [
-            ("messages_1.log:20", "file:line"),
-            ("120455", "integer"),
-            ("a.ndjson@9f3a1200c4d5e6f7:600", "file:line/digest"),
-            ("17:5000/4-9f3ac1d2-5d41402a-3-end", "batch:row/digest"),
-        ],
-    )
-    def test_format_that_shows_itself_need_not_be_named(self, token: str, found: str) -> None:
-        assert CommitTargets.parse({"c": token}).offset_format == found
-
-    @pytest.mark.parametrize("token", ["17:5000", "orders:7:9", "2013-01-01", "log:7:20"])
-    def test_token_that_could_have_several_formats_is_refused(self, token: str) -> None:
-        with pytest.raises(OffsetTokenError, match="offset_format"):
-            CommitTargets.parse({"c": token})
+    def test_nobody_guesses_their_format(self) -> None:
+        with pytest.raises(ConfigurationError, match="offset_format"):
+            CommitTargets.parse({"c": "messages_1.log:20"})
 
     def test_order_that_another_format_contradicts_fails_the_wait(self) -> None:
         verdict = judge(
@@ -163,10 +160,10 @@ def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog: pytest.Lo
 
 @given(st.data())
 def test_nothing_succeeds_early_whatever_format_the_wait_was_given(data: st.DataObject) -> None:
-    """Tokens of one format, a wait that was given another, or none, or got the targets of the load."""
+    """Tokens of one format, a wait that was given another, or got the targets of the load."""
     written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
     committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
-    other = data.draw(st.sampled_from([None, "carried", *sorted(POSITIONS)]), "format given")
+    other = data.draw(st.sampled_from(["carried", *sorted(POSITIONS)]), "format given")
     value = ChannelTarget(str(target), written).to_json() if other == "carried" else str(target)
     try:
         targets = CommitTargets.parse({"c": value}, None if other == "carried" else other)

@@ -13,6 +13,7 @@ import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers import application
 from airflow_provider_snowpipe.triggers.application import (
@@ -129,6 +130,9 @@ def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection
     assert "is not stopped" in capsys.readouterr().out
 
 
+START = start_text({"a": ChannelStart(0, 100, 0), "b": ChannelStart(0, 7, 0)})
+
+
 class TestChannels:
     """What the channels of a load commit is in the log while its application runs."""
 
@@ -140,9 +144,7 @@ class TestChannels:
             statuses(a={"rows_inserted": 150, "rows_error_count": 0}, b={"rows_inserted": 7}),
         )
 
-        def make(
-            start: str | None = '{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}', **options
-        ):
+        def make(start: str | None = START, **options):
             if start is not None:
                 (tmp_path / "start.json").write_text(start)
             arguments = {"start_path": str(tmp_path / "start.json"), "snowflake_conn_id": service_connection}
@@ -171,9 +173,7 @@ class TestChannels:
         def seen() -> bool:
             printed.append("".join(capsys.readouterr()))
             if len(printed) == 3:
-                (tmp_path / "start.json").write_text(
-                    '{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}'
-                )
+                (tmp_path / "start.json").write_text(START)
             return "channels=2 rows=50" in printed[-1]
 
         self.ends_once(yarn, seen)
@@ -183,7 +183,7 @@ class TestChannels:
 
     def test_the_line_is_that_of_the_driver_as_far_as_it_is_known(self, yarn, load, service, capsys):
         printed: list[str] = []
-        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 2, "rows_behind": 400}
+        known = ChannelStart(0, inserted_before=100, errors_before=2, rows_behind=400)
         latency = {"snowflake_avg_processing_latency_ms": 900}
         first, then = (
             statuses(a={"rows_inserted": rows, "rows_error_count": 5, **latency}) for rows in (150, 250)
@@ -198,7 +198,7 @@ class TestChannels:
         service.on("bulk-channel-status", first)
         self.ends_once(yarn, seen)
 
-        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        assert event(load(start_text({"a": known})))["status"] == "ended"
         line = (
             r"channels=1 rows=150 rows_per_second=\d+ rejected=3 rows_behind<=247 seconds_left<=\d+ "
             r"latency_ms<=900"
@@ -210,8 +210,8 @@ class TestChannels:
     ):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
         printed: list[str] = []
-        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 0}
-        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [["1.log", 300], ["2.log", 100]]}
+        files, began_ms = (("1.log", 300), ("2.log", 100)), int(time.time() * 1_000)
+        known = ChannelStart(0, 100, 0, began_ms=began_ms, files_behind=files)
         committed = {"last_committed_offset_token": "2.log:7", "rows_inserted": 150}
         service.on("bulk-channel-status", statuses(a=committed))
 
@@ -221,7 +221,7 @@ class TestChannels:
 
         self.ends_once(yarn, seen)
 
-        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        assert event(load(start_text({"a": known})))["status"] == "ended"
         (line,) = re.findall("RUNNING.*channels=1.*", "".join(printed))
         assert re.search(r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+", line)
 

@@ -13,7 +13,6 @@ from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Received, Reply, ScriptedService, error
-from tests.stored_triggers import FILES, entries
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -196,18 +195,6 @@ class TestSharing:
         assert by_table.shared_stream_key() == by_pipe.shared_stream_key()
         assert make("conn", schema="S").shared_stream_key() != by_table.shared_stream_key()
         assert make("other").shared_stream_key() != by_table.shared_stream_key()
-
-
-@pytest.mark.parametrize(
-    "file", [file for file in FILES if file.stem.startswith("commit_")], ids=lambda file: file.stem
-)
-def test_triggers_of_a_former_release_finish_their_wait(service, service_connection, file):
-    service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2", orders_7="120456"))
-
-    for entry in entries(file):
-        arguments = {**entry["kwargs"], "snowflake_conn_id": service_connection}
-        (event,) = events(SnowpipeCommitTrigger(**arguments))
-        assert event["status"] == "success"
 
 
 def _rounds(service: ScriptedService) -> list[list[str]]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,8 +20,6 @@ from tests.asset_state import AssetState
 from tests.scripted_service import Reply, ScriptedService, error
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
-
-SERIALIZED = sorted((Path(__file__).parent / "serialized").glob("offset_*.json"))
 
 
 def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
@@ -344,15 +340,3 @@ def test_airflow_still_finds_the_assets_of_a_trigger_by_name():
     accessors = context.AssetStateStoreAccessors(inlets=[Asset("a"), Asset("b")])
 
     assert sorted(accessors._by_name) == ["a", "b"]
-
-
-@pytest.mark.parametrize("file", SERIALIZED, ids=lambda file: file.stem)
-def test_triggers_of_a_former_release_are_made_again(file):
-    """Watchers that a former release left in Airflow's database; each file is one release's."""
-    for entry in json.loads(file.read_text()):
-        module, _, name = entry["classpath"].rpartition(".")
-        trigger = getattr(importlib.import_module(module), name)(**entry["kwargs"])
-
-        _, arguments = trigger.serialize()
-        assert {key: arguments[key] for key in entry["kwargs"]} == entry["kwargs"]
-        assert trigger.watermark_key() == entry["watermark_key"]

@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 log = logging.getLogger(__name__)
 
-_FIRST_VERSION, _VERSION = 1, 2
+_VERSION = 2
 _MOST_NAMED = 10
 _END_BYTES = 4096
 _LISTING_ATTEMPTS = 10
@@ -147,7 +147,7 @@ class Listings:
         for group, channels in groups.items():
             known = {channel: one for file in kept.get(group, ()) for channel, one in file.channels.items()}
             for one in channels:
-                before = known.get(one.channel) or self._of_first_version(one.channel)
+                before = known.get(one.channel)
                 late = (
                     [] if before is None else one.late(before, change_of_committed=self._change_of_committed)
                 )
@@ -227,23 +227,13 @@ class Listings:
             ) from None
         return sorted(one for one in names if one.startswith(f"{self._prefix}-") and one.endswith(".json"))
 
-    def _of_first_version(self, channel: str) -> ListedBefore | None:
-        """What a release before this one kept: a file for each channel."""
-        return (self._read(self._first_path(channel)) or {}).get(channel)
-
-    def _first_path(self, channel: str) -> Path:
-        name = blake2b(f"{self._target}\n{channel}".encode(), digest_size=16).hexdigest()
-        return self._folder / f"{name}.json"
-
     def _read(self, path: Path) -> dict[str, ListedBefore] | None:
         """The listings in a file by channel, None where there is no such file."""
         try:
             content: Any = json.loads(path.read_bytes())
-            if content["version"] == _FIRST_VERSION:
-                content["channels"] = {content["channel"]: content["files"]}
-            elif content["version"] != _VERSION:
+            if content["version"] != _VERSION:
                 raise ValueError(f"version {content['version']!r}")
-            at, ends = str(content["listed_at"]), content.get("ends", {})
+            at, ends = str(content["listed_at"]), content["ends"]
             return {
                 str(channel): ListedBefore(
                     at,
@@ -279,8 +269,6 @@ class Listings:
             out.flush()
             os.fsync(out.fileno())
         written.replace(path)
-        for channel in channels:
-            self._first_path(channel).unlink(missing_ok=True)
         later = set(channels)
         for file in reversed(before):
             if file.channels.keys() <= later:

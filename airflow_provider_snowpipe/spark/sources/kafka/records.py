@@ -179,28 +179,22 @@ def wrapped(values: pa.LargeBinaryArray, column: bytes) -> pa.LargeBinaryArray:
     return pc.binary_join_element_wise(head, values, pa.scalar(b"}", pa.large_binary()), EMPTY)
 
 
-def merged(
-    first: pa.LargeBinaryArray, second: pa.LargeBinaryArray, is_object: np.ndarray
-) -> pa.LargeBinaryArray:
+def merged(first: pa.LargeBinaryArray, second: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     """Join two columns of objects, row by row, into one.
 
     The first one's fields come first. Since it is well-formed, the result is an object exactly where the
     second one is: nothing in a record can change the columns that stand before it.
 
     :param first: objects of ours
-    :param second: rows
-    :param is_object: where a row has braces around it; elsewhere it stays what it is
+    :param second: rows, each with braces around it
     """
-    chosen = pa.array(is_object)
-    objects = bytes_of(pc.ascii_trim_whitespace(text_of(pc.if_else(chosen, second, _NO_FIELDS))))
-    tail = without_ends(objects, 1)
+    tail = without_ends(bytes_of(pc.ascii_trim_whitespace(text_of(second))), 1)
     empty = pc.or_(
         pc.equal(bytes_of(pc.ascii_ltrim_whitespace(text_of(tail))), pa.scalar(b"}", pa.large_binary())),
         pc.equal(first, _NO_FIELDS),
     )
     comma = pc.if_else(empty, EMPTY, pa.scalar(b",", pa.large_binary()))
-    joined = pc.binary_join_element_wise(without_ends(first, 0, 1), comma, tail, EMPTY)
-    return pc.if_else(chosen, joined, second)
+    return pc.binary_join_element_wise(without_ends(first, 0, 1), comma, tail, EMPTY)
 
 
 def without_ends(values: pa.LargeBinaryArray, head: int, tail: int = 0) -> pa.LargeBinaryArray:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import string
 import struct
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -22,11 +21,6 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
 _CONNECTION_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 _REGISTERED = ("avro", "protobuf")
-_DEPRECATED = {
-    "malformed": "and choose by on_error: 'abort' fails at a value that cannot be decoded, 'continue' skips "
-    "and counts it, 'dead_letter' puts it aside",
-    "reader": "librdkafka reads the topics",
-}
 _NEEDS_COLUMN = ("text", "bytes")
 _IDENTIFIER = re.compile(r"[_a-zA-Z][_$a-zA-Z0-9]+")
 _FIRST, _LATER = frozenset(string.ascii_letters + "_"), frozenset(string.ascii_letters + string.digits + "_$")
@@ -57,15 +51,12 @@ class KafkaSource(SourceSpec):
     :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
     :param tombstones: what to do with a record without a value: ``drop`` it, load a row of ``null``
         values, or ``fail``
-    :param malformed: deprecated, the run's ``on_error`` decides about a value that cannot be decoded:
-        ``send`` sends it for the service to skip and to count, None and ``fail`` do not
     :param isolation: ``read_committed`` leaves out the records of aborted and open transactions
     :param group_id: the consumer group whose offsets show others how far the table is; they move after the
         tokens are committed, never before
     :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
         configuration has it: it makes the channels' prefix, and the group where ``group_id`` is None
     :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``; None for the connection's
-    :param reader: deprecated: librdkafka reads the topics, whatever it names
     :param timeout_seconds: seconds that a broker may send nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param conn_id: the Airflow connection with the brokers' addresses and credentials, of the type ``kafka``;
@@ -85,12 +76,10 @@ class KafkaSource(SourceSpec):
     record_metadata: str | None = None
     key_format: Literal["text", "bytes"] = "text"
     tombstones: Literal["drop", "null", "fail"] = "fail"
-    malformed: Literal["fail", "send"] | None = None
     isolation: Literal["read_committed", "read_uncommitted"] = "read_committed"
     group_id: str | None = None
     connector_name: str | None = None
     schema_registry_url: str | None = None
-    reader: Literal["auto", "client", "spark"] | None = None
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     conn_id: str | None = None
@@ -160,10 +149,6 @@ class KafkaSource(SourceSpec):
             check_channel_name(connector_prefix(self.connector_name))
             if self.group_id is None:
                 object.__setattr__(self, "group_id", f"connect-{self.connector_name}")
-        for name, instead in _DEPRECATED.items():
-            if (value := getattr(self, name)) is not None:
-                text = f"source {name}={value!r} is deprecated: leave it out, {instead}"
-                warnings.warn(text, DeprecationWarning, stacklevel=2)
         self._check_topics()
         self._check_start()
         self._check_columns()

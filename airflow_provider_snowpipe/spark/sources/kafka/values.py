@@ -71,17 +71,17 @@ class RowWriter:
         records = self._without_tombstones(records)
         if not len(records):
             return Part(b"", start, end, 0)
-        rows, is_object, faults = self._values.objects(records)
+        rows, faults = self._values.objects(records)
         undecoded = tuple(self._undecoded(records, row, faults[row]) for row in sorted(faults))
         if faults:
             good = np.ones(len(records), bool)
             good[list(faults)] = False
-            rows, is_object, records = rows.filter(pa.array(good)), is_object[good], records.taken(good)
+            rows, records = rows.filter(pa.array(good)), records.taken(good)
         if not len(records):
             return Part(b"", start, end, 0, undecoded=undecoded)
         metadata = metadata_objects(records, self._topic, self._number, self._spec)
         if metadata is not None:
-            rows = merged(metadata, rows, is_object)
+            rows = merged(metadata, rows)
         body = body_of(add_line_ends(rows))
         offsets = records.offsets
         return Part(
@@ -116,7 +116,6 @@ class RowWriter:
         )
 
 
-_NO_OBJECT = pa.scalar(b'""', pa.large_binary())
 _NO_JSON_OBJECT = (
     "is no JSON object: value_column='…' loads any JSON into one column, value_format='text' or 'bytes' "
     "loads it as it is"
@@ -148,27 +147,25 @@ class _ValueWriter(ABC):
         """Types of columns, by name, as the schemas of the values met so far have them."""
 
     @abstractmethod
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Write each value on one line without its end; a tombstone is a row of nulls.
 
-        :return: the rows, True for each that is an object, and the values that have no form as a row
+        :return: a line for each record, and the values that have no form as a row, where it means nothing
         """
 
 
 class _JsonObjects(_ValueWriter):
     """Objects whose keys are columns: passed on as they are.
 
-    :param send_malformed: True lets the service skip and count what is no object
     :param envelope: True loads the payloads of Kafka Connect's envelopes; None refuses a first value that is
         in one, whose keys are no columns
     """
 
-    def __init__(self, where: str, *, send_malformed: bool, envelope: bool | None = False) -> None:
+    def __init__(self, where: str, envelope: bool | None) -> None:
         super().__init__(where)
-        self._send_malformed = send_malformed
         self._envelope = envelope
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Check that each value has the braces of an object, and put it on one line."""
         values = without_schema_ids(records.values)
         if self._envelope is None:
@@ -176,13 +173,8 @@ class _JsonObjects(_ValueWriter):
         elif self._envelope:
             values = payloads(values)
         rows = on_one_line(values.fill_null(b"{}") if values.null_count else values)
-        found = are_objects(rows)
-        if found.all():
-            return rows, found, {}
-        if not self._send_malformed:
-            reason = _NO_PAYLOAD if self._envelope else _NO_JSON_OBJECT
-            return rows, found, dict.fromkeys(map(int, np.flatnonzero(~found)), reason)
-        return _nothing_blank(rows), found, {}
+        reason = _NO_PAYLOAD if self._envelope else _NO_JSON_OBJECT
+        return rows, dict.fromkeys(map(int, np.flatnonzero(~are_objects(rows))), reason)
 
     def _refuse_envelope(self, offsets: np.ndarray, values: pa.LargeBinaryArray) -> None:
         """Read the first value alone: a topic is written by one converter."""
@@ -204,30 +196,22 @@ class _JsonValues(_ValueWriter):
 
     Each value is parsed: one that is no JSON could end its column and begin another.
 
-    :param send_malformed: True lets the service skip and count what is no JSON
     :param envelope: True loads the payloads of Kafka Connect's envelopes
     """
 
-    def __init__(self, where: str, column: str, *, send_malformed: bool, envelope: bool = False) -> None:
+    def __init__(self, where: str, column: str, *, envelope: bool) -> None:
         super().__init__(where)
         self._envelope = envelope
         self._column = json.dumps(column).encode()
-        self._send_malformed = send_malformed
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Parse each value and wrap its text."""
         values = without_schema_ids(records.values)
         if self._envelope:
             values = payloads(values)
         rows = on_one_line(values.fill_null(b"null") if values.null_count else values)
-        found = np.fromiter(map(_is_json, rows.to_pylist()), bool, len(rows))
-        if found.all():
-            return wrapped(rows, self._column), found, {}
-        if not self._send_malformed:
-            faults = dict.fromkeys(map(int, np.flatnonzero(~found)), _NO_JSON)
-            return wrapped(rows, self._column), found, faults
-        # An object would load as a row of its own: what is no JSON is never one, so that it is skipped.
-        return pc.if_else(pa.array(found), wrapped(rows, self._column), _nothing_blank(rows)), found, {}
+        faults = {row: _NO_JSON for row, value in enumerate(rows.to_pylist()) if not _is_json(value)}
+        return wrapped(rows, self._column), faults
 
 
 class _OneColumn(_ValueWriter):
@@ -243,7 +227,7 @@ class _OneColumn(_ValueWriter):
         self._column = column
         self._text = text
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Write the values by Arrow."""
         values: Any = records.values
         faults: Faults = {}
@@ -256,8 +240,7 @@ class _OneColumn(_ValueWriter):
                 values = pc.if_else(pa.array(good), values, pa.scalar(None, values.type)).cast(
                     pa.large_string()
                 )
-        rows = lines_of(encode_ndjson(pa.table({self._column: values})))
-        return rows, np.ones(len(rows), bool), faults
+        return lines_of(encode_ndjson(pa.table({self._column: values}))), faults
 
 
 def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> _ValueWriter:
@@ -267,11 +250,9 @@ def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> 
         return (_AvroValues if spec.value_format == "avro" else _ProtobufValues)(where, registry)
     if spec.value_format in ("text", "bytes"):
         return _OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
-    send = spec.malformed == "send"
     if spec.value_column:
-        envelope = spec.connect_envelope is True
-        return _JsonValues(where, spec.value_column, send_malformed=send, envelope=envelope)
-    return _JsonObjects(where, send_malformed=send, envelope=spec.connect_envelope)
+        return _JsonValues(where, spec.value_column, envelope=spec.connect_envelope is True)
+    return _JsonObjects(where, spec.connect_envelope)
 
 
 def payloads(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
@@ -332,12 +313,6 @@ def _envelope_head(value: bytes) -> bytes | None:
     return None if payload is None else text[: payload.end()].encode()
 
 
-def _nothing_blank(rows: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """A blank line would not be counted; a text is, as a row that is no object."""
-    blank = pc.equal(pc.binary_length(pc.ascii_trim_whitespace(text_of(rows))), 0)
-    return pc.if_else(blank, _NO_OBJECT, rows)
-
-
 def _is_json(value: bytes) -> bool:
     try:
         json.loads(value, parse_constant=_refuse_constant)
@@ -376,7 +351,7 @@ class _RegisteredValues(_ValueWriter):
         super().__init__(where)
         self._registry = registry
 
-    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, np.ndarray, Faults]:
+    def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Decode the values, those of each schema at once, in their order."""
         filled: np.ndarray = records.values.is_valid().to_numpy(zero_copy_only=False)
         rows = np.flatnonzero(filled)
@@ -394,8 +369,7 @@ class _RegisteredValues(_ValueWriter):
         blocks.append(pa.array([b"{}"] * len(empty), pa.large_binary()))
         indexes.append(empty)
         order = np.argsort(np.concatenate(indexes), kind="stable")
-        lines = pa.concat_arrays(blocks).take(pa.array(order))
-        return lines, np.ones(len(lines), bool), faults
+        return pa.concat_arrays(blocks).take(pa.array(order)), faults
 
     def _lines(self, number: int, values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Faults]:
         """Decode values of one schema at once, and one by one where some of them cannot be decoded."""

@@ -285,7 +285,7 @@ class TestNormalUse:
         assert folder.run("other") == [2, 1]
         folder.refused("'1.ndjson'")
 
-    def test_a_channel_that_earlier_versions_loaded_is_taken_as_it_is(self, folder, snowpipe):
+    def test_a_channel_without_a_listing_is_taken_as_it_is(self, folder, snowpipe):
         folder.write("1.ndjson")
         folder.write("2.ndjson")
         snowpipe.channel("job_src_a", committed="2.ndjson:2", rows_inserted=2)
@@ -342,31 +342,11 @@ class TestListing:
         # blake2b of 8 bytes over the account's address with the pipe, of 1 byte over the channel
         assert kept.name.startswith("a28f388bf361372f-6c-000000000001-")
         assert content.pop("listed_at").endswith(" UTC")
-        assert content.pop("ends").keys() == {"job_src_a"}  # which earlier releases pass over
+        assert content.pop("ends").keys() == {"job_src_a"}
         assert content == {
             "version": 2, "target": PIPE.address(URL),
             "channels": {"job_src_a": {"1.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]}},
         }  # fmt: skip
-
-    def test_the_file_of_a_channel_that_the_first_release_kept_is_known_until_it_is_replaced(self, folder):
-        file = folder.write("2.ndjson")
-        folder.run()
-        folder.listing().unlink()
-        first = folder.path / LISTING_FOLDER / "eaadb52f4911d0eef12185fd1f819ae0.json"
-        first.write_text(
-            json.dumps({
-                "version": 1, "target": PIPE.address(URL), "channel": "job_src_a", "listed_at": "in June",
-                "files": {"2.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
-            })
-        )  # fmt: skip
-        folder.write("1.ndjson")
-        folder.refused("'1.ndjson'", "listed at in June")
-
-        folder.run(on_late_files="warn")
-
-        assert folder.listing() != first
-        folder.write("0.ndjson")
-        folder.refused("'0.ndjson'", "1 file")
 
     def test_channels_share_files_and_a_file_goes_when_later_ones_have_all_of_its_channels(
         self, folder, monkeypatch

@@ -94,9 +94,9 @@ def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, s
 
     files = partition.files_behind(start)
 
-    assert ChannelStart(0, files_behind=files).bytes_behind(token) == partition.behind(token).bytes
+    assert ChannelStart(0, 0, 0, files_behind=files).bytes_behind(token) == partition.behind(token).bytes
     # Several files that count as one may be too much, and are never too little.
     (last, size), *more = fewer_files(files, 2)
     assert (last, len(more)) == (files[-(-len(files) // 2) - 1][0], min(1, len(files) - 1))
-    counted = ChannelStart(0, files_behind=((last, size), *more)).bytes_behind(token)
+    counted = ChannelStart(0, 0, 0, files_behind=((last, size), *more)).bytes_behind(token)
     assert partition.behind(token).bytes <= counted <= partition.behind(start).bytes
