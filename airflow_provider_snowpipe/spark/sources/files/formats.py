@@ -157,7 +157,7 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
     if size > file.size:
         raise SourcePositionError(
             f"file {file.path!r} grew from {file.size} to {size} bytes during the run, in the middle of a "
-            "line; that line was not sent. Declare the source growing=True, or run again when it is complete"
+            "line; that line was not sent. Give its format growing=True, or run again when it is complete"
         )
 
 
