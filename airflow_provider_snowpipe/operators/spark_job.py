@@ -253,7 +253,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
         """Wait for a driver's end: here, or in the triggerer, from which :meth:`driver_ended` goes on."""
         if isinstance(run, ClusterRun) and self._follows_in_triggerer:
-            kept = {"place": asdict(run.submission), "is_earlier": is_earlier}
+            kept = {"submission": asdict(run.submission), "is_earlier": is_earlier}
             limit = deferral_limit(self)
             self.defer(trigger=run.trigger(), method_name="driver_ended", kwargs=kept, timeout=limit)
         run.follow()

@@ -183,7 +183,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self,
         context: Context,
         event: Mapping[str, Any],
-        place: Mapping[str, Any],
+        submission: Mapping[str, Any],
         is_earlier: bool,
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
@@ -193,7 +193,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
         with self._ending(memory):
-            sent = self._resumed(context, memory, event, place, is_earlier=is_earlier)
+            sent = self._resumed(context, memory, event, submission, is_earlier=is_earlier)
             return self._after_driver(context, sent, memory)
 
     def execute_complete(

@@ -150,11 +150,6 @@ NOT_A_NAME = {
     *("place", "places", "placed", "lend", "lent"),
 }
 """Words that are no part of a name: fixed, a timestamp, required, reported, polled, registered."""
-NAMES_THAT_STAY = {
-    f"{PACKAGE}/hooks/bulk.py: place",  # deprecated, and called so by its users
-    "tests/unit/hooks/test_snowpipe.py: place",
-    f"{PACKAGE}/operators/stream.py: place",  # in what Airflow keeps of a deferred task
-}
 IN_A_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(sorted(NOT_A_NAME))})(?![A-Za-z0-9])", re.I)
 """Is in the text of every file with such a name: the others need not be parsed."""
 PROGRAMS = (PACKAGE, "pyspark_snowpipe", "tests", "benchmarks", "dags", "demo", "scripts")
@@ -214,7 +209,7 @@ def test_names_and_texts_use_the_words_of_airflow_and_snowflake():
         for name in _named(ast.parse(text))
         if NOT_A_NAME.intersection(name.lower().split("_"))
     }
-    assert (found, sorted(names - NAMES_THAT_STAY)) == ([], [])
+    assert (found, sorted(names)) == ([], [])
 
 
 def _imports() -> dict[str, set[str]]:

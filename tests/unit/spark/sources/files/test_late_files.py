@@ -217,15 +217,6 @@ class TestDefault:
             os.utime(file, ns=(time.time_ns() + HOUR_NS * (more + 1),) * 2)
             assert folder.run() == list(range(1, 4 + more))
 
-    def test_listing_without_ends_as_earlier_releases_kept_it_is_read(self, folder):
-        file = folder.write("1.ndjson")
-        folder.run()
-        kept = json.loads(folder.listing().read_bytes())
-        assert kept.pop("ends").keys() == {"job_src_a"}
-        folder.listing().write_text(json.dumps(kept))
-        os.utime(file, ns=(time.time_ns() + HOUR_NS,) * 2)
-        assert folder.run() == [1, 2]
-
     def test_committed_file_whose_content_the_token_shows_may_be_written_again(self, folder):
         folder.write("2.ndjson", 0)
         file = folder.path / "a" / "1.ndjson.gz"
