@@ -1,14 +1,11 @@
 """Rooms that must be usable alone are: they import where the others' libraries are not installed."""
 
-from __future__ import annotations
-
 import ast
 import json
 import pkgutil
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,7 +55,7 @@ print(json.dumps(found))
 """
 
 
-def _modules(room: str) -> list[str]:
+def _modules(room):
     spec = find_spec(f"{PACKAGE}.{room}")
     assert spec is not None
     assert spec.submodule_search_locations is not None
@@ -67,7 +64,7 @@ def _modules(room: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def imported() -> dict[str, str]:
+def imported():
     """What importing the modules of each group came to, where others are absent; each in its own process."""
     groups = {
         **{room: (absent, _modules(room)) for room, absent in ABSENT.items()},
@@ -155,14 +152,14 @@ IN_A_NAME = re.compile(rf"(?<![A-Za-z0-9])({'|'.join(sorted(NOT_A_NAME))})(?![A-
 PROGRAMS = (PACKAGE, "pyspark_snowpipe", "tests", "benchmarks", "dags", "demo", "scripts")
 
 
-def _named(tree: ast.AST) -> Iterator[str]:
+def _named(tree):
     for node in ast.walk(tree):
         for field in ("name", "attr", "id", "arg"):
             if isinstance(name := getattr(node, field, None), str):
                 yield name
 
 
-def _texts() -> list[Path]:
+def _texts():
     package = [one for one in (ROOT / PACKAGE).rglob("*") if one.suffix in (".py", ".html")]
     own = [one for one in package if "local" not in one.relative_to(ROOT / PACKAGE).parts]
     return [*own, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
@@ -212,7 +209,7 @@ def test_names_and_texts_use_the_words_of_airflow_and_snowflake():
     assert (found, sorted(names)) == ([], [])
 
 
-def _imports() -> dict[str, set[str]]:
+def _imports():
     """The modules of ours that each module of ours imports, wherever in its text, but for types alone."""
     paths = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
@@ -224,7 +221,7 @@ def _imports() -> dict[str, set[str]]:
     }
 
 
-def _imported(tree: ast.AST, known: Collection[str]) -> Iterator[str]:
+def _imported(tree, known):
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
@@ -237,7 +234,7 @@ def _imported(tree: ast.AST, known: Collection[str]) -> Iterator[str]:
             yield from _imported(node, known)
 
 
-def _circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
+def _circles(imports):
     """Modules that import each other, over others or not."""
     left = {name: set(others) for name, others in imports.items()}
     while ends := [name for name, others in left.items() if not others & left.keys()]:
@@ -249,8 +246,8 @@ def _circles(imports: Mapping[str, set[str]]) -> list[tuple[str, ...]]:
     )
 
 
-def _reached(name: str, imports: Mapping[str, set[str]]) -> set[str]:
-    found: set[str] = set()
+def _reached(name, imports):
+    found = set()
     ahead = [name]
     while ahead:
         new = imports.get(ahead.pop(), set()) - found

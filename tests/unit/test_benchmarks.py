@@ -1,10 +1,10 @@
 """Benchmarks, which no other test runs, at least load: what they measure with is there."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 _LOAD = """
@@ -16,6 +16,7 @@ for path in sys.argv[1:]:
 """
 
 
+@pytest.mark.nightly
 def test_every_benchmark_loads():
     paths = sorted(str(path) for path in (ROOT / "benchmarks").glob("*.py"))
     assert len(paths) > 10

@@ -1,7 +1,5 @@
 """What the crossover benchmark makes of its measurements: a policy, a verdict and a plot."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import pytest
@@ -13,7 +11,7 @@ from benchmarks.crossover_plot import plot
 _SVG = "{http://www.w3.org/2000/svg}"
 
 
-def _measured(rows: int) -> Measured:
+def _measured(rows):
     """A machine where a channel takes 0.2 s and 20 s a GB, COPY 0.5 s and 5 s a GB: they cross at 20 MB."""
     size = rows * 365
     return Measured(rows, size, size // 7, stream=0.2 + size * 20e-9, copy=0.5 + size * 5e-9)

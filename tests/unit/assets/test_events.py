@@ -1,7 +1,5 @@
 """Outlet events: what a task's events report of tokens and rows, and what they must not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -29,18 +27,18 @@ B = LoadedChannel("p_s_b", "b:9", False, 9, "b")
 class Event:
     """An outlet event as Airflow before 3.3 has it."""
 
-    def __init__(self) -> None:
-        self.extra: dict[str, Any] = {}
+    def __init__(self):
+        self.extra = {}
 
 
 class PartitionedEvent(Event):
     """An outlet event as Airflow 3.3 has it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.keys: list[str] = []
+        self.keys = []
 
-    def add_partitions(self, keys: list[str]) -> None:
+    def add_partitions(self, keys):
         assert all(key.strip() and len(key) <= 250 for key in keys)
         self.keys += keys
 
@@ -48,74 +46,52 @@ class PartitionedEvent(Event):
 class Hook:
     """As much of a hook as events need."""
 
-    def __init__(self, pipe: str = "T-STREAMING", account: str | None = "org-acct") -> None:
+    def __init__(self, pipe="T-STREAMING", account="org-acct"):
         self.pipe = PipeName("DB", "S", pipe)
         self.known_account = account
 
-    def pipe_name(self) -> PipeName:
+    def pipe_name(self):
         return self.pipe
 
-    def account(self) -> str:
+    def account(self):
         if self.known_account is None:
             raise ConfigurationError("the extra field 'account' is missing")
         return self.known_account
 
-    def list_channels(self) -> list[ListedChannel]:
+    def list_channels(self):
         return [ListedChannel("p_s_a", "DB", "S", "T", pipe=self.pipe.pipe)]
 
 
 def describe(
-    *outlets: Any,
-    channels: list[LoadedChannel],
-    hook: Hook | None = None,
-    kind: type[Event] = PartitionedEvent,
-) -> list[Any]:
+    *outlets,
+    channels,
+    hook=None,
+    kind=PartitionedEvent,
+):
     events = OutletEvents(kind)
     task = SimpleNamespace(outlets=list(outlets))
     describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), channels)
     return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
-def test_the_event_of_the_table_reports_tokens_and_rows():
-    (event,) = describe(snowpipe_asset(**TABLE), channels=[A, LoadedChannel("p_s_c", "c:1", True, 1, "c")])
-
-    assert event.extra == {
-        "pipe": "DB.S.T-STREAMING",
-        "committed": True,
-        "tokens": {"p_s_a": "a:3", "p_s_c": "c:1"},
-        "rows": 4,
-    }
-
-
-def test_what_is_not_known_to_be_committed_is_not_reported():
-    (event,) = describe(snowpipe_asset(**TABLE), channels=[A, B])
-
-    assert (event.extra["committed"], event.extra["tokens"], event.extra["rows"]) == (
-        False,
-        {"p_s_a": "a:3"},
-        3,
-    )
+def test_an_event_reports_tokens_and_rows_that_are_known_to_be_committed():
+    other = LoadedChannel("p_s_c", "c:1", True, 1, "c")
+    for channel, channels, expected in [
+        (None, [A, other], {"committed": True, "tokens": {"p_s_a": "a:3", "p_s_c": "c:1"}, "rows": 4}),
+        (None, [A, B], {"committed": False, "tokens": {"p_s_a": "a:3"}, "rows": 3}),
+        ("p_s_a", [A, B], {"committed": True, "tokens": {"p_s_a": "a:3"}, "rows": 3}),
+    ]:
+        (event,) = describe(snowpipe_asset(**TABLE, channel=channel), channels=channels)
+        assert event.extra == {"pipe": "DB.S.T-STREAMING", **expected}
+    (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=Hook("MY_PIPE"))
+    assert event.extra["pipe"] == "DB.S.MY_PIPE"
 
 
-def test_the_event_of_a_channel_describes_that_channel():
-    (event,) = describe(snowpipe_asset(**TABLE, channel="p_s_a"), channels=[A, B])
-
-    assert event.extra == {
-        "pipe": "DB.S.T-STREAMING",
-        "committed": True,
-        "tokens": {"p_s_a": "a:3"},
-        "rows": 3,
-    }
-
-
-def test_rows_that_a_task_does_not_know_are_left_out():
-    assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
-
-
-def test_keys_without_a_column_are_reported_only_where_there_are_any():
+def test_rows_and_keys_without_a_column_are_reported_only_where_they_are_known():
     loaded = [LoadedChannel(name, "1", True, 2, None, {"KIMD": 1}) for name in "ab"]
     assert event_extra("P", loaded)["unknown_columns"] == {"KIMD": 2}
     assert "unknown_columns" not in event_extra("P", [LoadedChannel("c", "1", True, 2)])
+    assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
 def test_assets_of_other_tables_are_left_alone(caplog):
@@ -125,12 +101,6 @@ def test_assets_of_other_tables_are_left_alone(caplog):
 
     assert events == [None, None]
     assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
-
-
-def test_the_table_of_a_pipe_that_somebody_made_is_described():
-    (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=Hook("MY_PIPE"))
-
-    assert event.extra["pipe"] == "DB.S.MY_PIPE"
 
 
 @pytest.mark.parametrize(
@@ -181,27 +151,17 @@ class TestWithoutAnOutlet:
         assert [getattr(one, "name", one) for one in task.outlets] == ["report", alias]
         assert of_dag == ["report"]
 
-    @pytest.mark.parametrize(
-        "channels",
-        [[A, B], [LoadedChannel("c", "1", True)], [LoadedChannel("c", "1", True, 0)], []],
-        ids=["not-committed", "waited-for", "no-rows", "no-channel"],
-    )
-    def test_there_is_none_for_what_is_no_committed_load(self, task, events, channels):
-        self.describe(task, events, *channels)
-
+    def test_there_is_none_for_what_is_no_committed_load_or_beside_an_outlet(self, task, events, monkeypatch):
+        for channels in ([A, B], [LoadedChannel("c", "1", True)], [LoadedChannel("c", "1", True, 0)], []):
+            self.describe(task, events, *channels)
+            assert (self.reported(events), task.outlets) == ([], ["report"])
+        with monkeypatch.context() as patch:
+            patch.setenv("AIRFLOW__SNOWPIPE__DESCRIBE_ASSETS", "False")
+            self.describe(task, events, A)
         assert (self.reported(events), task.outlets) == ([], ["report"])
-
-    def test_there_is_none_beside_an_outlet_of_the_author(self, task, events):
         task.outlets = [snowpipe_asset(**TABLE)]
         self.describe(task, events, A)
-
         assert (self.reported(events), len(task.outlets)) == ([], 1)
-
-    def test_a_setting_switches_it_off(self, task, events, monkeypatch):
-        monkeypatch.setenv("AIRFLOW__SNOWPIPE__DESCRIBE_ASSETS", "False")
-        self.describe(task, events, A)
-
-        assert (self.reported(events), task.outlets) == ([], ["report"])
 
     def of_mapped(self, task, events, map_index, answers, monkeypatch):
         """Describe the load of a mapped task; what Airflow was asked, and for how long the task waited."""
@@ -292,16 +252,6 @@ class TestWithoutAnOutlet:
 
         assert "no asset event" in caplog.text
         assert (self.reported(events), task.outlets) == ([], ["report"])
-
-
-@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="about Airflow 2")
-def test_airflow_2_gets_no_asset_without_an_outlet():
-    from airflow.utils.context import OutletEventAccessors
-
-    task = SimpleNamespace(outlets=[], dag_id="orders", task_id="load")
-    describe_outlets(task, {"outlet_events": OutletEventAccessors()}, cast(SnowpipeHook, Hook()), [A])
-
-    assert task.outlets == []
 
 
 class TestPartitions:

@@ -3,18 +3,20 @@
 from urllib.parse import urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
 from airflow_provider_snowpipe.assets.uri import TableAddress, dataset_identity, sanitize_uri, snowpipe_asset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
+from tests.refusals import refused
 
 NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40)
 ADDRESS = {"account": "Org-Acct", "database": "DB", "schema": "Public", "table": "Orders"}
 
 
+@settings(max_examples=30)
 @given(database=NAMES, schema=NAMES, table=NAMES, channel=st.none() | NAMES.map(lambda name: f"c{name}"))
 def test_any_name_survives_the_uri(database, schema, table, channel):
     address = TableAddress("org-acct", database, schema, table, channel)
@@ -28,29 +30,21 @@ def test_case_counts_in_names_and_not_in_the_account():
     assert TableAddress.parse("SNOWPIPE://ORG-ACCT/DB/Public/Orders/") == TableAddress(**ADDRESS)
 
 
-@pytest.mark.parametrize(
-    ("uri", "text"),
-    [
-        ("snowpipe://a/DB/S", "has 2 names after the account"),
-        ("snowpipe://a/DB/S/T/c/x", "has 5 names after the account"),
-        ("snowpipe://a/DB//T", "has 2 names after the account"),
-        ("snowpipe:///DB/S/T", "account ''"),
-        ("snowpipe://a/DB/S/T?x=1", "has a query"),
-        ("snowpipe://a/DB/S/T#x", "has a fragment"),
-        ("snowpipe://a:443/DB/S/T", "names a user or a port"),
-        ("snowpipe://a/DB/S/T/ELASTIC", "reserved for the elastic channel"),
-        ("snowflake://a/DB/S/T", "has another scheme"),
-    ],
-)
-def test_another_form_is_refused_with_the_right_one(uri, text):
-    with pytest.raises(ConfigurationError, match=text.replace("?", r"\?")):
-        TableAddress.parse(uri)
-
-
-def test_no_password_is_repeated_in_an_error():
-    with pytest.raises(ConfigurationError, match="names a user") as caught:
-        TableAddress.parse("snowpipe://me:hunter2@a/DB/S/T")
-    assert "hunter2" not in str(caught.value)
+def test_another_form_is_refused_with_the_right_one_and_without_a_password():
+    for uri, text in {
+        "snowpipe://a/DB/S": "has 2 names after the account",
+        "snowpipe://a/DB/S/T/c/x": "has 5 names after the account",
+        "snowpipe://a/DB//T": "has 2 names after the account",
+        "snowpipe:///DB/S/T": "account ''",
+        "snowpipe://a/DB/S/T?x=1": "has a query",
+        "snowpipe://a/DB/S/T#x": "has a fragment",
+        "snowpipe://a:443/DB/S/T": "names a user or a port",
+        "snowpipe://a/DB/S/T/ELASTIC": "reserved for the elastic channel",
+        "snowflake://a/DB/S/T": "has another scheme",
+        "snowpipe://me:hunter2@a/DB/S/T": "names a user",
+    }.items():
+        (error,) = refused(ConfigurationError, TableAddress.parse, [uri], text)
+        assert "hunter2" not in str(error)
 
 
 class TestAsset:

@@ -18,15 +18,15 @@ def table(local_service):
 
 def test_rows_that_a_function_returns_are_appended_once(local_service, set_connection, table):
     conn_id = connect(local_service, set_connection)
-    calls: list[int] = []
+    calls = []
 
     @snowpipe_append_task(table=table, snowflake_conn_id=conn_id, channel="made", batch="{{ 3 + 4 }}")
-    def make_rows(count: int) -> list[dict[str, Any]]:
+    def make_rows(count):
         calls.append(count)
         return [{"ID": number, "NAME": "x"} for number in range(count)]
 
     with DAG("d", schedule=None):
-        operator = make_rows(3).operator  # type: ignore[attr-defined]
+        operator = make_rows(3).operator
     operator.render_template_fields(context())
 
     first, second = operator.execute(context()), operator.execute(context())
@@ -42,7 +42,7 @@ def test_airflow_knows_it_as_a_task_decorator():
 
     with DAG("d", schedule=None):
 
-        @task.snowpipe_append(table="T", channel="c")  # type: ignore[attr-defined]
+        @task.snowpipe_append(table="T", channel="c")
         def none_at_all() -> list[dict[str, Any]]:
             return []
 
@@ -56,10 +56,10 @@ def test_the_function_is_not_rendered_into_the_rows():
     with DAG("d", schedule=None):
 
         @snowpipe_append_task(table="T", channel="c")
-        def made() -> list[dict[str, Any]]:
+        def made():
             return []
 
-        operator = made().operator  # type: ignore[attr-defined]
+        operator = made().operator
 
     assert "rows" not in operator.template_fields
     assert [name for name in operator.template_fields if not hasattr(operator, name)] == []

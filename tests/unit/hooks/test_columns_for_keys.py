@@ -1,10 +1,7 @@
 """The columns that each load asks for, over the SQL API of an account that answers as a test prescribes."""
 
-from __future__ import annotations
-
 import json
 import sys
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import BaseHook
@@ -14,19 +11,18 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
-from tests.airflow_connections import SetConnection
-from tests.scripted_service import Received, Reply, ScriptedService
+from tests.scripted_service import Reply
 
 DESCRIBED = [["ID", "NUMBER(38,0)", "COLUMN", "Y", None], ["NAME", "VARCHAR(5)", "COLUMN", "N", "'x'"]]
 SHOWN = [["T", "N"]]
 
 
-def rows(names: list[str], data: list[list[Any]], handle: str = "h") -> Reply:
+def rows(names, data, handle="h"):
     metadata = {"rowType": [{"name": name} for name in names], "partitionInfo": [{}]}
     return Reply(body=json.dumps({"statementHandle": handle, "resultSetMetaData": metadata, "data": data}))
 
 
-def answer(request: Received) -> Reply:
+def answer(request):
     statement = json.loads(request.body)["statement"]
     if statement.startswith("DESCRIBE TABLE "):
         return rows(["name", "type", "kind", "null?", "default"], DESCRIBED)
@@ -35,13 +31,11 @@ def answer(request: Received) -> Reply:
 
 
 @pytest.fixture
-def hook(service_connection: str) -> SnowpipeHook:
+def hook(service_connection):
     return SnowpipeHook(service_connection, table="T")
 
 
-def test_two_requests_are_enough_and_no_connector(
-    service: ScriptedService, hook: SnowpipeHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
     service.on("statements", answer)
     monkeypatch.setitem(sys.modules, "snowflake.connector", None)
 
@@ -53,9 +47,7 @@ def test_two_requests_are_enough_and_no_connector(
     assert [json.loads(one.body)["timeout"] for one in sent] == [60, 60]
 
 
-def test_they_are_asked_for_with_the_role_of_the_connection(
-    service: ScriptedService, set_connection: SetConnection, service_connection: str
-) -> None:
+def test_they_are_asked_for_with_the_role_of_the_connection(service, set_connection, service_connection):
     service.on("statements", answer)
     found = BaseHook.get_connection(service_connection)
     set_connection(
@@ -69,9 +61,7 @@ def test_they_are_asked_for_with_the_role_of_the_connection(
     assert {json.loads(one.body)["role"] for one in service.requests("statements")} == {"LOADER"}
 
 
-def test_a_statement_that_still_runs_is_asked_for_again(
-    service: ScriptedService, hook: SnowpipeHook, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypatch):
     monkeypatch.setattr(statement_client, "_POLL_SECONDS", 0.01)
     running = Reply(202, json.dumps({"statementHandle": "slow"}))
     service.on("statements", running, answer)
@@ -89,13 +79,11 @@ def test_a_statement_that_still_runs_is_asked_for_again(
     ],
     ids=["no-table", "refused"],
 )
-def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(
-    service: ScriptedService, hook: SnowpipeHook, reply: Reply, error: type[Exception]
-) -> None:
+def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(service, hook, reply, error):
     service.on("statements", reply)
-    lines: list[str] = []
+    lines = []
 
-    def log(text: str, *values: object) -> None:
+    def log(text, *values):
         lines.append(text % values)
 
     assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, log) == ()

@@ -1,7 +1,5 @@
 """Charts: what they show, to whom, and whatever the names are."""
 
-from __future__ import annotations
-
 import datetime as dt
 import re
 from xml.etree import ElementTree
@@ -34,15 +32,15 @@ def served():
     )
 
 
-def series(name: str, *values: float | None) -> Series:
+def series(name, *values):
     return Series(name, [(BEGAN + dt.timedelta(minutes=at), value) for at, value in enumerate(values)])
 
 
-def drawn(chart: str) -> ElementTree.Element:
+def drawn(chart):
     return ElementTree.fromstring(str(chart))  # noqa: S314  made by the test itself
 
 
-def test_a_line_goes_through_its_values() -> None:
+def test_a_line_goes_through_its_values():
     chart = drawn(step_chart("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
 
     lines = [one.get("d") for one in chart.iter("path")]
@@ -51,7 +49,7 @@ def test_a_line_goes_through_its_values() -> None:
     assert [one.text for one in chart.iter("span")] == ["target", "committed"]
 
 
-def test_a_screen_reader_gets_a_title_and_the_last_values() -> None:
+def test_a_screen_reader_gets_a_title_and_the_last_values():
     svg = drawn(dot_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
 
     assert svg is not None
@@ -64,32 +62,32 @@ def test_a_screen_reader_gets_a_title_and_the_last_values() -> None:
     ]
 
 
-def test_nothing_known_is_no_chart() -> None:
+def test_nothing_known_is_no_chart():
     assert step_chart("Rows", [series("a"), series("b", None, float("nan"))]) == ""
 
 
-def test_one_value_and_zeroes_are_drawn() -> None:
+def test_one_value_and_zeroes_are_drawn():
     for chart in (step_chart("Rows", [series("a", 0)]), dot_chart("Rows", [series("a", 7)])):
         for one in drawn(chart).iter("circle"):
             assert 0 <= float(one.get("cx", "")) <= WIDTH
             assert 0 <= float(one.get("cy", "")) <= HEIGHT
 
 
-def test_names_are_escaped() -> None:
+def test_names_are_escaped():
     hostile = "</title><script>alert('x')</script>"
     chart = str(step_chart(hostile, [series(hostile, 1), series('"&', 2)], hostile))
 
     assert "<script" not in chart
-    assert drawn(chart).find("svg/title").text == hostile  # type: ignore[union-attr]
+    assert drawn(chart).find("svg/title").text == hostile
 
 
-def test_nothing_of_it_needs_an_inline_style_or_a_request() -> None:
+def test_nothing_of_it_needs_an_inline_style_or_a_request():
     chart = str(step_chart("Rows", [series("a", 1, 2)]))
 
     assert not re.search(r"style=|href|url\(|on\w+=", chart)
 
 
-def test_a_long_line_keeps_its_peaks_and_ends() -> None:
+def test_a_long_line_keeps_its_peaks_and_ends():
     points = [(float(at), 1.0) for at in range(10_000)]
     points[5_432] = (5_432.0, 99.0)
 
@@ -115,5 +113,5 @@ def test_a_long_line_keeps_its_peaks_and_ends() -> None:
         (3e9, "3G"),
     ],
 )
-def test_numbers_are_short(value: float, text: str) -> None:
+def test_numbers_are_short(value, text):
     assert number(value) == text

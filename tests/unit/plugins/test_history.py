@@ -1,7 +1,5 @@
 """What the pages know of pipes and plans from the XComs of tasks, and what they leave out."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from dataclasses import replace

@@ -1,10 +1,7 @@
 """The retry policy, as Airflow's task runner asks it."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -23,8 +20,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 
-def decide(error: BaseException, own_delay: float | None = None, **options: Any) -> Any:
-    context: Any = None
+def decide(error, own_delay=None, **options):
+    context = None
     if own_delay is not None:
         context = {"task": SimpleNamespace(retry_delay=timedelta(seconds=own_delay))}
     return SnowpipeRetryPolicy(**options).evaluate(error, 1, 3, context)

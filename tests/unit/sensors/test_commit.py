@@ -1,7 +1,5 @@
 """The sensor: poke, defer, resume."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Sequence
@@ -27,11 +25,12 @@ from tests.airflow_version import AIRFLOW
 from tests.jumping_time import JumpingTime
 from tests.local_connection import TaskInstance
 from tests.outlet_events import OutletEvents
+from tests.refusals import refused
 from tests.scripted_service import Reply, error
 
 
-def make(conn_id: str = "scripted", **options: Any) -> SnowpipeCommitSensor:
-    arguments: dict[str, Any] = {
+def make(conn_id="scripted", **options):
+    arguments = {
         "task_id": "wait",
         "targets": {"c1": "a:2", "c2": "b:2"},
         "offset_format": "file:line",
@@ -43,23 +42,23 @@ def make(conn_id: str = "scripted", **options: Any) -> SnowpipeCommitSensor:
     return SnowpipeCommitSensor(**{**arguments, **options})
 
 
-def context(try_number: int = 1, **more: Any) -> Any:
+def context(try_number=1, **more):
     """A task's context, as much of it as the sensor asks for."""
     instance = TaskInstance()
-    instance.try_number = try_number  # type: ignore[attr-defined]
+    instance.try_number = try_number
     return {"ti": instance, **more}
 
 
 class _OfMappedTasks(Sequence[Any]):
     """What an XCom of a mapped task is rendered to: a sequence that is no list."""
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values):
         self._values = values
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._values)
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index):
         return self._values[index]
 
 
@@ -82,11 +81,6 @@ class TestPoke:
         assert make(service_connection).execute(context()) == {"c1": "a:2", "c2": "b:2"}
         assert len(service.requests("hostname")) == 2
 
-    def test_takes_targets_as_the_text_that_a_template_renders(self, service, service_connection):
-        service.on("bulk-channel-status", statuses(c1="a:2"))
-
-        assert make(service_connection, targets='{"c1": "a:2"}').poke(context()).is_done
-
     def test_survives_passing_errors_up_to_the_limit(self, service, service_connection, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
@@ -97,20 +91,19 @@ class TestPoke:
         with pytest.raises(AirflowException, match="too_many_errors: 3"):
             sensor.poke(context())
 
-    @pytest.mark.parametrize(
-        ("targets", "text"),
-        [
-            (None, "targets is None"),
-            ("not json", "no JSON object"),
-            ("[1]", "give a mapping"),
-            ([], "targets is an empty list"),
-            ([{"c1": "a:1"}, {"c1": "a:2"}], "two entries of channel 'c1'"),
-            ({"c1": "nonsense"}, "'c1'.*'nonsense'"),
-        ],
-    )
-    def test_wrong_targets_fail_without_a_retry(self, service_connection, targets, text):
-        with pytest.raises(AirflowFailException, match=text):
+    def test_wrong_targets_fail_without_a_retry(self, service_connection):
+        def poke(targets):
             make(service_connection, targets=targets).poke(context())
+
+        for targets, words in [
+            (None, ["targets is None"]),
+            ("not json", ["no JSON object"]),
+            ("[1]", ["give a mapping"]),
+            ([], ["targets is an empty list"]),
+            ([{"c1": "a:1"}, {"c1": "a:2"}], ["two entries of channel 'c1'"]),
+            ({"c1": "nonsense"}, ["'c1'", "'nonsense'"]),
+        ]:
+            refused(AirflowFailException, poke, [targets], *words)
 
     def test_a_missing_channel_fails_without_a_retry(self, service, service_connection):
         service.on("bulk-channel-status", statuses(c1="a:2"))
@@ -125,20 +118,8 @@ class TestPoke:
             make(service_connection).poke(context())
         assert PAT not in str(raised.value)
 
-    def test_log_names_the_slowest_channel(self, service, service_connection, capsys):
-        service.on("bulk-channel-status", statuses(c1="a:2", c2=None))
-
-        make(service_connection).poke(context())
-
-        assert "1 of 2 channels committed; slowest: 'c2' committed NULL of b:2" in capsys.readouterr().out
-
 
 class TestDeferred:
-    def test_does_not_defer_what_is_already_committed(self, service, service_connection):
-        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
-
-        assert make(service_connection, deferrable=True).execute(context()) == {"c1": "a:2", "c2": "b:2"}
-
     def test_defers_resumes_and_returns_the_tokens(self, service, service_connection):
         service.on("bulk-channel-status", statuses(c1=None, c2=None), statuses(c1="a:2", c2="b:5"))
         sensor = make(service_connection, deferrable=True, timeout=77)
@@ -175,30 +156,18 @@ class TestDeferred:
             make(service_connection, targets=loads, deferrable=True).execute(context())
         _, arguments = deferred.value.trigger.serialize()
         trigger = SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))
-        event: Any = asyncio.run(anext(aiter(trigger.run())))
+        event = asyncio.run(anext(aiter(trigger.run())))
 
         assert event.payload["tokens"] == {"c1": "a:2", "c2": "b:2"}
 
-    @pytest.mark.parametrize(
-        ("reason", "kind"),
-        [
-            ("channel_missing", AirflowFailException),
-            ("channel_invalid", AirflowFailException),
-            ("rows_rejected", AirflowFailException),
-            ("bad_token", AirflowFailException),
-            ("configuration", AirflowFailException),
-            ("refused", AirflowFailException),
-            ("stalled", AirflowException),
-            ("too_many_errors", AirflowException),
-        ],
-    )
-    def test_failure_events_fail_the_task_and_only_passing_ones_allow_a_retry(self, reason, kind):
-        event = {"status": "failure", "reason": reason, "message": "what happened"}
-
-        with pytest.raises(AirflowException, match=f"{reason}: what happened") as raised:
-            make().execute_complete({}, event)
-
-        assert type(raised.value) is kind
+    def test_failure_events_fail_the_task_and_only_passing_ones_allow_a_retry(self):
+        final = ["channel_missing", "channel_invalid", "rows_rejected", "bad_token"]
+        final += ["configuration", "refused"]
+        kinds = {**dict.fromkeys(final, AirflowFailException), "stalled": AirflowException}
+        for reason, kind in {**kinds, "too_many_errors": AirflowException}.items():
+            with pytest.raises(AirflowException, match=f"{reason}: x") as raised:
+                make().execute_complete({}, {"status": "failure", "reason": reason, "message": "x"})
+            assert type(raised.value) is kind
 
     @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
     def test_first_poll_skips_like_poke_mode_does(self, service, service_connection, option):
@@ -211,7 +180,7 @@ class TestDeferred:
     def test_first_poll_that_failed_for_a_passing_reason_leaves_the_task_its_retries(
         self, monkeypatch, service_connection, options
     ):
-        def no_client(*_: Any, **__: Any) -> None:
+        def no_client(*_, **__):
             raise RetriesExhaustedError("the token endpoint does not answer")
 
         monkeypatch.setattr(SnowpipeHook, "get_client", no_client)
@@ -223,29 +192,22 @@ class TestDeferred:
 
 
 class TestArguments:
-    def test_table_and_pipe_exclude_each_other(self):
-        with pytest.raises(ConfigurationError, match="both given"):
-            make(pipe="P")
-
-    def test_a_deferred_wait_without_a_pause_between_polls_is_refused_when_the_dag_is_read(self):
-        with pytest.raises(ConfigurationError, match=r"poke_interval is 0.*deferrable=True.*above 0"):
-            make(poke_interval=0, deferrable=True)
+    def test_that_cannot_be_are_refused_when_the_dag_is_read(self):
         make(poke_interval=0)
+        for options, words in [
+            ({"pipe": "P"}, ["both given"]),
+            ({"offset_format": "lines"}, ["'lines' is unknown"]),
+            ({"poke_interval": 0, "deferrable": True}, ["poke_interval is 0", "deferrable=True"]),
+        ]:
+            refused(ConfigurationError, lambda given: make(**given), [options], *words)
 
-    def test_unknown_format_is_refused_when_the_dag_is_read(self):
-        with pytest.raises(ConfigurationError, match="'lines' is unknown"):
-            make(offset_format="lines")
-
-    def test_names_and_targets_are_templates(self):
+    def test_names_and_targets_are_templates_and_targets_may_be_a_function_of_the_context(self):
         sensor = make(targets="{{ t }}", table="{{ x }}", database="{{ x }}", schema="{{ x }}")
         sensor.render_template_fields({"t": '{"c": "a:1"}', "x": "FLIGHTS"})
 
         assert (sensor.targets, sensor.table, sensor.database) == ('{"c": "a:1"}', "FLIGHTS", "FLIGHTS")
-
-    def test_targets_may_be_a_function_of_the_context(self):
         sensor = make(targets=lambda context, jinja_env: {"c": f"{context['file']}:1"})
         sensor.render_template_fields({"file": "a"})
-
         assert sensor.targets == {"c": "a:1"}
 
     def test_targets_xcom_of_a_load_makes_the_sensor_downstream(self):
@@ -263,30 +225,38 @@ class TestArguments:
 class TestStartingInTheTriggerer:
     def test_goes_to_the_scheduler_as_the_same_trigger(self):
         sensor = make(
-            deferrable=True, start_from_trigger=True, timeout=77, stall_timeout=timedelta(minutes=5)
-        )
+            deferrable=True, start_from_trigger=True, timeout=77, stall_timeout=timedelta(minutes=5),
+            rejected_baseline={"c1": 3}, fail_on_rejected_rows=True,
+        )  # fmt: skip
 
         arguments = sensor.start_trigger_args
 
-        assert arguments is not None
-        assert arguments.trigger_kwargs is not None
         assert arguments.next_method == "execute_complete"
         assert arguments.timeout == timedelta(seconds=77)
         path, kwargs = SnowpipeCommitTrigger(**arguments.trigger_kwargs).serialize()
         assert path == arguments.trigger_cls
         assert kwargs["targets"] == {"c1": "a:2", "c2": "b:2"}
-        assert kwargs["stall_timeout"] == 300.0
+        assert (kwargs["stall_timeout"], kwargs["rejected_baseline"]) == (300.0, {"c1": 3})
+        assert kwargs["fail_on_rejected_rows"] is True
+        assert SnowpipeCommitSensor.start_trigger_args is None
+        assert make(deferrable=True).start_trigger_args is None
 
-    def test_the_xcom_of_a_mapped_task_is_refused_when_the_dag_is_read(self):
+    def test_takes_plain_xcoms_and_no_functions(self):
         from airflow.providers.common.compat.sdk import DAG
 
         from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+        from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 
         with DAG("d", schedule=None):
-            partial = SnowpipeAppendRowsOperator.partial(task_id="load", table="T", rows=[])
-            load = partial.expand(channel=["c"])
-            with pytest.raises(ConfigurationError, match="targets is the XCom of a mapped task"):
-                make(targets=load.output["targets"], deferrable=True, start_from_trigger=True)
+            partial = SnowpipeAppendRowsOperator.partial(task_id="mapped", table="T", rows=[])
+            load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
+            for targets, word in [
+                (partial.expand(channel=["c"]).output["targets"], "targets is the XCom of a mapped task"),
+                (load.output.map(dict), "plain XCom"),
+                (lambda context, jinja_env: {}, "function"),
+            ]:
+                with pytest.raises(ConfigurationError, match=word):
+                    make(task_id=word[:4], targets=targets, deferrable=True, start_from_trigger=True)
 
     def test_is_written_into_the_dag_and_read_back(self):
         from airflow.providers.common.compat.sdk import DAG
@@ -297,9 +267,7 @@ class TestStartingInTheTriggerer:
         with DAG("d", schedule=None) as dag:
             load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
             make(targets=load.output["targets"], deferrable=True, start_from_trigger=True)
-        stores: Any = (
-            getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
-        )
+        stores = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
         restored = stores.from_dict(json.loads(json.dumps(stores.to_dict(dag))))
         task = restored.get_task("wait")
 
@@ -326,12 +294,6 @@ class TestStartingInTheTriggerer:
 
         assert sensor.start_from_trigger == (first <= AIRFLOW)
 
-    def test_leaves_the_class_as_it_is(self):
-        make(deferrable=True, start_from_trigger=True)
-
-        assert SnowpipeCommitSensor.start_trigger_args is None
-        assert make(deferrable=True).start_trigger_args is None
-
     @pytest.mark.parametrize("option", ["start_from_trigger", "end_from_trigger"])
     def test_needs_a_sensor_that_defers(self, option):
         with pytest.raises(ConfigurationError, match=rf"{option}.*deferrable=True"):
@@ -346,24 +308,10 @@ class TestStartingInTheTriggerer:
             targets="{{ " + pull.format(", map_indexes=-1") + " }}", deferrable=True, start_from_trigger=True
         )
 
-    def test_takes_nothing_made_of_an_xcom(self):
-        from airflow.providers.common.compat.sdk import DAG
-
-        from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-
-        with DAG("d", schedule=None):
-            load = SnowpipeStreamOperator(task_id="load", source={"path": "/data"}, table="T")
-            with pytest.raises(ConfigurationError, match="plain XCom"):
-                make(targets=load.output.map(dict), deferrable=True, start_from_trigger=True)
-
-    def test_takes_no_function_for_the_targets(self):
-        with pytest.raises(ConfigurationError, match="function"):
-            make(targets=lambda context, jinja_env: {}, deferrable=True, start_from_trigger=True)
-
 
 class TestStandingStill:
     @pytest.fixture
-    def clock(self, monkeypatch) -> JumpingTime:
+    def clock(self, monkeypatch):
         """What the sensor takes for the time of its polls."""
         clock = JumpingTime()
         monkeypatch.setattr("airflow_provider_snowpipe.sensors.commit.time", clock)
@@ -380,7 +328,7 @@ class TestStandingStill:
         service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
         ctx = context(task_state_store=TaskState())
 
-        def poll() -> bool:
+        def poll():
             sensor = make(service_connection, mode="reschedule", stall_timeout=60)
             return bool(sensor.poke(ctx).is_done)
 
@@ -425,7 +373,7 @@ class TestStandingStill:
         service.on("bulk-channel-status", error(503, "ERR_BUSY"))
         ctx = context(task_state_store=TaskState())
 
-        def poll() -> bool:
+        def poll():
             sensor = make(service_connection, mode="reschedule", max_consecutive_errors=2)
             return bool(sensor.poke(ctx).is_done)
 
@@ -437,16 +385,16 @@ class TestStandingStill:
 class TaskState:
     """As much of Airflow's task state as a sensor uses, JSON in between."""
 
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
+    def __init__(self):
+        self.values = {}
 
-    def get(self, key: str) -> Any:
+    def get(self, key):
         return json.loads(self.values[key]) if key in self.values else None
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key, value):
         self.values[key] = json.dumps(value)
 
-    def delete(self, key: str) -> None:
+    def delete(self, key):
         self.values.pop(key, None)
 
 

@@ -1,11 +1,8 @@
 """What the sensor of loaded files refuses before it waits."""
 
-from __future__ import annotations
-
 import json
 import time
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import (
@@ -25,16 +22,17 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Retri
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.fake_account import BEFORE, MISSING, FakeAccount, StatementError
 from tests.local_connection import TaskInstance
+from tests.refusals import refused
 from tests.unit.operators.account_in_task import install
 
 
-def make(**options: Any) -> SnowpipeFilesLoadedSensor:
+def make(**options):
     return SnowpipeFilesLoadedSensor(**{"task_id": "wait", "files": ["a"], "table": "T", **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed():
+    started = {"deferrable": True, "start_from_trigger": True}
+    for options, text in [
         ({"files": None}, "files is None and prefix is None: give one of the two"),
         ({"prefix": "x"}, "give one of the two"),
         ({"count": 3}, "count is 3 without prefix"),
@@ -45,34 +43,21 @@ def make(**options: Any) -> SnowpipeFilesLoadedSensor:
         ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
         ({"start_from_trigger": True}, "start_from_trigger is True: it needs deferrable=True"),
         ({"end_from_trigger": True}, "end_from_trigger is True: it needs deferrable=True"),
-        (
-            {"deferrable": True, "start_from_trigger": True, "stage": "@s"},
-            "stage is '@s' with start_from_trigger=True, where nothing is listed",
-        ),
-        (
-            {"deferrable": True, "start_from_trigger": True, "files": lambda _context, _env: ["a"]},
-            "files is a function, which does not reach the triggerer",
-        ),
-        (
-            {"deferrable": True, "start_from_trigger": True, "files": "{{ ti.xcom_pull('x') | tojson }}"},
-            "xcom_pull with map_indexes=-1",
-        ),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(options, text):
-    with pytest.raises(ConfigurationError, match=text):
-        make(deferrable=options.pop("deferrable", False), **options)
+        ({**started, "stage": "@s"}, "stage is '@s' with start_from_trigger=True, where nothing is listed"),
+        ({**started, "files": lambda _context, _env: ["a"]}, "function, which does not reach the triggerer"),
+        ({**started, "files": "{{ ti.xcom_pull('x') | tojson }}"}, "xcom_pull with map_indexes=-1"),
+    ]:
+        refused(ConfigurationError, lambda given: make(**{"deferrable": False, **given}), [options], text)
 
 
 @pytest.mark.parametrize("files", [[], "[]"])
 @pytest.mark.parametrize("deferrable", [False, True])
-def test_no_file_is_nothing_to_wait_for(files: Any, deferrable: bool) -> None:
+def test_no_file_is_nothing_to_wait_for(files, deferrable):
     sensor = make(files=files, deferrable=deferrable, snowflake_conn_id="is_never_asked")
-    assert sensor.execute({"ti": TaskInstance()}) == {}  # type: ignore[typeddict-item]
+    assert sensor.execute({"ti": TaskInstance()}) == {}
 
 
-def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch):
     install(FakeAccount(), monkeypatch)
     before = time.time()
 
@@ -81,13 +66,13 @@ def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch: pytest
 
     deadline = deferred.value.trigger.deadline
     assert before + 1_000 <= deadline <= time.time() + 1_000
-    assert deferred.value.timeout == timedelta(seconds=1_000 + SnowpipeFilesLoadedSensor.margin_seconds)
+    assert deferred.value.timeout == timedelta(seconds=1_120)
 
 
-def test_client_is_kept_between_polls_until_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_is_kept_between_polls_until_one_fails(monkeypatch):
     account = FakeAccount()
     install(account, monkeypatch)
-    made: list[Any] = []
+    made = []
     make_client = SnowpipeHook.get_load_history
     monkeypatch.setattr(
         SnowpipeHook,
@@ -105,9 +90,7 @@ def test_client_is_kept_between_polls_until_one_fails(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["files", "prefix"])
-def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(
-    monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(monkeypatch, name):
     account = FakeAccount()
     install(account, monkeypatch)
     account.put("a", "a1")
@@ -117,14 +100,14 @@ def test_a_choice_that_is_rendered_to_none_is_not_the_whole_stage(
     sensor.render_template_fields({"nothing": None})
 
     with pytest.raises(AirflowFailException, match="files is None and prefix is None"):
-        sensor.execute({"ti": TaskInstance()})  # type: ignore[typeddict-item]
+        sensor.execute({"ti": TaskInstance()})
 
 
 class TestStage:
     """A load of a file of another stage does not end the wait, though it has the same path and table."""
 
     @pytest.fixture
-    def account(self, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
+    def account(self, monkeypatch):
         account = FakeAccount()
         install(account, monkeypatch)
         account.put("in/a", "a1")
@@ -136,9 +119,7 @@ class TestStage:
     @pytest.mark.parametrize(
         "given", [{"files": ["a"]}, {"files": None, "prefix": "a"}], ids=["files", "prefix"]
     )
-    def test_the_wait_goes_on_here_and_in_the_triggerer(
-        self, account: FakeAccount, given: dict[str, Any], url: str | None
-    ) -> None:
+    def test_the_wait_goes_on_here_and_in_the_triggerer(self, account, given, url):
         if url is not None:
             account.stage_urls["S"] = url
         sensor = make(stage="@S/in", deferrable=True, poke_interval=0.01, **given)
@@ -154,9 +135,7 @@ class TestStage:
         assert watch.see(PolledLoads([other]), 0.0).state is WaitState.WAITING
         assert watch.see(PolledLoads([own]), 1.0).state is WaitState.COMPLETE
 
-    def test_the_load_by_a_pipe_that_was_over_the_other_stage_then_does_not_count(
-        self, account: FakeAccount
-    ) -> None:
+    def test_the_load_by_a_pipe_that_was_over_the_other_stage_then_does_not_count(self, account):
         account.history[0].update(pipe_catalog_name="LOCAL", pipe_schema_name="PUBLIC", pipe_name="P")
         sensor = make(stage="@S/in", pipe="P")
 
@@ -164,45 +143,33 @@ class TestStage:
         account._copy("COPY INTO T FROM '@S/in' ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P")
         assert sensor.poke({"ti": TaskInstance()}).is_done
 
-    def test_counts_where_the_role_may_not_ask_for_the_stage(self, account: FakeAccount) -> None:
+    def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
 
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
 
-    def test_another_error_about_the_stage_ends_the_poll(self, account: FakeAccount) -> None:
+    def test_another_error_about_the_stage_ends_the_poll(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
 
         with pytest.raises(AirflowException, match="the statement was cancelled"):
             make(stage="@S/in").poke({"ti": TaskInstance()})
 
-    def _own(self, account: FakeAccount, url: str | None) -> dict[str, Any]:
+    def _own(self, account, url):
         account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
         row = account.history[-1]
         return row if url is None else {**row, "stage_location": url}
 
 
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("timeout", AirflowSensorTimeout),
-        ("load_failed", AirflowFailException),
-        ("partially_loaded", AirflowFailException),
-        ("configuration", AirflowFailException),
-        ("refused", AirflowFailException),
-        ("too_many_errors", AirflowException),
-    ],
-)
-def test_only_what_may_pass_is_retried(reason, kind):
-    with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
-        make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
-
-    assert raised.type is kind
+def test_only_what_may_pass_is_retried():
+    final = ["load_failed", "partially_loaded", "configuration", "refused"]
+    kinds = {"timeout": AirflowSensorTimeout, "too_many_errors": AirflowException}
+    for reason, kind in {**dict.fromkeys(final, AirflowFailException), **kinds}.items():
+        with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
+            make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
+        assert raised.type is kind
 
 
-def test_the_triggers_limit_is_before_airflows(monkeypatch):
-    monkeypatch.setattr(SnowpipeFilesLoadedSensor, "_ask", lambda *_: PolledLoads())
+def test_the_triggers_limit_is_before_airflows_wherever_it_begins():
+    sensor = make(deferrable=True, start_from_trigger=True, timeout=300)
 
-    with pytest.raises(TaskDeferred) as deferred:
-        make(deferrable=True, timeout=300).execute({"ti": TaskInstance()})
-
-    assert deferred.value.timeout == timedelta(seconds=420)
+    assert sensor.start_trigger_args.timeout == timedelta(seconds=420)

@@ -1,7 +1,5 @@
 """Polls that begin at once."""
 
-from __future__ import annotations
-
 import pytest
 
 
@@ -9,7 +7,7 @@ import pytest
 def gather_seconds(monkeypatch):
     """Gather nobody else before the first round, or for as long as a test asks for."""
 
-    def gather(seconds: float) -> None:
+    def gather(seconds):
         for poll in ("streaming.polling", "bulk.files_watch"):
             monkeypatch.setattr(f"airflow_provider_snowpipe.{poll}.GATHER_SECONDS", seconds)
 

@@ -1,24 +1,21 @@
 """The trigger: one event, and never one too early."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import Counter
-from typing import Any
 
 import pytest
-from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent
 
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT, statuses
-from tests.scripted_service import Received, Reply, ScriptedService, error
+from tests.scripted_service import Reply, error
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
-def make(conn_id: str, **options: Any) -> SnowpipeCommitTrigger:
-    arguments: dict[str, Any] = {
+def make(conn_id, **options):
+    arguments = {
         "targets": {"c1": "a:2", "c2": "b:2"},
         "offset_format": "file:line",
         "snowflake_conn_id": conn_id,
@@ -28,8 +25,8 @@ def make(conn_id: str, **options: Any) -> SnowpipeCommitTrigger:
     return SnowpipeCommitTrigger(**{**arguments, **options})
 
 
-def events(trigger: SnowpipeCommitTrigger, seconds: float = 240) -> list[dict[str, Any]]:
-    async def collect() -> list[TriggerEvent]:
+def events(trigger, seconds=240):
+    async def collect():
         return [event async for event in trigger.run()]
 
     return [event.payload for event in asyncio.run(asyncio.wait_for(collect(), seconds))]
@@ -105,7 +102,7 @@ def test_a_wait_sets_the_pace_that_it_was_given(service, service_connection, pol
     service.on("bulk-channel-status", *[statuses(c1=None, c2=None)] * 3, statuses(c1="a:2", c2="b:2"))
     trigger = make(service_connection, poll_interval=poll_interval)
 
-    async def seconds() -> float:
+    async def seconds():
         now = asyncio.get_running_loop().time
         began = now()
         async for _ in trigger.run():
@@ -113,15 +110,6 @@ def test_a_wait_sets_the_pace_that_it_was_given(service, service_connection, pol
         raise AssertionError("no event")
 
     assert 3 * poll_interval * 0.8 <= asyncio.run(seconds()) <= 3 * poll_interval * 1.2
-
-
-def test_rows_that_were_rejected_before_are_none_of_the_loads(service, service_connection):
-    rejected = {"last_committed_offset_token": "b:2", "rows_error_count": 3}
-    service.on("bulk-channel-status", statuses(c1="a:2", c2=rejected))
-
-    (event,) = events(make(service_connection, fail_on_rejected_rows=True, rejected_baseline={"c2": 3}))
-
-    assert event["status"] == "success"
 
 
 def test_without_a_channel_there_is_nothing_to_wait_for(service_connection):
@@ -152,7 +140,7 @@ class TestSharing:
         drive = _through_run if request.param == "event_loop" else _through_shared_stream
         return lambda triggers: asyncio.run(asyncio.wait_for(drive(triggers), 240))
 
-    def triggers(self, conn_id: str, **options: Any) -> list[SnowpipeCommitTrigger]:
+    def triggers(self, conn_id, **options):
         return [
             make(conn_id, targets={f"c{number}": "a:1"}, poll_interval=0.3, **options)
             for number in range(self.COUNT)
@@ -197,12 +185,12 @@ class TestSharing:
         assert make("other").shared_stream_key() != by_table.shared_stream_key()
 
 
-def _rounds(service: ScriptedService) -> list[list[str]]:
+def _rounds(service):
     """Answer status requests: every ``c…`` commits when it is polled for the third time."""
-    asked: list[list[str]] = []
-    seen: Counter[str] = Counter()
+    asked = []
+    seen = Counter()
 
-    def answer(request: Received) -> Reply:
+    def answer(request):
         names = json.loads(request.body)["channel_names"]
         asked.append(names)
         seen.update(names)
@@ -214,20 +202,20 @@ def _rounds(service: ScriptedService) -> list[list[str]]:
     return asked
 
 
-async def _through_run(triggers: list[SnowpipeCommitTrigger]) -> list[Any]:
-    async def one(trigger: SnowpipeCommitTrigger) -> Any:
+async def _through_run(triggers):
+    async def one(trigger):
         (event,) = [event async for event in trigger.run()]
         return event.payload
 
     return await asyncio.gather(*(one(trigger) for trigger in triggers))
 
 
-async def _through_shared_stream(triggers: list[SnowpipeCommitTrigger]) -> list[Any]:
+async def _through_shared_stream(triggers):
     from airflow.triggers.shared_stream import SharedStreamManager
 
     manager = SharedStreamManager()
 
-    async def one(number: int, trigger: SnowpipeCommitTrigger) -> Any:
+    async def one(number, trigger):
         key = trigger.shared_stream_key()
         stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
         try:

@@ -1,12 +1,9 @@
 """The trigger of loaded files: one event, and polls that are shared."""
 
-from __future__ import annotations
-
 import asyncio
 import datetime as dt
 import json
 import time
-from typing import Any
 
 import pytest
 
@@ -35,34 +32,34 @@ def conn_id(service, set_connection, pem):
     )
 
 
-def make(conn_id: str, **options: Any) -> SnowpipeFilesLoadedTrigger:
-    given: dict[str, Any] = {"files": ["a"], "pipe": "P", "snowflake_conn_id": conn_id, "poll_interval": 0.02}
+def make(conn_id, **options):
+    given = {"files": ["a"], "pipe": "P", "snowflake_conn_id": conn_id, "poll_interval": 0.02}
     return SnowpipeFilesLoadedTrigger(**{**given, "since": "2026-01-01", **options})
 
 
-def report(*names: str, status: str = "LOADED", **fields: str) -> Reply:
+def report(*names, status="LOADED", **fields):
     files = [{"path": name, "status": status, "rowsInserted": 1, **fields} for name in names]
     return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
 
 
-def events(*triggers: SnowpipeFilesLoadedTrigger, seconds: float = 240) -> list[dict[str, Any]]:
-    async def one(trigger: SnowpipeFilesLoadedTrigger) -> Any:
+def events(*triggers, seconds=240):
+    async def one(trigger):
         (event,) = [event async for event in trigger.run()]
         return event.payload
 
-    async def every() -> list[Any]:
+    async def every():
         return list(await asyncio.gather(*map(one, triggers)))
 
     return asyncio.run(asyncio.wait_for(every(), seconds))
 
 
-def through_shared_stream(*triggers: SnowpipeFilesLoadedTrigger) -> list[dict[str, Any]]:
+def through_shared_stream(*triggers):
     from airflow.triggers.shared_stream import SharedStreamManager
 
-    async def every() -> list[Any]:
+    async def every():
         manager = SharedStreamManager()
 
-        async def one(number: int, trigger: SnowpipeFilesLoadedTrigger) -> Any:
+        async def one(number, trigger):
             key = trigger.shared_stream_key()
             stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
             try:

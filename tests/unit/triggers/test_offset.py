@@ -1,12 +1,10 @@
 """The trigger of asset watchers: through the triggerer's shared streams, and through deaths of it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +15,14 @@ from airflow_provider_snowpipe.streaming.offset_events import WatermarkJournal
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger, store_of
 from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
-from tests.scripted_service import Reply, ScriptedService, error
+from tests.refusals import refused
+from tests.scripted_service import error
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
-def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
-    arguments: dict[str, Any] = {
+def make(conn_id="conn", **options):
+    arguments = {
         "channel": "c1",
         "snowflake_conn_id": conn_id,
         "table": "T",
@@ -36,12 +35,12 @@ def make(conn_id: str = "conn", **options: Any) -> SnowpipeOffsetTrigger:
 class Commits:
     """Channels whose rows grow by themselves from poll to poll, until they stand at ``last``."""
 
-    def __init__(self, service: ScriptedService, last: int, names: tuple[str, ...] = ("c1",)) -> None:
+    def __init__(self, service, last, names=("c1",)):
         self.rows = dict.fromkeys(names, 0)
         self.last = last
         service.on("bulk-channel-status", lambda _: self._status())
 
-    def _status(self) -> Reply:
+    def _status(self):
         for name, rows in self.rows.items():
             self.rows[name] = min(rows + 3, self.last)
         return statuses(
@@ -52,8 +51,8 @@ class Commits:
         )
 
 
-async def first_events(trigger: SnowpipeOffsetTrigger, count: int, seconds: float = 240) -> list[Any]:
-    async def collect() -> list[Any]:
+async def first_events(trigger, count, seconds=240):
+    async def collect():
         async with contextlib.aclosing(trigger.run()) as events:
             return [(await anext(events)).payload for _ in range(count)]
 
@@ -70,9 +69,8 @@ class TestArguments:
         assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
         assert restored.serialize() == (path, arguments)
 
-    @pytest.mark.parametrize(
-        ("options", "text"),
-        [
+    def test_that_are_wrong_are_refused_where_the_dag_is_read(self):
+        for options, text in [
             ({"channel_prefix": "p"}, "are both given"),
             ({"pipe": "P"}, "are both given"),
             ({"passes": "3", "every_rows": 3}, "are both given"),
@@ -80,11 +78,8 @@ class TestArguments:
             ({"start": "yesterday"}, "start is 'yesterday'"),
             ({"poll_interval": 0}, "poll_interval is 0"),
             ({"channel": "ELASTIC"}, "reserved for the elastic channel"),
-        ],
-    )
-    def test_that_are_wrong_are_refused_where_the_dag_is_read(self, options, text):
-        with pytest.raises(ConfigurationError, match=text):
-            make(**options)
+        ]:
+            refused(ConfigurationError, lambda given: make(**given), [options], text)
 
     def test_of_the_pace_do_not_change_the_watermark(self):
         key = make().watermark_key()
@@ -112,7 +107,7 @@ class TestWithoutSharedStreams:
         journals = []
 
         class Journal(WatermarkJournal):
-            def __init__(self, *given: Any) -> None:
+            def __init__(self, *given):
                 super().__init__(*given)
                 journals.append(self)
 
@@ -137,7 +132,7 @@ class TestWithoutSharedStreams:
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
-        async def until_it_is_reported() -> bool:
+        async def until_it_is_reported():
             events = asyncio.create_task(first_events(make(service_connection, account="other"), 1))
             while "account" not in caplog.text and not events.done():
                 await asyncio.sleep(0.01)
@@ -159,14 +154,14 @@ class Triggerer:
     :param database: the events stored, which outlive it
     """
 
-    def __init__(self, database: list[dict[str, Any]]) -> None:
+    def __init__(self, database):
         from airflow.triggers.shared_stream import SharedStreamManager
 
         self.database = database
         self.streams = SharedStreamManager()
-        self.unconfirmed: list[int] = []
+        self.unconfirmed = []
 
-    async def watch(self, number: int, trigger: SnowpipeOffsetTrigger, state: Any) -> None:
+    async def watch(self, number, trigger, state):
         key = trigger.shared_stream_key()
         trigger.asset_state_store = state
         stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
@@ -178,13 +173,13 @@ class Triggerer:
         finally:
             await self.streams.unsubscribe(number, key)
 
-    def confirm(self) -> None:
+    def confirm(self):
         """Report to the streams what was stored, as the next state sync does."""
         self.streams.confirm_persisted(self.unconfirmed)
         self.unconfirmed.clear()
 
     @contextlib.asynccontextmanager
-    async def running(self, *triggers: tuple[SnowpipeOffsetTrigger, Any]) -> AsyncIterator[None]:
+    async def running(self, *triggers):
         tasks = [asyncio.create_task(self.watch(n, *one)) for n, one in enumerate(triggers)]
         try:
             yield
@@ -194,13 +189,13 @@ class Triggerer:
             await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def until(condition: Callable[[], object]) -> None:
+async def until(condition):
     async with asyncio.timeout(240):
         while not condition():
             await asyncio.sleep(0.01)
 
 
-def kept(state: AssetState) -> Any:
+def kept(state):
     (text,) = state.values.values()
     return json.loads(text)
 
@@ -214,7 +209,7 @@ class TestThroughSharedStreams:
         Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
-        async def run() -> None:
+        async def run():
             triggerer = Triggerer(events)
             async with triggerer.running((make(service_connection), state)):
                 await until(lambda: events)
@@ -230,7 +225,7 @@ class TestThroughSharedStreams:
         commits = Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
-        async def live(*, until_token: str, confirm: bool) -> None:
+        async def live(*, until_token, confirm):
             triggerer = Triggerer(events)
             async with triggerer.running((make(service_connection), state)):
                 if not confirm:
@@ -260,7 +255,7 @@ class TestThroughSharedStreams:
         commits = Commits(service, 0)
         state, events = AssetState(), list[dict[str, Any]]()
 
-        async def live(number: int) -> None:
+        async def live(number):
             triggerer = Triggerer(events)
             # A death may lose what was not stored yet, and what was stored and not confirmed.
             async with triggerer.running((make(service_connection, every_rows=5, start="beginning"), state)):
@@ -286,7 +281,7 @@ class TestThroughSharedStreams:
         Commits(service, 6)
         state, events = AssetState(), list[dict[str, Any]]()
 
-        async def run() -> None:
+        async def run():
             async with Triggerer(events).running((make(service_connection, start="beginning"), state)):
                 state.broken = True
                 await asyncio.sleep(0.3)
@@ -301,9 +296,9 @@ class TestThroughSharedStreams:
         gather_seconds(0.2)
         names = tuple(f"c{number}" for number in range(30))
         Commits(service, 3, names)
-        events: list[dict[str, Any]] = []
+        events = []
 
-        async def run() -> None:
+        async def run():
             triggers = [
                 (make(service_connection, channel=name, start="beginning", poll_interval=2.0), AssetState())
                 for name in names

@@ -1,7 +1,5 @@
 """What the watchers of a stream get of the polls whose events Airflow has stored."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest
@@ -16,17 +14,17 @@ from airflow_provider_snowpipe.triggers.offset import CommitStream
 from tests.asset_state import AssetState
 
 
-def item(number: int, *, failed: int = 0) -> AdvanceItem:
+def item(number, *, failed=0):
     return AdvanceItem(number, AdvanceOutcome(acked=1, failed=failed, rejected=0))
 
 
-async def _connect() -> object:
+async def _connect():
     raise AssertionError("nothing is asked here")
 
 
-async def left_after(state: AssetState, *items: AdvanceItem) -> list[str]:
+async def left_after(state, *items):
     """The messages of three polls that are still kept after some were acknowledged."""
-    poll = StatusPoll(_connect)  # type: ignore[arg-type]
+    poll = StatusPoll(_connect)
     journal = WatermarkJournal(state, "k")
     await journal.load()
     with fed_by(poll, journal):
@@ -50,7 +48,7 @@ def test_a_store_that_does_not_answer_ends_nothing(caplog):
     class Breaking(AssetState):
         writes = 0
 
-        async def aset(self, key: str, value: object) -> None:
+        async def aset(self, key, value):
             self.writes += 1
             if self.writes > 3:
                 raise RuntimeError("no answer from the API server")

@@ -1,11 +1,7 @@
 """The trigger of a statement's end: what the service reports of it is its end, and only silence is lost."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -28,32 +24,32 @@ UNKNOWN = ApiError("no such statement", http_status=404)
 class Client:
     """Answers as scripted."""
 
-    def __init__(self, *answers: StatementState | Exception) -> None:
+    def __init__(self, *answers):
         self.left = list(answers)
-        self.cancelled: list[tuple[str, str]] = []
+        self.cancelled = []
         self.is_closed = False
 
-    def state(self, *asked: str) -> StatementState:
+    def state(self, *asked):
         assert asked == ("h", "COPY INTO T")
         answer = self.left.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def cancel(self, handle: str, statement: str) -> bool:
+    def cancel(self, handle, statement):
         self.cancelled.append((handle, statement))
         return not self.left or self.state(handle, statement) is not ENDS_BEFORE
 
-    def close(self) -> None:
+    def close(self):
         self.is_closed = True
 
 
 @pytest.fixture
-def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], SnowpipeStatementTrigger]:
+def serve(monkeypatch):
     """Make the trigger of a statement that a client is asked for."""
 
-    def make(client: Client) -> SnowpipeStatementTrigger:
-        async def made(*_: Any, **__: Any) -> Client:
+    def make(client):
+        async def made(*_, **__):
             return client
 
         monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
@@ -77,13 +73,11 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Client], SnowpipeStateme
     ],
     ids=["runs", "fails", "unknown", "errors-not-in-a-row", "errors-in-a-row", "refused"],
 )
-def test_one_event_reports_the_end_or_why_nobody_knows(
-    serve: Callable[[Client], SnowpipeStatementTrigger], answers: list[Any], status: str, message: str
-) -> None:
+def test_one_event_reports_the_end_or_why_nobody_knows(serve, answers, status, message):
     client = Client(*answers)
     trigger = serve(client)
 
-    async def events() -> list[Any]:
+    async def events():
         return [event.payload async for event in trigger.run()]
 
     assert asyncio.run(events()) == [{"status": status, "message": message}]
@@ -100,13 +94,11 @@ def test_one_event_reports_the_end_or_why_nobody_knows(
     ],
     ids=["cancelled", "not-cancelled", "ended-before"],
 )
-def test_a_statement_that_runs_for_too_long_is_cancelled(
-    serve: Callable[[Client], SnowpipeStatementTrigger], last: list[Any], status: str, message: str
-) -> None:
+def test_a_statement_that_runs_for_too_long_is_cancelled(serve, last, status, message):
     client = Client(RUNS, *last)
     trigger = replace(serve(client), deadline=0.0)
 
-    async def first() -> dict[str, Any]:
+    async def first():
         async for event in trigger.run():
             return dict(event.payload)
         raise AssertionError("no event")
@@ -119,8 +111,8 @@ def test_a_statement_that_runs_for_too_long_is_cancelled(
 
 
 def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled(
-    serve: Callable[[Client], SnowpipeStatementTrigger],
-) -> None:
+    serve,
+):
     client = Client()
 
     asyncio.run(serve(client).on_kill())
@@ -128,9 +120,7 @@ def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled(
     assert (client.cancelled, client.is_closed) == ([("h", "COPY INTO T")], True)
 
 
-def test_a_statement_that_cannot_be_cancelled_is_logged(
-    serve: Callable[[Client], SnowpipeStatementTrigger], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_statement_that_cannot_be_cancelled_is_logged(serve, capsys):
     client = Client(DOWN)
 
     asyncio.run(serve(client).on_kill())
