@@ -16,7 +16,7 @@ STAGES := $(BIN)/python scripts/run_stages.py
 help: ## Show this help
 	@awk 'BEGIN {FS = ":.*## "} \
 	  /^##@/ {printf "\n\033[1m%s\033[0m\n", substr($$0, 5)} \
-	  /^[a-z][a-z-]*:.*## / {printf "  \033[36m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	  /^[a-z][a-z-]*:.*## / {printf "  \033[36m%-14s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 
 .PHONY: install
@@ -33,22 +33,22 @@ demo: install ## 336,776 flights through Airflow and Spark into channels, exactl
 ##@ Check
 
 .PHONY: quick
-quick: install ## For every change: lint and the unit tests
+quick: install ## For every change: lint and the unit tests of both distributions
 	@$(STAGES) quick
 
 .PHONY: test
-test: install browser ## Everything: lint, types, import rules, docs, all tests, and what differs on Airflow 2.11
+test: install browser ## Everything: lint, types, import rules, docs, all tests of both distributions
 	@$(BIN)/python -m tests.java_options
 	@$(STAGES) test
 
 .PHONY: nightly
-nightly: install browser ## What takes too long for every day: repeated kills, 300 deferred sensors, 20,000 fuzz cases, every Airflow
+nightly: install browser ## What takes too long for every day: repeated kills, 300 deferred sensors, 20,000 fuzz cases, every Airflow, 400 mutants
 	@$(BIN)/python -m tests.java_options
 	@$(STAGES) nightly
 
 .PHONY: unit
 unit: install ## The unit tests only
-	@$(STAGES) quick unit
+	@$(STAGES) quick unit local-unit
 
 .PHONY: lint
 lint: install ## Code style, formatting, and which room may import which
@@ -87,6 +87,14 @@ browser: ## Install Chromium with apt-get, where that is possible: the tests of 
 mutants: install ## Change the exactly-once core line by line: a unit test has to notice; MODULES="streaming/offsets …" for some
 	$(BIN)/python scripts/mutants.py $(MODULES)
 
+.PHONY: mutants-local
+mutants-local: install ## The same for the engine of snowpipe-local; MODULES="engine/spool …" for some
+	cd snowpipe-local && ../$(BIN)/python ../scripts/mutants.py $(MODULES)
+
+.PHONY: mutants-sample
+mutants-sample: install ## 400 mutants of the whole provider, other ones each day; SEED=20261128 repeats a day's
+	$(BIN)/python scripts/mutants.py --sample 400 $(if $(SEED),--seed $(SEED))
+
 .PHONY: bench
 bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_to_channel.py
@@ -114,5 +122,5 @@ dist: install ## Build sdist and wheel into dist/, and check both as a package i
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo .stages dist docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .stages dist docs/_build mutants snowpipe-local/mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

@@ -1,13 +1,16 @@
-"""The mutation run of make mutants: each line of the exactly-once core changes, and a unit test has to fail.
+"""The mutation run: expressions change one at a time, and a unit test has to fail.
 
-    python scripts/mutants.py [--tests PATH]… [--processes N] [MODULE]…      a module: streaming/progress
+    python scripts/mutants.py [MODULE]…                 the exactly-once core, or modules: streaming/progress
+    python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``
 
-mutmut changes one expression at a time in a copy (``mutants/``; the working tree is never touched) and runs
-the unit tests that reach it, of those that lie in the same folder as the module: ``tests/unit/streaming`` for
-``streaming/progress``. The modules, the tests and what is left as it is are ``[tool.mutmut]`` of
-pyproject.toml. A mutant that no test notices has to be on a list of tests/mutants.toml, with the reason. Exit
-code 1: a survivor that is on no list, a mutant without a verdict, or less than 90 % killed. Survivors, and
-what is on a list in vain, are printed as whole lines of that file, to be added or deleted.
+It runs in the folder of a distribution, whose pyproject.toml has ``[tool.mutmut]``: the modules of the core,
+the tests, and what is left as it is. mutmut makes the mutants in a copy (``mutants/``; the working tree is
+never touched) and finds out which tests reach which function. ``one_collection.py`` runs them: the likeliest
+and quickest first, and for so long only (``QUICK_SECONDS``). What survives that is tried again with every
+test that reaches it, unless it is on a list of tests/mutants.toml, which has the reason.
+
+Exit code 1: a survivor of the core that is on no list, a mutant without a verdict, or less than 90 % killed.
+Survivors, and what is on a list in vain, are printed as whole lines of that file, to be added or deleted.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ import io
 import json
 import multiprocessing
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -26,17 +30,15 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = "airflow_provider_snowpipe"
-ACCEPTED = ROOT / "tests" / "mutants.toml"
+ACCEPTED = Path("tests", "mutants.toml")
 KINDS = ("equivalent", "gap")
 KILLED_AT_LEAST = 90.0
+SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
+QUICK_SECONDS = 2.0
 # mutmut's words for an outcome; others ("not checked", "suspicious", "segfault") are no verdict.
 KILLED = ("killed", "timeout")
 SURVIVED = ("survived", "no tests")
@@ -103,15 +105,32 @@ def read_accepted(text: str) -> dict[str, str]:
     return kinds
 
 
+@dataclass(frozen=True)
+class Sample:
+    """Some of all mutants, the same ones for the same seed and the same source.
+
+    :param size: how many
+    """
+
+    size: int
+    seed: int
+
+    def of(self, names: Sequence[str]) -> tuple[str, ...]:
+        """So many of these names, or all where there are fewer."""
+        draw = random.Random(self.seed)  # noqa: S311 - keeps no secret
+        return tuple(draw.sample(sorted(names), min(self.size, len(names))))
+
+
 def judge(
-    mutants: Sequence[Mutant], accepted: Mapping[str, str], sources: Mapping[str, str]
+    mutants: Sequence[Mutant], accepted: Mapping[str, str] | None, sources: Mapping[str, str]
 ) -> tuple[list[str], bool]:
     """The report of a run, line by line, and whether it passes.
 
     :param mutants: all mutants of the run
-    :param accepted: the mutants that may survive, each with its kind
+    :param accepted: the mutants that may survive, each with its kind; None does not ask for a list
     :param sources: the text of each module
     """
+    strict, accepted = accepted is not None, accepted or {}
     modules = sorted({mutant.module for mutant in mutants})
     survivors = [mutant for mutant in mutants if mutant.outcome in SURVIVED]
     undecided = [mutant for mutant in mutants if mutant.outcome not in KILLED + SURVIVED]
@@ -119,7 +138,7 @@ def judge(
     kinds = {id(mutant): accepted.get(mutant.name, "on no list") for mutant in survivors}
     report: list[str] = []
     for mutant in sorted(survivors + undecided, key=lambda mutant: (mutant.module, lines[id(mutant)])):
-        where = f"{PACKAGE}/{mutant.module}.py:{lines[id(mutant)]}"
+        where = f"{mutant.module}.py:{lines[id(mutant)]}"
         report.append(f"{where}: {mutant.outcome}: {kinds.get(id(mutant), 'no verdict')}")
         report += [*mutant.diff.splitlines()[2:], listed_as(mutant.name), ""]
     alive = {mutant.name for mutant in survivors}
@@ -130,7 +149,7 @@ def judge(
     report += [f"{module:32} {counts([m for m in mutants if m.module == module])}" for module in modules]
     report.append(f"{'all':32} {counts(mutants)}")
     report.append(f"survivors: {dict(Counter(kinds.values()))}; without a verdict: {len(undecided)}")
-    listed = "on no list" not in kinds.values()
+    listed = not strict or "on no list" not in kinds.values()
     return report, killed_percent(mutants) >= KILLED_AT_LEAST and listed and not undecided
 
 
@@ -150,11 +169,15 @@ def counts(mutants: Sequence[Mutant]) -> str:
     return f"{killed_percent(mutants):5.1f} % of {len(mutants):5} killed {dict(sorted(outcomes.items()))}"
 
 
-def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mutant]:
-    """Run mutmut anew and collect what it found. It is made for one run in a process.
+def run(
+    package: str, files: Sequence[str], tests: Sequence[str], sample: Sample | None, processes: int
+) -> list[Mutant]:
+    """Run mutmut and collect what it found. It is made for one run in a process.
 
-    :param modules: mutate these
-    :param tests: the unit tests that they are shown to
+    :param package: the folder of the modules
+    :param files: patterns of the files that are mutated
+    :param tests: the unit tests that the mutants are shown to, and pytest's options
+    :param sample: which of the mutants are tried; None is all
     :param processes: how many mutants are tested at a time
     """
     # Not above: the unit test of this script runs where mutmut is not installed.
@@ -162,40 +185,57 @@ def run(modules: Sequence[str], tests: Sequence[str], processes: int) -> list[Mu
     import mutmut.workers.isolation as mutmut_workers
     from mutmut.configuration import config
     from mutmut.mutation.diff_apply import get_diff_for_mutant
+    from mutmut.mutation.trampoline import set_mutant_under_test
     from mutmut.stats import status_by_exit_code
     from mutmut.utils.format_utils import orig_function_and_class_names_from_key
     from one_collection import CollectedOnce
 
     mutmut_workers.PytestRunner = CollectedOnce
-    # Workers that make the mutants take the modules from the settings below, not anew from pyproject.toml.
+    # Workers that make the mutants take the modules from the settings below, not from pyproject.toml.
     multiprocessing.set_start_method("fork", force=True)
-    shutil.rmtree(ROOT / "mutants", ignore_errors=True)
+    shutil.rmtree("mutants", ignore_errors=True)
     settings = config()
-    settings.only_mutate = [f"{PACKAGE}/{module}.py" for module in modules]
-    selected = settings.pytest_add_cli_args_test_selection
-    selected[:] = [*tests, *(option for option in selected if not option.startswith("tests/"))]
+    settings.only_mutate = list(files)
+    settings.pytest_add_cli_args_test_selection[:] = tests
 
-    def outcomes(names: tuple[str, ...]) -> list[tuple[Any, str, str]]:
+    def mutants() -> list[tuple[Any, str, int | None]]:
+        return mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]
+
+    def outcomes(names: tuple[str, ...]) -> dict[str, tuple[Any, str]]:
         with _quiet() as printed:
             try:
                 mutmut_cli._run(names, processes)
             except SystemExit:  # the tests fail without a mutant
                 print(printed.getvalue() if printed else "", file=sys.stderr)
                 raise
-        made = mutmut_cli.collect_source_file_mutation_data(mutant_names=())[0]
-        return [(data, key, status_by_exit_code[outcome]) for data, key, outcome in made]
+        return {key: (data, status_by_exit_code[code]) for data, key, code in mutants() if code is not None}
 
-    tried = outcomes(())
-    undecided = tuple(key for _, key, status in tried if status not in KILLED + SURVIVED)
-    if undecided:  # on a busy machine a worker may end without an answer
-        tried = outcomes(undecided)
-    found: list[Mutant] = []
-    for data, key, status in tried:
+    def described(key: str, data: Any, status: str) -> Mutant:
         function, owner = orig_function_and_class_names_from_key(key)
         diff = "" if status in KILLED else get_diff_for_mutant(key, path=data.path)
-        module = str(Path(data.path).relative_to(PACKAGE).with_suffix(""))
-        found.append(Mutant(module, f"{owner}.{function}" if owner else function, status, diff))
-    return found
+        module = str(Path(data.path).relative_to(package).with_suffix(""))
+        return Mutant(module, f"{owner}.{function}" if owner else function, status, diff)
+
+    names: tuple[str, ...] = ()
+    if sample:
+        set_mutant_under_test("mutant_generation")
+        Path("mutants").mkdir()
+        with _quiet():
+            mutmut_cli.copy_src_dir()
+            mutmut_cli.create_mutants(processes)
+        names = sample.of([key for _, key, _ in mutants()])
+    accepted = {} if sample else read_accepted(ACCEPTED.read_text())
+    CollectedOnce.quick_seconds = QUICK_SECONDS
+    tried = outcomes(names)
+    again = tuple(
+        key
+        for key, (data, status) in tried.items()
+        if status not in KILLED and status != "no tests" and described(key, data, status).name not in accepted
+    )
+    if again:  # survivors of the quick tests; and on a busy machine a worker may end without an answer
+        CollectedOnce.quick_seconds = None
+        tried = outcomes(again)
+    return [described(key, *outcome) for key, outcome in tried.items()]
 
 
 @contextlib.contextmanager
@@ -214,29 +254,16 @@ def _quiet() -> Iterator[io.StringIO | None]:
         sys.__stdout__ = kept
 
 
-def run_all(
-    settings: Mapping[str, Sequence[str]], modules: Iterable[str], tests: Sequence[str], processes: int
-) -> Iterator[list[Mutant]]:
-    """Run mutmut once for each folder of modules, with the tests of that folder.
+def tests_of(selection: Sequence[str], folders: Iterable[str]) -> list[str]:
+    """The selected tests of some folders, and all options.
 
-    Tests of another folder reach a module as well; they are slow, and nearly all that they notice its own
-    tests do too.
+    Tests of another folder reach a module as well; nearly all that they notice its own tests do too.
 
-    :param settings: ``[tool.mutmut]`` of pyproject.toml
-    :param modules: mutate these alone; all of pyproject.toml when empty
-    :param tests: run these unit tests alone; those of pyproject.toml when empty
-    :param processes: how many mutants are tested at a time
+    :param selection: paths of tests, and options of pytest
+    :param folders: of ``tests/unit``; a selected file that lies in none of its folders belongs to all
     """
-    for folder, own in groupby(
-        sorted(chosen(modules, settings["only_mutate"])), lambda one: one.split("/")[0]
-    ):
-        selected = [
-            path
-            for path in settings["pytest_add_cli_args_test_selection"]
-            if path.split("/")[2:3] == [folder]
-        ]
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as apart:
-            yield apart.submit(run, list(own), tests or selected, processes).result()
+    of_folders = {f"tests/unit/{folder}" for folder in folders}
+    return [one for one in selection if not one.startswith("tests/") or one in of_folders or ".py" in one]
 
 
 def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
@@ -246,7 +273,7 @@ def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
     :param all_files: the files of pyproject.toml
     :raises SystemExit: if a module is not one of them
     """
-    known = [file.removeprefix(f"{PACKAGE}/").removesuffix(".py") for file in all_files]
+    known = [file.partition("/")[2].removesuffix(".py") for file in all_files]
     named = [module.removesuffix(".py") for module in modules]
     unknown = [module for module in named if module not in known]
     if unknown:
@@ -256,27 +283,35 @@ def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
 
 def main() -> int:
     """Run, report, and return the exit code."""
-    parser = argparse.ArgumentParser(description="The mutation run of the exactly-once core.")
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("modules", nargs="*", metavar="MODULE")
-    parser.add_argument("--tests", action="append", default=[], metavar="PATH", help="these unit tests alone")
-    parser.add_argument("--processes", type=int, default=4, help="how many mutants are tested at a time")
+    parser.add_argument("--sample", type=int, metavar="N", help="try N mutants of all modules")
+    parser.add_argument("--seed", type=int, default=int(time.strftime("%Y%m%d")), help="of the sample")
+    parser.add_argument("--processes", type=int, default=3, help="how many mutants are tested at a time")
     options = parser.parse_args()
-    accepted = read_accepted(ACCEPTED.read_text())
     began = time.monotonic()
-    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+    settings = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["mutmut"]
+    (package,) = settings["source_paths"]
+    selection = settings["pytest_add_cli_args_test_selection"]
+    sample = Sample(options.sample, options.seed) if options.sample else None
+    if sample:
+        files = [f"{package}/{folder}/*" for folder in SAMPLED]
+        tests = [*(f"tests/unit/{folder}" for folder in SAMPLED), *tests_of(selection, ())]
+        print(f"{options.sample} mutants, --seed {options.seed}", flush=True)
+    else:
+        modules = chosen(options.modules, settings["only_mutate"])
+        files = [f"{package}/{module}.py" for module in modules]
+        tests = tests_of(selection, {module.partition("/")[0] for module in modules})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         # A mutant that is stopped leaves its tests' files behind.
         os.environ["TMPDIR"] = folder
-        mutants: list[Mutant] = []
-        passed = True
-        for found in run_all(settings, options.modules, options.tests, options.processes):
-            sources = {one.module: (ROOT / PACKAGE / f"{one.module}.py").read_text() for one in found}
-            report, good = judge(found, accepted, sources)
-            print("\n".join(report), f"{time.monotonic() - began:.0f} s", sep="\n", flush=True)
-            mutants += found
-            passed = passed and good
-    print(f"{'whole run':32} {counts(mutants)}")
-    print(f"{time.monotonic() - began:.0f} s; {'passed' if passed else 'FAILED'}")
+        found = run(package, files, tests, sample, options.processes)
+    accepted = None if sample else read_accepted(ACCEPTED.read_text())
+    sources = {one.module: Path(package, f"{one.module}.py").read_text() for one in found}
+    report, passed = judge(found, accepted, sources)
+    print(
+        "\n".join(report), f"{time.monotonic() - began:.0f} s; {'passed' if passed else 'FAILED'}", sep="\n"
+    )
     return 0 if passed else 1
 
 

@@ -5,16 +5,23 @@
 ``scripts/stages.toml`` lists which stages a run has and what each executes. A stage that fails fails the run;
 the others still run and report. What a stage prints is kept in ``.stages/RUN/STAGE.log`` and shown when it
 ends.
+
+A stage that takes over 10 % more CPU seconds than its committed figure fails, too. The limit is fair on a
+busy or a slow machine: it counts CPU seconds, not wall time, and while stages run it measures what a fixed
+piece of work costs (:class:`Yardstick`). Where that costs more than on the machine of the committed figures,
+the limit rises in proportion. The summary names each stage that takes over 10 % less: lower its figure.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -32,7 +39,9 @@ REPOSITORY = Path(__file__).parents[1]
 STAGES = REPOSITORY / "scripts" / "stages.toml"
 WORKERS = 4
 """Test processes at a time: there are two cores, and each waits half its time for what it has started."""
-GROWTH = 1.2
+TOLERANCE = 0.1
+SLACK = 3.0
+"""CPU seconds that a stage may differ by at least: a tenth of a small figure is noise."""
 SLOWEST = 10
 _END_SECONDS = 90.0  # for fixtures to end what they started
 _SKIPPED_STAGE = re.compile(r"^\S+: SKIPPED: (.+)$", re.MULTILINE)
@@ -70,16 +79,66 @@ class Outcome:
     cpu: float = 0.0
     tests: Sequence[tuple[str, float, float]] = ()
     skips: Sequence[tuple[str, str, int]] = ()
+    slowness: float = 1.0
 
     @property
     def failed(self) -> bool:
         """Whether the run fails with it."""
-        return self.result not in ("passed", "skipped")
+        return self.result not in ("passed", "skipped") or self.grew
 
     @property
     def grew(self) -> bool:
-        """Whether it took more than a fifth over its committed figure."""
-        return self.stage.cpu_seconds is not None and self.cpu > GROWTH * self.stage.cpu_seconds
+        """Whether it took too many CPU seconds, even for a machine as slow as this one."""
+        return self.stage.cpu_seconds is not None and self.cpu > max(1.0, self.slowness) * self._limit(1)
+
+    @property
+    def shrank(self) -> bool:
+        """Whether its committed figure is too high, even for a machine as quick as this one."""
+        passed = self.stage.cpu_seconds is not None and self.result == "passed"
+        return passed and self.cpu < min(1.0, self.slowness) * self._limit(-1)
+
+    def _limit(self, sign: int) -> float:
+        committed = self.stage.cpu_seconds or 0.0
+        return committed + sign * max(TOLERANCE * committed, SLACK)
+
+
+class Yardstick:
+    """Measures how slow the processor is while stages run, by a piece of work that is always the same.
+
+    Beside other programs, or on another machine, the same computation costs more CPU seconds.
+
+    :param committed: CPU seconds of the work on the machine of the committed figures; None measures nothing
+    """
+
+    EVERY_SECONDS = 5.0
+    WORK = "value = [{'a': call(1, *args), 'b': left + right} for left, right in pairs if left]\n" * 600
+
+    def __init__(self, committed: float | None = None) -> None:
+        self._committed = committed
+        self._measured: list[float] = []
+        if committed is not None:
+            threading.Thread(target=self._measure, daemon=True).start()
+
+    def _measure(self) -> None:
+        while True:
+            self._measured.append(self.once())
+            time.sleep(self.EVERY_SECONDS)
+
+    @classmethod
+    def once(cls) -> float:
+        """CPU seconds of the work now."""
+        began = time.thread_time()
+        ast.parse(cls.WORK)
+        return time.thread_time() - began
+
+    def mark(self) -> int:
+        """A point of time for :meth:`slowness_since`."""
+        return len(self._measured)
+
+    def slowness_since(self, mark: int = 0) -> float:
+        """How many times the committed CPU seconds the work has cost since then."""
+        measured = self._measured[mark:]
+        return statistics.fmean(measured) / self._committed if measured and self._committed else 1.0
 
 
 @dataclass(slots=True)
@@ -95,8 +154,10 @@ class Run:
     minutes: float
     folder: Path
     environment: Mapping[str, str]
+    yardstick: Yardstick = field(default_factory=Yardstick)
     outcomes: list[Outcome] = field(default_factory=list)
     _free: int = WORKERS
+    _ending: bool = False
     _changed: threading.Condition = field(default_factory=threading.Condition)
     _processes: set[subprocess.Popen[bytes]] = field(default_factory=set)
 
@@ -126,6 +187,7 @@ class Run:
     def _end(self) -> None:
         """Interrupt what still runs, and kill it after some seconds or at a second interrupt."""
         with self._changed:
+            self._ending = True
             try:
                 for process in self._processes:
                     _interrupt(process)
@@ -158,19 +220,22 @@ class Run:
         reports.mkdir(parents=True, exist_ok=True)
         for old in reports.iterdir():
             old.unlink()
-        began = time.monotonic()
+        began, mark = time.monotonic(), self.yardstick.mark()
         print(f"==> {stage.name}: {stage.command.strip()}", flush=True)
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                ["bash", "-euo", "pipefail", "-c", stage.command],
-                cwd=REPOSITORY,
-                env={**self.environment, "SNOWPIPE_TEST_REPORTS": str(reports)},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # a stage that is stopped takes its processes with it
-            )
+            # Begun and listed in one step: what is not listed is not ended by an interrupt.
             with self._changed:
+                if self._ending:
+                    return Outcome(stage, "not run: the run was interrupted")
+                process = subprocess.Popen(
+                    ["bash", "-euo", "pipefail", "-c", stage.command],
+                    cwd=REPOSITORY,
+                    env={**self.environment, "SNOWPIPE_TEST_REPORTS": str(reports)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # a stage that is stopped takes its processes with it
+                )
                 self._processes.add(process)
             with _stopped_after(process, seconds) as stopped:
                 _, status, used = os.wait4(process.pid, 0)
@@ -193,7 +258,7 @@ class Run:
         with self._changed:
             print(f"\n===== {stage.name}\n{text}", end="")
             print(f"===== {stage.name}: {result}, {wall:.0f} s, {cpu:.0f} CPU-s", flush=True)
-        return Outcome(stage, result, wall, cpu, tests, skips)
+        return Outcome(stage, result, wall, cpu, tests, skips, self.yardstick.slowness_since(mark))
 
 
 @contextlib.contextmanager
@@ -233,20 +298,30 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def summary(outcomes: Sequence[Outcome], wall: float) -> Iterator[str]:
     """What a run ends with: seconds of each stage, the slowest tests, all skips, and what was not proved."""
-    yield f"{'stage':18} {'seconds':>8} {'CPU-s':>7} {'committed':>9}  result"
+    yield f"{'stage':18} {'seconds':>8} {'CPU-s':>7} {'committed':>9} {'slow':>5}  result"
     for one in outcomes:
         committed = "-" if one.stage.cpu_seconds is None else f"{one.stage.cpu_seconds:.0f}"
-        yield f"{one.stage.name:18} {one.wall:8.0f} {one.cpu:7.0f} {committed:>9}  {one.result}"
+        figures = f"{one.wall:8.0f} {one.cpu:7.0f} {committed:>9} {one.slowness:5.2f}"
+        yield f"{one.stage.name:18} {figures}  {one.result}"
     yield f"{'all':18} {wall:8.0f} {sum(one.cpu for one in outcomes):7.0f}"
     for one in outcomes:
-        if one.grew:
-            yield f"grew: {one.stage.name} took {one.cpu:.0f} CPU-s, committed: {one.stage.cpu_seconds:.0f}"
+        if one.grew or one.shrank:
+            yield (
+                f"{'grew' if one.grew else 'shrank'}: {one.stage.name} took {one.cpu:.0f} CPU-s, committed: "
+                f"{one.stage.cpu_seconds:.0f}, on a machine {one.slowness:.2f} times as slow as that figure's"
+            )
+        if one.shrank:
+            yield f"  lower cpu_seconds of [stage.{one.stage.name}] in scripts/stages.toml"
     tests = sorted((test for one in outcomes for test in one.tests), key=lambda test: -test[1])
     if tests:
         yield f"\nslowest of {len(tests)} tests (seconds, CPU-s of the test's process)"
         yield from (f"{wall:8.1f} {cpu:7.1f}  {name}" for name, wall, cpu in tests[:SLOWEST])
     yield from _skips(outcomes)
-    yield from (f"FAILED: {one.stage.name}: {one.result}" for one in outcomes if one.failed)
+    yield from (
+        f"FAILED: {one.stage.name}: {one.result}{', but it grew' if one.result == 'passed' else ''}"
+        for one in outcomes
+        if one.failed
+    )
 
 
 def _skips(outcomes: Sequence[Outcome]) -> Iterator[str]:
@@ -285,7 +360,8 @@ def main() -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, **content["environment"], "PATH": path}
     began = time.monotonic()
-    outcomes = Run(stages, minutes, folder, environment).execute()
+    yardstick = Yardstick(content["machine"]["yardstick_seconds"])
+    outcomes = Run(stages, minutes, folder, environment, yardstick).execute()
     text = "\n".join(summary(outcomes, time.monotonic() - began))
     (folder / "summary.txt").write_text(text + "\n")
     print(f"\n{text}", flush=True)

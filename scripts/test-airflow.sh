@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Run the tests of the Airflow skin, and one system test, on another Airflow than that of .venv.
 #
-#   scripts/test-airflow.sh VERSION [--differences | PYTEST ARGUMENT…]
+#   scripts/test-airflow.sh VERSION [PYTEST ARGUMENT…]
 #
-# --differences: the unit tests of what differs between versions, and the system test: what make test runs every day.
 # Makes .venv-airflow-VERSION from exactly the versions of scripts/airflow-versions/VERSION.txt; needs .venv (make install).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -34,17 +33,7 @@ fi
 
 export PATH="$PWD/$VENV/bin:$PATH"
 IN_PARALLEL=${IN_PARALLEL:--n 2 --dist loadfile --max-worker-restart 0}
-if [ "${1:-}" = --differences ]; then
-    # Metadata, DAG files, and every class that takes another way on an older Airflow.
-    FILES=(
-        test_dags.py test_provider_info.py assets/test_uri.py hooks/test_connection.py hooks/test_connection_form.py
-        links/test_channel_page.py notifications/test_lag.py operators/test_branch.py operators/test_mapping.py
-        operators/test_serialization.py plugins/test_snowpipe.py policies/test_before_airflow_3_3.py
-        queues/test_snowpipe.py sensors/test_commit.py triggers/test_files_loaded.py triggers/test_upgrade.py
-    )
-    # One process: a second one would import this Airflow once more, and other stages run beside it.
-    exec "$VENV/bin/python" -m pytest -m "not nightly" tests/system/test_commit_sensor.py "${FILES[@]/#/tests/unit/}"
-elif [ $# -gt 0 ]; then
+if [ $# -gt 0 ]; then
     exec "$VENV/bin/python" -m pytest "$@"
 fi
 # Protocol, Spark job and local service know nothing of Airflow.

@@ -1,7 +1,8 @@
-"""The job's file without Spark: ``python job_without_spark.py PLAN.json``, its tasks processes of their own.
+"""The job without Spark: driver and tasks are processes of their own.
 
 Driver, plan, report and tasks are the real ones; only what spreads the tasks over executors is this module's.
-So a test can kill a driver or a task for real without starting Java. Variables of the environment set more:
+So a test can kill a driver or a task for real without starting Java. A driver is forked from a server process
+that has loaded the package: loading it takes longer than the load. Variables of the environment set more:
 ``DEEDS``, a folder of :func:`tests.spark_deeds.deeds_of`; ``TASK_ATTEMPTS``; and ``READ_SECONDS``, how long
 a task waits for an answer.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -26,7 +28,6 @@ from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
 from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
 
-_ROOT = Path(__file__).parents[1]
 _NEVER = 3600.0
 
 
@@ -38,9 +39,51 @@ def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
     :param environment: more variables
     """
     deeds_of(deeds, [])
-    job.application, job.launcher = Path(__file__), (sys.executable,)
-    job.env = {"PYTHONPATH": str(_ROOT), "DEEDS": str(deeds), **environment}
+    job.start_process = ForkedDriver
+    job.env = {"DEEDS": str(deeds), **environment}
     return job
+
+
+class ForkedDriver:
+    """The process of a driver, and as much of ``Popen`` as the tests use.
+
+    :param command: ends with the plan's file
+    :param env: the environment
+    :param cwd: the working directory
+    :param stdout: a file that the driver writes to
+    :param stderr: another one
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, env: dict[str, str], cwd: Path, stdout: Any, stderr: Any, **_: Any
+    ) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        given = (command[-1], env, cwd, stdout.name, stderr.name)
+        self._process = context.Process(target=_be_a_driver, args=given)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("the driver", timeout or 0.0)
+        return self._process.exitcode
+
+
+def _be_a_driver(plan: str, env: dict[str, str], cwd: Path, stdout: str, stderr: str) -> None:
+    """Be a driver, in a session of its own."""
+    os.setsid()
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    for number, name in (1, stdout), (2, stderr):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_APPEND), number)
+    sys.exit(drive(plan))
 
 
 class ForkedTasks:
@@ -157,8 +200,8 @@ class ForkedSession:
         """There is nothing to stop."""
 
 
-def main() -> int:
-    """Run the job past the points of its faults."""
+def drive(plan: str) -> int:
+    """Run the job of a plan's file past the points of its faults; its exit code."""
     deeds = read_deeds(Path(os.environ["DEEDS"]))
     deeds.note_driver(os.getpid())
     timeouts = Timeouts(read=float(os.environ.get("READ_SECONDS", "30")))
@@ -170,8 +213,4 @@ def main() -> int:
         patch.object(run, "ProgressLines", quiet),
         doing(deeds),
     ):
-        return job.main(sys.argv[1:])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        return job.main([plan])

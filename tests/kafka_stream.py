@@ -42,16 +42,6 @@ class TopicStream:
         """The channels' committed tokens."""
         return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())
 
-    def batches(self) -> list[int]:
-        """The micro-batches that Spark has noted as done."""
-        names = (path.name for path in (self.checkpoint / "commits").iterdir())
-        return sorted(int(name) for name in names if name.isdigit())
-
-    def forget_commit(self, batch: int) -> None:
-        """Take back Spark's note that a batch is done, as if the driver had died just before it."""
-        (self.checkpoint / "commits" / str(batch)).unlink()
-        (self.checkpoint / "commits" / f".{batch}.crc").unlink()
-
     def _start(self, options: dict[str, Any]) -> Any:
         records = (
             self.spark.readStream.format("kafka")

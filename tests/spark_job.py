@@ -79,6 +79,7 @@ class Running:
 class SparkJob:
     """One job on one table of a local service, run as often as a test likes.
 
+    :param start_process: takes what ``Popen`` takes, and gives as much of one as :class:`Running` uses
     :param spark: the session of this process in which :meth:`run` runs it; None submits it
     """
 
@@ -92,6 +93,7 @@ class SparkJob:
     env: dict[str, str] = field(default_factory=dict)
     application: Path = field(default_factory=job_file)
     launcher: tuple[str, ...] = (str(SPARK_SUBMIT),)
+    start_process: Callable[..., Any] = subprocess.Popen
     secrets: SourceSecrets = field(default_factory=SourceSecrets)
     runs: int = 0
     spark: Any = None
@@ -135,7 +137,7 @@ class SparkJob:
             options = ["--master", master]
             options += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
             submits = Path(self.launcher[0]).name == SPARK_SUBMIT.name
-            process = subprocess.Popen(
+            process = self.start_process(
                 [
                     *self.launcher,
                     *(options if submits else []),

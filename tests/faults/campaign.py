@@ -294,14 +294,13 @@ class Stream:
 
     def _drive(self, plan: JobPlan, deeds: Path) -> None:
         os.environ.update({"DEEDS": str(deeds), "TASK_ATTEMPTS": "3", "READ_SECONDS": "5"})
-        sys.argv = ["job", "plan"]
         key = (self.run.service.credentials, SourceSecrets())
         with patch.object(job, "read_plan", lambda _: plan), patch.object(job, "_credentials", lambda _: key):
             if self.memory is not None:
                 memory = self.memory
                 with patch.object(driver, "open_source", lambda *_: memory):
-                    raise SystemExit(job_without_spark.main())
-            raise SystemExit(job_without_spark.main())
+                    raise SystemExit(job_without_spark.drive("plan"))
+            raise SystemExit(job_without_spark.drive("plan"))
 
 
 def _error_of(report: Path) -> str | None:

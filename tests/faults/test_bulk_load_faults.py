@@ -1,6 +1,6 @@
 """The bulk load task when its worker or its Spark driver is killed: the next try loads every row once.
 
-Every day ``test_worker_death.py`` kills one worker, and each crash point runs in the operator's own tests.
+Every day a worker dies in ``system/test_when_processes_die``. Each crash point runs in the operator's tests.
 """
 
 from __future__ import annotations

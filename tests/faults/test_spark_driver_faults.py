@@ -1,6 +1,6 @@
 """The job under ``spark-submit`` on a cluster whose driver dies, at night.
 
-Every day the same runs without Java (``test_job_faults.py``), and once with it (``test_worker_death.py``).
+Every day the same runs without Java (``test_job_faults.py``), and once with it in the system tests.
 """
 
 from __future__ import annotations

@@ -64,6 +64,8 @@ def worker_sees_s3(s3: S3Service, monkeypatch: pytest.MonkeyPatch) -> None:
     see_s3(s3, monkeypatch)
 
 
+# Daily, test_bulk_load_operator has an external stage, and test_iceberg_in_s3 a bucket.
+@pytest.mark.nightly
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
 @pytest.mark.usefixtures("worker_sees_s3")
 def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
@@ -114,6 +116,7 @@ def test_an_external_stage_in_s3_is_written_into_as_s3a_and_loaded_once(
     assert len(submitted) == 2
 
 
+@pytest.mark.nightly  # test_compact_files combines files daily
 def test_small_avro_files_become_one_with_every_row(
     spark: Any,
     local_service: LocalService,

@@ -118,7 +118,7 @@ def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(target: PipeTarget
     assert names == [{"NAME": "two\nlines"}]
 
 
-@pytest.mark.parametrize("kind", ["parquet", "orc"])
+@pytest.mark.parametrize("kind", ["parquet", pytest.param("orc", marks=pytest.mark.nightly)])
 def test_rows_keep_their_format_and_get_the_columns_of_all_files(
     target: PipeTarget, tmp_path: Path, kind: str
 ) -> None:

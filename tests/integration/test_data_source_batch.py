@@ -48,6 +48,7 @@ def _parsed(tokens):
     return [BatchDigestOffset.parse(token) for token in tokens.values() if token is not None]
 
 
+@pytest.mark.nightly  # test_sdk_transport has the SDK carry rows daily
 def test_rows_that_the_sdk_carries_land_once_in_order_too(spark, door, tmp_path):
     profile = write_sdk_profile(door.service, tmp_path / "profile.json")
     options = door.options(partitions=2, batchId=7, sdkProfile=profile)
@@ -118,7 +119,14 @@ def _fence(door):
         client.open_channel("ds_1", fail_on_uncommitted_rows=False)
 
 
-@pytest.mark.parametrize("deed", [lambda _: kill_python_workers(), _fence], ids=["kill-9", "second-writer"])
+@pytest.mark.parametrize(
+    "deed",
+    [
+        # faults/test_cluster_faults kills an executor daily.
+        pytest.param(lambda _: kill_python_workers(), marks=pytest.mark.nightly, id="kill-9"),
+        pytest.param(_fence, id="second-writer"),
+    ],
+)
 def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark, door, deed):
     disturbance = Disturbance(door, lambda: deed(door))
     disturbance.start()

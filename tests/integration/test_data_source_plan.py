@@ -45,7 +45,11 @@ def _sorted(rows):
     return _shuffled(rows).sortWithinPartitions("P", "ID")
 
 
-@pytest.mark.parametrize("keys", [BY_NUMBER, BY_COLUMN, BY_OFFSET, BY_BOTH], ids=lambda keys: "-".join(keys))
+@pytest.mark.parametrize(
+    "keys",
+    [BY_NUMBER, BY_BOTH, *(pytest.param(keys, marks=pytest.mark.nightly) for keys in (BY_COLUMN, BY_OFFSET))],
+    ids="-".join,
+)
 def test_sorted_rows_are_written_once_and_the_sessions_settings_come_back(spark, rows, door, keys):
     spark.conf.set("spark.sql.adaptive.enabled", "true")
     write_checked(_sorted(rows), door.options(**keys))
@@ -105,7 +109,7 @@ def test_plan_that_need_not_repeat_is_refused_before_a_row_moves(rows, door, cha
     assert not any(status.exists for status in door.statuses(0, 1, "a", "b").values())
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [pytest.param(1, marks=pytest.mark.nightly), 2])
 def test_offsets_of_named_channels_need_no_order_that_the_plan_promises(rows, door, number):
     """The rows of each channel lie in three files, one after the other in none."""
     apart = rows.repartition(number, "ID").sortWithinPartitions("ID")

@@ -43,30 +43,31 @@ def loads(local_service, spark, tmp_path):
     return DeltaLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("DELTA")))
 
 
-def test_versions_load_once_in_order_and_a_second_run_only_the_new_ones(loads):
+def test_versions_load_once_in_order_from_where_a_channel_stands_and_a_table_made_again_is_refused(loads):
     loads.insert(50, 100)
     loads.insert(0, 20)
 
     assert loads.load_versions() == [("all", "1:20", 70)]
-
     assert loads.ids_as_stored == [*range(50, 100), *range(20)]
+
+    loads.commit("g0", BatchRowOffset(0, 12))  # in the middle of a version
+    assert loads.load_versions(partition_by="FILE") == [("g0", "1:10", 23), ("g1", "1:10", 35)]
+    again = [*range(51, 100, 2), *range(74, 100, 2), *range(20)]
+    assert loads.ids == sorted([-1, *range(50, 100), *range(20), *again])
 
     loads.insert(200, 205)
     loads.spark.sql(f"OPTIMIZE delta.`{loads.path}`")
-
     assert loads.load_versions() == [("all", "2:5", 5)]
-    assert loads.ids == [*range(20), *range(50, 100), *range(200, 205)]
+    assert loads.ids_as_stored[-5:] == [200, 201, 202, 203, 204]
+
+    shutil.rmtree(loads.path)
+    for first in (0, 100, 200):  # as many versions, so that the position alone would fit
+        loads.insert(first, first + 20)
+    with pytest.raises(SourcePositionError, match=r"'2:5' is committed.*made again"):
+        loads.load_versions()
 
 
-def test_resume_in_the_middle_of_a_version_goes_on_with_the_next_row(loads):
-    loads.insert(0, 30)
-    loads.insert(30, 40)
-    loads.commit("g0", BatchRowOffset(0, 12))
-
-    assert loads.load_versions(partition_by="FILE") == [("g0", "1:5", 8), ("g1", "1:5", 20)]
-    assert loads.ids == [-1, *sorted([*range(1, 40, 2), *range(24, 40, 2)])]
-
-
+@pytest.mark.nightly
 def test_what_is_refused_leaves_the_rows_as_they_were(loads):
     loads.insert(0, 10)
 
@@ -89,20 +90,9 @@ def test_what_is_refused_leaves_the_rows_as_they_were(loads):
     assert loads.ids == [-1, -1, -1, *range(10)]
 
 
+@pytest.mark.nightly
 def test_table_without_a_change_data_feed_is_refused(loads):
     loads.spark.range(3).selectExpr("id AS ID").write.format("delta").save(loads.path)
 
     with pytest.raises((SourcePositionError, ConfigurationError), match="enableChangeDataFeed"):
         loads.load_versions()
-
-
-def test_table_that_was_deleted_and_made_anew_is_refused_by_its_id(loads):
-    """It has as many versions, of as many rows, so that the position alone would fit."""
-    loads.insert(0, 10)
-    assert loads.load_versions() == [("all", "0:10", 10)]
-
-    shutil.rmtree(loads.path)
-    loads.insert(20, 40)
-    with pytest.raises(SourcePositionError, match=r"'0:10' is committed.*made again"):
-        loads.load_versions()
-    assert loads.ids == [*range(10)]

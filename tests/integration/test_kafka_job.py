@@ -197,6 +197,7 @@ def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
     assert notes == ["connector"] * 10 + ["job"] * 20 + ["connector"] * 5
 
 
+@pytest.mark.nightly  # unit/spark/sources/kafka has some of Java's hashes daily
 @pytest.mark.skipif(shutil.which("javac") is None, reason="a Java compiler (a JDK) is not on the path")
 def test_hash_in_the_connectors_channel_names_is_the_one_that_java_gives():
     draw = random.Random(11)

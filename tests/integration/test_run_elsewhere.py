@@ -116,6 +116,8 @@ def _submit(command: str, folder: Path, env: dict[str, str]) -> subprocess.Compl
     )
 
 
+# test_kubernetes submits such a job daily: with credentials from the environment, where no package is.
+@pytest.mark.nightly
 def test_the_pages_command_loads_the_pages_plan_with_credentials_from_the_environment(
     job: SparkJob, folder: Path, tmp_path: Path
 ) -> None:

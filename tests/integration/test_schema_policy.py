@@ -141,6 +141,8 @@ def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_p
         _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "nowhere")), print)
 
 
+# Daily, test_bad_rows puts rows aside in the job, and the system tests submit it by the operator.
+@pytest.mark.nightly
 @pytest.mark.spark
 def test_operator_makes_the_table_and_puts_bad_rows_aside(
     local_service: LocalService, set_connection: SetConnection, table: str, tmp_path: Path

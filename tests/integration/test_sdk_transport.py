@@ -1,8 +1,9 @@
-"""The job whose rows Snowflake's own SDK carries, once under a real ``spark-submit``."""
+"""The job whose rows Snowflake's own SDK carries."""
 
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,17 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
     job: SparkJob, tmp_path: Path
 ) -> None:
     profile = write_sdk_profile(job.service, tmp_path / "profile.json")
-    with job.start(sdk_profile=str(profile)) as running:
-        with job.service.held_commits():
+
+    def release_commits_after_an_upload() -> None:
+        try:
             wait_until(lambda: bool(_uploads(job.service)), seconds=SUBMIT_SECONDS, what="a file of rows")
-        first = running.wait()
+        finally:
+            job.service.admin("faults", clear=True)
+
+    with job.service.held_commits(), ThreadPoolExecutor(1) as pool:
+        uploaded = pool.submit(release_commits_after_an_upload)
+        first = job.run(sdk_profile=str(profile))
+        uploaded.result()
 
     assert first.code == 0, first.err[-3000:]
     (found,) = job.service.sql(

@@ -49,8 +49,8 @@ def job(local_service: LocalService, server: ConnectServer, tmp_path: Path) -> S
     return job
 
 
-def test_groups_load_once_and_what_a_task_refuses_is_reported_in_one_line(
-    job: SparkJob, tmp_path: Path
+def test_jobs_load_once_in_one_python_until_the_server_closes_their_session_and_report_in_one_line(
+    job: SparkJob, server: ConnectServer, tmp_path: Path
 ) -> None:
     first = job.run()
 
@@ -60,16 +60,35 @@ def test_groups_load_once_and_what_a_task_refuses_is_reported_in_one_line(
         (group, ROWS, True) for group in GROUPS
     ]
 
+    before = server.python_daemons()
+    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**6, 10**6 + 10))
+    second = job.run()
+    assert (second.code, second.report.rows) == (0, 10), second.err[-3000:]
+    assert server.python_daemons() == before
+
+    # stop() would only warn of a session that it could not release.
+    program = f"""
+from pyspark.sql import SparkSession
+from airflow_provider_snowpipe.spark.driver.session import _shared_session, _written_package
+with _written_package() as archive:
+    shared = _shared_session({server.url!r}, archive.read_bytes())
+SparkSession.builder.remote(shared).getOrCreate().client.release_session()
+"""
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **job.env}, check=True, timeout=600)
+    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**7, 10**7 + 10))
+    third = job.run()
+    assert (third.code, third.report.rows) == (0, 10), third.err[-3000:]
+    assert len(server.python_daemons()) == len(before) + 1
+
     shrunk = tmp_path / "source" / "b" / "2.ndjson"
     shrunk.write_text("".join(shrunk.read_text().splitlines(keepends=True)[:150]))
-    second = job.run()
-
-    assert second.code == 1
-    (line,) = second.error_lines
+    refused = job.run()
+    assert refused.code == 1
+    (line,) = refused.error_lines
     assert line.startswith(f"snowpipe error: SourcePositionError: channel {job.channel('b')!r}: ")
     assert "'2.ndjson' (overwritten, " in line
-    assert "Traceback" not in second.out + second.err
-    assert_exact(job)
+    assert "Traceback" not in refused.out + refused.err
+    assert len(ids_in(job.service, job.table)) == len(GROUPS) * ROWS + 20
 
 
 def test_the_operator_loads_files_and_topics_over_a_connection(
@@ -91,59 +110,30 @@ def test_the_operator_loads_files_and_topics_over_a_connection(
         topic: {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic]},
     }
 
-    for rows in (len(GROUPS) * ROWS, 500), (0, 0):
-        for (table, source), expected in zip(sources.items(), rows, strict=True):
-            operator = SnowpipeStreamOperator(
-                task_id="load",
-                source=source,
-                table=table,
-                snowflake_conn_id=conn_id,
-                spark_conn_id="server",
-                channel_prefix="test",
-                source_name=table,
-            )
-            assert operator.execute(context())["rows"] == expected
+    for table, expected in (job.table, len(GROUPS) * ROWS), (topic, 500), (topic, 0):
+        operator = SnowpipeStreamOperator(
+            task_id="load",
+            source=sources[table],
+            table=table,
+            snowflake_conn_id=conn_id,
+            spark_conn_id="server",
+            channel_prefix="test",
+            source_name=table,
+        )
+        assert operator.execute(context())["rows"] == expected
 
     assert_exact(job)
     assert ids_in(local_service, topic) == list(range(500))
 
 
-def test_jobs_share_one_python_on_the_server_until_it_closes_their_session(
-    job: SparkJob, server: ConnectServer, tmp_path: Path
-) -> None:
-    assert job.run().code == 0
-    before = server.python_daemons()
-
-    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**6, 10**6 + 10))
-    assert job.run().code == 0
-    assert server.python_daemons() == before
-
-    # stop() would only warn of a session that it could not release.
-    program = f"""
-from pyspark.sql import SparkSession
-from airflow_provider_snowpipe.spark.driver.session import _shared_session, _written_package
-with _written_package() as archive:
-    shared = _shared_session({server.url!r}, archive.read_bytes())
-SparkSession.builder.remote(shared).getOrCreate().client.release_session()
-"""
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, **job.env}, check=True, timeout=600)
-    write_rows(tmp_path / "source" / "b" / "more.ndjson", range(10**7, 10**7 + 10))
-    third = job.run()
-
-    assert third.code == 0, third.err[-3000:]
-    assert third.report.rows == 10
-    assert len(server.python_daemons()) == len(before) + 1
-
-
-@pytest.mark.parametrize("bytes_with_function", [1 << 20, 0])
+@pytest.mark.nightly  # the jobs above have a task for each of their few partitions
 def test_each_item_has_a_task_of_its_own_however_many_there_are(
-    server: ConnectServer, bytes_with_function: int, tmp_path: Path
+    server: ConnectServer, tmp_path: Path
 ) -> None:
     program = f"""
 from pyspark.sql import SparkSession
 from airflow_provider_snowpipe.spark.driver import session as connect
 from airflow_provider_snowpipe.spark.driver.session import add_package, one_connect_task_each
-connect._BYTES_WITH_FUNCTION = {bytes_with_function}
 
 def work(item):
     from pyspark import TaskContext
@@ -151,12 +141,14 @@ def work(item):
 
 session = SparkSession.builder.remote({server.url!r}).getOrCreate()
 add_package(session, {str(write_package_archive(tmp_path))!r})
-found = one_connect_task_each(session, work, list(range(40)))
-print([value for value, _ in found] == [2 * item for item in range(40)], len({{task for _, task in found}}))
+for connect._BYTES_WITH_FUNCTION in (1 << 20, 0):  # few items travel with the function, many apart from it
+    found = one_connect_task_each(session, work, list(range(40)))
+    values, tasks = zip(*found)
+    print(list(values) == [2 * item for item in range(40)], len(set(tasks)))
 session.stop()
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=600, check=False
     )
 
-    assert done.stdout.split() == ["True", "40"], done.stderr[-2000:]
+    assert done.stdout.split() == ["True", "40"] * 2, done.stderr[-2000:]

@@ -1,4 +1,7 @@
-"""The job on real Spark against a real local service: submitted where that matters, else in process."""
+"""The job on real Spark against a real local service, in the process's session.
+
+Others submit it: ``test_kubernetes`` and the system tests; ``test_bulk_load_submit`` the job of files.
+"""
 
 from pathlib import Path
 
@@ -51,12 +54,11 @@ def _refused(finished, kind):
     return line
 
 
-def test_submitted_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(job, source):
+def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(job, source):
     groups = _fill(source)
     secret = "".join(Path(job.service.key_file).read_text().split("\n")[1:3])[:80]
 
-    with job.start() as running:
-        first = running.wait()
+    first = job.run()
 
     assert first.code == 0, first.err[-3000:]
     assert ids_in(job.service, job.table) == list(range(900))

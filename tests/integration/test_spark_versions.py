@@ -26,13 +26,6 @@ runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """Reports that it is Python 3.9, which is all that PySpark checks."""
 
 
-@pytest.fixture
-def job(local_service, tmp_path):
-    write_rows(tmp_path / "source" / "a" / "1.ndjson", range(5))
-    table = new_table(local_service, numbered_name("VERSIONS"))
-    return SparkJob(local_service, tmp_path / "runs", table, FileSourceSpec(path=str(tmp_path / "source")))
-
-
 def _one_line(job, finished):
     assert finished.code == 1, finished.err[-3000:]
     (line,) = finished.error_lines
@@ -43,23 +36,28 @@ def _one_line(job, finished):
     return line
 
 
-def test_another_python_on_the_executors_is_refused(job, tmp_path):
+@pytest.fixture
+def job(local_service, tmp_path, shared_spark):
+    write_rows(tmp_path / "source" / "a" / "1.ndjson", range(5))
+    table, source = new_table(local_service, numbered_name("VERSIONS")), str(tmp_path / "source")
+    return SparkJob(local_service, tmp_path / "runs", table, FileSourceSpec(path=source), spark=shared_spark)
+
+
+def test_another_python_on_the_executors_is_refused(job, tmp_path, shared_spark, monkeypatch):
     other = tmp_path / "python-of-executors"
     other.write_text(OTHER_PYTHON.format(python=sys.executable))
     other.chmod(0o755)
-    job.env |= {"PYSPARK_DRIVER_PYTHON": sys.executable, "PYSPARK_PYTHON": str(other)}
+    monkeypatch.setattr(shared_spark.sparkContext, "pythonExec", str(other))  # as PYSPARK_PYTHON sets it
 
-    with job.start(master="local[1]") as running:
-        line = _one_line(job, running.wait())
+    line = _one_line(job, job.run())
 
     here = "{}.{}".format(*sys.version_info[:2])
     assert f"the executors run Python 3.9, the driver Python {here}" in line
     assert "PYSPARK_PYTHON" in line
 
 
-def test_another_version_of_the_package_on_the_executors_is_refused(job, shared_spark, monkeypatch):
+def test_another_version_of_the_package_on_the_executors_is_refused(job, monkeypatch):
     monkeypatch.setattr(work, "__version__", "0.0.1")
-    job.spark = shared_spark
 
     line = _one_line(job, job.run())
 

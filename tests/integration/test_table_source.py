@@ -99,7 +99,10 @@ def test_timestamp_key_resumes_within_a_microsecond(loads):
     assert loads.ids == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP", "TIMESTAMP_NTZ"])
+@pytest.mark.parametrize(
+    "kind",
+    ["DATE", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("TIMESTAMP", "TIMESTAMP_NTZ"))],
+)
 def test_times_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_not(loads, kind):
     """As a text, the year 10000 lies before all others: behind any of them it would never be loaded."""
     loads.write("a.parquet", range(4))

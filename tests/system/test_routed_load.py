@@ -11,7 +11,8 @@ from flights_run import RUN_SECONDS
 
 from airflow_provider_snowpipe.streaming.names import channel_name
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+# integration/test_load_operator proves each change of the path daily.
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
 
 ROUTED = "load_by_router"
 MADE = 100
@@ -94,7 +95,6 @@ def test_runs_of_one_load_may_take_different_paths(begun: RoutedLoad) -> None:
     assert outcome["actual"]["rows"] == 75
 
 
-@pytest.mark.nightly  # integration/test_load_operator proves each change of the path; two submissions
 def test_a_stream_goes_on_where_files_ended(stack: Stack) -> None:
     load = trickle(stack, "READINGS_AGAIN")
     load.wait("trickle")

@@ -2,12 +2,12 @@ import importlib.util
 import sys
 import tomllib
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
-SPEC = importlib.util.spec_from_file_location(
-    "scripts_mutants", Path(__file__).parents[2] / "scripts" / "mutants.py"
-)
+REPOSITORY = Path(__file__).parents[2]
+SPEC = importlib.util.spec_from_file_location("scripts_mutants", REPOSITORY / "scripts" / "mutants.py")
 mutants = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = mutants  # dataclasses read their module from there
 SPEC.loader.exec_module(mutants)
@@ -70,7 +70,7 @@ def test_run_passes_when_all_are_killed():
 def test_survivor_that_is_on_no_list_fails_the_run(outcome):
     report, passed = _judge(["killed"] * 99 + [outcome], {})
     assert not passed
-    assert report[0] == f"airflow_provider_snowpipe/streaming/progress.py:9: {outcome}: on no list"
+    assert report[0] == f"streaming/progress.py:9: {outcome}: on no list"
     assert "+    return a >= b" in report
     assert f'    "{NAME}",' in report
 
@@ -139,11 +139,67 @@ def test_list_without_kind_or_reason_is_refused(text):
         mutants.read_accepted(f"[[accepted]]\n{text}")
 
 
-def test_lists_of_the_project_name_modules_that_are_mutated():
-    settings = tomllib.loads((mutants.ROOT / "pyproject.toml").read_text())["tool"]["mutmut"]
+@pytest.mark.parametrize("distribution", [".", "snowpipe-local"])
+def test_lists_of_a_distribution_name_modules_that_are_mutated(distribution):
+    folder = REPOSITORY / distribution
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["mutmut"]
     modules = mutants.chosen([], settings["only_mutate"])
-    names = mutants.read_accepted(mutants.ACCEPTED.read_text())
+    names = mutants.read_accepted((folder / mutants.ACCEPTED).read_text())
+
     assert {name.split(" ")[0] for name in names} <= set(modules)
+    assert all((folder / file).is_file() for file in settings["only_mutate"])
+
+
+def test_survivors_of_a_sample_are_shown_and_on_no_list():
+    found = [_mutant("killed")] * 9 + [_mutant("survived")]
+    report, passed = mutants.judge(found, None, {"streaming/progress": SOURCE})
+
+    assert passed
+    assert report[0] == "streaming/progress.py:9: survived: on no list"
+
+
+def test_sample_comes_again_with_its_seed():
+    names = [f"mutant {number}" for number in range(100)]
+    sample = mutants.Sample(10, 7).of(names)
+
+    assert len(set(sample)) == 10
+    assert mutants.Sample(10, 7).of(names[::-1]) == sample
+    assert mutants.Sample(10, 8).of(names) != sample
+    assert sorted(mutants.Sample(1000, 7).of(names)) == sorted(names)
+
+
+def test_tests_of_the_folders_of_the_modules_are_chosen_with_all_options():
+    selection = ["tests/unit/bulk", "tests/unit/spark", "--ignore=tests/unit/spark/x.py", "-m", "not spark"]
+
+    assert mutants.tests_of(selection, ["spark"]) == selection[1:]
+    assert mutants.tests_of(["tests/unit/test_spool.py"], ["engine"]) == ["tests/unit/test_spool.py"]
+
+
+class TestOneCollection:
+    SECONDS: ClassVar = {"t/test_other.py::a": 0.1, "t/test_channel_x.py::b": 3.0, "t/test_other.py::c": 0.2}
+
+    @pytest.fixture
+    def one_collection(self, monkeypatch):
+        pytest.importorskip("mutmut", reason="mutmut is not installed")
+        monkeypatch.syspath_prepend(str(REPOSITORY / "scripts"))
+        return importlib.import_module("one_collection")
+
+    def test_likely_tests_come_first_and_the_quickest_of_them(self, one_collection):
+        ordered = one_collection.in_order(
+            self.SECONDS,
+            self.SECONDS,
+            {"t/test_other.py::c": 2},
+            "package.streaming.channel.x_open__mutmut_3",
+        )
+
+        assert ordered == ["t/test_other.py::c", "t/test_channel_x.py::b", "t/test_other.py::a"]
+
+    def test_first_tests_are_run_within_a_limit_and_one_at_least(self, one_collection):
+        names = list(self.SECONDS)
+
+        assert one_collection.within(3.2, names, self.SECONDS) == names[:2]
+        assert one_collection.within(0.01, names, self.SECONDS) == names[:1]
+        assert one_collection.within(None, names, self.SECONDS) == names
 
 
 def test_modules_are_chosen_from_those_of_pyproject():
