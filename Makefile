@@ -77,7 +77,7 @@ test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit
 .PHONY: test-account
 test-account: install ## What we take Snowflake to do, checked on the real account of CONNECTION=name in connections.toml
 	@test -n "$(CONNECTION)" || { echo "make test-account CONNECTION=name: which connection of Snowflake's connections.toml?"; exit 2; }
-	SNOWPIPE_CONTRACT_CONNECTION="$(CONNECTION)" $(BIN)/python -m pytest tests/contract
+	cd snowpipe-local && SNOWPIPE_CONTRACT_CONNECTION="$(CONNECTION)" python -m pytest tests/contract
 
 .PHONY: browser
 browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
@@ -93,7 +93,7 @@ bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/row_shapes.py
 	$(BIN)/python benchmarks/small_load.py
 	$(BIN)/python benchmarks/crossover.py
-	$(BIN)/python benchmarks/local_service.py
+	$(BIN)/python snowpipe-local/benchmarks/local_service.py
 	$(BIN)/python benchmarks/parse_time.py
 
 ##@ Change

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
 from airflow_provider_snowpipe.bulk.file_pipe_admin import ListedPipe, PipeTarget
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.local_catalog import local_catalog
+from tests.local_service import LocalService
 
 PIPE = PipeName("DB", "S", "P")
 
@@ -73,13 +72,14 @@ def test_a_location_that_the_pipe_does_not_load_from_is_refused(given: str) -> N
         target.below(StageReference.parse(given), PIPE)
 
 
-def test_the_pipes_that_show_pipes_lists_are_read(tmp_path: Path) -> None:
-    with local_catalog(tmp_path) as local:
-        local.sql("CREATE TABLE t (a VARCHAR)")
-        local.sql("CREATE SCHEMA other")
-        copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
-        local.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
-        found = [ListedPipe.read(row) for row in local.sql('SHOW PIPES IN DATABASE "LOCAL"')]
+def test_the_pipes_that_show_pipes_lists_are_read(local_service: LocalService, conn_id: str) -> None:
+    local_service.sql("CREATE TABLE t (a VARCHAR)")
+    local_service.sql("CREATE STAGE s")
+    local_service.sql("CREATE SCHEMA other")
+    copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
+    local_service.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
+    shown = SnowpipeBulkHook(conn_id, table="T").run_sql('SHOW PIPES IN DATABASE "LOCAL"')
+    found = [ListedPipe.read(row) for row in shown]
 
     (pipe,) = found
     assert pipe is not None

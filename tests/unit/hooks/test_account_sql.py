@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
 import threading
 import time
@@ -14,6 +15,7 @@ import certifi
 import pytest
 from snowflake.connector.errors import DatabaseError, OperationalError
 
+from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -63,6 +65,24 @@ def test_they_are_listed_on_an_event_loop(local_service: LocalService, conn_id: 
     found = asyncio.run(SnowpipeHook(conn_id, table=table).async_list_channels())
 
     assert [one.name for one in found] == ["a"]
+
+
+def test_the_account_knows_the_credits_and_the_warehouse_of_a_load(
+    local_service: LocalService, conn_id: str, table: str
+) -> None:
+    local_service.sql("CREATE WAREHOUSE IF NOT EXISTS W WAREHOUSE_SIZE = SMALL")
+    hook = SnowpipeBulkHook(conn_id, table=table)
+    tag = f"tag of {table}"
+    now = dt.datetime.now(dt.UTC)
+    with hook.sql_session("its statements") as run:
+        run("USE WAREHOUSE W")
+        run(f"ALTER SESSION SET QUERY_TAG = '{tag}'")
+        run("USE SCHEMA LOCAL.PUBLIC")
+        run(f"COPY INTO {table} FROM @%{table}")
+
+        later, since = now + dt.timedelta(minutes=5), now - dt.timedelta(hours=1)
+        assert list(warehouse_seconds(run, "LOCAL", tag, since, later) or ()) == ["SMALL"]
+        assert list(attributed_credits(run, [tag, "other"], since)) == [tag]
 
 
 @pytest.mark.parametrize(
