@@ -23,7 +23,7 @@ help: ## Show this help
 install: .venv/.installed ## Create .venv with all that the demo and the tests need (exact versions of requirements.lock)
 	@:
 
-.venv/.installed: requirements.lock constraints.txt pyproject.toml scripts/install.sh
+.venv/.installed: requirements.lock constraints.txt pyproject.toml snowpipe-local/pyproject.toml scripts/install.sh
 	@PYTHON="$(PYTHON)" scripts/install.sh
 
 .PHONY: demo
@@ -104,15 +104,15 @@ format: install ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: install ## Resolve pyproject.toml anew into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
+lock: install ## Resolve both pyproject.toml into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
 	scripts/lock.sh
 
 .PHONY: dist
-dist: install ## Build sdist and wheel into dist/, and check both as a package index does
+dist: install ## Build sdist and wheel of both distributions into dist/, and check them as a package index does
 	scripts/dist.sh
 
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo .stages dist docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .stages dist docs/_build snowpipe-local/docs/_build mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +
