@@ -65,6 +65,7 @@ docs: install ## Build the documentation into docs/_build; a warning is an error
 .PHONY: links
 links: install ## Ask every address that the documentation links to whether it answers; needs a network
 	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
+	$(BIN)/python -m sphinx -q -b linkcheck snowpipe-local/docs snowpipe-local/docs/_build/links
 
 .PHONY: flaky
 flaky: install ## ROUNDS=20 rounds of the unit tests that wait for something, beside two busy loops

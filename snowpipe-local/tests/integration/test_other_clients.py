@@ -27,7 +27,8 @@ _SQLALCHEMY = (
 )
 _CLI = "snowflake-cli==3.30.0"
 _SECONDS = 240
-_PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "point-clients.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "point-clients.md"
+_README = Path(__file__).parents[2] / "README.md"
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -95,17 +96,21 @@ def test_node_selects_inserts_and_moves_files(local_service: LocalService, tmp_p
     assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
 
 
-def _go_client() -> Path:
-    """Build the client of Go's driver once into the cache; skip the test where that cannot be done."""
+def _go_client(program: str) -> Path:
+    """Build a program with Go's driver once into the cache; skip the test where that cannot be done."""
     go = shutil.which("go")
     if go is None:
         pytest.skip("there is no Go to build a client of gosnowflake with")
-    sources = _CLIENTS / "go"
-    written = b"".join(file.read_bytes() for file in sorted(sources.iterdir()))
-    client = cache_folder() / f"go-client-{hashlib.sha256(written).hexdigest()[:16]}"
+    sources = {name: (_CLIENTS / "go" / name).read_text() for name in ("go.mod", "go.sum")}
+    sources["main.go"] = program
+    digest = hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:16]
+    folder = cache_folder() / f"go-client-{digest}"
+    client = folder / "client"
     if not client.exists():
-        client.parent.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"cwd": sources, "capture_output": True, "text": True}
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in sources.items():
+            (folder / name).write_text(text)
+        options: dict[str, Any] = {"cwd": folder, "capture_output": True, "text": True}
         try:
             done = subprocess.run([go, "mod", "download"], timeout=_SECONDS, check=False, **options)
         except subprocess.TimeoutExpired:
@@ -118,7 +123,7 @@ def _go_client() -> Path:
 
 
 def test_go_selects_inserts_and_moves_files(local_service: LocalService, tmp_path: Path) -> None:
-    client = _go_client()
+    client = _go_client((_CLIENTS / "go" / "main.go").read_text())
     (tmp_path / "got").mkdir()
     printed = _run([str(client), str(tmp_path)], local_service)
     assert json.loads(printed) == {
@@ -135,35 +140,28 @@ def test_go_selects_inserts_and_moves_files(local_service: LocalService, tmp_pat
     assert gzip.decompress((tmp_path / "got/more.csv.gz").read_bytes()) == b"4,four\n5,five\n"
 
 
-@pytest.mark.parametrize("version", _JDBC, ids=lambda name: name.rpartition(":")[2])
-def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
-    local_service: LocalService, tmp_path: Path, version: str
-) -> None:
+def _java(service: LocalService, folder: Path, version: str, program: Path, *arguments: str) -> str:
+    """Run a Java program with a version of the JDBC driver; skip the test where it cannot be fetched."""
     try:
         driver = maven_jar(version)
     except UnavailableError as error:
         pytest.skip(str(error))
-    store = tmp_path / "trust.p12"
+    store = folder / "trust.p12"
     trusted = ["-keystore", str(store), "-storetype", "PKCS12", "-storepass", "changeit"]
-    _run(
-        ["keytool", "-importcert", "-noprompt", "-file", str(local_service.ca_file), *trusted], local_service
-    )
-    printed = _run(
-        [
-            "java",
-            "-XX:TieredStopAtLevel=1",
-            "-XX:+UseSerialGC",
-            # The driver reads Arrow through it.
-            "--add-opens=java.base/java.nio=ALL-UNNAMED",
-            f"-Djavax.net.ssl.trustStore={store}",
-            "-Djavax.net.ssl.trustStorePassword=changeit",
-            "-cp",
-            str(driver),
-            str(_CLIENTS / "JdbcClient.java"),
-            str(tmp_path),
-        ],
-        local_service,
-    )
+    _run(["keytool", "-importcert", "-noprompt", "-file", str(service.ca_file), *trusted], service)
+    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    # The driver reads Arrow through it.
+    opened = "--add-opens=java.base/java.nio=ALL-UNNAMED"
+    trust = [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=changeit"]
+    command = ["java", *quick, opened, *trust, "-cp", str(driver), str(program), *arguments]
+    return _run(command, service)
+
+
+@pytest.mark.parametrize("version", _JDBC, ids=lambda name: name.rpartition(":")[2])
+def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
+    local_service: LocalService, tmp_path: Path, version: str
+) -> None:
+    printed = _java(local_service, tmp_path, version, _CLIENTS / "JdbcClient.java", str(tmp_path))
     at = "2026-01-02 03:04:05.678"
     columns = (
         "[ID, -5, NUMBER, 38] [NAME, 12, VARCHAR, 16777216] [AT, 93, TIMESTAMPNTZ, 0] [PRICE, 3, NUMBER, 9]"
@@ -247,3 +245,24 @@ def test_snowflake_cli_copies_files_to_stages_and_back(snow: Callable[..., Any],
     assert (tmp_path / "got/one.csv").read_text() == "1,one\n"
     assert "CLI_FILES" in [row["name"] for row in snow("object", "list", "stage")]
     assert snow("stage", "remove", "@cli_files", "/in/one.csv")["result"] == "removed"
+
+
+@pytest.mark.parametrize("language", ["javascript", "java", "go"])
+def test_a_program_of_the_readme_reads_a_row(
+    local_service: LocalService, tmp_path: Path, language: str
+) -> None:
+    (program,) = re.findall(rf"^```{language}\n(.*?)^```$", _README.read_text(), re.MULTILINE | re.DOTALL)
+    local_service.sql("CREATE OR REPLACE TABLE orders AS SELECT 1 AS id, 'pen' AS item")
+    file = tmp_path / {"javascript": "orders.js", "java": "Orders.java", "go": "main.go"}[language]
+    file.write_text(program)
+    if language == "javascript":
+        authority = str(local_service.ca_file)
+        modules = str(_node_modules())
+        printed = _run(
+            ["node", str(file)], local_service, tmp_path, NODE_PATH=modules, NODE_EXTRA_CA_CERTS=authority
+        )
+    elif language == "java":
+        printed = _java(local_service, tmp_path, _JDBC[-1], file)
+    else:
+        printed = _run([str(_go_client(program))], local_service)
+    assert printed.splitlines()[-1].endswith(": pen")
