@@ -23,7 +23,7 @@ help: ## Show this help
 install: .venv/.installed ## Create .venv with all that the demo and the tests need (exact versions of requirements.lock)
 	@:
 
-.venv/.installed: requirements.lock constraints.txt pyproject.toml scripts/install.sh
+.venv/.installed: requirements.lock constraints.txt pyproject.toml snowpipe-local/pyproject.toml scripts/install.sh
 	@PYTHON="$(PYTHON)" scripts/install.sh
 
 .PHONY: demo
@@ -65,6 +65,7 @@ docs: install ## Build the documentation into docs/_build; a warning is an error
 .PHONY: links
 links: install ## Ask every address that the documentation links to whether it answers; needs a network
 	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
+	$(BIN)/python -m sphinx -q -b linkcheck snowpipe-local/docs snowpipe-local/docs/_build/links
 
 .PHONY: flaky
 flaky: install ## ROUNDS=20 rounds of the unit tests that wait for something, beside two busy loops
@@ -77,7 +78,7 @@ test-airflow: install ## The Airflow skin on VERSION=2.11, 3.1, 3.2 or 3.3: unit
 .PHONY: test-account
 test-account: install ## What we take Snowflake to do, checked on the real account of CONNECTION=name in connections.toml
 	@test -n "$(CONNECTION)" || { echo "make test-account CONNECTION=name: which connection of Snowflake's connections.toml?"; exit 2; }
-	SNOWPIPE_CONTRACT_CONNECTION="$(CONNECTION)" $(BIN)/python -m pytest tests/contract
+	cd snowpipe-local && SNOWPIPE_CONTRACT_CONNECTION="$(CONNECTION)" python -m pytest tests/contract
 
 .PHONY: browser
 browser: ## Install Chromium with apt-get, where that is possible: the tests of Airflow's pages skip without it
@@ -101,7 +102,7 @@ bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/row_shapes.py
 	$(BIN)/python benchmarks/small_load.py
 	$(BIN)/python benchmarks/crossover.py
-	$(BIN)/python benchmarks/local_service.py
+	$(BIN)/python snowpipe-local/benchmarks/local_service.py
 	$(BIN)/python benchmarks/parse_time.py
 
 ##@ Change
@@ -112,15 +113,16 @@ format: install ## Format the code and apply the safe fixes
 	$(BIN)/ruff format .
 
 .PHONY: lock
-lock: install ## Resolve pyproject.toml anew into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
+lock: install ## Resolve both pyproject.toml into requirements.lock and the versions of Airflow (pins of constraints.txt hold)
 	scripts/lock.sh
 
 .PHONY: dist
-dist: install ## Build sdist and wheel into dist/, and check both as a package index does
+dist: install ## Build sdist and wheel of both distributions into dist/, and check them as a package index does
 	scripts/dist.sh
 
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi
-	rm -rf .demo .stages dist docs/_build mutants snowpipe-local/mutants spark-warehouse .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .demo .stages dist docs/_build snowpipe-local/docs/_build mutants snowpipe-local/mutants spark-warehouse
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -not -path './.venv*/*' -prune -exec rm -rf {} +

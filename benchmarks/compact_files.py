@@ -98,7 +98,7 @@ def measure(files: int, folder: Path) -> dict[str, Any]:
     """Write, combine, find again and copy."""
     rows, size = write(folder / "in", files)
     service = LocalService(folder / "service", limits="off")
-    service.launch()
+    service.start()
     os.environ["REQUESTS_CA_BUNDLE"] = str(service.ca_file)
     _define("spark_default", conn_type="spark", host="local[2]")
     conn_id = connect(service, _define)

@@ -186,7 +186,7 @@ def choice(one: Measured, policy: LoadPolicy) -> LoadPath:
 def measure(sizes: list[int], rounds: int, folder: Path) -> list[Measured]:
     """Load every size by both paths in turns, after a round that warms up."""
     service = LocalService(folder / "service", limits="off")
-    service.launch()
+    service.start()
     os.environ["REQUESTS_CA_BUNDLE"] = os.environ["SSL_CERT_FILE"] = str(service.ca_file)
     found = []
     try:

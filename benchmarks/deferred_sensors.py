@@ -51,7 +51,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="snowpipe-sensors-") as name:
         folder = Path(name)
-        service = LocalService.start(folder / "service")
+        service = LocalService(folder / "service").start()
         dags = folder / "dags"
         dags.mkdir()
         (dags / "waiting_sensors.py").symlink_to(REPOSITORY / "tests/system/dags/waiting_sensors.py")

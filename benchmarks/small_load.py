@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def _costs(folder: Path, rows: int, rounds: int, kinds: Sequence[str]) -> dict[str, list[Cost]]:
-    service = LocalService.start(folder / "service")
+    service = LocalService(folder / "service").start()
     try:
         with ExitStack() as stack:
             works = _works(folder, service, rows, kinds, stack)

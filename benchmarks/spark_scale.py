@@ -253,7 +253,7 @@ def exponents(runs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 def measure_loads(chosen: argparse.Namespace, folder: Path) -> None:
     """Load each size through each number of channels, one JSON object a line."""
     service = LocalService(folder / "service")
-    service.launch()
+    service.start()
     runs = []
     try:
         with machines(chosen.on, folder) as where:
@@ -281,7 +281,7 @@ def _write_source(folder: Path, partitions: int, rows: int) -> FileSourceSpec:
 def measure_planning(partitions: int, folder: Path) -> dict[str, Any]:
     """Prepare a load of new channels as far as the first task."""
     service = LocalService(folder / "service", limits="off")
-    service.launch()
+    service.start()
     try:
         source = _write_source(folder / "source", partitions, 1)
         job = SparkJob(service, folder / "runs", new_table(service, "PLANNED"), source)

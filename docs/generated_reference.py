@@ -427,13 +427,6 @@ def airflow_commands() -> str:
     return "\n".join(_commands(parser(), "airflow snowpipe"))
 
 
-def local_commands() -> str:
-    """The commands of ``snowpipe-local``, from their parser."""
-    from snowpipe_local.cli import parser
-
-    return "\n".join(_commands(parser(), "snowpipe-local"))
-
-
 def _commands(parser: argparse.ArgumentParser, name: str, about: str = "") -> Iterator[str]:
     inner = [one for one in parser._actions if isinstance(one, argparse._SubParsersAction)]
     for action in inner:
@@ -607,7 +600,6 @@ GENERATED: dict[str, Callable[..., str]] = {
     "connection-fields": connection_fields,
     "errors": errors,
     "fields": fields,
-    "local-commands": local_commands,
     "metrics": metrics,
 }
 

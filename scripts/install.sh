@@ -55,11 +55,11 @@ fi
 source scripts/package-index.sh
 export VIRTUAL_ENV="$PWD/$VENV"
 
-log "Installing the versions of requirements.lock, and the project itself (editable)"
-# One transaction: syncing the lock alone would take the project away from whatever is running, until it is back.
-printf -- '--editable .\n' |
+log "Installing the versions of requirements.lock, and both distributions of this folder (editable)"
+# One transaction: syncing the lock alone would take both away from whatever is running, until they are back.
+printf -- '--editable .\n--editable ./snowpipe-local\n' |
     "$VENV/bin/uv" pip sync --quiet --compile-bytecode --build-constraints constraints.txt requirements.lock -
 # uv leaves out what is editable.
-"$VENV/bin/python" -m compileall -q airflow_provider_snowpipe demo
+"$VENV/bin/python" -m compileall -q airflow_provider_snowpipe snowpipe-local/snowpipe_local demo
 touch "$VENV/.installed"
 log "Ready: $VENV"

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Resolve pyproject.toml anew: requirements.lock for .venv, and scripts/airflow-versions/*.txt for `make test-airflow`.
+# Resolve both pyproject.toml together: requirements.lock for .venv, scripts/airflow-versions/*.txt for `make test-airflow`.
+# [tool.uv.sources] of pyproject.toml leads to snowpipe-local in this folder; its requirements are locked, it is not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/package-index.sh
 
 resolve() {
     .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
-        --no-emit-index-url --no-emit-find-links --constraints constraints.txt "$@"
+        --no-emit-index-url --no-emit-find-links --no-emit-package snowpipe-local --constraints constraints.txt "$@"
 }
 
 resolve --extra dev --generate-hashes --output-file requirements.lock pyproject.toml

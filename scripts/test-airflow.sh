@@ -22,11 +22,12 @@ if [ "$VERSION" = 2.11 ] && .venv/bin/python -c 'import sys; sys.exit(sys.versio
     exit 0
 fi
 
-if [ ! "$VENV/.installed" -nt "$LOCK" ] || [ ! "$VENV/.installed" -nt pyproject.toml ]; then
+if [ ! "$VENV/.installed" -nt "$LOCK" ] || [ ! "$VENV/.installed" -nt pyproject.toml ] ||
+    [ ! "$VENV/.installed" -nt snowpipe-local/pyproject.toml ]; then
     printf '\033[1m==>\033[0m Installing the versions of %s into %s\n' "$LOCK" "$VENV"
     source scripts/package-index.sh
     .venv/bin/uv venv --quiet --clear --python .venv/bin/python "$VENV"
-    printf -- '--editable .\n' | VIRTUAL_ENV="$PWD/$VENV" \
+    printf -- '--editable .\n--editable ./snowpipe-local\n' | VIRTUAL_ENV="$PWD/$VENV" \
         .venv/bin/uv pip sync --quiet --compile-bytecode --build-constraints constraints.txt "$LOCK" -
     touch "$VENV/.installed"
 fi
@@ -36,8 +37,8 @@ IN_PARALLEL=${IN_PARALLEL:--n 2 --dist loadfile --max-worker-restart 0}
 if [ $# -gt 0 ]; then
     exec "$VENV/bin/python" -m pytest "$@"
 fi
-# Protocol, Spark job and local service know nothing of Airflow.
+# Protocol and Spark job know nothing of Airflow.
 "$VENV/bin/python" -m pytest tests/unit $IN_PARALLEL \
-    --ignore tests/unit/streaming --ignore tests/unit/spark --ignore tests/unit/local --ignore tests/unit/bulk \
-    --ignore tests/unit/routing --ignore tests/unit/test_architecture.py --ignore tests/unit/test_run_stages.py
+    --ignore tests/unit/streaming --ignore tests/unit/spark --ignore tests/unit/bulk --ignore tests/unit/routing \
+    --ignore tests/unit/test_architecture.py --ignore tests/unit/test_run_stages.py
 "$VENV/bin/python" -m pytest tests/system/test_commit_sensor.py

@@ -36,7 +36,6 @@ logging.getLogger("py4j").setLevel(logging.WARNING)
 pytest_plugins = ["tests.report_plugin"]
 
 ServiceFactory = Callable[..., LocalService]
-SetFaults = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +43,7 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
     """The local service of this process of tests, with the admin socket and a folder for external stages."""
     folder = tmp_path_factory.mktemp("lake")
     service = LocalService(tmp_path_factory.mktemp("service"), admin=True, allowed_folder=folder)
-    service.launch()
+    service.start()
     yield service
     service.stop()
 
@@ -53,8 +52,8 @@ def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
 def local_service(shared_service: LocalService) -> LocalService:
     """The shared service, empty at the start of each module.
 
-    A test that stops or kills a service takes ``crash_service``; one that moves the clock, which never goes
-    back, ``admin_service``; one that needs other options, ``service_factory``.
+    A test that kills a service or moves its clock, which never goes back, takes ``admin_service``; one that
+    needs other options takes ``service_factory``.
     """
     shared_service.drop_everything()
     return shared_service
@@ -64,34 +63,9 @@ def local_service(shared_service: LocalService) -> LocalService:
 def admin_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     """A service of the module's own, whose clock its tests may move."""
     service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
+    service.start()
     yield service
     service.stop()
-
-
-@pytest.fixture
-def faults(local_service: LocalService) -> Iterator[SetFaults]:
-    """Add faults to the shared service, as for ``serve --faults``; they are cleared after the test."""
-    yield local_service.set_faults
-    local_service.admin("faults", clear=True)
-
-
-@pytest.fixture(scope="session")
-def _crash_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    folder = tmp_path_factory.mktemp("lake")
-    service = LocalService(tmp_path_factory.mktemp("crash"), limits="off", admin=True, allowed_folder=folder)
-    yield service
-    service.kill()
-
-
-@pytest.fixture
-def crash_service(_crash_process: LocalService) -> LocalService:
-    """A running, empty service that a test may kill and start again; the next test gets the same one."""
-    if not _crash_process.is_running:
-        _crash_process.kill()
-        _crash_process.launch()
-    _crash_process.drop_everything()
-    return _crash_process
 
 
 @pytest.fixture
@@ -110,7 +84,7 @@ def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
         folder = data_dir or tmp_path / f"service{len(started)}"
         service = LocalService(folder, faults, limits, admin=admin, options=options)
         started.append(service)
-        service.launch()
+        service.start()
         return service
 
     yield start

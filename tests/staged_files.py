@@ -8,8 +8,6 @@ from pathlib import Path
 
 import requests
 import snowflake.connector
-from snowpipe_local.accounts import sign_key_pair_jwt
-from snowpipe_local.datadir import DataDirectory
 
 from tests.local_service import LocalService
 
@@ -40,7 +38,7 @@ def submit(service: LocalService, pipe: str, *paths: str) -> None:
     answer = requests.post(
         f"{service.url}/v1/data/pipes/{pipe}/insertFiles",
         params={"requestId": str(uuid.uuid4())},
-        headers={"Authorization": f"Bearer {sign_key_pair_jwt(DataDirectory(service.data_dir))}"},
+        headers={"Authorization": f"Bearer {service.key_pair_jwt()}"},
         json={"files": [{"path": path} for path in paths]},
         verify=str(service.ca_file),
         timeout=30,

@@ -8,10 +8,10 @@ import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -297,14 +297,17 @@ def _agrees() -> bool:
 
 
 def local(args: argparse.Namespace) -> None:
-    """Hand over to the local service's command line."""
-    if find_spec("duckdb") is None:
+    """Run ``snowpipe-local``, another distribution's command: the one beside this Python, or on the path."""
+    folders = (os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath))
+    command = shutil.which("snowpipe-local", path=os.pathsep.join(folders))
+    if command is None:
         raise SystemExit(
-            "snowpipe: the local service is not installed: pip install 'airflow-provider-snowpipe[local]'"
+            "snowpipe: the command snowpipe-local is not installed. Run: "
+            'pip install "airflow-provider-snowpipe[local]"'
         )
     given = args.arguments[1:] if args.arguments[:1] == ["--"] else args.arguments
-    command = [sys.executable, "-m", "snowpipe_local.cli", *(given or ["--help"])]
-    raise SystemExit(subprocess.run(command, check=False).returncode)  # noqa: S603  the user's own words
+    done = subprocess.run([command, *(given or ["--help"])], check=False)  # noqa: S603  the user's own words
+    raise SystemExit(done.returncode)
 
 
 def _hook(args: argparse.Namespace) -> SnowpipeHook:

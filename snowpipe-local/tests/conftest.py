@@ -1,13 +1,17 @@
-"""Settings that all tests of the service share."""
+"""Settings and service processes that all tests of the service share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
+from snowpipe_local.testing import LocalService
 
-# A busy machine takes its time for an example. A run that decides tries the same examples every time; a number
-# of cases that is asked for (tests/fuzz/budget.py) means new ones.
+# A busy machine takes its time for an example. A run that decides tries the same examples every time; a
+# number of cases that is asked for (tests/fuzz/budget.py) means new ones.
 settings.register_profile(
     "tests",
     deadline=None,
@@ -19,3 +23,73 @@ settings.register_profile(
     "mutants", settings.get_profile("tests"), phases=(Phase.explicit, Phase.generate), max_examples=50
 )
 settings.load_profile("tests")
+
+ServiceFactory = Callable[..., LocalService]
+SetFaults = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """The service of this process of tests, with the admin socket and a folder for external stages."""
+    folder = tmp_path_factory.mktemp("lake")
+    with LocalService(tmp_path_factory.mktemp("service"), admin=True, allowed_folder=folder) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def local_service(shared_service: LocalService) -> LocalService:
+    """The shared service, empty at the start of each module.
+
+    A test that stops or kills a service takes ``crash_service``; one that needs other options takes
+    ``service_factory``.
+    """
+    shared_service.drop_everything()
+    return shared_service
+
+
+@pytest.fixture
+def faults(local_service: LocalService) -> Iterator[SetFaults]:
+    """Add faults to the shared service, as for ``serve --faults``; they are cleared after the test."""
+    yield local_service.set_faults
+    local_service.admin("faults", clear=True)
+
+
+@pytest.fixture(scope="session")
+def _crash_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    folder = tmp_path_factory.mktemp("lake")
+    service = LocalService(tmp_path_factory.mktemp("crash"), limits="off", admin=True, allowed_folder=folder)
+    yield service
+    service.kill()
+
+
+@pytest.fixture
+def crash_service(_crash_process: LocalService) -> LocalService:
+    """A running, empty service that a test may kill and start again; the next test gets the same one."""
+    if not _crash_process.is_running:
+        _crash_process.kill()
+        _crash_process.start()
+    _crash_process.drop_everything()
+    return _crash_process
+
+
+@pytest.fixture
+def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
+    """``(faults, data_dir, limits, *, admin, options) -> LocalService``; they end with the test."""
+    started: list[LocalService] = []
+
+    def start(
+        faults: str | None = None,
+        data_dir: Path | None = None,
+        limits: str | None = None,
+        *,
+        admin: bool = False,
+        options: Sequence[str] = (),
+    ) -> LocalService:
+        folder = data_dir or tmp_path / f"service{len(started)}"
+        service = LocalService(folder, faults, limits, admin=admin, options=options)
+        started.append(service)
+        return service.start()
+
+    yield start
+    for service in started:
+        service.kill()

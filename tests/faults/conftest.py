@@ -16,7 +16,7 @@ from tests.spark_job import SparkJob
 def running_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     """A service with the admin socket, which a test may kill if it starts it again."""
     service = LocalService(tmp_path_factory.mktemp("service"), admin=True)
-    service.launch()
+    service.start()
     yield service
     service.kill()
 

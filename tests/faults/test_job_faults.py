@@ -256,7 +256,7 @@ class TestService:
             wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stand still")
             job.service.kill()
             deeds.release()
-            job.service.launch()
+            job.service.start()
             finished = running.wait()
         if finished.code != 0:
             finished = job.run()
@@ -281,7 +281,7 @@ class TestService:
             writer.close(flush=False)
         assert job.committed("a") == {"a": None}
         job.service.kill()
-        job.service.launch()
+        job.service.start()
 
         finished = job.run()
 

@@ -70,7 +70,7 @@ def test_every_acknowledged_file_survives_whole(
                 target = len(stored) + _FILES_BETWEEN_KILLS
                 assert enough.wait_for(lambda target=target: len(stored) >= target, 300)
             service.kill()
-            service.launch()
+            service.start()
     finally:
         done.set()
         for writer in writers:

@@ -1,4 +1,4 @@
-"""The wheel and the sdist as ``make dist`` builds them: what is in them, and what a package index shows."""
+"""Wheels and sdists as ``make dist`` builds them: what is in them, and what a package index shows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 NAME = "airflow_provider_snowpipe"
+SERVICE = "snowpipe_local"
 
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Both, built and checked by twine; skips where no index answers."""
+    """Wheels and sdists of both distributions, built and checked by twine; skips where no index answers."""
     folder = tmp_path_factory.mktemp("dist")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download", "--no-deps"]
     if subprocess.run([*pip, "--dest", str(folder), "hatchling"], capture_output=True).returncode:
@@ -28,18 +29,33 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [ROOT / "scripts" / "dist.sh", str(folder / "dist")], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("PASSED") == 2
+    assert done.stdout.count("PASSED") == 4
     return folder / "dist"
 
 
-@pytest.fixture(scope="module")
-def wheel(dist: Path) -> zipfile.ZipFile:
-    (found,) = dist.glob("*.whl")
+def _wheel(dist: Path, name: str) -> zipfile.ZipFile:
+    (found,) = dist.glob(f"{name}-*.whl")
     return zipfile.ZipFile(found)
 
 
 @pytest.fixture(scope="module")
-def metadata(wheel: zipfile.ZipFile) -> Message:
+def wheel(dist: Path) -> zipfile.ZipFile:
+    """The wheel of the provider."""
+    return _wheel(dist, NAME)
+
+
+@pytest.fixture(scope="module", params=[NAME, SERVICE])
+def any_wheel(dist: Path, request: pytest.FixtureRequest) -> zipfile.ZipFile:
+    """The wheel of each distribution."""
+    return _wheel(dist, request.param)
+
+
+@pytest.fixture(scope="module")
+def metadata(any_wheel: zipfile.ZipFile) -> Message:
+    return _metadata(any_wheel)
+
+
+def _metadata(wheel: zipfile.ZipFile) -> Message:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     return email.message_from_bytes(wheel.read(name))
 
@@ -52,17 +68,37 @@ def test_each_example_dag_is_a_module_of_the_wheel(wheel: zipfile.ZipFile) -> No
     assert len(shipped) > 10
 
 
-def test_the_wheel_is_typed_and_names_its_licences(wheel: zipfile.ZipFile) -> None:
-    names = {name.rpartition("/")[2] for name in wheel.namelist()}
+def test_each_wheel_is_typed_and_names_its_licences(any_wheel: zipfile.ZipFile) -> None:
+    names = {name.rpartition("/")[2] for name in any_wheel.namelist()}
 
     assert {"py.typed", "LICENSE", "NOTICE"} <= names
 
 
-def test_the_wheel_has_the_data_of_the_local_service(wheel: zipfile.ZipFile) -> None:
-    room = "snowpipe-local/snowpipe_local"
+def test_the_wheel_of_the_service_has_its_data_and_its_command(dist: Path) -> None:
+    service = _wheel(dist, SERVICE)
     names = ("functions.txt", "parameters.csv", "engine_errors.tsv", "history.sql")
-    tables = {f"{room}/sql/{name}" for name in names}
-    assert {f"{room}/openapi.json", f"{room}/engine/macros.sql", *tables} <= set(wheel.namelist())
+    tables = {f"{SERVICE}/sql/{name}" for name in names}
+
+    assert {f"{SERVICE}/openapi.json", f"{SERVICE}/engine/macros.sql", *tables} <= set(service.namelist())
+    folders = {name.partition("/")[0] for name in service.namelist()}
+    assert folders == {SERVICE, f"{_release(service)}.dist-info"}
+    entry_points = service.read(f"{_release(service)}.dist-info/entry_points.txt").decode()
+    assert "snowpipe-local = snowpipe_local.cli:main" in entry_points
+
+
+def test_the_wheel_of_the_provider_has_nothing_of_the_service(wheel: zipfile.ZipFile) -> None:
+    folders = {name.partition("/")[0] for name in wheel.namelist()}
+    assert folders == {NAME, "pyspark_snowpipe", f"{_release(wheel)}.dist-info"}
+    assert "console_scripts" not in wheel.read(f"{_release(wheel)}.dist-info/entry_points.txt").decode()
+    needed = _metadata(wheel).get_all("Requires-Dist", [])
+    assert [one for one in needed if re.match("duckdb|sqlglot|uvicorn|httptools|boto3|zstandard", one)] == []
+    (of_extra,) = [one for one in needed if one.endswith("extra == 'local'")]
+    assert of_extra.startswith("snowpipe-local<")
+
+
+def _release(wheel: zipfile.ZipFile) -> str:
+    assert wheel.filename is not None
+    return "-".join(Path(wheel.filename).name.split("-")[:2])
 
 
 def test_the_page_of_an_index_has_no_relative_link(metadata: Message) -> None:
@@ -75,10 +111,17 @@ def test_the_page_of_an_index_has_no_relative_link(metadata: Message) -> None:
     }
 
 
-def test_the_sdist_has_what_builds_the_wheel_and_no_build(dist: Path) -> None:
-    (found,) = dist.glob("*.tar.gz")
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (NAME, {"SECURITY.md", "dags/many_channels.py", "tests/local_service.py"}),
+        (SERVICE, {"docs/conformance.md", "tests/streaming_rest.py"}),
+    ],
+)
+def test_the_sdist_has_what_builds_the_wheel_and_no_build(dist: Path, name: str, expected: set[str]) -> None:
+    (found,) = dist.glob(f"{name}-*.tar.gz")
     with tarfile.open(found) as sdist:
-        names = {name.partition("/")[2] for name in sdist.getnames()}
+        names = {member.partition("/")[2] for member in sdist.getnames()}
 
-    assert {"pyproject.toml", "README.md", "SECURITY.md", "NOTICE", "dags/many_channels.py"} <= names
-    assert [name for name in names if name.startswith(("docs/_build", ".venv"))] == []
+    assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "NOTICE", *expected} <= names
+    assert [one for one in names if one.startswith(("docs/_build", ".venv", "snowpipe-local"))] == []

@@ -1,7 +1,7 @@
-"""The wheel in a new virtual environment, with whatever versions the index has today: rows reach a table.
+"""The wheels in a new virtual environment, with whatever versions the index has today: rows reach a table.
 
 It takes minutes, and fails when somebody else has released something. So it is for every night, and for the
-commit that changes ``pyproject.toml``, the only one that changes what is resolved.
+commit that changes a ``pyproject.toml``, the only one that changes what is resolved.
 """
 
 from __future__ import annotations
@@ -53,37 +53,40 @@ readlink nice nohup hostname id git"""
 def _reason_to_skip() -> str | None:
     if os.environ.get(_FORCED):
         return None
-    asked = ["git", "diff", "--quiet", "HEAD~1", "--", "pyproject.toml"]
+    asked = ["git", "diff", "--quiet", "HEAD~1", "--", "pyproject.toml", "snowpipe-local/pyproject.toml"]
     if subprocess.run(asked, cwd=_ROOT, capture_output=True, check=False).returncode == 1:
         return None
-    return f"pyproject.toml is that of the commit before; make nightly runs it, {_FORCED}=1 forces it"
+    return f"both pyproject.toml are those of the commit before; make nightly runs it, {_FORCED}=1 forces it"
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this folder; skips where no index answers."""
-    folder = tmp_path_factory.mktemp("wheel")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheels of both distributions; skips where no index answers."""
+    folder = tmp_path_factory.mktemp("wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     reached = _ran([*pip, "download", "--no-deps", "--dest", str(folder / "index"), "hatchling"])
     if reached.returncode:
         pytest.skip(f"no package index answers: {reached.stderr.strip()[-300:]}")
-    built = _ran([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(_ROOT)])
+    sources = (str(_ROOT), str(_ROOT / "snowpipe-local"))
+    built = _ran([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), *sources])
     assert built.returncode == 0, built.stderr
-    (found,) = folder.glob("*.whl")
-    return found
+    assert len(list(folder.glob("*.whl"))) == 2
+    return folder
 
 
 @pytest.mark.skipif(_reason_to_skip() is not None, reason=str(_reason_to_skip()))
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["3.12", "3.13"])  # the quickstart takes 3.11, and pip
-def test_fresh_install_without_a_lock_streams_rows(wheel: Path, tmp_path: Path, version: str) -> None:
+def test_fresh_install_without_a_lock_streams_rows(wheels: Path, tmp_path: Path, version: str) -> None:
     environment = tmp_path / "venv"
     if not any(
         _ran([one, "-m", "venv", "--clear", str(environment)]).returncode == 0 for one in _pythons(version)
     ):
         pytest.skip(f"no Python {version} on this machine makes a virtual environment")
     uv = [str(Path(sys.executable).parent / "uv"), "pip", "install", "--quiet", "--python"]
-    installed = _ran([*uv, str(environment / "bin" / "python"), "apache-airflow", f"{wheel}[spark,local]"])
+    (provider,) = wheels.glob("airflow_provider_snowpipe-*.whl")
+    packages = ["--find-links", str(wheels), "apache-airflow", f"{provider}[spark,local]"]
+    installed = _ran([*uv, str(environment / "bin" / "python"), *packages])
     assert installed.returncode == 0, installed.stderr[-3000:]
 
     _write_source(tmp_path / "source", tmp_path / "dags")
@@ -102,9 +105,9 @@ def test_fresh_install_without_a_lock_streams_rows(wheel: Path, tmp_path: Path, 
 @pytest.mark.skipif(not os.environ.get(_FORCED), reason=f"a stage of its own runs it, {_FORCED}=1 forces it")
 @pytest.mark.timeout(1800)
 def test_quickstart_leads_to_committed_rows_as_it_is_printed(
-    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    wheels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shell = _without_java(tmp_path) | _index_with(wheel) | _busy_machine(tmp_path)
+    shell = _without_java(tmp_path) | _index_with(wheels) | _busy_machine(tmp_path)
     (tmp_path / "tools" / "python3").symlink_to(_pythons("3.11")[0])
     (saved_as,) = re.findall(r"Save it as `(\S+\.py)`", _QUICKSTART)
     script, expected = "", ""
@@ -128,14 +131,14 @@ def test_quickstart_leads_to_committed_rows_as_it_is_printed(
     assert lines == expected.splitlines()
 
 
-def _index_with(wheel: Path) -> dict[str, str]:
-    """Pip's own settings and proxies of this machine, and a folder where it finds the wheel by its name."""
+def _index_with(wheels: Path) -> dict[str, str]:
+    """Pip's own settings and proxies of this machine, and the folder where it finds both wheels."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if name.startswith("PIP_") or name.lower().endswith("_proxy")
     }
-    return kept | {"PIP_FIND_LINKS": f"{wheel.parent} {kept.get('PIP_FIND_LINKS', '')}".strip()}
+    return kept | {"PIP_FIND_LINKS": f"{wheels} {kept.get('PIP_FIND_LINKS', '')}".strip()}
 
 
 def _busy_machine(folder: Path) -> dict[str, str]:

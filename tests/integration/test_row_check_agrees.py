@@ -6,12 +6,11 @@ import json
 import random
 from collections.abc import Iterator
 from itertools import count
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from snowpipe_local.engine.append import MOST_LEVELS
-from tests.fuzz.rows import LINES, TABLE
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -21,6 +20,12 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn, column
 from tests.local_service import LocalService
 
 BLOCKS, ROWS = 12, 500
+MOST_LEVELS = 10_000
+"""The service does not read what is nested deeper."""
+TABLE = (
+    "id INT, name VARCHAR(10), at TIMESTAMP_NTZ, v VARIANT, b BINARY, f FLOAT, d DATE, t TIME, "
+    "x NUMBER(10,2), ok BOOLEAN, need INT NOT NULL, z TIMESTAMP_TZ, a ARRAY, o OBJECT"
+)
 _KEYS = [part.split()[0].upper() for part in TABLE.replace("(10,2)", "").split(", ")]
 _TEXTS = [
     "", "1", " 1 ", "+1", "1.", ".5", "5.e1", "1E+3", "0x10", "NaN", "-Infinity", "1e999", "99999999.994",
@@ -35,6 +40,59 @@ _OTHERS = [
     None, True, False, 0, -1, 1.6, 99999999.994, 99999999.995, 10**38 - 1, 10**38, 1e22, 1767312000, [], {},
     [1, "x"], {"id": "x", "Need": None}, [[{}]], 123456789012, 12345678901,
 ]  # fmt: skip
+
+_NAMES = ["id", "ID", "name", "at", "v", "b", "f", "d", "t", "x", "ok", "need", "z", "a", "o", "unknown", ""]
+_SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(10**45), 10**45),
+    st.floats(),
+    st.text(max_size=20),
+    st.sampled_from(
+        ["2026-01-01", "2026-13-41", "2026-01-01T00:00:00Z", "23:59:60", "1e999", "-0", "NaN", "aGk=", "\x00",
+         "\ud800", "9" * 60, "1.5", "TRUE", "0x10", " 1 ", "1_000", "262143-12-31", "-290308-12-31"]
+    ),
+)  # fmt: skip
+VALUES = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=8,
+)
+
+
+def _line(value: Any) -> bytes:
+    return json.dumps(value).encode()
+
+
+_RIGHT = st.builds(
+    lambda number, name: _line({"id": number, "name": name, "need": 1}),
+    st.integers(0, 10**9),
+    st.text(max_size=10),
+)
+_WRONG = st.dictionaries(st.sampled_from(_NAMES), VALUES, max_size=6).map(_line)
+_TWICE = st.builds(
+    lambda name, one, two: (
+        b"{" + _line(name) + b":" + _line(one) + b"," + _line(name) + b":" + _line(two) + b"}"
+    ),
+    st.sampled_from(_NAMES),
+    _SCALARS,
+    _SCALARS,
+)
+_CUT = st.builds(
+    lambda line, cut: line[: cut % (len(line) + 1)], st.one_of(_RIGHT, _WRONG), st.integers(0, 400)
+)
+_DEEP = st.builds(
+    lambda depth, kind: b'{"need":1,"v":' + kind[0] * depth + b"1" + kind[1] * depth + b"}",
+    st.sampled_from([10, 500, 1000, 5000, 100_000]),
+    st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b"[", b"")]),
+)
+LINES = st.one_of(
+    _RIGHT, _RIGHT, _WRONG, _WRONG, _TWICE, _CUT, VALUES.map(_line), st.binary(max_size=60),
+    st.text(max_size=60).map(str.encode), _DEEP, st.just(b"\xef\xbb\xbf{}"), st.just(b""),
+    st.just(b'{"need":1,"v":"\\ud800"}'), st.just(b'{"need":1,"name":"\\u0000"}'),
+    st.just(b'{"need":1,"v":"\x00"}'),
+)  # fmt: skip
 
 
 class Loaded:

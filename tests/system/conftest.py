@@ -101,7 +101,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     airflow = processes(folder / "airflow", _dags_folder(folder))
     with pytest.MonkeyPatch.context() as patch:
         try:
-            service.launch()
+            service.start()
             # The connector of this process, which puts files, trusts the service as those of Airflow do.
             patch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
             airflow.prepare()

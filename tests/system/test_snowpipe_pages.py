@@ -75,7 +75,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shown]:
     service = LocalService(folder / "service")
     server = ApiServer(folder / "airflow", folder / "dags")
     try:
-        service.launch()
+        service.start()
         server.prepare()
         connection = json.loads(service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
         server.start(

@@ -13,11 +13,10 @@ import pytest
 
 PACKAGE = "airflow_provider_snowpipe"
 ABSENT = {
-    "streaming": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
-    "bulk": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.spark", f"{PACKAGE}.local"],
-    "routing": ["airflow", "pyspark", "duckdb", "snowflake", f"{PACKAGE}.bulk", f"{PACKAGE}.spark"],
-    "spark": ["airflow", "duckdb", "snowflake", f"{PACKAGE}.local", f"{PACKAGE}.hooks"],
-    "local": ["airflow", "pyspark", f"{PACKAGE}.spark", f"{PACKAGE}.hooks"],
+    "streaming": ["airflow", "pyspark", "snowflake", "snowpipe_local", f"{PACKAGE}.spark"],
+    "bulk": ["airflow", "pyspark", "snowflake", "snowpipe_local", f"{PACKAGE}.spark"],
+    "routing": ["airflow", "pyspark", "snowflake", "snowpipe_local", f"{PACKAGE}.bulk", f"{PACKAGE}.spark"],
+    "spark": ["airflow", "snowflake", "snowpipe_local", f"{PACKAGE}.hooks"],
 }
 ARCHIVED = ("spark.driver", "spark.sources", "spark.task", "spark.data_source")
 NOT_ARCHIVED = ["airflow", f"{PACKAGE}.routing", f"{PACKAGE}.sources", f"{PACKAGE}.hooks"]
@@ -94,6 +93,19 @@ def test_an_import_of_something_absent_is_noticed(imported):
     assert "ModuleNotFoundError" in imported["absent"]
 
 
+@pytest.mark.parametrize("distribution", [".", "snowpipe-local"])
+def test_tests_import_the_helpers_of_their_own_distribution(distribution):
+    # Both folders of tests are "tests" to Python: a helper of the other one would be found as well.
+    folder = ROOT / distribution
+    text = "\n".join(file.read_text("utf-8") for file in (folder / "tests").rglob("*.py"))
+    modules = set(re.findall(r"^\s*(?:from|import) tests\.([\w.]+)", text, re.MULTILINE))
+    modules |= set(re.findall(r"^\s*from tests import (\w+)", text, re.MULTILINE))
+
+    assert len(modules) > 3
+    paths = {module: folder / "tests" / module.replace(".", "/") for module in modules}
+    assert [name for name, path in paths.items() if not path.with_suffix(".py").is_file()] == []
+
+
 def test_provider_metadata_imports_without_anything_installed(imported):
     assert imported["metadata"] == "imported"
 
@@ -161,8 +173,7 @@ def _named(tree):
 
 def _texts():
     package = [one for one in (ROOT / PACKAGE).rglob("*") if one.suffix in (".py", ".html")]
-    own = [one for one in package if "local" not in one.relative_to(ROOT / PACKAGE).parts]
-    return [*own, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    return [*package, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize(

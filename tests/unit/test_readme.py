@@ -10,6 +10,7 @@ from tests.airflow_version import AIRFLOW
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
 LINKS = set(re.findall(r"\]\((?!https?:)([^)#]+)", TEXT))
+REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snowpipe/blob/main/"
 PAGES = [page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
 
 
@@ -26,15 +27,18 @@ def anchors(page):
     return {re.sub(r"[^\w -]", "", one.strip().lower()).replace(" ", "-") for one in headings}
 
 
-def test_each_relative_link_leads_to_a_file_and_a_heading():
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_each_link_within_the_repository_leads_to_a_file_and_a_heading(page):
     wrong = []
-    for page in PAGES:
-        pictures = re.findall(r"^```{image} (\S+)", page.read_text(), re.MULTILINE)
-        for link in pictures + re.findall(r"\]\((?!https?:)([^)\s]+)", prose(page)):
-            path, _, anchor = link.partition("#")
-            target = page.parent / path if path else page
-            if not target.is_file() or (anchor and anchor not in anchors(target)):
-                wrong.append((page.name, link))
+    pictures = re.findall(r"^```{image} (\S+)", page.read_text(), re.MULTILINE)
+    for link in pictures + re.findall(r"\]\(([^)\s]+)", prose(page)):
+        path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+        if path.startswith(("http:", "https:")):
+            continue
+        base = ROOT if link.startswith(REPOSITORY) else page.parent
+        target = base / path if path else page
+        if not target.is_file() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
 
     assert wrong == []
 

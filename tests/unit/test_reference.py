@@ -284,8 +284,7 @@ def test_each_setting_that_the_code_reads_is_on_the_page():
     ] == []
 
 
-@pytest.mark.parametrize("commands", ["airflow_commands", "local_commands"])
-def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
+def test_each_argument_of_a_command_is_in_the_reference(generated):
     def arguments(parser):
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -294,9 +293,8 @@ def test_each_argument_of_a_command_is_in_the_reference(commands, generated):
             elif action.dest != "help":
                 yield from action.option_strings or [action.dest]
 
-    module = {"airflow_commands": "cli.definition", "local_commands": "local.cli"}[commands]
-    found = set(arguments(named(f"{PACKAGE}.{module}.parser")()))
-    text = getattr(generated, commands)()
+    found = set(arguments(named(f"{PACKAGE}.cli.definition.parser")()))
+    text = generated.airflow_commands()
 
     assert len(found) > 10
     assert [name for name in sorted(found) if not re.search(rf"{re.escape(name)}\b", text)] == []

@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from snowpipe_local.testing import LocalService
 from tests.fuzz.wire import Wire
-
-from tests.local_service import LocalService
 
 _GUARD = "GUARD"
 # Of a writer between two commits.
@@ -26,7 +25,7 @@ _HURT = re.compile(
 @pytest.fixture(scope="session")
 def _fuzzed_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     service = LocalService(tmp_path_factory.mktemp("fuzzed"), limits="off", admin=True)
-    service.launch()
+    service.start()
     yield service
     service.stop()
 

@@ -15,7 +15,6 @@ from tests.fuzz.budget import cases
 from tests.fuzz.conftest import wait_for_token
 from tests.fuzz.rows import BODIES, VALUES
 from tests.fuzz.wire import Wire, bearer
-
 from tests.streaming_rest import signed_upload
 
 _IV = bytes(range(16))

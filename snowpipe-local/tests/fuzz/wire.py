@@ -16,8 +16,7 @@ import psutil
 from hypothesis import currently_in_test_context, note
 from snowpipe_local.accounts import sign_key_pair_jwt
 from snowpipe_local.datadir import DataDirectory
-
-from tests.local_service import LocalService
+from snowpipe_local.testing import LocalService
 
 # Longer than any answer that is not a hang: a statement is cancelled after STATEMENT_SECONDS.
 ANSWER_SECONDS = 240

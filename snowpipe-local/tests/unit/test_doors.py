@@ -27,9 +27,8 @@ from snowpipe_local.fronts import http, sessions
 from snowpipe_local.limits import DEFAULTS, parse_limits
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
-from tests.unit.service_in_process import ServiceInProcess
-
 from tests.streaming_rest import signed_upload
+from tests.unit.service_in_process import ServiceInProcess
 
 PASSWORD = "a long password"
 PIPE = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING"
@@ -412,7 +411,7 @@ def test_failures_of_the_service_are_500_and_logged_once(
     monkeypatch.setattr(service.service._streaming, "handle", fails)
     answer = service.call("GET", "/v2/streaming/hostname", token=service.jwt())
     assert (answer.status, answer.json()["code"]) == (500, "INTERNAL_ERROR")
-    errors = [one for one in caplog.records if one.name.startswith("airflow_provider") and one.levelno >= 40]
+    errors = [one for one in caplog.records if one.name.startswith("snowpipe_local") and one.levelno >= 40]
     assert [one.exc_info is not None for one in errors] == [True]
 
 

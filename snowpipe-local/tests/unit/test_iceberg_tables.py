@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.unit.service_in_process import ServiceInProcess
-
 from tests.local_catalog import local_catalog
+from tests.unit.service_in_process import ServiceInProcess
 
 CREATE = "CREATE ICEBERG TABLE t ({}) EXTERNAL_VOLUME = 'v' CATALOG = 'SNOWFLAKE' BASE_LOCATION = 'b/'"
 COLUMNS = (

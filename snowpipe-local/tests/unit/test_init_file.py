@@ -10,7 +10,6 @@ import pytest
 from snowpipe_local import cli, server
 from snowpipe_local.errors import ConfigurationError
 from snowpipe_local.server import InitFile
-
 from tests.local_catalog import local_catalog
 
 SETUP = """-- The setup of a project; 'quoted; text' and; all

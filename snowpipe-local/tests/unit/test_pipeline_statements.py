@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.results import MULTI_TABLE_INSERT
-
 from tests.local_catalog import local_catalog
 
 

@@ -1,6 +1,5 @@
 """QUERY_HISTORY, SESSIONS and LOGIN_HISTORY: the statements of the service, by SQL and over restarts."""
 
-import datetime as dt
 import time
 
 import pytest
@@ -8,8 +7,6 @@ from snowpipe_local import query_history
 from snowpipe_local.query_history import QueryHistory, text_hash, without_secrets
 from snowpipe_local.sql.history import query_type
 from tests.unit.service_in_process import ServiceInProcess
-
-from airflow_provider_snowpipe.bulk.load_history import attributed_credits, warehouse_seconds
 
 HISTORY = "SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{0}) ORDER BY start_time, query_id"
 
@@ -131,23 +128,6 @@ def test_the_account_s_view_has_user_client_statement_and_rows(service, connecto
         connector, "SELECT * FROM snowflake.account_usage.login_history WHERE is_success = 'NO'"
     )
     assert (refused["USER_NAME"], refused["ERROR_CODE"]) == ("NOBODY", "390100")
-
-
-def test_what_the_load_operator_asks_for_its_credits(service, connector):
-    for statement in ("CREATE WAREHOUSE w WAREHOUSE_SIZE = SMALL", "USE DATABASE local", "USE SCHEMA public"):
-        connector.query(statement)
-    connector.query("CREATE TABLE t (a INT)")
-    connector.query("ALTER SESSION SET QUERY_TAG = 'tag'")
-    connector.query("COPY INTO t FROM @%t")
-
-    def run(statement, values):
-        text = statement % tuple(f"'{value}'" for value in values)
-        return [{name.lower(): value for name, value in row.items()} for row in rows(connector, text)]
-
-    now = dt.datetime.now(dt.UTC)
-    since = now - dt.timedelta(hours=1)
-    assert list(warehouse_seconds(run, "LOCAL", "tag", since, now) or ()) == ["SMALL"]
-    assert list(attributed_credits(run, ["tag", "other"], since)) == ["tag"]
 
 
 def test_statements_of_the_sql_api_show_with_its_login(service, connector):

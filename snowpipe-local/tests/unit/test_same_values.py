@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 from snowpipe_local.errors import SqlError
-from tests.unit.streamed_table import StreamedTable
-
 from tests.local_catalog import LocalCatalog
+from tests.unit.streamed_table import StreamedTable
 
 REFUSED = "refused"
 BOUND = 20.0

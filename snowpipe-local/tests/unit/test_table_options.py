@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.local_catalog import local_catalog
 
 

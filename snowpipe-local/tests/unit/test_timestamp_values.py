@@ -7,10 +7,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 from snowpipe_local.sql import translate
+from tests.local_catalog import local_catalog
 from tests.unit.service_in_process import ServiceInProcess
 from tests.unit.sql_sessions import SqlSessions
-
-from tests.local_catalog import local_catalog
 
 INDIA = dt.timezone(dt.timedelta(hours=5, minutes=30))
 

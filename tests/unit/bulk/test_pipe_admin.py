@@ -4,6 +4,7 @@ import datetime as dt
 import json
 
 import pytest
+from tests.local_catalog import local_catalog
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
@@ -18,7 +19,6 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.local_catalog import local_catalog
 from tests.refusals import refused
 
 PIPE = PipeName("DB", "S", 'a "pipe"')

@@ -1,9 +1,13 @@
 """A path in a stage means the same files in every statement, whatever characters it has."""
 
+from __future__ import annotations
+
 from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from snowflake.connector.converter import SnowflakeConverter
 from snowpipe_local.sql.reader import Reader, split_statements
@@ -17,39 +21,56 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.local_catalog import local_catalog
-from tests.refusals import refused
+from tests.local_service import LocalService
 
 TABLE = ("DB", "S", "T")
 OPTIONS = CopyOptions(pattern=".*[.]csv", on_error="SKIP_FILE", file_format={"type": "CSV"})
 HARD = (
-    *("--", "/*", "*/", "$$", "'", "''", '"', "\\", "\\'", "\n", "\r"),
-    *(" ", "  ", ";", "%", "%s", "(", "@", "//x"),
-)  # fmt: skip
+    "--",
+    "/*",
+    "*/",
+    "$$",
+    "'",
+    "''",
+    '"',
+    "\\",
+    "\\'",
+    "\n",
+    "\r",
+    " ",
+    "  ",
+    ";",
+    "%",
+    "%s",
+    "(",
+    "@",
+    "//x",
+)
 CHARACTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
 PATHS = st.lists(
     st.one_of(st.sampled_from(HARD), st.text(CHARACTERS, max_size=4)), min_size=1, max_size=6
 ).map("".join)
 
 
-def meant(path):
+def meant(path: str) -> str:
     """The location of a path: that of a folder, whatever slashes the path has at its ends."""
     inner = path.strip("/")
     return '@"DB"."S".ST' + (f"/{inner}/" if inner else "")
 
 
-def location_of(path):
+def location_of(path: str) -> str:
     return StageReference.parse(f"@ST/{path}").location("", database="DB", schema="S")
 
 
-def each_hard_path(test):
+def each_hard_path(test: Any) -> Any:
     for hard in HARD:
         test = example(f"a{hard}b")(example(hard)(test))
-    return settings(max_examples=15)(given(PATHS)(test))
+    return test
 
 
 @each_hard_path
-def test_copy_takes_the_path_as_it_is(path):
+@given(PATHS)
+def test_copy_takes_the_path_as_it_is(path: str) -> None:
     statement = CopyInto(TABLE, location_of(path), OPTIONS).statement(["a'b", "c--d"])
     read, rest = read_literal(statement.partition(" FROM ")[2])
     reader = Reader(rest)
@@ -61,7 +82,8 @@ def test_copy_takes_the_path_as_it_is(path):
 
 
 @each_hard_path
-def test_a_pipe_keeps_the_path_in_its_statement(path):
+@given(PATHS)
+def test_a_pipe_keeps_the_path_in_its_statement(path: str) -> None:
     definition = PipeDefinition(CopyInto(TABLE, location_of(path), OPTIONS))
     written = definition.create(PipeName("DB", "S", "P"))
     stored = written.partition(" AS ")[2]
@@ -72,10 +94,11 @@ def test_a_pipe_keeps_the_path_in_its_statement(path):
 
 
 @each_hard_path
-def test_put_get_and_list_take_the_path_as_it_is(path):
+@given(PATHS)
+def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
     hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
     with pytest.MonkeyPatch.context() as patch:
-        run = []
+        run: list[tuple[str, Any]] = []
         patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
         patch.setattr(
             SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)) or []
@@ -97,12 +120,13 @@ def test_put_get_and_list_take_the_path_as_it_is(path):
 
 
 @each_hard_path
-def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path):
+@given(PATHS)
+def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path: str) -> None:
     hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
     inner = path.strip("/")
     below = f"{inner}/run" if inner else "run"
     listed = [{"name": f"st/{below}/{name}"} for name in ("a1/part-1", "a1/attempt.json", "loaded.json")]
-    removed = []
+    removed: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
         patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
@@ -119,73 +143,79 @@ def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path):
     assert len(split_statements(statement)) == 1
 
 
-def _bound(statement, values):
+def _bound(statement: str, values: tuple[str, ...]) -> str:
     """The text that the connector sends for a statement and its values."""
     converter = SnowflakeConverter()
     return statement % tuple(converter.quote(converter.escape(converter.to_snowflake(one))) for one in values)
 
 
-def test_a_character_that_no_statement_can_have_is_refused_with_the_path():
-    def copy(path):
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
+def test_a_character_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
         CopyInto(TABLE, f"@ST/{path}").statement()
-
-    for path in ("a\0b", "a\ud800b"):
-        refused(ConfigurationError, copy, [path], repr(path)[1:-1])
+    assert repr(path)[1:-1] in str(refused.value)
 
 
-def test_a_pipe_is_the_same_without_quotes_and_another_one_with_other_blanks_in_its_path():
-    def known(path):
-        return CopyInto(TABLE, f'@"DB"."S".ST/{path}', OPTIONS)
+def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
+    definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a b', OPTIONS))
+    other = CopyInto(TABLE, '@"DB"."S".ST/a  b', OPTIONS).statement()
 
-    def differs(statement, path):
-        definition = PipeDefinition(known(path))
-        return KnownPipe(statement, auto_ingest=False).differs_from(definition) is not None
+    assert KnownPipe(other, auto_ingest=False).differs_from(definition) is not None
 
-    assert differs(known("a  b").statement(), "a b")
-    plain = known("a-b").statement().replace('\'@"DB"."S".ST/a-b\'', '@"DB"."S".ST/a-b')
-    assert "FROM @" in plain
-    assert not differs(plain, "a-b")
+
+def test_a_pipe_whose_plain_path_has_no_quotes_is_the_same() -> None:
+    definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a-b', OPTIONS))
+    known = definition.copy.statement().replace('\'@"DB"."S".ST/a-b\'', '@"DB"."S".ST/a-b')
+
+    assert "FROM @" in known
+    assert KnownPipe(known, auto_ingest=False).differs_from(definition) is None
 
 
 class TestLocalService:
     """The service's own SQL loads exactly the files meant."""
 
     @pytest.fixture
-    def local(self, tmp_path):
-        with local_catalog(tmp_path) as made:
-            made.sql("CREATE TABLE t (name VARCHAR)")
-            yield made
+    def folder(self, local_service: LocalService) -> Path:
+        """The folder of the stage S; the table T is empty."""
+        folder = local_service.new_folder()
+        local_service.sql(f"CREATE OR REPLACE STAGE s URL = 'file://{folder}/'")
+        local_service.sql("CREATE OR REPLACE TABLE t (name VARCHAR)")
+        return folder
 
-    def test_one_of_four_files_is_loaded_for_one_that_is_named(self, local):
-        local.put("a/1.csv", b"neighbour\n")
-        for inner in ("--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"):
-            self.load_one(local, f"a{inner}b")
-            local.sql("TRUNCATE TABLE t")
-
-    def load_one(self, local, folder):
-        for name in ("1.csv", "2.csv", "3.csv"):
-            local.put(f"{folder}/{name}", f"{name}\n".encode())
+    @pytest.mark.parametrize("inner", ["--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"])
+    def test_one_of_four_files_is_loaded_for_one_that_is_named(
+        self, local_service: LocalService, folder: Path, inner: str
+    ) -> None:
+        below = f"a{inner}b"
+        for path in (f"{below}/1.csv", f"{below}/2.csv", f"{below}/3.csv", "a/1.csv"):
+            write(folder / path)
         copy = CopyInto(
-            ("LOCAL", "PUBLIC", "T"), f'@"LOCAL"."PUBLIC".S/{folder}', CopyOptions(on_error="SKIP_FILE")
+            ("LOCAL", "PUBLIC", "T"), f'@"LOCAL"."PUBLIC".S/{below}', CopyOptions(on_error="SKIP_FILE")
         )
 
-        assert local.sql(copy.validation("RETURN_ERRORS", ["2.csv"])) == []
-        assert local.sql("SELECT name FROM t") == []
-        local.sql(copy.statement(["2.csv"]))
-        assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2.csv"]
-        listed = local.sql(f"LIST {copy.statement().partition(' FROM ')[2].rpartition(' ON_ERROR')[0]}")
-        assert len(listed) == 3
-        local.sql(_bound("REMOVE %s", (f"@LOCAL.PUBLIC.S/{folder}/2.csv",)))
-        left = {str(row["name"]).removeprefix("s/") for row in local.sql("LIST @S")}
-        assert {f"{folder}/1.csv", f"{folder}/3.csv", "a/1.csv"} <= left
-        assert f"{folder}/2.csv" not in left
+        assert local_service.sql(copy.validation("RETURN_ERRORS", ["2.csv"])) == []
+        assert local_service.sql("SELECT name FROM t") == []
+        local_service.sql(copy.statement(["2.csv"]))
+        assert local_service.sql("SELECT name FROM t") == [{"NAME": "2.csv"}]
+        listed = copy.statement().partition(" FROM ")[2].rpartition(" ON_ERROR")[0]
+        assert len(local_service.sql(f"LIST {listed}")) == 3
+        local_service.sql(_bound("REMOVE %s", (f"@LOCAL.PUBLIC.S/{below}/2.csv",)))
+        left = {str(file.relative_to(folder)) for file in folder.rglob("*.csv")}
+        assert left == {f"{below}/1.csv", f"{below}/3.csv", "a/1.csv"}
         assert len(split_statements(copy.statement())) == 1
 
-    def test_a_transformation_reads_from_the_path_as_well(self, local):
-        local.put("a--b/1.csv", b"1\n")
-        local.put("a--b/2.csv", b"2\n")
-        table_name = ("LOCAL", "PUBLIC", "T")
-        copy = CopyInto(table_name, "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
+    def test_a_transformation_reads_from_the_path_as_well(
+        self, local_service: LocalService, folder: Path
+    ) -> None:
+        for path in ("a--b/1.csv", "a--b/2.csv"):
+            write(folder / path)
+        copy = CopyInto(("LOCAL", "PUBLIC", "T"), "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
 
-        local.sql(copy.statement(["2.csv"]))
-        assert [row["name"] for row in local.sql("SELECT name FROM t")] == ["2!"]
+        local_service.sql(copy.statement(["2.csv"]))
+        assert local_service.sql("SELECT name FROM t") == [{"NAME": "2.csv!"}]
+
+
+def write(file: Path) -> None:
+    """Write a file of one row, its own name."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{file.name}\n")

@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from snowpipe_local.cli import parser as service_parser
 
 from airflow_provider_snowpipe.cli.definition import parser
 from tests.airflow_version import AIRFLOW
@@ -137,6 +139,15 @@ def test_local_hands_over_to_the_services_own_command_line(capfd):
     assert "snowpipe-local" in capfd.readouterr().out
 
 
+def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = parser().parse_args(["local", "--", "--help"])
+
+    with pytest.raises(SystemExit, match=r'pip install "airflow-provider-snowpipe\[local\]"'):
+        arguments.func(arguments)
+
+
 def test_commands_run_without_airflows_command_line(local_service, table, monkeypatch, capsys):
     stored = json.loads(local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
     stored["extra"]["ca_bundle"] = str(local_service.ca_file)
@@ -164,6 +175,13 @@ def test_the_help_of_local_names_every_command_of_the_service(capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
     shown = capsys.readouterr().out
-    of_service = next(action for action in service_parser()._actions if action.choices)
-    assert of_service.choices is not None
-    assert f"({', '.join(of_service.choices)})" in " ".join(shown.split())
+    of_service = subprocess.run(
+        [Path(sys.executable).with_name("snowpipe-local"), "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    commands = re.findall(r"^    (\S+)", of_service.stdout, re.MULTILINE)
+
+    assert f"({', '.join(commands)})" in " ".join(shown.split())
+    assert len(commands) > 5

@@ -4,9 +4,8 @@ import datetime as dt
 
 import pytest
 from snowpipe_local.loading.history import DAY_MS
-from tests.unit.sql_sessions import SqlSessions
-
 from tests.local_catalog import LocalCatalog, local_catalog
+from tests.unit.sql_sessions import SqlSessions
 
 COPIES = "SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
 FILES = f"SELECT table_catalog_name, file_name FROM {COPIES} ORDER BY last_load_time, file_name"

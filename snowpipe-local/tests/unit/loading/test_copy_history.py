@@ -4,7 +4,6 @@ import datetime as dt
 
 import pytest
 from snowpipe_local.loading.history import DAY_MS
-
 from tests.local_catalog import LocalCatalog, local_catalog
 
 HOUR = "DATEADD(hours, -1, CURRENT_TIMESTAMP())"

@@ -14,7 +14,6 @@ import pytest
 import zstandard
 from pyarrow import orc
 from snowpipe_local.loading.history import DAY_MS
-
 from tests.local_catalog import LocalCatalog, local_catalog
 
 CSV = "FILE_FORMAT = (TYPE = CSV FIELD_OPTIONALLY_ENCLOSED_BY = '\"')"

@@ -4,7 +4,6 @@ import pytest
 from snowpipe_local.engine.names import PipeKey
 from snowpipe_local.errors import SqlError
 from snowpipe_local.loading.pipe_loads import compile_pipe
-
 from tests.local_catalog import LocalCatalog, local_catalog
 
 PIPE = "CREATE PIPE p AS COPY INTO t FROM @s"

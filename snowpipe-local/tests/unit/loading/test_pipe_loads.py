@@ -12,7 +12,6 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.loading import loader, pipe_loads
 from snowpipe_local.loading.history import DAY_MS, LoadEvent
 from snowpipe_local.loading.pipe_loads import PipeLoads
-
 from tests.local_catalog import LocalCatalog, local_catalog
 
 KEY = PipeKey("PUBLIC", "P")

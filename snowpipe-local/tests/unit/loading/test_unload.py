@@ -17,9 +17,8 @@ import zstandard
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql import unload
 from snowpipe_local.sql.execution import Execution
-from tests.unit.sql_sessions import SqlSessions
-
 from tests.local_catalog import LocalCatalog, local_catalog
+from tests.unit.sql_sessions import SqlSessions
 
 PLAIN = "FILE_FORMAT = (COMPRESSION = NONE)"
 QUOTED = "FILE_FORMAT = (TYPE = CSV FIELD_OPTIONALLY_ENCLOSED_BY = '\"')"

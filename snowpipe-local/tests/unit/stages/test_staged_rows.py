@@ -7,7 +7,6 @@ import gzip
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
 from tests.local_catalog import local_catalog
 
 

@@ -1,0 +1,336 @@
+"""The account that the contract is checked on: the local service, or a real one that a connection names."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import jwt
+import requests
+import snowflake.connector
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from snowpipe_local.testing import LocalService
+
+_JWT_SECONDS = 600
+# Snowflake commits within seconds; a real account's first pipe takes longer.
+SECONDS = 180.0
+NAMES = ("database", "schema", "role", "warehouse")
+
+
+def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
+    """Ask until the answer is true, and return it.
+
+    :raises AssertionError: with the last answer, after ``seconds``
+    """
+    deadline = time.monotonic() + seconds
+    while not (seen := condition()):
+        assert time.monotonic() < deadline, f"still {seen!r} after {seconds:.0f} s"
+        time.sleep(0.1)
+    return seen
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A user who signs in with a private key.
+
+    :param account: name of the account
+    :param user: the user
+    :param key: the private key
+    """
+
+    account: str
+    user: str
+    key: RSAPrivateKey = field(repr=False)
+
+    @classmethod
+    def read(cls, account: str, user: str, pem: bytes, password: str | None = None) -> KeyPair:
+        """Read the private key of a user from its PEM file."""
+        key = load_pem_private_key(pem, password.encode() if password else None)
+        assert isinstance(key, RSAPrivateKey)
+        return cls(account, user, key)
+
+    def bearer(self) -> str:
+        """Sign a JWT of the user, without a role."""
+        # A JWT names the account alone, without its region.
+        subject = f"{self.account.partition('.')[0]}.{self.user}".upper()
+        public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+        digest = base64.b64encode(hashlib.sha256(public).digest()).decode()
+        now = int(time.time())
+        claims = {"iss": f"{subject}.SHA256:{digest}", "sub": subject, "iat": now, "exp": now + _JWT_SECONDS}
+        return jwt.encode(claims, self.key, algorithm="RS256")
+
+
+@dataclass(frozen=True)
+class Account:
+    """Where the contract is checked, and the scratch schema there.
+
+    :param url: of the account, ``https://host[:port]``
+    :param key_pair: the user's, without a role
+    :param arguments: what the Python connector takes to sign in
+    :param database: an existing one, in which the user may make a schema
+    :param schema: made for this run, dropped at its end
+    :param ca_file: of a service whose authority the system does not know
+    """
+
+    url: str
+    key_pair: KeyPair
+    arguments: Mapping[str, Any] = field(repr=False)
+    database: str
+    schema: str
+    ca_file: str | None = None
+
+    @classmethod
+    def local(cls, service: LocalService) -> Account:
+        """The local service, in its database ``LOCAL``."""
+        pair = KeyPair.read(service.account, service.user, service.key_file.read_bytes())
+        return cls(
+            service.url, pair, service.connector_arguments, "LOCAL",
+            f"CONTRACT_{uuid.uuid4().hex[:8].upper()}", str(service.ca_file),
+        )  # fmt: skip
+
+    @classmethod
+    def named(cls, connection: str) -> Account:
+        """A connection of Snowflake's ``connections.toml``, which signs in with a key pair.
+
+        :raises ValueError: if the connection lacks something, naming it
+        """
+        from snowflake.connector.config_manager import CONFIG_MANAGER
+
+        known = CONFIG_MANAGER["connections"]
+        if connection not in known:
+            raise ValueError(
+                f"connections.toml has no [{connection}]; it has {', '.join(sorted(known)) or 'none'}"
+            )
+        given = dict(known[connection])
+        missing = [
+            name for name in ("account", "user", "private_key_file", "database") if not given.get(name)
+        ]
+        if missing:
+            raise ValueError(f"[{connection}] of connections.toml lacks {', '.join(missing)}")
+        host = given.get("host") or f"{given['account']}.snowflakecomputing.com"
+        port = f":{given['port']}" if given.get("port") else ""
+        pair = KeyPair.read(
+            given["account"], given["user"], Path(given["private_key_file"]).expanduser().read_bytes(),
+            given.get("private_key_file_pwd"),
+        )  # fmt: skip
+        arguments = {
+            name: given[name] for name in ("account", "user", *NAMES, "host", "port") if given.get(name)
+        }
+        arguments |= {"private_key": pair.key, "authenticator": "SNOWFLAKE_JWT"}
+        schema = f"CONTRACT_{uuid.uuid4().hex[:8].upper()}"
+        return cls(f"https://{host}{port}", pair, arguments, given["database"], schema)
+
+    @cached_property
+    def connection(self) -> snowflake.connector.SnowflakeConnection:
+        """The session that prepares and reads; its schema is the scratch schema once that is made."""
+        return snowflake.connector.connect(**self.arguments)
+
+    def connect(self) -> snowflake.connector.SnowflakeConnection:
+        """Another session in the scratch schema."""
+        return snowflake.connector.connect(**{**self.arguments, "schema": self.schema})
+
+    def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        """Run one statement; its rows by lower-case column."""
+        with self.connection.cursor(snowflake.connector.DictCursor) as cursor:
+            found = cursor.execute(statement, values or None).fetchall()
+        return [{name.lower(): value for name, value in row.items()} for row in found]
+
+    def count(self, table: str) -> int:
+        """How many rows a table of the scratch schema shows."""
+        return int(self.rows(f"SELECT count(*) AS n FROM {table}")[0]["n"])
+
+    def new_table(self, columns: str = "id INT, s VARCHAR", options: str = "") -> str:
+        """Make a table with a name of its own."""
+        name = f"T_{uuid.uuid4().hex[:8].upper()}"
+        self.rows(f"CREATE TABLE {name} ({columns}) {options}")
+        return name
+
+    @cached_property
+    def http(self) -> requests.Session:
+        """A session that retries nothing and reads no environment but the proxy's."""
+        session = requests.Session()
+        if self.ca_file:
+            session.trust_env = False
+            session.verify = self.ca_file
+        return session
+
+    def call(
+        self, method: str, path: str, *, host: str = "", token: str | None = None, **more: Any
+    ) -> requests.Response:
+        """Send a request with the user's JWT, or with ``token`` (empty: with none)."""
+        bearer = self.key_pair.bearer() if token is None else token
+        headers = {"Authorization": f"Bearer {bearer}"} if bearer else {}
+        if token is None:
+            headers["X-Snowflake-Authorization-Token-Type"] = "KEYPAIR_JWT"
+        headers |= more.pop("headers", {})
+        return self.http.request(method, (host or self.url) + path, headers=headers, timeout=(20, 60), **more)
+
+    @cached_property
+    def ingest_name(self) -> str:
+        """The host name that takes rows, as the service reports it."""
+        answer = self.call(
+            "GET", "/v2/streaming/hostname", params={"requestId": str(uuid.uuid4()), "retryCount": "0"}
+        )
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    @property
+    def ingest_url(self) -> str:
+        """The address that takes rows: the host of ``hostname`` with the account's own port."""
+        port = urlsplit(self.url).port
+        return f"https://{self.ingest_name.replace('_', '-')}" + (f":{port}" if port else "")
+
+    def exchange(self) -> requests.Response:
+        """Exchange the user's JWT for a token of the ingest host."""
+        grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+        form = {"grant_type": grant, "scope": self.ingest_name.replace("_", "-")}
+        return self.call("POST", "/oauth/token", data=form)
+
+    @cached_property
+    def scoped_token(self) -> str:
+        """A token of the ingest host."""
+        answer = self.exchange()
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    def pipe(self, table: str) -> Pipe:
+        """The default pipe of a table of the scratch schema."""
+        return Pipe(self, f"{table}-STREAMING")
+
+    def sdk(self, folder: Path, scenario: str, pipe: str) -> dict[str, Any]:
+        """Run a scenario with the official SDK in a process of its own, and return what it reports.
+
+        The SDK reads ``SSL_CERT_FILE`` when it is loaded. The key goes through a file of this user alone.
+        """
+        key = self.key_pair.key
+        assert isinstance(key, RSAPrivateKey)
+        secret = folder / "properties.json"
+        secret.touch(mode=0o600)
+        pem = self.key_pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+        pair = self.key_pair
+        properties = {"account": pair.account, "user": pair.user, "url": self.url, "private_key": pem}
+        if role := self.arguments.get("role"):
+            properties["role"] = role
+        secret.write_text(
+            json.dumps({"properties": properties, "target": [self.database, self.schema, pipe]})
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", _SDK + scenario, str(secret)],
+            env={**os.environ, "SS_LOG_LEVEL": "warn"},
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        secret.unlink()
+        assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+_SDK = """
+import json, sys
+from pathlib import Path
+from snowflake.ingest.streaming import StreamingIngestClient
+
+given = json.loads(Path(sys.argv[1]).read_text())
+budgets = ("mgmt", "data", "misclassified_404", "non_scoped_auth_failure")
+properties = given["properties"] | {f"{name}_retry_total_backoff_seconds": "20" for name in budgets}
+
+def connect(name="contract"):
+    return StreamingIngestClient(name, *given["target"], profile_json=None, properties=properties)
+
+def committed(channel, token):
+    channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= token, timeout_seconds=180)
+"""
+
+
+@dataclass(frozen=True)
+class Pipe:
+    """The streaming routes of one pipe, by plain HTTP and without any retry."""
+
+    account: Account
+    name: str
+
+    @property
+    def _resource(self) -> str:
+        target = self.account
+        names = {"databases": target.database, "schemas": target.schema, "pipes": self.name}
+        return "/".join(f"{kind}/{quote(name, safe='')}" for kind, name in names.items())
+
+    def call(self, method: str, path: str, **more: Any) -> requests.Response:
+        """Send a request below the pipe, with the scoped token unless another is given."""
+        route = more.pop("route", "/v2/streaming")
+        token = more.pop("token", self.account.scoped_token)
+        query = {"requestId": str(uuid.uuid4()), "retryCount": "0", **more.pop("params", {})}
+        url = f"{route}/{more.pop('resource', self._resource)}{path}?{urlencode(query)}"
+        return self.account.call(method, url, host=self.account.ingest_url, token=token, **more)
+
+    def info(self) -> requests.Response:
+        """Ask for the pipe; the first call makes a table's default pipe."""
+        return self.call(
+            "POST", ":pipe-info", json={"generate_new_token": True, "encryption_version": "AES-CTR-128.1"}
+        )
+
+    def open(self, channel: str, **body: Any) -> requests.Response:
+        """Open a channel."""
+        return self.call(
+            "PUT", f"/channels/{quote(channel, safe='')}", json={"fail_on_uncommitted_rows": True, **body}
+        )
+
+    def opened(self, channel: str) -> str:
+        """Open a channel and return its continuation token."""
+        answer = self.open(channel)
+        assert answer.status_code in (200, 201), answer.text
+        return str(answer.json()["next_continuation_token"])
+
+    def append(
+        self, channel: str, continuation: str, body: bytes, end: str = "", **more: Any
+    ) -> requests.Response:
+        """Append lines of JSON."""
+        query = {"continuationToken": continuation, "startOffsetToken": "", "endOffsetToken": end}
+        headers = {"Content-Type": "application/x-ndjson", **more.pop("headers", {})}
+        params = {**query, **more.pop("params", {})}
+        path = f"/channels/{quote(channel, safe='')}/rows"
+        return self.call(
+            "POST", path, route="/v2/streaming/data", params=params, data=body, headers=headers, **more
+        )
+
+    def appended(self, channel: str, continuation: str, body: bytes, end: str = "") -> str:
+        """Append, and return the next continuation token."""
+        answer = self.append(channel, continuation, body, end)
+        assert answer.status_code in (200, 202), answer.text
+        return str(answer.json()["next_continuation_token"])
+
+    def statuses(self, *channels: str) -> dict[str, dict[str, Any]]:
+        """The status of those channels that there are."""
+        answer = self.call("POST", ":bulk-channel-status", json={"channel_names": channels})
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json()["channel_statuses"])
+
+    def committed(self, channel: str, token: str) -> dict[str, Any]:
+        """Wait until a channel has committed a token, and return its status."""
+
+        def seen() -> dict[str, Any] | None:
+            status = self.statuses(channel)[channel]
+            return status if status["last_committed_offset_token"] == token else None
+
+        return dict(until(seen))

@@ -1,0 +1,165 @@
+"""The admin socket: clock, faults at run time, failed-over pipes, invalid channels, checkpoints."""
+
+from __future__ import annotations
+
+import json
+import socket
+import stat
+from pathlib import Path
+
+import psutil
+import pytest
+from snowpipe_local.admin import MAX_LINE_BYTES, address_of
+from snowpipe_local.errors import ServiceError
+from snowpipe_local.testing import LocalService
+from tests.streaming_rest import Rest, Writer
+
+from tests.conftest import ServiceFactory
+
+PIPE = "LOCAL.PUBLIC.T-STREAMING"
+
+
+@pytest.fixture
+def service(crash_service: LocalService) -> LocalService:
+    crash_service.sql("CREATE TABLE t (id INT)")
+    return crash_service
+
+
+def _row(number: int) -> tuple[bytes, int]:
+    """A line with a number, and that number as its token."""
+    return b'{"id":%d}\n' % number, number
+
+
+def test_there_is_no_socket_unless_asked_for(service_factory: ServiceFactory) -> None:
+    service = service_factory()
+    assert not (service.data_dir / "admin.sock").exists()
+    for command in (("admin", "clock"), ("rotate-key",)):
+        done = service.cli(*command)
+        assert done.returncode == 1
+        assert "serve --admin" in done.stderr
+
+
+def test_only_the_service_s_own_user_may_open_the_socket(service: LocalService) -> None:
+    mode = (service.data_dir / "admin.sock").stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert stat.S_IMODE(mode) == 0o600
+
+
+def test_the_socket_goes_with_an_orderly_stop_and_is_replaced_after_a_crash(service: LocalService) -> None:
+    service.kill()
+    assert (service.data_dir / "admin.sock").exists()
+    service.start()
+    assert service.admin("clock")["moved_seconds"] == 0
+    service.stop()
+    assert not (service.data_dir / "admin.sock").exists()
+
+
+def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
+    service_factory: ServiceFactory, tmp_path: Path
+) -> None:
+    # The path of this socket is longer than the address of a socket may be.
+    service = service_factory(admin=True, data_dir=tmp_path / ("d" * 60) / ("e" * 60))
+    service.sql("CREATE TABLE t (id INT)")
+    Writer(Rest(service, "T")).commit(*_row(7))
+    done = service.cli("admin", "clock", "--move", "29d")
+    assert json.loads(done.stdout)["moved_seconds"] == 29 * 86_400
+    service.restart()
+    rest = Rest(service, "T")
+    assert rest.committed("c") == "7"
+    service.admin("clock", move=2 * 86_400)
+    assert service.sql("SHOW CHANNELS IN TABLE t") == []
+    assert Writer(rest).committed is None
+    assert service.admin("clock")["moved_seconds"] == 31 * 86_400
+
+
+def test_faults_are_added_shown_and_cleared_at_run_time(service: LocalService) -> None:
+    service.admin(
+        "faults", set="answer-append=429x2,slow-open=0.1,drop-append-response=5,kill-after-commit=9"
+    )
+    rest = Rest(service, "T")
+    writer = Writer(rest)
+    assert [writer.append(*_row(1)).status_code for _ in range(3)] == [429, 429, 200]
+    rest.wait_for_token("c", "1")
+    shown = service.admin("faults")["faults"]
+    assert sorted(shown) == ["drop-append-response=4", "kill-after-commit=8"]
+    done = service.cli("admin", "faults", "--clear", "--set", "commit-delay=0.5")
+    assert json.loads(done.stdout) == {"faults": ["commit-delay=0.5"]}
+    assert service.admin("faults", clear=True) == {"faults": []}
+
+
+def test_every_call_to_a_failed_over_pipe_is_a_410_until_it_is_back(service: LocalService) -> None:
+    service.sql("CREATE TABLE other (id INT)")
+    rest = Rest(service, "T")
+    writer = Writer(rest)
+    writer.commit(*_row(1))
+    assert service.cli("admin", "failover", PIPE).returncode == 0
+    answers = (rest.info(), rest.bulk_status("c"), rest.open("d"), writer.append(*_row(2)), rest.drop("c"))
+    assert [(one.status_code, one.json()["code"]) for one in answers] == [(410, "PIPE_FAILED_OVER")] * 5
+    Writer(Rest(service, "OTHER")).commit(*_row(1))
+    service.admin("failover", pipe=PIPE.lower(), back=True)
+    assert rest.committed("c") == "1"
+
+
+def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service: LocalService) -> None:
+    rest = Rest(service, "T")
+    writer = Writer(rest)
+    writer.commit(*_row(1))
+    service.admin("invalidate", pipe=PIPE, channel="c")
+    refused = writer.append(*_row(2))
+    assert (refused.status_code, "REOPENED" in refused.json()["code"]) == (409, True)
+    again = Writer(rest)
+    assert again.committed == "1"
+    again.commit(*_row(2))
+    assert service.sql("SELECT id FROM t ORDER BY id") == [{"ID": 1}, {"ID": 2}]
+    with pytest.raises(ServiceError, match="nobody"):
+        service.admin("invalidate", pipe=PIPE, channel="nobody")
+
+
+def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalService) -> None:
+    writer = Writer(Rest(service, "T"))
+    for number in range(5):
+        writer.commit(*_row(number))
+    service.admin("faults", set="kill-during-checkpoint=1")
+    process = psutil.Process(service.pid)
+    with pytest.raises(ServiceError):
+        service.admin("checkpoint")
+    assert process.wait(timeout=300) == -9
+    service.kill()
+    service.start()
+    assert Rest(service, "T").committed("c") == "4"
+    assert service.sql("SELECT count(*) n, max(id) m FROM t") == [{"N": 5, "M": 4}]
+    assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"nonsense\n",
+        b"[]\n",
+        b"{}\n",
+        b'{"command":"format"}\n',
+        b'{"command":"clock","move":"soon"}\n',
+        b'{"command":"clock","move":-1}\n',
+        b'{"command":"clock","speed":2}\n',
+        b'{"command":"faults","set":"nonsense=1"}\n',
+        b'{"command":"faults","set":7}\n',
+        b'{"command":"failover","pipe":"T"}\n',
+        b'{"command":"failover"}\n',
+        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.NOPE-STREAMING","channel":"c"}\n',
+        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.T-STREAMING","channel":"ELASTIC"}\n',
+        b'{"command":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
+    ],
+    ids=range(14),
+)
+def test_a_wrong_line_is_answered_with_what_is_wrong(local_service: LocalService, line: bytes) -> None:
+    with (
+        socket.socket(socket.AF_UNIX) as connection,
+        address_of(local_service.data_dir / "admin.sock") as address,
+    ):
+        connection.settimeout(30)
+        connection.connect(address)
+        connection.sendall(line)
+        answer = json.loads(connection.makefile("rb").readline())
+    assert answer["ok"] is False
+    assert answer["error"]
+    assert local_service.admin("faults") == {"faults": []}

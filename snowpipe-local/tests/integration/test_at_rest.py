@@ -1,0 +1,161 @@
+"""Bodies in flight at rest: encrypted on disk, also after kill -9; keys rotate while they wait."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from snowpipe_local.testing import LocalService
+from tests.streaming_rest import Rest, continuation, signed_upload
+
+MARKER = b"nobody may read this row at rest"
+
+
+def _rows(first: int, count: int) -> bytes:
+    return b"".join(b'{"id":%d,"name":"%s"}\n' % (i, MARKER) for i in range(first, first + count))
+
+
+def _files(*folders: Path) -> list[Path]:
+    return [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+
+
+def _with_marker(service: LocalService) -> list[Path]:
+    return [path for path in _files(service.data_dir) if MARKER in path.read_bytes()]
+
+
+def _keys(service: LocalService) -> set[str]:
+    return set(json.loads((service.data_dir / "spool_keys.json").read_text())["keys"])
+
+
+def _upload(service: LocalService, rest: Rest, body: bytes, *, encrypted: bool) -> dict[str, object]:
+    """Upload a file as the SDK does and return the fragment that names it."""
+    info = rest.call(
+        "POST",
+        f"{service.url}/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info",
+        rest.token,
+        json={},
+    ).json()
+    location, key = info["rowset_stage_location"], info["encryption_info"]["pipe_key"]
+    path = f"{location['bucket_name']}/{location['path_prefix']}rows.bin"
+    content, iv = zstandard.compress(body, 0), bytes(16)
+    if encrypted:
+        encryptor = Cipher(algorithms.AES(base64.b64decode(key)[:32]), modes.CTR(iv)).encryptor()
+        content = encryptor.update(content) + encryptor.finalize()
+    else:
+        content = body
+    url = f"{service.url}/{path}"
+    signed = signed_upload(url, content, location["creds"])
+    answer = rest.call("PUT", url, None, data=content, headers=signed)
+    assert answer.status_code == 200, answer.text
+    return {
+        "file_path": path,
+        "fragment_start_byte_offset": 0,
+        "fragment_length_bytes": len(content),
+        "iv_base64": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "fragment_end_offset_token": "99",
+    }
+
+
+@pytest.fixture(scope="module")
+def spooling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """A service that keeps 6,000 bytes of queued rows in memory and takes 20,000 in all."""
+    limits = "queued-bytes=20000,queued-bytes-in-memory=6000"
+    service = LocalService(tmp_path_factory.mktemp("spooling"), limits=limits, admin=True)
+    yield service
+    service.kill()
+
+
+@pytest.fixture
+def service(spooling: LocalService) -> LocalService:
+    """It holds its commits; each test finds it empty and may kill it."""
+    if not spooling.is_running:
+        spooling.kill()
+        spooling.start()
+    spooling.drop_everything()
+    spooling.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    spooling.set_faults("hold-commits")
+    return spooling
+
+
+def test_more_rows_than_may_wait_are_a_429_and_the_queue_drains(service: LocalService) -> None:
+    rest = Rest(service, "T")
+    token = continuation(rest.open("c"))
+    token = continuation(rest.append("c", token, _rows(0, 250), "249"))
+    answer = rest.append("c", token, _rows(250, 250), "499", "again")
+    assert (answer.status_code, answer.json()["code"]) == (429, "RECEIVER_SATURATED")
+    service.admin("faults", clear=True)
+    rest.wait_for_token("c", "249")
+    continuation(rest.append("c", token, _rows(250, 250), "499", "again"))
+    rest.wait_for_token("c", "499")
+
+
+def test_keys_rotate_while_bodies_wait_and_the_old_key_goes_with_the_last_of_them(
+    service: LocalService,
+) -> None:
+    rest = Rest(service, "T")
+    token = continuation(rest.open("c"))
+    token = continuation(rest.append("c", token, _rows(0, 200), "199"))
+    fragment = _upload(service, rest, _rows(200, 90), encrypted=True)
+    old = _keys(service)
+    done = service.cli("rotate-key")
+    assert json.loads(done.stdout) == {"keys": 2, "bodies": 2}
+    assert len(_keys(service)) == 2
+    url = f"{rest._base}/data/{rest._pipe}/channels/c/filebuffer"
+    query = {"continuationToken": token, "requestId": "file"}
+    answer = rest.call("POST", url, rest.token, params=query, data=json.dumps([fragment]))
+    assert answer.status_code == 200, answer.text
+    service.admin("faults", clear=True)
+    rest.wait_for_token("c", "99")
+    assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 290, "D": 290}]
+    deadline = time.monotonic() + 120
+    while len(_keys(service)) > 1:
+        assert time.monotonic() < deadline, "the old key stays"
+        time.sleep(0.02)
+    assert not _keys(service) & old
+
+
+def test_keys_rotate_while_the_service_is_stopped(service: LocalService) -> None:
+    rest = Rest(service, "T")
+    fragment = _upload(service, rest, _rows(0, 100), encrypted=True)
+    first = _keys(service)
+    service.stop()
+    done = service.cli("rotate-key")
+    assert json.loads(done.stdout) == {"keys": 2, "bodies": 1}
+    service.start()
+    rest = Rest(service, "T")
+    query = {"continuationToken": continuation(rest.open("c")), "requestId": "file"}
+    url = f"{rest._base}/data/{rest._pipe}/channels/c/filebuffer"
+    rest.call("POST", url, rest.token, params=query, data=json.dumps([fragment]))
+    rest.wait_for_token("c", "99")
+    service.stop()
+    assert len(_keys(service)) == 1
+    assert not _keys(service) & first
+
+
+def test_a_key_of_nothing_cannot_be_rotated(tmp_path: Path) -> None:
+    done = LocalService(tmp_path / "never").cli("rotate-key")
+    assert done.returncode == 1
+    assert "no local service was ever started" in done.stderr
+
+
+def test_no_row_in_flight_is_readable_on_disk_not_even_after_kill_9(service: LocalService) -> None:
+    rest = Rest(service, "T")
+    token = continuation(rest.open("c"))
+    for number in range(3):
+        token = continuation(rest.append("c", token, _rows(number * 100, 100), str(number)))
+    # A client that does not encrypt its upload is no exception.
+    _upload(service, rest, _rows(0, 100), encrypted=False)
+    assert len(_files(service.data_dir / "spool")) == 2
+    assert len(_files(service.data_dir / "stage")) == 1
+    assert _with_marker(service) == []
+    service.kill()
+    assert _with_marker(service) == []
+    service.restart()
+    assert _files(service.data_dir / "spool") == []
+    assert Rest(service, "T").statuses("c")["c"]["last_committed_offset_token"] is None

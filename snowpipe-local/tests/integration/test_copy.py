@@ -1,0 +1,68 @@
+"""COPY INTO through the service: crashes, clients, and channels that write at the same time."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+from snowpipe_local.testing import LocalService
+from tests.streaming_rest import Rest, Writer
+
+ROWS = 2000
+
+
+def fill(folder: Path, files: int) -> None:
+    for number in range(files):
+        lines = (f"{number * ROWS + row},text {row}\n" for row in range(ROWS))
+        (folder / f"{number:02}.csv").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("point", "files"),
+    [("after-load-commit", 5), pytest.param("before-load-commit", 0, marks=pytest.mark.nightly)],
+)
+def test_a_death_leaves_all_files_of_a_statement_or_none(
+    crash_service: LocalService, point: str, files: int
+) -> None:
+    service = crash_service
+    folder = service.new_folder()
+    fill(folder, 5)
+    service.set_faults(f"kill-{point}=1")
+    service.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    dying = psutil.Process(service.pid)
+    statement = f"COPY INTO t FROM 'file://{folder}/'"
+    asking = threading.Thread(target=service.cli, args=("sql", statement), daemon=True)
+    asking.start()
+    assert dying.wait(timeout=300) == -signal.SIGKILL
+    asking.join()
+    service.kill()
+    service.restart()
+    assert service.sql("SELECT count(*) AS n FROM t") == [{"N": files * ROWS}]
+    assert service.sql("SELECT count(*) AS n FROM INFORMATION_SCHEMA.LOAD_HISTORY") == [{"N": files}]
+    service.sql(statement)
+    assert service.sql("SELECT count(*) AS n, count(DISTINCT id) AS d FROM t") == [
+        {"N": 5 * ROWS, "D": 5 * ROWS}
+    ]
+
+
+def test_channels_commit_into_a_table_while_files_are_loaded_into_it(
+    local_service: LocalService,
+) -> None:
+    service = local_service
+    folder = service.new_folder()
+    fill(folder, 20)
+    service.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    statement = f"COPY INTO t FROM 'file://{folder}/'"
+    loading = threading.Thread(target=service.sql, args=(statement,))
+    writer = Writer(Rest(service, "T"))
+    loading.start()
+    sent = 0
+    while sent < 20 or loading.is_alive():
+        writer.commit(b'{"id":-1}\n', sent)
+        sent += 1
+    loading.join()
+    counted = "SELECT count_if(id < 0) AS streamed, count_if(id >= 0) AS copied FROM t"
+    assert service.sql(counted) == [{"STREAMED": sent, "COPIED": 20 * ROWS}]

@@ -1,0 +1,123 @@
+"""kill -9 of the local service again and again under six writers: rows and tokens agree every time.
+
+``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 60 in ``make nightly``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+
+import requests
+from snowpipe_local.testing import LocalService
+from tests.streaming_rest import Rest, continuation
+
+from tests.conftest import ServiceFactory
+
+KILLS = int(os.environ.get("SNOWPIPE_KILLS", "2"))
+MOST_APPENDS = 12
+CHANNELS = [f"writer-{number}" for number in range(6)]
+
+
+class Writer(threading.Thread):
+    """Opens its channel and appends from after the committed token until the service is gone."""
+
+    def __init__(self, service: LocalService, channel: str, seed: int) -> None:
+        super().__init__(daemon=True)
+        self._rest = Rest(service, "T")
+        self._channel = channel
+        self._chance = random.Random(seed)
+        self.refused: str | None = None
+        self.sent = 0
+        self.appends = 0
+
+    def run(self) -> None:
+        try:
+            opened = self._rest.open(self._channel)
+            token = continuation(opened)
+            committed = opened.json()["channel_status"]["last_committed_offset_token"]
+            first = int(committed) + 1 if committed is not None else 0
+            while True:
+                count = self._chance.choice((1, 20, 500, 5000))
+                name = self._channel.encode()
+                body = b"".join(
+                    b'{"channel":"%s","id":%d}\n' % (name, i) for i in range(first, first + count)
+                )
+                self.sent = first + count
+                answer = self._rest.append(self._channel, token, body, str(first + count - 1))
+                if answer.status_code == 429:
+                    time.sleep(0.05)
+                    continue
+                token = continuation(answer)
+                first += count
+                self.appends += 1
+        except requests.RequestException:
+            return  # the service is gone
+        except Exception as error:  # noqa: BLE001  whatever it is, the test fails with it
+            self.refused = repr(error)
+
+
+def _check(service: LocalService) -> dict[str, int]:
+    """Compare tokens, counters and rows; return the committed rows of every channel, 0 before it is open."""
+    counted = {
+        row["CHANNEL"]: (row["N"], row["D"], row["M"])
+        for row in service.sql(
+            "SELECT channel, count(*) n, count(DISTINCT id) d, max(id) + 1 m FROM t GROUP BY channel"
+        )
+    }
+    committed = dict.fromkeys(CHANNELS, 0)
+    for name, status in Rest(service, "T").statuses(*CHANNELS).items():
+        token = status["last_committed_offset_token"]
+        committed[name] = int(token) + 1 if token is not None else 0
+        rows = committed[name]
+        assert counted.get(name, (0, 0, 0)) == (rows, rows, rows), f"channel {name}, token {token}"
+        assert (status["rows_inserted"], status["rows_error_count"]) == (rows, 0)
+    return committed
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Wait for a condition, or fail."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def _tokens(service: LocalService) -> dict[str, str | None]:
+    """The committed token of every channel, None also for one that is not open yet."""
+    found = Rest(service, "T").statuses(*CHANNELS)
+    return {name: found.get(name, {}).get("last_committed_offset_token") for name in CHANNELS}
+
+
+def test_rows_and_tokens_agree_after_every_one_of_many_kills(service_factory: ServiceFactory) -> None:
+    chance = random.Random(20261121)
+    # Some rows wait on disk, so that the kills hit those as well.
+    service = service_factory(limits="requests-per-second=0,bytes-per-second=0,queued-bytes-in-memory=200000")
+    service.sql("CREATE TABLE t (channel VARCHAR, id INT)")
+    before = dict.fromkeys(CHANNELS, 0)
+    for kill in range(KILLS):
+        writers = [Writer(service, name, kill * 100 + number) for number, name in enumerate(CHANNELS)]
+        for writer in writers:
+            writer.start()
+        appends = chance.randrange(MOST_APPENDS)
+        wait_until(
+            lambda writers=writers, appends=appends: sum(each.appends for each in writers) >= appends,
+            seconds=300,
+            what=f"{appends} answered appends",
+        )
+        if kill == KILLS - 1:
+            wait_until(lambda: None not in _tokens(service).values(), seconds=300, what="a commit of each")
+        service.kill()
+        for writer in writers:
+            writer.join(300)
+            assert not writer.is_alive()
+            assert writer.refused is None
+        service.start()
+        after = _check(service)
+        for writer, (name, rows) in zip(writers, after.items(), strict=True):
+            assert before[name] <= rows <= max(writer.sent, before[name]), f"kill {kill}, channel {name}"
+        before = after
+    assert min(before.values()) > 0

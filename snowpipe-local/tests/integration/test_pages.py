@@ -1,0 +1,182 @@
+"""README and pages of the service: what they show is run as it is printed."""
+
+from __future__ import annotations
+
+import os
+import re
+import string
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from snowpipe_local.cli import parser
+from snowpipe_local.testing import LocalService
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = "docs/point-clients.md"
+REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snowpipe/blob/main/"
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """One block of a page; ``prints`` is the text block that follows it, or None."""
+
+    number: int
+    language: str
+    text: str
+    prints: str | None
+
+
+def snippets(page: str) -> list[Snippet]:
+    blocks = _BLOCK.findall((ROOT / page).read_text())
+    followed = zip(blocks, [*blocks[1:], ("", "")], strict=True)
+    return [
+        Snippet(number, language, text, then[1] if then[0] == "text" else None)
+        for number, ((language, text), then) in enumerate(followed)
+        if language != "text"
+    ]
+
+
+def run(command: list[str], folder: Path, service: LocalService | None = None) -> str:
+    """Run a command in a shell of a user: our command on the path, none of the proxies of this machine."""
+    base = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    base |= {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "SS_LOG_LEVEL": "warn"}
+    env = service.process_env(base) if service else base
+    done = subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with the service's data directory in it; the page's table is there."""
+    local_service.sql("CREATE TABLE events (id INT, name VARCHAR)")
+    folder = tmp_path_factory.mktemp("user")
+    (folder / ".local").symlink_to(local_service.data_dir)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [one for one in snippets(CLIENTS) if one.language in ("sh", "python")],
+    ids=lambda snippet: f"{snippet.language}-{snippet.number}",
+)
+def test_a_client_reaches_the_service_as_documented(
+    local_service: LocalService, folder: Path, snippet: Snippet
+) -> None:
+    shell = ["bash", "-euo", "pipefail", "-c", snippet.text]
+    command = shell if snippet.language == "sh" else [sys.executable, "-c", snippet.text]
+    printed = run(command, folder, local_service)
+    if snippet.prints is not None:
+        assert printed.rstrip("\n").endswith(snippet.prints.rstrip("\n"))
+
+
+def test_settings_in_the_style_of_the_kafka_connector_open_its_channel(
+    local_service: LocalService, folder: Path
+) -> None:
+    (snippet,) = [one for one in snippets(CLIENTS) if one.language == "properties"]
+    filled = string.Template(snippet.text).substitute(local_service.env)
+    settings = dict(line.split("=", 1) for line in filled.splitlines())
+    table = dict(pair.split(":") for pair in settings["snowflake.topic2table.map"].split(","))["events"]
+    script = f"""
+        from snowflake.ingest.streaming import StreamingIngestClient
+        settings = {settings!r}
+        pem = open(settings["snowflake.private.key"]).read().splitlines()
+        client = StreamingIngestClient(
+            "kafka", settings["snowflake.database.name"], settings["snowflake.schema.name"],
+            '"{table}-STREAMING"',
+            properties={{
+                "account": "LOCAL", "user": settings["snowflake.user.name"],
+                "url": settings["snowflake.url.name"],
+                "role": settings["snowflake.role.name"], "private_key": "".join(pem[1:-1]),
+                "mgmt_retry_total_backoff_seconds": "10",
+            }},
+        )
+        channel, _ = client.open_channel("DOCS_" + settings["topics"] + "_0")
+        channel.append_row({{"ID": 4, "NAME": "kafka"}}, offset_token="0")
+        channel.wait_for_commit(lambda token: token == "0", timeout_seconds=60)
+        client.close()
+    """
+    run([sys.executable, "-c", textwrap.dedent(script)], folder, local_service)
+    found = local_service.sql("SHOW CHANNELS LIKE 'DOCS_events_0'")
+    assert [(channel["name"], channel["offset_token"]) for channel in found] == [("DOCS_events_0", "0")]
+
+
+def test_the_readme_leads_from_one_line_to_rows(tmp_path: Path) -> None:
+    shown = snippets("README.md")
+    script = "\n".join(
+        one.text if one.language == "sh" else f"python - <<'PYTHON'\n{one.text}PYTHON"
+        for one in shown
+        if one.language in ("sh", "python") and "def test_" not in one.text
+    )
+    # Without a file for its output, the service would hold the pipes of this process open.
+    script = re.sub(r"(snowpipe-local serve [^&\n]*)&", r"\1> service.log 2>&1 &", script)
+    ended = "trap 'kill \"$service\" 2> /dev/null || true' EXIT\n"
+    printed = run(["bash", "-euo", "pipefail", "-c", ended + script], tmp_path)
+    expected = "".join(one.prints for one in shown if one.prints is not None)
+    lines = [line for line in printed.splitlines() if line in expected.splitlines()]
+    assert lines == expected.splitlines()
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/testing.md"])
+def test_a_test_of_a_user_passes_as_documented(page: str, tmp_path: Path) -> None:
+    texts = [one.text for one in snippets(page) if one.language == "python" and "def test_" in one.text]
+    assert texts
+    (tmp_path / "test_orders.py").write_text("\n".join(texts))
+    run([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_orders.py"], tmp_path)
+
+
+def test_the_reference_has_every_option_of_every_command() -> None:
+    page = (ROOT / "docs" / "reference.md").read_text()
+    (commands,) = [one.choices for one in parser()._actions if one.choices]
+    assert isinstance(commands, dict)
+    assert [name for name in commands if f"snowpipe-local {name}" not in page] == []
+    options = {
+        option
+        for command in commands.values()
+        for action in command._actions
+        for option in action.option_strings
+        if option not in ("-h", "--help")
+    }
+    assert len(options) > 10
+    assert [option for option in sorted(options) if not re.search(rf"{option}\b", page)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_link_within_the_repository_leads_to_a_file_and_a_heading(page: Path) -> None:
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _prose(page)):
+        path, _, anchor = link.removeprefix(REPOSITORY).partition("#")
+        if path.startswith("http"):
+            continue
+        base = ROOT.parent if link.startswith(REPOSITORY) else page.parent
+        target = base / path if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_the_page_of_a_package_index_has_no_relative_link() -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", _prose(ROOT / "README.md"))
+    assert links
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+def _prose(page: Path) -> str:
+    return re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Fragments of a page's headings, as GitHub makes them."""
+    headings = (
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one)
+        for one in re.findall(r"^#+ (.+)$", _prose(page), re.MULTILINE)
+    )
+    return {re.sub(r"[^\w -]", "", one.strip().lower()).replace(" ", "-") for one in headings}
