@@ -1,7 +1,6 @@
 """A sent load over the deferral of its task: the baseline of rejected rows belongs to it, not to a try."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -102,18 +101,6 @@ def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(
     assert channel.rejected == 2
 
 
-def test_load_that_is_not_committed_yet_is_not_refused_for_its_rejected_rows(snowpipe, settle):
-    snowpipe.channel("c", committed="3", rows_error_count=5)
-
-    assert not settle(kept(), awaited=False).is_committed
-
-
-def test_channel_without_a_row_owes_nothing(snowpipe, settle):
-    snowpipe.channel("c", rows_error_count=3)
-
-    assert settle(kept(replace(SENT, target_token=None))).is_committed
-
-
 @pytest.mark.parametrize(
     "other", [None, {}, {"report": "{}", "offset_format": "integer"}, {"report": None, "offset_format": 5}]
 )
@@ -155,13 +142,6 @@ class TestMemory:
         memory(1, 2).keep_sent(kept())
 
         assert (memory(2, max_tries).sent() is not None) is is_known
-
-    def test_what_an_earlier_release_has_kept_of_a_load_is_awaited(self):
-        store = TaskState()
-        store.set("snowpipe_sent", kept().to_kept())
-        ti = SimpleNamespace(try_number=2, max_tries=4)
-
-        assert DriverMemory({"ti": ti, "task_state_store": store}, durable=True).sent() == kept()
 
     @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
     def test_without_durability_nothing_is_known(self, context):

@@ -1,12 +1,9 @@
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.outcome import (
-    TaskFailedError,
     error_of_task,
     error_type_of,
-    final_error,
 )
-from airflow_provider_snowpipe.streaming.errors import PipeFailedOverError, SourcePositionError
 
 SPARK_TEXT = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -17,20 +14,6 @@ opened it
 
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
 """
-
-
-def test_error_of_the_task_is_found_in_sparks_text():
-    error = error_of_task(SPARK_TEXT)
-
-    assert error is not None
-    assert str(error) == "channel 'a': another writer opened it"
-    assert error_type_of(error) == "ChannelFencedError"
-
-
-def test_error_of_the_task_is_found_in_the_text_of_a_converted_exception():
-    text = SPARK_TEXT.partition("\n\n")[0] + "\n SQLSTATE: 38000\n"
-
-    assert str(error_of_task(text)) == "channel 'a': another writer opened it"
 
 
 def test_error_that_another_one_led_to_is_the_one_that_ended_the_task():
@@ -48,10 +31,6 @@ def test_error_that_another_one_led_to_is_the_one_that_ended_the_task():
     assert str(error) == "channel 'a': another writer opened it"
 
 
-def test_error_of_somebody_else_is_not_taken_for_ours():
-    assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
-
-
 def test_executor_without_our_package_is_a_matter_of_installation():
     error = error_of_task(
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'arro3'\n"
@@ -61,17 +40,6 @@ def test_executor_without_our_package_is_a_matter_of_installation():
     assert error_type_of(error) == "ConfigurationError"
     assert "no module 'arro3'" in str(error)
     assert "PYSPARK_PYTHON" in str(error)
-
-
-def test_reported_error_comes_back_in_its_class():
-    assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
-
-
-def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
-    error = final_error("PipeNotFoundError", "no pipe")
-
-    assert isinstance(error, TaskFailedError)
-    assert (error_type_of(error), str(error)) == ("PipeNotFoundError", "no pipe")
 
 
 @pytest.mark.parametrize(
@@ -119,13 +87,3 @@ def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     assert error is not None
     assert error_type_of(error) == kind
     assert message in str(error)
-
-
-def test_error_of_the_driver_itself_has_its_own_name():
-    assert error_type_of(SourcePositionError("x")) == "SourcePositionError"
-
-
-def test_error_of_a_task_is_tried_again_as_late_as_its_class_asks_for():
-    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
-
-    assert delay == PipeFailedOverError.retry_delay is not None

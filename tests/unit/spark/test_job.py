@@ -17,8 +17,6 @@ from airflow_provider_snowpipe.spark.report import (
     ChannelStart,
     RunReport,
     read_start,
-    rejected_before,
-    start_text,
 )
 from airflow_provider_snowpipe.spark.sources.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -109,20 +107,6 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
     assert replace(start, began_ms=None) == ChannelStart(
         rejected_before=0, inserted_before=5, errors_before=1, rows_behind=0, files_behind=()
     )
-
-
-def test_start_file_comes_back_as_it_was_written() -> None:
-    start = {
-        "c": ChannelStart(1, 2, 3, None, 1_700_000_000_123, (("1.log", 5), ("ä:2.log", 0))),
-        "d": ChannelStart(0),
-    }
-
-    assert read_start(start_text(start)) == start
-
-
-def test_start_file_of_a_driver_that_wrote_skipped_rows_only_is_read() -> None:
-    assert read_start('{"c": 7}') == {"c": ChannelStart(7)}
-    assert rejected_before('{"c": 7, "d": {"rejected_before": 1, "inserted_before": 2}}') == {"c": 7, "d": 1}
 
 
 @pytest.mark.parametrize(

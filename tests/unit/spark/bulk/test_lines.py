@@ -73,13 +73,6 @@ def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path: Path) 
     assert max(sizes) < 150_000
 
 
-def test_a_file_that_may_not_be_cut_stays_whole(tmp_path: Path) -> None:
-    files = written(tmp_path, {"a": b"1\n" * 1_000, "b.gz": gzip.compress(b"2\n" * 1_000)}, splits=False)
-    made = combined(files, tmp_path, 100)
-
-    assert made == [b"1\n" * 1_000, b"2\n" * 1_000]
-
-
 def test_the_same_lines_give_the_same_bytes(tmp_path: Path) -> None:
     (slices,) = cut_lines(written(tmp_path, {"a": b"1\n", "b": b"2"}), 100, 1.0)
     combine(slices, tmp_path / "x.gz", None)

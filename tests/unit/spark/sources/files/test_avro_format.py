@@ -1,5 +1,4 @@
 import datetime as dt
-import json
 import uuid
 from decimal import Decimal
 
@@ -187,27 +186,10 @@ def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path):
         AvroReader().position_after(file, 51)
 
 
-def test_appended_blocks_are_new_rows_and_old_numbers_stay(tmp_path):
-    _avro(tmp_path / "a", records=RECORDS[:20])
-    with (tmp_path / "a").open("a+b") as file:
-        fastavro.writer(file, None, RECORDS[20:])
-
-    assert [row["ID"] for _, row in rows_after(AvroReader(), listed(tmp_path / "a"), 20)] == list(
-        range(20, 50)
-    )
-
-
 def test_numbers_and_lengths_that_cannot_be_are_refused(tmp_path):
     (tmp_path / "a").write_bytes(b"Obj\x01" + b"\xff" * 20)
     with (tmp_path / "a").open("rb") as stream, pytest.raises(ContainerError, match="too long"):
         read_header(stream)
-
-
-def test_json_of_a_record_is_one_line(tmp_path):
-    schema = _column("string")
-    file = _avro(tmp_path / "a", schema, [{"C": "a\nb"}])
-
-    assert json.dumps(rows_after(AvroReader(), file, 0)) == '[[1, {"C": "a\\nb"}]]'
 
 
 @pytest.mark.parametrize(("begin", "end"), [(1, None), (0, 30), (0, -17), (0, -1)])

@@ -1,5 +1,4 @@
 import csv
-import gzip
 import io
 
 import pytest
@@ -56,23 +55,6 @@ def test_records_are_those_of_another_csv_library_wherever_reading_begins(
     assert sum(len(chunk.ends) for chunk in chunks) == len(rows) + 1
 
 
-def test_every_record_can_be_resumed_after(path, check_every_resume):
-    rows = [f'{n},"line one\nof ""{n}"", and two",{"" if n % 3 else n}' for n in range(30)]
-    path.write_text("ID,NOTE,MAYBE\n" + "\n".join(rows) + "\n")
-
-    found = check_every_resume(CsvReader(), listed(path), count=30)
-
-    assert found[4] == {"ID": "4", "NOTE": 'line one\nof "4", and two', "MAYBE": None}
-    assert found[3]["MAYBE"] == "3"
-
-
-def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_every_resume):
-    path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress(b"ID\n" + b"".join(b'"a\n%d"\n' % n for n in range(20))))
-
-    check_every_resume(CsvReader(), listed(path), count=20)
-
-
 @pytest.mark.parametrize(
     ("options", "content", "expected"),
     [
@@ -97,14 +79,6 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
 )
 def test_dialects_names_and_nulls(path, options, content, expected):
     assert _read(CsvReader(**options), path, content) == list(enumerate(expected, start=1))
-
-
-def test_a_record_longer_than_a_read_is_one_row(path):
-    long = "x" * 5_000_000
-    assert _read(CsvReader(), path, f'A,B\n"{long}\n",1\n2,3\n') == [
-        (1, {"A": long + "\n", "B": "1"}),
-        (2, {"A": "2", "B": "3"}),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.sources.files.formats import (
-    FilePosition,
     position_after_line,
     row_blocks,
 )
@@ -88,18 +87,6 @@ def test_any_block_size_and_any_resume_give_the_same_rows_in_order(
         previous = FileLineOffset("x.log", block.last_line)
 
 
-@settings(max_examples=200, deadline=None)
-@given(content=CONTENT, read=SIZES)
-def test_offset_after_each_line_is_where_the_next_one_begins(path, content, read):
-    file = _file(path, content)
-    position = 0
-    for number, text, ended in _lines(content):
-        position += len(text) + ended
-        assert position_after_line(file, number, read_bytes=read) == FilePosition(
-            position, done=position == len(content)
-        )
-
-
 @settings(max_examples=100, deadline=None)
 @given(content=CONTENT, read=SIZES, beyond=st.integers(1, 5))
 def test_committed_line_behind_the_end_is_an_error_with_evidence(path, content, read, beyond):
@@ -110,14 +97,6 @@ def test_committed_line_behind_the_end_is_an_error_with_evidence(path, content, 
         SourcePositionError, match=f"has {have} line.*but line {have + beyond} of it is committed"
     ):
         position_after_line(file, have + beyond, read_bytes=read)
-
-
-def test_line_longer_than_a_read_is_one_row(path):
-    long = b'{"a":"' + b"x" * 1000 + b'"}'
-    (first, second) = _blocks(_file(path, long + b"\n{}\n"), max_bytes=10, read_bytes=16)
-
-    assert bytes(first.body) == long + b"\n"
-    assert (second.first_line, second.last_line, bytes(second.body)) == (2, 2, b"{}\n")
 
 
 def test_nothing_behind_the_listed_size_is_read(path):
@@ -155,12 +134,3 @@ def test_control_characters_at_the_end_are_a_row_of_their_own(path, control, end
     assert bytes(first.body) == b"{}\n"
     assert bytes(last.body).rstrip(b"\r\n") == control
     assert (last.first_line, last.last_line, last.rows) == (2, 2, 1)
-
-
-@pytest.mark.parametrize("end", [b"\n", b" ", b"\t\r\n", b"\r", b" \n\n\t"])
-def test_white_space_at_the_end_is_nobodys_row(path, end):
-    assert [block.rows for block in _blocks(_file(path, b"{}\n" + end))] == [1]
-
-
-def test_byte_order_mark_is_no_part_of_the_first_row(path):
-    assert [bytes(block.body) for block in _blocks(_file(path, b"\xef\xbb\xbf{}\n"))] == [b"{}\n"]

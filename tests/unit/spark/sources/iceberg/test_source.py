@@ -372,14 +372,6 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
         assert spec.default_name == "orders"
 
 
-def test_table_without_a_snapshot_has_nothing_to_load_yet(orders):
-    (partition,) = _partitions(orders).values()
-
-    assert _rows(partition) == []
-    with pytest.raises(SourcePositionError, match="sequence number none"):
-        partition.check(BatchRowOffset(1, 1))
-
-
 @pytest.mark.parametrize(
     ("source", "kind", "message"),
     [

@@ -141,8 +141,3 @@ def test_other_spellings_of_a_channel_are_those_of_its_prefix_alone():
     assert taken.channel(taken.channel_prefix, taken.default_name, "orders_0") not in taken.other_spellings(
         taken.channel_prefix, "orders_0"
     )
-
-
-def test_choice_of_a_reader_is_deprecated():
-    with pytest.warns(DeprecationWarning, match="reader='spark'"):
-        source_spec({"kind": "kafka", "bootstrap_servers": "k1:9092", "topics": ["a"], "reader": "spark"})

@@ -60,15 +60,6 @@ def test_parts_hold_all_rows_behind_the_committed_key_once(text):
     ]
 
 
-def test_a_body_is_the_arrow_buffer_itself():
-    batch = _batch([1, 2, 3])
-
-    (part,) = _keyed([batch])
-
-    assert isinstance(part.body, memoryview)
-    assert pa.py_buffer(part.body).address == batch.column(LINE).buffers()[2].address
-
-
 @pytest.mark.parametrize(
     ("batches", "sent"),
     [([[1, 2, 2, 3]], []), ([[1, 2], [2, 3]], []), ([[0, 1], [2, 3], [3]], [0, 1])],
