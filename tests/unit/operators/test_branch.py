@@ -10,6 +10,7 @@ from airflow.providers.common.compat.sdk import DAG, AirflowFailException, task
 
 from airflow_provider_snowpipe.decorators.route import snowpipe_route_task
 from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
+from airflow_provider_snowpipe.operators.load_planning import path_before
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import TaskInstance
@@ -86,6 +87,11 @@ def test_the_path_of_the_run_before_stays_near_a_boundary():
     assert skipped(branch(source=near))[1]["path"] == "copy"
     assert skipped(branch(source=near), before=before)[1]["path"] == "stream"
     assert skipped(branch(source=near, remember=False), before=before)[1]["path"] == "copy"
+    operator = branch(source=near)
+    ti = Instance(operator, before)
+    assert path_before({"ti": ti}) == "stream"  # type: ignore[typeddict-item]
+    asked = {"task_ids": "route", "key": "plan", "include_prior_dates": True, "map_indexes": -1}
+    assert ti.asked == asked
     assert skipped(branch(source=near), before={**before, "is_forced": True})[1]["path"] == "copy"
 
 

@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     SourceMissingError,
 )
+from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
@@ -430,6 +431,19 @@ class TestIntent:
         assert load.account.rows == loaded
         assert is_copy_intent(load.account.tokens[A])
 
+    def test_a_load_that_the_accounts_clock_dates_before_the_intent_is_known(self, load: Load) -> None:
+        load.crash("submit", AFTER)
+        intent = CopyIntent.parse(load.account.tokens[A])
+        assert intent is not None
+        for entry in load.account.history:
+            entry["last_load_time"] = intent.since - dt.timedelta(minutes=9)
+        load.account.statements.clear()
+        load.account._copied.clear()
+        load.run("r2")
+
+        load.assert_every_row_is_there_once()
+        assert load.account.tokens == {A: "3.ndjson:2", B: "1.ndjson:2"}
+
     @pytest.mark.parametrize("days", [63, 65])
     def test_it_stays_where_copy_left_a_file_out_of_which_it_may_have_forgotten_the_load(
         self, load: Load, days: int
@@ -576,6 +590,27 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert (done["rows_loaded"], piped.account.tokens[A]) == (6, "3.ndjson:2")
 
+    def test_what_copy_began_is_waited_for_in_the_worker_and_the_pipe_by_the_triggerer(
+        self, piped: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The task that comes back knows of the pipe's files alone."""
+        piped.path, account = "copy", piped.account
+        piped.crash("submit", BEFORE)
+        piped.path = "pipe"
+        piped.write("a", "4.ndjson")
+        account.holds = True
+
+        def copy_ends(_: float) -> None:
+            account.finish()
+            account.holds = True
+
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", copy_ends)
+        with pytest.raises(TaskDeferred) as deferred:
+            piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
+
+        assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
+        assert (account.tokens[B], is_copy_intent(account.tokens[A])) == ("1.ndjson:2", True)
+
     def test_a_wait_that_ends_badly_leaves_the_intent(self, piped: Load) -> None:
         operator, context, deferred = self.waiting(piped)
         event = {"status": "failure", "reason": "timeout", "message": "PIPE_STATUS shows more"}
@@ -638,6 +673,18 @@ class TestChoice:
 
         assert path == "stream"
         assert "up to row 2" in str(why)
+
+    def test_the_plan_of_the_same_instance_in_the_run_before_is_kept_in_mind(self, load: Load) -> None:
+        context, asked = task_context(map_index=3), list[Any]()
+        plan = {"path": "copy", "is_forced": False}
+        context["ti"].xcom_pull = lambda **named: asked.append(named) or plan
+
+        assert load.operator()._choice({}, context).before == "copy"
+        assert load.operator(remember=False)._choice({}, context).before is None
+        assert asked == [
+            {"task_ids": "load", "key": key, "include_prior_dates": True, "map_indexes": 3}
+            for key in ("plan", "outcome")
+        ]
 
     def test_what_has_no_path_is_refused(self, load: Load) -> None:
         load.account.put("a", "1")

@@ -357,6 +357,14 @@ class TestAnotherTry:
         assert lab.execute()["rows"] == 2
         assert len(lab.kubernetes.submissions) == 1
 
+    def test_a_refusal_that_no_other_poll_changes_ends_the_try_at_once(self, lab):
+        lab.kubernetes.play("Running", 503, 403, lab.leave, "Succeeded")
+
+        with pytest.raises(AirflowFailException, match="403"):
+            lab.execute()
+        assert lab.kubernetes.killed == []
+        assert len(lab.kubernetes.script) == 2
+
 
 class TestKill:
     def test_while_it_runs(self, lab):

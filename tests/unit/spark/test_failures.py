@@ -42,45 +42,42 @@ def test_executor_without_our_package_is_a_matter_of_installation():
     assert "PYSPARK_PYTHON" in str(error)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        (
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker "
-            "has different version: 3.9 than that in driver: 3.11, PySpark cannot run with different minor "
-            "versions.\n",
-            "ConfigurationError",
-            "executors run Python 3.9, the driver Python 3.11",
-        ),
-        (
-            "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' "
-            "from '/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
-            "ConfigurationError",
-            "another version of airflow-provider-snowpipe than the driver, at '/usr/lib/x/airflow_provider",
-        ),
-        (
-            "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
-            'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
-            "ConfigurationError",
-            "cannot start Python 'python3.99' (error=2, No such file or directory)",
-        ),
-        (
-            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: Lost "
-            "task 1.3 in stage 3.0 (TID 9) (10.0.0.7 executor 5): ExecutorLostFailure (executor 5 exited "
-            "caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n",
-            "ExecutorLostError",
-            "a task died 4 times with its process (ExecutorLostFailure (executor 5 exited",
-        ),
-        (
-            "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost "
-            "task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 5): org.apache.spark.SparkException: Python "
-            "worker exited unexpectedly (crashed). Consider setting x\n\tat org.apache\n",
-            "ExecutorLostError",
-            "Python worker exited unexpectedly (crashed)",
-        ),
-    ],
-    ids=["other-python", "other-package", "no-python", "executor-lost", "worker-lost"],
-)
+AT = "Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7"
+REPORTED = [
+    (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+        "different version: 3.9 than that in driver: 3.11, PySpark cannot run with different versions.\n",
+        "ConfigurationError",
+        "executors run Python 3.9, the driver Python 3.11",
+    ),
+    (
+        "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' from "
+        "'/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
+        "ConfigurationError",
+        "at '/usr/lib/x/airflow_provider",
+    ),
+    (
+        "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
+        'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
+        "ConfigurationError",
+        "cannot start Python 'python3.99' (error=2, No such file or directory)",
+    ),
+    (
+        f"Job aborted due to stage failure: {AT} executor 5): ExecutorLostFailure (executor 5 exited caused "
+        "by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n",
+        "ExecutorLostError",
+        "a task died 4 times with its process (ExecutorLostFailure (executor 5 exited",
+    ),
+    (
+        f"Job aborted due to stage failure: {AT} executor 5): org.apache.spark.SparkException: Python worker "
+        "exited unexpectedly (crashed). Consider setting x\n\tat org.apache\n",
+        "ExecutorLostError",
+        "Python worker exited unexpectedly (crashed)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "message"), REPORTED)
 def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     error = error_of_task(text)
 

@@ -47,6 +47,22 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
     assert spark.jobs == [2]
 
 
+@pytest.mark.parametrize("quick", [False, True], ids=["tasks", "driver"])
+def test_every_channel_gets_its_own_position_in_whichever_order_the_tokens_come(spark, quick):
+    kind = QuickPartition if quick else MemoryPartition
+    partitions = {name: kind(one.name, one.rows) for name, one in PARTITIONS.items()}
+    committed = {"c2": IntegerOffset(0), "c1": None, "c0": IntegerOffset(2)}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.partition, work.committed, work.resume_at) for work in works] == [
+        ("c0", partitions["c0"], IntegerOffset(2), 3),
+        ("c1", partitions["c1"], None, 0),
+        ("c2", partitions["c2"], IntegerOffset(0), 1),
+    ]
+    assert spark.jobs == ([] if quick else [2])
+
+
 class QuickPartition(MemoryPartition):
     """One in whose rows the driver searches itself."""
 

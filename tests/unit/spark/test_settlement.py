@@ -60,13 +60,10 @@ def test_token_of_another_format_is_an_error_with_the_channel():
         settled(committed="a.log:3")
 
 
-@pytest.mark.parametrize(
-    ("sent", "inserted", "errors", "rows"),
-    [(6, 106, 7, 6), (2, 106, 7, 6), (6, 104, 9, 6), (2, 104, 9, 6), (6, 100, 7, 6), (6, 90, 0, 6)],
-    ids=["alike", "killed", "rejected", "killed and rejected", "uncounted", "recreated"],
-)
-def test_rows_are_those_sent_or_those_that_the_service_counted(sent, inserted, errors, rows):
-    assert settled(replace(REPORT, rows=sent), inserted=inserted, errors=errors).rows == rows
+def test_rows_are_those_sent_or_those_that_the_service_counted():
+    counted = [(6, 106, 7), (2, 106, 7), (6, 104, 9), (2, 104, 9), (6, 100, 7), (6, 90, 0)]
+    for sent, inserted, errors in counted:
+        assert settled(replace(REPORT, rows=sent), inserted=inserted, errors=errors).rows == 6
 
 
 @pytest.mark.parametrize(("errors", "rejected"), [(7, 0), (9, 2), (0, 0)])

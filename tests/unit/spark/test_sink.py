@@ -204,11 +204,17 @@ class TestCrash:
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize(
-        ("operation", "skip"),
-        [("status", 0), ("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 1)],
-        ids=["status", "open", "append-1", "append-2", "append-3", "commit-wait"],
+        ("operation", "skip", "held"),
+        [
+            ("status", 0, False),
+            ("open", 0, True),
+            ("append", 0, False),
+            ("append", 1, True),
+            ("append", 2, False),
+            ("append", 2, True),
+            ("status", 1, True),
+        ],
     )
-    @pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
     def test_next_attempt_brings_each_row_once(self, snowpipe, load, when, operation, skip, held):
         snowpipe.holds_commits = held
         snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
@@ -274,16 +280,20 @@ class TestResume:
         assert 50 < sum(snowpipe.clock.slept) < 70
 
 
+REPEATED = (error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"))
+
+
 class TestAnswers:
     """The retry table: what is repeated, what ends the attempt, what ends the run."""
 
-    REPEATED = (
-        error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"),
-    )  # fmt: skip
-
-    @pytest.mark.parametrize("failure", REPEATED, ids=["503", "500", "429", "408", "404-html", "cut"])
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize(("operation", "skip"), [("open", 0), ("append", 1), ("status", 1)])
+    @pytest.mark.parametrize(
+        ("operation", "skip", "when", "failure"),
+        [
+            *(("append", 1, "after", failure) for failure in REPEATED),
+            *((*call, "before", REPEATED[0]) for call in (("open", 0), ("append", 1), ("status", 1))),
+            *((*call, "after", REPEATED[-1]) for call in (("open", 0), ("status", 1))),
+        ],
+    )
     def test_passing_failure_is_repeated_and_no_row_doubled(
         self, snowpipe, load, operation, skip, when, failure
     ):

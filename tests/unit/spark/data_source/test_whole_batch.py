@@ -36,6 +36,12 @@ from tests.fake_snowpipe import URL, KilledError
 ROUNDS = 30
 
 
+def seeds(by_day):
+    """The seeds of histories: a few by day, all by night."""
+    by_night = (pytest.param(seed, marks=pytest.mark.nightly) for seed in range(by_day, 2 * ROUNDS))
+    return [*range(by_day), *by_night]
+
+
 class Turns:
     """Runs tasks of which one goes on at a time; at each request and each wait of one, chance decides which.
 
@@ -199,8 +205,7 @@ def _moved(shares):
     return [shares[2], shares[1], shares[0]]
 
 
-@pytest.mark.parametrize("checked", [True, False], ids=["write_checked", "df.write"])
-@pytest.mark.parametrize("appends", [1, 3, 5, 8])
+@pytest.mark.parametrize(("appends", "checked"), [(1, True), (3, False), (8, True)])
 def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_accepted(
     snowpipe, writes, checked, appends
 ):
@@ -242,7 +247,7 @@ def _sends_all_or_nothing(snowpipe, writes, shares, order):
     return refused
 
 
-@pytest.mark.parametrize("seed", range(2 * ROUNDS))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
     snowpipe, writes, monkeypatch, seed
 ):
@@ -394,13 +399,10 @@ def test_batch_that_was_begun_by_partition_is_refused_by_column(snowpipe, writes
         writes.write(BEGUN)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["partitions", "channelColumn"])
-@pytest.mark.parametrize("seed", range(ROUNDS))
-def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent(
-    snowpipe, writes, seed, keyed
-):
+@pytest.mark.parametrize("seed", seeds(10))
+def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent(snowpipe, writes, seed):
     chance = random.Random(seed)
-    writes.keyed = keyed
+    keyed = writes.keyed = bool(seed % 2)
     begun = _spread(range(60), keyed)
     writes.killed(begun, chance.randrange(1, 12), order=chance.sample(range(3), 3))
     for _ in range(4):

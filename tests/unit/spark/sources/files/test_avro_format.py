@@ -87,9 +87,26 @@ def test_rows_that_take_no_bytes_keep_their_order(tmp_path):
     assert rows == [(number, {"C": None}) for number in range(4, 21)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "written"),
-    [
+def _logical(kind, logical, **more):
+    return {"type": kind, "logicalType": logical, **more}
+
+
+NESTED = {
+    "type": "record",
+    "name": "In",
+    "fields": [
+        {"name": "a", "type": {"type": "fixed", "name": "H", "size": 1}},
+        {"name": "b", "type": ["null", "H"]},
+        {"name": "c", "type": {"type": "array", "items": "a.b.H"}},
+    ],
+}
+
+
+def test_values_keep_every_digit(tmp_path):
+    at = dt.datetime(2024, 2, 29, 1, 2, 3, 4)
+    wide = {"type": "fixed", "name": "D", "size": 20, "logicalType": "decimal", "precision": 45, "scale": 2}
+    long = Decimal("-1234567890123456789012345678.0123456789")
+    for kind, value, written in (
         ("boolean", True, True),
         ("int", -5, -5),
         ("long", 2**63 - 1, 2**63 - 1),
@@ -100,68 +117,22 @@ def test_rows_that_take_no_bytes_keep_their_order(tmp_path):
         ({"type": "fixed", "name": "F", "size": 2}, b"\xff\x00", "/wA="),
         ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
         ({"type": "map", "values": ["null", "long"]}, {"k": 1, "n": None}, {"k": 1, "n": None}),
-        ({"type": "int", "logicalType": "date"}, dt.date(2024, 2, 29), "2024-02-29"),
-        ({"type": "int", "logicalType": "time-millis"}, dt.time(1, 2, 3, 4000), "01:02:03.004"),
-        ({"type": "long", "logicalType": "time-micros"}, dt.time(1, 2, 3, 4), "01:02:03.000004"),
-        (
-            {"type": "long", "logicalType": "timestamp-micros"},
-            dt.datetime(2024, 2, 29, 1, 2, 3, 4, dt.UTC),
-            "2024-02-29T01:02:03.000004Z",
-        ),
-        (
-            {"type": "long", "logicalType": "timestamp-nanos"},
-            1709251199123456789,
-            "2024-02-29T23:59:59.123456789Z",
-        ),
-        (
-            {"type": "long", "logicalType": "local-timestamp-micros"},
-            dt.datetime(2024, 2, 29, 1, 2, 3, 4),
-            "2024-02-29T01:02:03.000004",
-        ),
-        (
-            {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 10},
-            Decimal("-1234567890123456789012345678.0123456789"),
-            "-1234567890123456789012345678.0123456789",
-        ),
-        (
-            {
-                "type": "fixed",
-                "name": "D",
-                "size": 20,
-                "logicalType": "decimal",
-                "precision": 45,
-                "scale": 2,
-            },
-            Decimal(10) ** 40,
-            "1" + "0" * 40 + ".00",
-        ),
-        (
-            {"type": "string", "logicalType": "uuid"},
-            uuid.UUID(int=7),
-            "00000000-0000-0000-0000-000000000007",
-        ),
-        (["null", {"type": "long", "logicalType": "timestamp-millis"}], None, None),
+        (_logical("int", "date"), dt.date(2024, 2, 29), "2024-02-29"),
+        (_logical("int", "time-millis"), dt.time(1, 2, 3, 4000), "01:02:03.004"),
+        (_logical("long", "time-micros"), dt.time(1, 2, 3, 4), "01:02:03.000004"),
+        (_logical("long", "timestamp-micros"), at.replace(tzinfo=dt.UTC), "2024-02-29T01:02:03.000004Z"),
+        (_logical("long", "timestamp-nanos"), 1709251199123456789, "2024-02-29T23:59:59.123456789Z"),
+        (_logical("long", "local-timestamp-micros"), at, "2024-02-29T01:02:03.000004"),
+        (_logical("bytes", "decimal", precision=38, scale=10), long, str(long)),
+        (wide, Decimal(10) ** 40, "1" + "0" * 40 + ".00"),
+        (_logical("string", "uuid"), uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
+        (["null", _logical("long", "timestamp-millis")], None, None),
         (["int", "null", "long"], 2**40, 2**40),
         (["float", "double"], 0.1, "0.1"),
-        (
-            {
-                "type": "record",
-                "name": "In",
-                "fields": [
-                    {"name": "a", "type": {"type": "fixed", "name": "H", "size": 1}},
-                    {"name": "b", "type": ["null", "H"]},
-                    {"name": "c", "type": {"type": "array", "items": "a.b.H"}},
-                ],
-            },
-            {"a": b"\xff", "b": None, "c": [b"\x00"]},
-            {"a": "/w==", "b": None, "c": ["AA=="]},
-        ),
-    ],
-)
-def test_values_keep_every_digit(tmp_path, kind, value, written):
-    file = _avro(tmp_path / "a", _column(kind), [{"C": value}])
-
-    assert rows_after(AvroReader(), file, 0) == [(1, {"C": written})]
+        (NESTED, {"a": b"\xff", "b": None, "c": [b"\x00"]}, {"a": "/w==", "b": None, "c": ["AA=="]}),
+    ):
+        file = _avro(tmp_path / "a", _column(kind), [{"C": value}])
+        assert rows_after(AvroReader(), file, 0) == [(1, {"C": written})], kind
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def _read(reader, path, content, line=0, **options):
     return rows_after(reader, listed(path), line, **options)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=ROWS,
     end=st.sampled_from(["\n", "\r\n"]),

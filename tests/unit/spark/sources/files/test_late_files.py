@@ -20,6 +20,14 @@ from tests.memory_source import InProcessSpark
 HOUR_NS = 3_600_000_000_000
 
 
+def seeds(count):
+    """So many of them by night, the first few of them by day."""
+    return [
+        *range(12),
+        *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, count)),
+    ]
+
+
 class Folder:
     """A source of one partition, ``a``, and runs over it."""
 
@@ -139,9 +147,10 @@ class TestDefault:
         assert folder.run(pattern="*.gz", on_late_files="warn") == [1, 2, 8, 9]
         assert folder.run(pattern="*.gz") == [1, 2, 8, 9]
 
-    @pytest.mark.parametrize("rows", [2, 300, 3000])
-    @pytest.mark.parametrize("changed", ["all", "first", "last"])
-    @pytest.mark.parametrize("more", [-1, 0, 1])
+    @pytest.mark.parametrize(
+        ("rows", "changed", "more"),
+        [(2, "all", -1), (2, "last", 0), (300, "first", 0), (300, "all", 1), (3000, "first", -1)],
+    )
     def test_committed_file_that_was_overwritten_is_refused(self, folder, rows, changed, more):
         """It has the committed line, and its rows would pass for those of the one before."""
         file = folder.write("1.ndjson", rows)
@@ -344,7 +353,7 @@ class TestLinks:
         assert snowpipe.did("open") == []
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_any_series_of_changes_is_loaded_exactly_or_refused_by_name(folder, seed):
     draw, committed = random.Random(seed), ""
     folder.write("3.ndjson", 1)

@@ -179,16 +179,22 @@ def test_partition_that_began_after_the_oldest_snapshot_needs_no_older_ones(tmp_
 
 def test_rolled_back_or_other_table_is_refused(orders):
     first = orders.append(range(10))
-    orders.append(range(10, 15))
+    gone = orders.append(range(10, 15))
     orders.roll_back(first)
     orders.append([20])
     (partition,) = _partitions(orders).values()
+    (starting,) = _partitions(orders, starting_snapshot=gone).values()
 
     with pytest.raises(SourcePositionError, match="no snapshot with that sequence number leads to"):
         partition.check(BatchRowOffset(2, 5))
     with pytest.raises(SourcePositionError, match=r"the latest snapshot of .* has sequence number 3"):
         partition.check(BatchRowOffset(9, 1))
     assert _ids(partition, BatchRowOffset(1, 10)) == [20]
+    # That snapshot is kept, and does not lead to what the table is now.
+    with pytest.raises(SourcePositionError, match=f"starting_snapshot={gone}"):
+        starting.check(None)
+    assert (partition.history.versions, partition.history.complete) == ((1, 3), True)
+    assert partition.history.oldest == first
 
 
 def test_starting_snapshot_that_is_not_kept_is_refused_where_nothing_is_committed(orders):

@@ -90,35 +90,6 @@ def test_json_with_the_head_of_a_schema_registry_is_read_without_it():
     assert bytes(one.body) == b'{"V":[1]}\n{"V":2}\n'
 
 
-@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
-def test_malformed_value_is_sent_as_a_line_of_its_own_for_the_service_to_count():
-    writer = _writer(malformed="send", metadata=["offset"])
-
-    part = writer.part(_records([b'{"A":1}', b"[1]", b"", b'{"A":1]', b"{}"]))
-
-    assert bytes(part.body).split(b"\n") == [
-        b'{"KAFKA_OFFSET":10,"A":1}',
-        b"[1]",
-        b'""',
-        b'{"A":1]',
-        b'{"KAFKA_OFFSET":14}',
-        b"",
-    ]
-
-
-@pytest.mark.filterwarnings("ignore:source malformed:DeprecationWarning")
-def test_nothing_in_a_value_can_make_a_malformed_row_well_formed():
-    """A value between our own braces could end its column and begin another."""
-    values = [b'1,"ADMIN":true', b'{"A":1},{"B":2}', b'"x"}{"y":"', b"NaN"]
-    part = _writer(malformed="send", value_column="V").part(_records(values))
-    assert bytes(part.body).split(b"\n")[:-1] == values
-
-    part = _writer(malformed="send", metadata=["offset"]).part(_records([b'{"A":1},{"B":2}', b'{"A":"}']))
-    for line in bytes(part.body).split(b"\n")[:-1]:
-        with pytest.raises(ValueError, match=r"Extra data|Unterminated"):
-            json.loads(line)
-
-
 def test_any_json_goes_into_a_value_column():
     part = _writer(value_column='V"').part(_records([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"]))
 
