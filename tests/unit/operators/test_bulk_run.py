@@ -154,17 +154,6 @@ def test_a_run_that_was_made_anew_does_not_take_the_result_of_the_deleted_one(
         assert load.load(4, clears=1)["rows_loaded"] == 3
 
 
-def test_what_a_run_key_names_is_the_same_work_in_every_run(load: Load) -> None:
-    def loaded() -> dict[str, Any]:
-        run = load.bulk_run()
-        return run.load(load.write, lambda manifest: load.copy(run, 1, manifest))
-
-    done = loaded()
-    load.began += dt.timedelta(hours=1)
-    assert loaded() == done
-    load.assert_every_row_is_there_once()
-
-
 def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.ROWS", [])
     done = load.load()
@@ -250,19 +239,6 @@ def test_a_stalled_try_whose_manifest_comes_late_changes_nothing(
     account.holds = False
     load.load(try_number=3)
     account.finish()
-
-    load.assert_every_row_is_there_once()
-
-
-def test_a_copy_that_comes_back_to_another_manifest_is_refused(load: Load) -> None:
-    load.account.fault("submit", AFTER, CrashError())
-    with pytest.raises(CrashError):
-        load.load()
-    manifest = load.staged(ATTEMPT_NAME)[0]
-    load.account.stages["S"][manifest] = load.account.stages["S"][manifest].replace(b"a1", b"a0")
-    run = load.bulk_run()
-    with pytest.raises(FilesGivenTwiceError):
-        run.resume(lambda manifest: load.copy(run, 2, manifest))
 
     load.assert_every_row_is_there_once()
 

@@ -260,16 +260,6 @@ class TestEnds:
             lab.execute()
         assert lab.leftovers() == []
 
-    def test_yarns_text_is_reported(self, lab):
-        def end() -> None:
-            (one,) = lab.yarn.applications.values()
-            one.diagnostics = "Application was\nkilled: no memory"
-
-        lab.yarn.play("RUNNING", end, ("FAILED", "FAILED"))
-
-        with pytest.raises(AirflowException, match="killed: no memory"):
-            lab.execute()
-
 
 class TestAnotherTry:
     """Nothing is submitted twice, wherever a worker died."""
@@ -334,14 +324,6 @@ class TestAnotherTry:
         assert len(lab.yarn.submissions) == 1
         assert lab.leftovers() == []
 
-    def test_not_durable_submits_anew(self, lab, monkeypatch):
-        pytest.importorskip("airflow.sdk.bases.resumablejobmixin", reason="durable is of Airflow 3.3")
-        lab.dies(monkeypatch, "follow")
-        lab.yarn.play(lambda: lab.leave(), SUCCEEDED)
-
-        lab.execute(durable=False)
-        assert len(lab.yarn.submissions) == 2
-
     @keeps_state
     def test_a_submission_that_still_runs_on_this_machine_is_stopped_first(self, lab, monkeypatch, tmp_path):
         lab.dies(monkeypatch, "submit")
@@ -357,16 +339,6 @@ class TestAnotherTry:
             orphan.kill()
             orphan.wait()
         assert len(lab.yarn.submissions) == 1
-
-    def test_another_run_of_the_task_does_not_find_it(self, lab, monkeypatch):
-        lab.state = None
-        lab.dies(monkeypatch, "follow")
-        context = lab.context()
-        context["ti"].run_id = "manual__2"
-        lab.yarn.play(lab.leave, SUCCEEDED)
-
-        lab.operator().execute(context)
-        assert len(lab.yarn.submissions) == 2
 
     def test_a_state_that_is_no_submission_is_not_followed(self):
         tag = "snowpipe-0123456789abcdef-01234567"
@@ -444,21 +416,6 @@ class TestKill:
                 operator.execute(lab.context())
         assert lab.yarn.killed == list(lab.yarn.applications)
         assert lab.kept() == {}
-        assert lab.leftovers() == []
-
-    @pytest.mark.parametrize("step", ["prepare", "submit"])
-    def test_before_it_is_submitted(self, lab, monkeypatch, step):
-        operator = lab.operator()
-        original = getattr(ClusterRun, step)
-
-        def killed(*arguments: Any, **named: Any) -> Any:
-            operator.on_kill()
-            return original(*arguments, **named)
-
-        monkeypatch.setattr(ClusterRun, step, killed)
-        with pytest.raises(AirflowException, match="killed"):
-            operator.execute(lab.context())
-        assert lab.yarn.submissions == []
         assert lab.leftovers() == []
 
 

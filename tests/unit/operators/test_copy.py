@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesGivenTwiceError,
     NothingStagedError,
 )
-from tests.fake_account import AFTER, BEFORE, MISSING, CrashError, FakeAccount, Pipe, StatementError
+from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
 FORCED: dict[str, Any] = {"force": True}
@@ -259,14 +259,6 @@ class TestEarlierTry:
         assert beside == [1]
         assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
 
-    def test_an_account_that_does_not_show_what_runs_is_no_reason_to_copy(self, copying: Copying) -> None:
-        self.killed_while_it_runs(copying, {})
-        copying.account.fault("RUNNING", BEFORE, StatementError(604, "canceled"))
-
-        with pytest.raises(Exception, match="canceled"):
-            copying.run({}, number=2)
-        assert len(copying.account.statements) == 1
-
     def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         self.killed_while_it_runs(copying, {})
         task = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
@@ -379,13 +371,6 @@ class TestPipes:
         assert name in str(refused.value)
         assert account.rows == []
 
-    def test_force_copies_them_all_the_same_and_asks_nobody(self, copying: Copying, pipe: Pipe) -> None:
-        pipe.auto_ingest = True
-        copying.run({}, force=True)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert "SHOW" not in copying.account.calls
-
     @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
     def test_a_missing_privilege_is_reported_in_the_log(
         self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
@@ -395,16 +380,6 @@ class TestPipes:
 
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert "not known" in caplog.text
-
-    def test_events_announce_files_to_a_pipe_whose_state_does_not_show(
-        self, copying: Copying, pipe: Pipe
-    ) -> None:
-        pipe.auto_ingest = True
-        copying.account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"))
-        # It is asked again after the COPY has been noted.
-        copying.account.fault("PIPE STATUS", BEFORE, StatementError(3001, "insufficient privileges"), 2)
-
-        assert "its state does not show to this role" in self.refused(copying)
 
     def test_an_account_that_fails_otherwise_is_no_reason_to_copy(self, copying: Copying) -> None:
         for call in ("SHOW", "PIPE STATUS"):
@@ -463,16 +438,6 @@ class TestRunAgain:
         copying.run(run="r2")
         assert copying.account.rows == [*left, *rows_of(*FILES)]
 
-    def test_with_force_a_role_that_may_not_read_the_table_takes_the_earlier_result(
-        self, copying: Copying, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        copying.run()
-        copying.account.fault("COUNT", BEFORE, StatementError(MISSING, "not authorized"))
-
-        assert copying.run(number=2)["rows_loaded"] == 8
-        assert copying.account.rows == rows_of(*FILES)
-        assert "whether T still has what an earlier try loaded is not known" in caplog.text
-
     @pytest.mark.parametrize("names_skipped", [True, False])
     def test_files_of_which_history_lags_behind_are_not_loaded_again_and_stay_this_runs(
         self, copying: Copying, names_skipped: bool
@@ -484,16 +449,6 @@ class TestRunAgain:
 
         assert copying.account.rows == rows_of(*FILES)
         assert (done["rows_loaded"], done["loaded_before"]) == (8, {})
-
-    def test_a_file_that_failed_is_loaded_when_the_table_is_fixed(self, copying: Copying) -> None:
-        copying.account.put("a", "bad", "a1")
-        with pytest.raises(AirflowException, match="'a' LOAD_FAILED"):
-            copying.run({"on_error": "SKIP_FILE"})
-        copying.account.fits.append("bad")
-        done = copying.run({"on_error": "SKIP_FILE"}, number=2)
-
-        assert copying.account.rows == [*rows_of("b", "c", "d"), "bad", "a1"]
-        assert (done["rows_loaded"], len(done["files"])) == (8, 4)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from email.utils import format_datetime
 from typing import Any
 
 import pytest
@@ -62,19 +61,6 @@ def test_files_that_copy_has_loaded_are_refused(
     assert account.rows == ["a1"]
     ingest(force=True, wait_for_load=False)
     assert sorted(account.rows) == ["a1", "a1", "b1"]
-
-
-@pytest.mark.parametrize("minutes", [-30, 30])
-def test_files_that_were_staged_again_after_their_load_are_named_in_the_log(
-    account: FakeAccount, caplog: pytest.LogCaptureFixture, minutes: int
-) -> None:
-    """The pipe takes a path once, whatever it holds."""
-    ingest(table="T", stage="@S", files=None)
-    account.staged_at = format_datetime(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=minutes))
-    again = ingest(table="T", stage="@S", files=None)
-
-    assert (again["submitted"], len(again["loaded_before"])) == ([], 2)
-    assert ("has loaded 2 files before they were staged again" in caplog.text) is (minutes > 0)
 
 
 class TestLocation:

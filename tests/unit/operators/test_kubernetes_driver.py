@@ -425,45 +425,34 @@ class TestProgress:
         assert re.search(r"rows=25 .*rows_behind<=75 .*latency_ms<=5", runs[-1])
 
 
-class TestTrigger:
-    """What follows the pod while no worker does."""
+def test_a_trigger_fires_once_at_the_end_and_reports_an_api_that_does_not_answer(lab):
+    def follow(**options: Any) -> dict[str, Any]:
+        arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
+        return _event(SnowpipeApplicationTrigger(**{**arguments, **options}))
 
-    @pytest.fixture
-    def follow(self, lab):
-        lab.kubernetes.add("x-driver", {})
-
-        def make(**options: Any) -> SnowpipeApplicationTrigger:
-            arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
-            return SnowpipeApplicationTrigger(**{**arguments, **options})
-
-        return make
-
-    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
-    def test_one_event_at_the_end_however_it_ends(self, lab, follow, end):
-        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
-        lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", *ends)
-
-        assert _event(follow())["status"] == "ended"
-
-    @pytest.mark.parametrize("status", [403, 503])
-    def test_an_api_that_does_not_answer_is_reported(self, lab, follow, status):
+    lab.kubernetes.add("x-driver", {})
+    lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", lab.kubernetes.vanish)
+    assert follow()["status"] == "ended"
+    lab.kubernetes.add("x-driver", {})
+    for status in (403, 503):
         lab.kubernetes.play("Running", status)
+        found = follow(unreachable_seconds=0)
+        assert (found["status"], str(status) in found["message"]) == ("lost", True)
+    assert lab.kubernetes.killed == []
 
-        found = _event(follow(unreachable_seconds=0))
 
-        assert found["status"] == "lost"
-        assert str(status) in found["message"]
-        assert lab.kubernetes.killed == []
+def test_a_deferred_task_that_is_cleared_takes_pod_and_secret_away(lab):
+    lab.kubernetes.add("x-driver", {})
+    lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
+    lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
+    for pod in ("y-driver", "x-driver"):
+        trigger = SnowpipeApplicationTrigger(
+            application_id=f"loads:{pod}", spark_conn_id="cluster", poll_interval=0
+        )
+        asyncio.run(trigger.on_kill())
 
-    def test_a_task_that_is_cleared_takes_pod_and_secret_away(self, lab, follow):
-        lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
-        lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
-
-        asyncio.run(follow(application_id="loads:y-driver").on_kill())
-        asyncio.run(follow().on_kill())
-
-        assert lab.kubernetes.killed == ["y-driver", "x-driver"]
-        assert list(lab.kubernetes.secrets) == ["snowflake"]
+    assert lab.kubernetes.killed == ["y-driver", "x-driver"]
+    assert list(lab.kubernetes.secrets) == ["snowflake"]
 
 
 def _event(trigger: SnowpipeApplicationTrigger) -> dict[str, Any]:

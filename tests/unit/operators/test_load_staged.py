@@ -80,30 +80,6 @@ def test_each_run_loads_what_is_new_whichever_way_the_runs_before_took(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_deferred_run_reports_what_another_way_has_loaded(
-    loading: Loading, monkeypatch: pytest.MonkeyPatch, way: str
-) -> None:
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: None)
-    loading.account.put("a", "a1")
-    loading.run("pipe" if way == "copy" else "copy")
-    loading.account.put("b", "b1")
-    loading.account.holds = True
-    context = task_context("r9")
-    with pytest.raises(TaskDeferred) as deferred:
-        loading.operator(way, deferrable=True).execute(context)
-    loading.account.finish()
-    event: dict[str, Any] = {"status": "ended"}
-    if way == "pipe":
-        load = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
-        event = {"status": "success", "files": {"b": load}}
-    kwargs = json.loads(json.dumps({"event": event, **(deferred.value.kwargs or {})}))
-    done = getattr(loading.operator(way), deferred.value.method_name)(context, **kwargs)
-
-    assert (list(done["files"]), list(done["loaded_before"])) == (["b"], ["a"])
-    assert sorted(loading.account.rows) == ["a1", "b1"]
-
-
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("when", [BEFORE, AFTER])
 def test_a_run_that_died_at_any_call_is_finished_by_its_next_try(
     monkeypatch: pytest.MonkeyPatch, pem: str, way: str, when: str

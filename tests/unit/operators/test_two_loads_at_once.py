@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.bulk import two_loaders
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -229,40 +228,6 @@ def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
     assert "'a' by pipe" in str(refused(copy))
     assert sorted(account.rows) == ROWS
     assert not account.stages["~"]
-
-
-def test_what_a_dead_task_wrote_counts_no_longer_than_a_statement_runs(account: FakeAccount) -> None:
-    account.staged_at = f"{dt.datetime.now(dt.UTC) - dt.timedelta(days=8):%a, %d %b %Y %H:%M:%S} GMT"
-    account.fault("submit", BEFORE, CrashError())
-    with pytest.raises(CrashError):
-        copy()
-    ingest()
-
-    assert sorted(account.rows) == ROWS
-
-
-@pytest.mark.parametrize("other", ["file", "stage"])
-def test_loads_of_other_files_do_not_meet(account: FakeAccount, other: str) -> None:
-    if other == "stage":
-        account.pipes[OTHER] = Pipe("COPY INTO t FROM '@OTHER'")
-        account.stages["OTHER"] = {"a": b"c1\n", "b": b"d1\n"}
-    given = {"files": ["a"]} if other == "file" else {"pipe": "Q"}
-    chosen = {"files": ["b"]} if other == "file" else {"files": ["a", "b"]}
-    with meeting(account, "submit", BEFORE, lambda: errors.append(refused(lambda: ingest(**given)))):
-        errors: list[Exception | None] = []
-        copy(**chosen)
-
-    assert errors == [None]
-
-
-def test_a_note_that_stays_is_named_in_the_log(
-    account: FakeAccount, caplog: pytest.LogCaptureFixture
-) -> None:
-    account.fault("REMOVE", BEFORE, StatementError(604, "canceled"))
-    ingest()
-
-    assert two_loaders._KEPT_IN in caplog.text
-    assert sorted(account.rows) == ROWS
 
 
 def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:

@@ -79,13 +79,6 @@ def test_a_partition_is_done_when_no_row_is_left(given, done):
     assert given.is_done is done
 
 
-def test_another_token_is_no_intent():
-    assert CopyIntent.parse(None) is None
-    assert CopyIntent.parse("a.log:3") is None
-    with pytest.raises(OffsetTokenError, match="begins"):
-        CopyIntent.parse('{"copy_after":1')
-
-
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
     token = str(CopyIntent("a:10", "b:c", SINCE))
 

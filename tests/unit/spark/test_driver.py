@@ -1,6 +1,8 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -15,9 +17,10 @@ from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
-from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
-from airflow_provider_snowpipe.spark.sources.source import Behind
+from airflow_provider_snowpipe.spark.report import ChannelStart
+from airflow_provider_snowpipe.spark.sources.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.submit.plan import JobPlan
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
 from airflow_provider_snowpipe.streaming.errors import (
@@ -359,6 +362,21 @@ class TestPrepare:
 
         assert run.rejected_before == {"job_src_p": 1, "job_src_q": 0}
 
+    def test_channel_with_a_token_of_its_own_has_no_other_spelling(self, snowpipe, make_run):
+        snowpipe.channel("JOB_src_q", committed="3")
+        snowpipe.channel("job_src_q", committed="1")
+        snowpipe.channel("JOB_src_p")
+
+        make_run(P, Q, source=SpelledSpec()).prepare()
+
+    def test_baseline_is_what_was_skipped_before_the_run(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", rows_error_count=3)
+        run = make_run(P, Q)
+
+        run.prepare()
+
+        assert run.rejected_before == {"job_src_p": 3, "job_src_q": 0}
+
 
 class TestRunWithoutRows:
     """Sources are compared with the committed tokens before Spark is started."""
@@ -384,6 +402,47 @@ class TestRunWithoutRows:
         run.has_no_rows()
 
         assert run.is_small() is expected
+
+    def test_source_is_compared_with_the_last_run_only_where_there_are_none(self, snowpipe, monkeypatch):
+        snowpipe.channel("job_src_p", committed="4")
+        source = AskedSource([P])
+        monkeypatch.setattr(driver, "open_source", lambda *_: source)
+
+        assert not Run(PLAN, snowpipe.client()).has_no_rows()
+        assert source.given == {}
+        snowpipe.channels["job_src_p"].committed = "5"
+        assert Run(PLAN, snowpipe.client()).has_no_rows()
+        assert set(source.given) == {"compare_with_last_run", "check_identity"}
+
+    @pytest.mark.parametrize(
+        ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
+    )
+    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, p, q, expected):
+        for channel, token in (("job_src_p", p), ("job_src_q", q)):
+            snowpipe.channel(channel, committed=token)
+
+        assert make_run(P, Q).has_no_rows() is expected
+        assert snowpipe.did("open", "append") == []
+
+    def test_rows_that_only_spark_reads_are_not_searched(self, snowpipe, make_run):
+        partition = MemoryFramePartition("p", rows(2))
+        snowpipe.channel("job_src_p", committed="1")
+
+        assert not make_run(partition).has_no_rows()
+        assert snowpipe.did() == []
+
+    def test_ends_as_one_that_spark_did(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", committed="5", rows_inserted=6)
+        by_spark = make_run(P)
+        whole(by_spark)
+        here = make_run(P)
+
+        assert here.has_no_rows()
+        here.verify()
+        here.finish()
+
+        assert here.channels == by_spark.channels
+        assert here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5)}
 
 
 class TestRounds:
@@ -445,6 +504,57 @@ class TestRounds:
 
         assert (script, by_channel(run, "rows")) == ([], {"job_src_p": 1})
 
+    def test_progress_asks_with_each_rounds_token_and_knows_how_many_channels_have_ended(
+        self, snowpipe, make_run, monkeypatch
+    ):
+        result, bundles = [], []
+
+        @dataclass
+        class Lines:
+            client: Callable
+            partitions: dict
+            start: dict
+            began: float
+            done: Callable
+
+            def __enter__(self):
+                before = len(snowpipe.calls)
+                with self.client() as client:
+                    client.channel_statuses(list(self.partitions))
+                result.append((self.done(), *snowpipe.did()[before:]))
+                result.append((snowpipe.calls[-1].bearer, self.start["job_src_a"].committed))
+
+            def __exit__(self, *_):
+                """Nothing was started."""
+
+        def transports(bundle, timeouts):
+            bundles.append(bundle)
+            return snowpipe
+
+        monkeypatch.setattr(driver, "ProgressLines", Lines)
+        snowpipe.channel("job_src_a", committed="1", rows_inserted=2)
+        run = make_run(replace(Q, name="a"), self.SLOW, ca_bundle="ca")
+        monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
+        load(run)
+
+        asked, bearers = result[::2], result[1::2]
+        status = "status job_src_a,job_src_p"
+        assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
+        assert len(asked) > 1
+        opened_with = dict.fromkeys(call.bearer for call in snowpipe.calls if call.operation == "open")
+        assert list(dict.fromkeys(bearers)) == [(bearer, "1") for bearer in opened_with]
+        assert set(bundles) == {"ca"}
+
+    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+        run.prepare()
+        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), rows=4)}
+
+        run._take([PartitionResult("job_src_p", complete=False)])
+        run.verify()
+
+        assert by_channel(run, "target_token") == {"job_src_p": "3"}
+
 
 class TestEndWithoutRows:
     """Nothing of what a run read was a row: the driver sets the token behind it."""
@@ -504,6 +614,26 @@ class TestEndWithoutRows:
         assert sum(len(pq.read_table(file)) for file in files) == 4
         assert snowpipe.channels["job_src_p"].committed == "3"
 
+    def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
+        run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
+
+        whole(run)
+
+        assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
+        opens = [call for call in snowpipe.calls if call.operation == "open"]
+        assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
+
+    def test_token_that_is_replaced_is_compared_as_the_service_writes_it(
+        self, snowpipe, make_run, rules, monkeypatch
+    ):
+        monkeypatch.setattr(driver, "offset_class", lambda name: PaddedOffset)
+        snowpipe.channel("job_src_p", committed="007", rows_inserted=8)
+        run = make_run(PaddedPartition("p", self.BAD.rows, first=6), **rules)
+
+        whole(run)
+
+        assert snowpipe.channels["job_src_p"].committed == "9"
+
 
 class TestFailure:
     def test_fenced_task_ends_the_run(self, snowpipe, make_run):
@@ -524,6 +654,12 @@ class TestFailure:
 
         assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
         assert snowpipe.did("append").count("append job_src_p 0..5") == 1
+
+    def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
+        snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
+
+        with pytest.raises(AuthenticationError, match="1 more"):
+            load(make_run(P, Q))
 
 
 class TestVerify:
@@ -617,6 +753,25 @@ class TestVerify:
         with pytest.raises(OffsetTokenError, match="job_src_p"):
             run.finish()
 
+    def test_asks_after_a_hundred_channels_at_a_time(self, snowpipe, make_run):
+        run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
+        load(run)
+        before = len(snowpipe.did("status"))
+
+        run.verify()
+        run.finish()
+
+        assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
+
+    def test_bookmark_of_a_run_that_does_not_wait_is_what_is_committed_by_then(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", committed="2")
+        snowpipe.holds_commits = True
+        run = make_run(P, wait_for_commit=False)
+
+        whole(run)
+
+        assert run.source.bookmark == {"p": IntegerOffset(2)}
+
 
 class TestUnknownColumns:
     """Keys of rows for which the table has no column."""
@@ -645,6 +800,129 @@ class TestUnknownColumns:
         assert "job_src_p" in str(caught.value)
         assert snowpipe.did("append") == []
 
+    @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
+    def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
+        run = make_run(self.STRANGE, **rules)
+
+        whole(run)
+
+        assert by_channel(run, "rows") == {"job_src_p": 2}
+        assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
+
+
+def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
+    run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
+    result = {
+        "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
+        "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
+    }  # fmt: skip
+    run.prepare()
+    run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
+    for longest in (4.12324, 1.0):
+        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **result)])
+
+    run.verify()
+
+    assert [asdict(one) for one in run.channels] == [
+        {
+            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
+            "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
+            "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
+            "rejected_before": 1, "unknown_columns": {},
+        }
+    ]  # fmt: skip
+
+
+def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
+
+    assert elapsed(2.0) == 10.346
+
+
+def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
+    source, opened = AskedSource([P, Q]), []
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+    monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
+    snowpipe.channel("job_src_p", committed="3")
+    plan, client = replace(PLAN, on_data_loss="skip"), snowpipe.client()
+    partitions = {"job_src_p": P, "job_src_q": Q}
+    committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
+
+    Run(plan, client).prepare()
+
+    assert opened == [(plan.source, "skip", SourceSecrets())]
+    assert source.given.pop("with_spark")() == ("session", "app")
+    assert source.given == {
+        "compare_with_last_run": (PIPE.address(URL), partitions, committed),
+        "check_identity": (client, partitions, committed),
+    }
+
+
+def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):
+    source, opened, secrets = AskedSource([P]), [], SourceSecrets({"password": "x"})
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+
+    Run(PLAN, snowpipe.client(), object, secrets).prepare()
+
+    assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
+
+
+@pytest.mark.parametrize(("most", "files"), [(2, (("2", 30), ("3", 3))), (0, (("3", 33),))])
+def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
+    snowpipe, make_run, monkeypatch, most, files
+):
+    class Counting(ScriptedRounds):
+        """The rows of a table are counted when its positions are located."""
+
+        def locate(self, partitions, committed):
+            name = "job_src_p"
+            return [PartitionWork(name, CountedPartition("p", rows(6), rows_behind=4), committed[name], 2)]
+
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=1)
+    snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
+    rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
+    monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
+    run = make_run(CountedPartition("p", rows(6)), Q, rejected_before={"job_src_p": 0})
+    found = []
+    run.prepare()
+    before = int(time.time() * 1_000)
+
+    run.load(object(), lambda channels: found.append((channels, list(rounds.script))))
+
+    ((channels, script),) = found
+    (began,) = {one.began_ms for one in channels.values()}
+    assert before <= began <= time.time() * 1_000
+    assert channels == {
+        "job_src_p": ChannelStart(0, 2, 1, 4, began, files),
+        "job_src_q": ChannelStart(0, 4, 0, 0, began, ()),
+    }
+    assert len(script) == 1
+
 
 class TestWithoutRows:
     """A run that has no row to load, and ends without Spark."""
+
+    def test_its_report_names_the_channels_and_what_is_committed(self, make_run, snowpipe):
+        whole(make_run(P, Q))
+        report = make_run(P, Q).without_rows()
+
+        assert report is not None
+        assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
+        found = {one.channel: (one.partition, one.to_token, one.committed) for one in report.channels}
+        assert found == {"job_src_p": ("p", "5", True), "job_src_q": ("q", "3", True)}
+        assert ids(snowpipe) == list(range(6))
+
+    def test_one_new_row_takes_spark(self, make_run):
+        whole(make_run(P, Q))
+        assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
+
+    def test_a_query_takes_spark(self, make_run, monkeypatch):
+        monkeypatch.setattr(MemoryFrameSource, "without_spark", lambda self: self)
+        assert not make_run(MemoryFramePartition("p", ())).has_no_rows()
+
+    def test_the_check_may_not_take_long(self, make_run, monkeypatch):
+        whole(make_run(P))
+        monkeypatch.setattr(driver, "_QUICK_SECONDS", -1.0)
+        assert not make_run(P).has_no_rows()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark import progress
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.progress import FollowedChannels, Poll, Totals
-from airflow_provider_snowpipe.spark.report import ChannelStart, start_text
+from airflow_provider_snowpipe.spark.report import ChannelStart
 from airflow_provider_snowpipe.spark.sources.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -178,20 +176,3 @@ class TestFollowedChannels:
         assert channels.line() == ("channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26")
         channels.take({"a": status("a", "3.log:1", 90)}, 30.0)
         assert channels.line() == "channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6"
-
-
-class TestWhenARunBegan:
-    """The driver's clock says when, as far as the reader's own does not contradict it."""
-
-    NEVER = float("-inf")
-
-    @pytest.fixture(autouse=True)
-    def clocks(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It is 1,000 s by the wall, and 70 s by the clock that only goes forward."""
-        monkeypatch.setattr(progress, "time", SimpleNamespace(time=lambda: 1_000.0, monotonic=lambda: 70.0))
-
-    def first_line(self, absent_at: float, **start: int) -> str:
-        text = start_text({"a": ChannelStart(0, 0, 0, 100, **start)})
-        channels = FollowedChannels.of_text(text, absent_at)
-        channels.take({"a": status("a", None, 60)}, 80.0)
-        return channels.line()

@@ -93,11 +93,6 @@ def test_local_master_is_one_without_executors():
 
 
 class TestSettings:
-    def test_small_load_gets_a_jvm_that_starts_quickly_and_no_page(self):
-        added = quick().settings()
-
-        assert added == {JAVA: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC", "spark.ui.enabled": "false"}
-
     def test_load_that_may_be_large_gets_the_archive_alone(self, archive):
         archive().options()
 
@@ -108,36 +103,26 @@ class TestSettings:
         assert "Tiered" not in added[JAVA]
         assert "GC" not in added[JAVA]
 
-    @pytest.mark.parametrize(
-        "own",
-        [
+    def test_what_the_author_asks_for_stays_alone(self):
+        fast = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        assert quick().settings() == {JAVA: fast, "spark.ui.enabled": "false"}
+        assert quick(is_small=False).variables() == {"SPARK_LAUNCHER_OPTS": fast}
+        for own in (
             {"conf": {JAVA: "-Xss4m"}},
             {"conf": {"spark.driver.extraJavaOptions": "-XX:+UseZGC"}},
             {"environment": {"JDK_JAVA_OPTIONS": "-XX:+UseZGC"}},
             {"environment": {"SPARK_SUBMIT_OPTS": "-Dx=y"}},
             {"defaults": "spark.driver.extraJavaOptions -XX:+UseZGC"},
-        ],
-    )
-    def test_java_options_of_the_author_stay_alone(self, own):
-        assert JAVA not in quick(**own).settings()
-
-    @pytest.mark.parametrize(
-        "own",
-        [
+        ):
+            assert JAVA not in quick(**own).settings()
+        for own in (
             {"conf": {"spark.ui.enabled": "true"}},
             {"conf": {"spark.ui.port": "4055"}},
             {"defaults": "spark.ui.enabled=true"},
-        ],
-    )
-    def test_page_that_the_author_asks_for_stays(self, own):
-        assert "spark.ui.enabled" not in quick(**own).settings()
-
-    @pytest.mark.parametrize("name", ["SPARK_LAUNCHER_OPTS", "JDK_JAVA_OPTIONS"])
-    def test_launcher_starts_quickly_unless_it_has_options(self, name):
-        assert quick(is_small=False).variables() == {
-            "SPARK_LAUNCHER_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        }
-        assert quick(environment={name: "-Dx=y"}).variables() == {}
+        ):
+            assert "spark.ui.enabled" not in quick(**own).settings()
+        for name in ("SPARK_LAUNCHER_OPTS", "JDK_JAVA_OPTIONS"):
+            assert quick(environment={name: "-Dx=y"}).variables() == {}
 
     @pytest.mark.parametrize("where", ["SPARK_CONF_DIR", "SPARK_HOME", "binary", "given"])
     def test_properties_files_are_read_from_every_directory_of_spark(self, tmp_path, java, where):
@@ -198,12 +183,6 @@ class TestArchive:
         assert archive().options() == ()
         (tmp_path / "gate").write_text("go on\n")
 
-    def test_one_of_several_loads_makes_it(self, archive):
-        archive().options()
-        listed(archive())
-
-        assert archive().options() == ()
-
     def test_one_that_could_not_be_made_is_made_an_hour_later(self, archive, jvm, cache, tmp_path):
         (tmp_path / "fails").touch()
         archive().options()
@@ -253,12 +232,6 @@ class TestArchive:
         cache.chmod(0o777)
 
         assert ClassDataArchive.of(str(java), (), cache) is None
-
-    @pytest.mark.parametrize("name", ["with space", "file"])
-    def test_folder_that_cannot_be_one_is_not_used(self, java, tmp_path, name):
-        (tmp_path / "file").touch()
-
-        assert ClassDataArchive.of(str(java), (), tmp_path / name) is None
 
 
 class TestPythonWithoutZipFiles:
@@ -310,9 +283,3 @@ class TestPythonWithoutZipFiles:
     def test_another_python_or_another_spark_stays(self, tmp_path, environment, change):
         assert quick_python(tmp_path, {**environment, **change}, binary="spark-submit") == {}
         assert list(tmp_path.iterdir()) == []
-
-    def test_another_py4j_stays_with_sparks_own(self, tmp_path, environment, monkeypatch):
-        monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.submit.local_spark.installed_version", lambda _: "0.1"
-        )
-        assert quick_python(tmp_path, environment, binary="spark-submit") == {}

@@ -176,3 +176,33 @@ class TestColumns:
 
         with pytest.raises(ConfigurationError, match=r'"D"."S"."T"'):
             checked_columns(self.options(file))
+
+    def test_are_asked_for_with_replaced_credentials(self, file, described):
+        checked_columns(self.options(file))
+        file.unlink()
+        write_credentials(ProgrammaticAccessToken("pat-two"), file)
+        checked_columns(self.options(file))
+
+        assert [token for _, token, _, _ in described] == ["pat-one", "pat-two"]
+
+    @pytest.mark.parametrize("change", [{"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}])
+    def test_are_those_of_this_table(self, file, described, change):
+        checked_columns(self.options(file))
+        checked_columns(self.options(file, **change))
+
+        assert len(set(described)) == 2
+
+    def test_are_not_asked_for_where_nothing_is_held_against_them(self, file, described):
+        assert checked_columns(self.options(file, unknownColumns="ignore")) == ()
+        assert described == []
+
+
+def test_replaced_credentials_are_read_anew(service, file):
+    options = _options(service, file)
+    driver_token(options)
+    file.unlink()
+    write_credentials(ProgrammaticAccessToken("pat-two"), file)
+    driver_token(options)
+
+    sent = [request.headers["Authorization"] for request in service.requests("token")]
+    assert sent == ["Bearer pat-one", "Bearer pat-two"]

@@ -1,7 +1,6 @@
 """Files that change before the committed position, which the token cannot show: each run with its driver."""
 
 import gzip
-import json
 import os
 import random
 import time
@@ -79,16 +78,6 @@ class Folder:
 
 
 @pytest.fixture
-def tokyo(monkeypatch):
-    """A host whose own time is not UTC."""
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        yield
-    time.tzset()
-
-
-@pytest.fixture
 def folder(tmp_path, snowpipe):
     return Folder(tmp_path / "in", snowpipe)
 
@@ -109,14 +98,6 @@ class TestDefault:
         after = folder.write("1.ndjson").stat().st_size
 
         folder.refused("'1.ndjson'", f"{before} to {after} bytes")
-
-    def test_earlier_file_that_grew_is_refused_where_tokens_hold_digests(self, folder):
-        folder.write("1.ndjson")
-        folder.write("2.ndjson")
-        folder.run(verify="digest")
-        folder.write("1.ndjson")
-
-        folder.refused("'1.ndjson'", verify="digest")
 
     def test_late_file_is_noticed_after_a_run_that_was_cut_short(self, folder, snowpipe):
         folder.write("1.ndjson")
@@ -213,26 +194,6 @@ class TestWarn:
 
 
 class TestListing:
-    def test_the_file_of_a_channel_that_the_first_release_kept_is_known_until_it_is_replaced(self, folder):
-        file = folder.write("2.ndjson")
-        folder.run()
-        folder.listing().unlink()
-        first = folder.path / LISTING_FOLDER / "eaadb52f4911d0eef12185fd1f819ae0.json"
-        first.write_text(
-            json.dumps({
-                "version": 1, "target": PIPE.address(URL), "channel": "job_src_a", "listed_at": "in June",
-                "files": {"2.ndjson": [file.stat().st_size, file.stat().st_mtime_ns]},
-            })
-        )  # fmt: skip
-        folder.write("1.ndjson")
-        folder.refused("'1.ndjson'", "listed at in June")
-
-        folder.run(on_late_files="warn")
-
-        assert folder.listing() != first
-        folder.write("0.ndjson")
-        folder.refused("'0.ndjson'", "1 file")
-
     def test_channels_share_files_and_a_file_goes_when_later_ones_have_all_of_its_channels(
         self, folder, monkeypatch
     ):
@@ -370,8 +331,3 @@ def test_any_series_of_changes_is_loaded_exactly_or_refused_by_name(folder, seed
             return
         assert sorted(folder.run(growing=True)) == folder.written
         committed = str(folder.snowpipe.channels["job_src_a"].committed).partition(":")[0]
-
-
-def test_load_is_refused_with_the_reason(folder):
-    with pytest.raises(ConfigurationError, match=r"on_late_files.*order"):
-        source_spec({"path": str(folder.path), "on_late_files": "load"})
