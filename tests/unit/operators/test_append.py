@@ -5,10 +5,11 @@ import json
 from decimal import Decimal
 from types import SimpleNamespace
 
+import duckdb
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException, BaseHook
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -237,14 +238,14 @@ def test_lines_of_a_file_are_appended_within_the_limit(snowpipe, append, tmp_pat
         append(file=f"{scheme}{file}", max_bytes=20)
 
 
-def test_result_of_a_query_is_appended_in_its_order_within_the_limit(
-    snowpipe, append, local_service, conn_id, monkeypatch
-):
-    """Airflow's own Snowflake hook takes its roots from the environment."""
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    local_service.sql("CREATE TABLE QUERIED (ID INTEGER, NAME VARCHAR, P NUMBER(10,2), AT DATE)")
-    local_service.sql("INSERT INTO QUERIED VALUES (2,'b',1.50,'2026-01-02'), (1,NULL,2,'2026-01-01')")
-    query = {"sql": "SELECT * FROM QUERIED WHERE ID < %s ORDER BY ID", "sql_conn_id": conn_id}
+def test_result_of_a_query_is_appended_in_its_order_within_the_limit(snowpipe, append, monkeypatch):
+    """By the hook of any database whose driver is one of DB-API."""
+    database = duckdb.connect()
+    database.execute('CREATE TABLE queried (ID INTEGER, NAME VARCHAR, P DECIMAL(10,2), "AT" DATE)')
+    database.execute("INSERT INTO queried VALUES (2,'b',1.50,'2026-01-02'), (1,NULL,2,'2026-01-01')")
+    hooks = {"any": SimpleNamespace(get_conn=database.cursor)}
+    monkeypatch.setattr(BaseHook, "get_hook", hooks.__getitem__)
+    query = {"sql": "SELECT * FROM queried WHERE ID < ? ORDER BY ID", "sql_conn_id": "any"}
 
     assert append(**query, parameters=(3,))["rows"] == 2
     rows = snowpipe.channels["c"].rows

@@ -7,7 +7,6 @@ import py_compile
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +43,6 @@ class Submission:
     def settings(self) -> dict[str, str]:
         given = [self.command[i + 1].split("=", 1) for i, word in enumerate(self.command) if word == "--conf"]
         return {name: value for name, value in given}
-
-
-Submit = Callable[..., Submission]
 
 
 @pytest.fixture

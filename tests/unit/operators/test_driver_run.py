@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pkgutil
-import signal
 import socket
 import tempfile
 import threading
@@ -31,7 +30,7 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.plan import read_plan
 from tests.python_workers import kill_each
-from tests.stream_worker import FileState, TaskInstance, execute, start_worker
+from tests.stream_worker import FileState, TaskInstance, execute
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
 DONE = RunReport("app", (CHANNEL,), 1.5)
@@ -69,7 +68,6 @@ class Lab:
         self.notes = folder / "notes"
         self.notes.mkdir()
         self.state = FileState(folder / "state.json")
-        self._state_file = folder / "state.json"
         program = folder / "fake-spark-submit"
         program.write_text(DRIVER.replace("RUNS", str(self.notes / "runs")).replace("NOTES", str(self.notes)))
         program.chmod(0o755)
@@ -80,27 +78,6 @@ class Lab:
             "spark_binary": str(program),
             "unknown_columns": "ignore",  # else a worker asks for the columns, which nobody answers
         }
-
-    def kill_worker_after_submission(self) -> psutil.Process:
-        """Start a try in a process of its own, kill it once its driver runs; the driver."""
-        log = self.notes / "worker.log"
-        worker = start_worker(self.options, self._state_file, log)
-        try:
-            until(lambda: "snowpipe_rejected_before" in self.state.values(), log)
-        finally:
-            worker.send_signal(signal.SIGKILL)
-            worker.wait()
-        found: list[psutil.Process] = []
-
-        def is_one() -> bool:  # a shell that forks is two for a short time
-            found[:] = self.location().processes()
-            return len(found) == 1
-
-        until(is_one)
-        driver = found[0]
-        while (parent := driver.parent()) is not None and str(self.location().plan_path) in parent.cmdline():
-            driver = parent
-        return driver
 
     def start_driver(self) -> psutil.Process:
         """Start a driver as a try does whose worker is gone by now."""
@@ -174,7 +151,7 @@ def leftovers(tmp_path):
 
 
 def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsys):
-    driver = lab.kill_worker_after_submission()
+    driver = lab.start_driver()
     lab.end_driver_when_followed(DONE)
 
     value = lab.execute()
@@ -343,9 +320,8 @@ class TestFollow:
         assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]
 
 
-def until(condition: Callable[[], object], log: Path | None = None, seconds: float = 120) -> None:
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        text = log.read_text() if log is not None and log.is_file() else ""
-        assert time.monotonic() < deadline, f"the condition did not come true\n{text[-3000:]}"
+        assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)

@@ -634,6 +634,16 @@ class TestEndWithoutRows:
 
         assert snowpipe.channels["job_src_p"].committed == "9"
 
+    def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
+        mixed = MemoryPartition("p", ({"ID": 0}, {"ID": 1}, *self.BAD.rows), seconds_per_part=1000.0)
+        run = make_run(mixed, **rules)
+
+        whole(run)
+
+        assert snowpipe.did("append") == ["append job_src_p 0..3"]
+        assert by_channel(run, "target_token") == {"job_src_p": "5"}
+        assert all(by_channel(run, "committed").values())
+
 
 class TestFailure:
     def test_fenced_task_ends_the_run(self, snowpipe, make_run):

@@ -1,9 +1,12 @@
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.outcome import (
+    TaskFailedError,
     error_of_task,
     error_type_of,
+    final_error,
 )
+from airflow_provider_snowpipe.streaming.errors import PipeFailedOverError, SourcePositionError
 
 SPARK_TEXT = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
@@ -84,3 +87,28 @@ def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     assert error is not None
     assert error_type_of(error) == kind
     assert message in str(error)
+
+
+def test_error_of_a_task_is_tried_again_as_late_as_its_class_asks_for():
+    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
+
+    assert delay == PipeFailedOverError.retry_delay is not None
+
+
+def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
+    error = final_error("PipeNotFoundError", "no pipe")
+
+    assert isinstance(error, TaskFailedError)
+    assert (error_type_of(error), str(error)) == ("PipeNotFoundError", "no pipe")
+
+
+def test_error_of_somebody_else_is_not_taken_for_ours():
+    assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
+
+
+def test_reported_error_comes_back_in_its_class():
+    assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
+
+
+def test_error_of_the_driver_itself_has_its_own_name():
+    assert error_type_of(SourcePositionError("x")) == "SourcePositionError"

@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.fake_snowpipe import PIPE, URL
-from tests.memory_source import MemoryFramePartition, MemoryFrameSource, rows
+from tests.memory_source import MemoryFramePartition, MemoryFrameSource, MemoryPartition, rows
 
 SETTINGS = SinkSettings(URL, None, PIPE, True, 60.0, BatchLimits(rows=1, requests_per_second=10_000))
 OWN = MemoryFramePartition("p", rows(6))
@@ -127,3 +127,30 @@ def test_session_that_shows_no_plans_is_refused():
     with pytest.raises(ConfigurationError, match="Spark Connect"):
         source.with_spark(remote)
     assert (source.with_spark(lambda: 5), used) == (source, [5])
+
+
+def test_empty_batches_are_passed_over(snowpipe):
+    empty = pa.record_batch({CHANNEL: pa.array([], pa.int64()), LINE: pa.array([], pa.string())})
+
+    assert list(load_batches(SETTINGS, snowpipe.scoped_token(), [], iter([empty, empty]))) == []
+
+
+def test_second_round_asks_the_source_from_the_new_committed_position_on(snowpipe, run):
+    source = MemoryFrameSource([replace(OWN, seconds_per_part=700.0)])
+
+    first, left = run(source, None)
+    second, rest = run(source, None, left)
+
+    assert [one.complete for one in (*first, *second)] == [False, True]
+    assert source.asked == [{"cp": None}, {"cp": IntegerOffset(2)}]
+    assert (ids(snowpipe), rest) == ([0, 1, 2, 3, 4, 5], [])
+
+
+def test_only_partitions_of_a_query_become_its_works():
+    source = MemoryFrameSource([OWN])
+    source.locate = list
+    partitions = {"a": OWN, "b": MemoryPartition("b", rows(1))}
+
+    works = FrameRounds(None, source).locate(partitions, {"a": IntegerOffset(2), "b": None})
+
+    assert works == [FrameWork("a", OWN, IntegerOffset(2))]

@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.spark.driver.rounds import (
     FrameRounds,
     TaskRounds,
     one_task_each,
+    rounds_of,
 )
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.task.work import FrameWork, Versions
@@ -23,7 +24,10 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.fake_snowpipe import PIPE, STALE, URL, error
 from tests.memory_source import (
     InProcessSpark,
+    MemoryFramePartition,
+    MemoryFrameSource,
     MemoryPartition,
+    MemorySource,
     rows,
 )
 
@@ -170,3 +174,41 @@ class TestConnect:
 
     def test_running_tasks_are_not_counted(self, session):
         assert TaskRounds(session).finished_channels(10) == 10
+
+
+def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
+    partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
+    source = MemoryFrameSource(list(partitions.values()))
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+    snowpipe.channel("c0", committed="1")
+    rounds = rounds_of(source, spark)
+
+    works = rounds.locate(partitions, committed)
+    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
+
+    assert source.asked == [{"c0": IntegerOffset(1), "c2": None}]
+    assert [(one.channel, one.rows, one.position) for one in results] == [
+        ("c0", 2, IntegerOffset(3)), ("c2", 4, IntegerOffset(3)),
+    ]  # fmt: skip
+
+
+def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
+    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
+    clock = iter([0.0, 0.9, 1.0, 1.1])
+    monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
+    committed = {**dict.fromkeys(partitions, IntegerOffset(1)), "c3": None}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c1", 2), ("c2", 2), ("c3", 0)]
+    assert spark.jobs == [2]
+
+
+def test_source_decides_how_its_partitions_become_tasks(spark):
+    frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
+
+    assert isinstance(rounds_of(frames, spark), FrameRounds)
+    for source in (frames, None):
+        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
+    assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
+    assert isinstance(rounds_of(None, spark), TaskRounds)

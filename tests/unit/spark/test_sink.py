@@ -198,6 +198,19 @@ class TestConnections:
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", None)
         return made
 
+    def test_tasks_of_a_process_share_them_by_their_trusted_roots(self, load, made):
+        for bundle in ("ca", "ca", "other"):
+            load(settings=replace(SETTINGS, ca_bundle=bundle))
+
+        assert made == [("ca",), ("other",)]
+
+    def test_forked_process_makes_its_own(self, load, made, monkeypatch):
+        load()
+        monkeypatch.setattr(sink.os, "getpid", lambda: -1)
+        load()
+
+        assert len(made) == 2
+
 
 class TestCrash:
     """The process ends at one of these points; the next attempt brings each row into the table once."""
@@ -373,6 +386,17 @@ class TestAnswers:
 
         assert load().position == IntegerOffset(5)
 
+    @pytest.mark.parametrize(
+        "answer", [error(400, "BAD"), error(413, "TOO_LARGE"), error(422, "BAD"), error(302)], ids=str
+    )
+    def test_append_that_no_attempt_can_send_is_a_result(self, snowpipe, load, answer):
+        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
+
+        result = load()
+
+        assert (result.channel, result.error_type, result.complete) == ("c", "ChannelError", True)
+        assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
+
 
 class TestFencing:
     @pytest.mark.parametrize("appends", [0, 1, 2])
@@ -468,12 +492,30 @@ class TestDeadLetters:
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []
 
+    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
+        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
+
+        load(self.BAD, settings=aside)
+
+        assert self.positions(tmp_path) == ["1", "4"]
+
 
 class TestUnknownColumns:
     """Keys of rows that match none of the table's columns."""
 
     STRANGE = MemoryPartition("p", ({"ID": 0}, {"ID": 1, "KIMD": "x"}))
     COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+
+    @pytest.mark.parametrize(("rule", "counts"), [("ignore", {}), ("warn", {"KIMD": 1})])
+    def test_they_are_counted_as_the_plan_specifies(self, snowpipe, load, rule, counts):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns=rule))
+
+        assert (result.rows, result.unknown_columns) == (2, counts)
+
+    def test_they_end_the_run_where_the_plan_fails_on_them(self, snowpipe, load):
+        result = load(self.STRANGE, settings=replace(SETTINGS, columns=self.COLUMNS, unknown_columns="fail"))
+
+        assert (result.error_type, snowpipe.did("append")) == ("UnknownColumnsError", [])
 
 
 class TestUndecoded:
@@ -522,3 +564,51 @@ class TestEndWithoutRows:
 
         assert snowpipe.did("append") == []
         assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)
+
+
+def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
+    snowpipe, load, monkeypatch
+):
+    known, read = work(SIX, 1), []
+    monkeypatch.setattr(MemoryPartition, "resume", None)
+    whole = MemoryPartition.read
+    monkeypatch.setattr(
+        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
+    )
+    snowpipe.channel("c", committed="1")
+
+    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
+
+    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
+
+
+def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    result = load(settings=replace(SETTINGS, wait_for_commit=False))
+
+    assert (result.position, result.rows) == (IntegerOffset(5), 6)
+    assert snowpipe.channels["c"].committed is None
+    assert snowpipe.did("status") == ["status c"]
+
+
+def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    with pytest.raises(CommitTimeoutError):
+        load(settings=replace(SETTINGS, commit_timeout=7.0))
+
+    assert 5 < sum(snowpipe.clock.slept) <= 7
+
+
+def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
+    snowpipe.clock.sleep(1000.0)
+    took = iter((2.0, 5.0, 3.0))
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
+
+    result = load()
+
+    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
+    assert result.commit_seconds == pytest.approx(0.05 + 0.07)

@@ -43,7 +43,7 @@ def combined(files: list[LineFile], folder: Path, target: int, header: bytes | N
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     texts=st.lists(
         st.lists(_LINES, min_size=1, max_size=30),

@@ -1,5 +1,7 @@
 """The driver's two gates against a scripted service: what it finds before, and what is committed after."""
 
+from dataclasses import asdict, replace
+
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import gates
@@ -75,6 +77,36 @@ class TestPrepare:
         assert sorted(seen.committed) == ["ds_0", "ds_1", "ds_3", "ds_4"]
         assert seen.committed["ds_3"] == token(batch=5)
 
+    def test_rows_skipped_before_are_kept_for_the_own_channels(self, snowpipe):
+        snowpipe.channel("ds_1", committed="7/2", rows_error_count=3)
+        snowpipe.channel("ds_5", rows_error_count=9)
+
+        seen = prepare(options(offsetColumn="ID"), integer_offsets=True).seen
+
+        assert seen.errors == {"ds_0": 0, "ds_1": 3}
+        assert seen.committed == {"ds_1": "7/2"}
+
+    @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
+    def test_fewer_partitions_than_before_are_refused_whichever_channel_has_a_token(self, snowpipe, channel):
+        snowpipe.channel(channel, committed=token(partitions=100))
+
+        with pytest.raises(SourcePositionError, match=rf"'{channel}'.*100.*partitions is 2"):
+            prepare(options(), integer_offsets=False)
+
+    def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
+        prepare(options(partitions="101"), integer_offsets=False)
+
+        asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
+        assert asked == [f"ds_{number}" for number in range(200)]
+
+    def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
+        seen = prepare(
+            options(partitions=None, channelColumn="K", offsetColumn="ID"), integer_offsets=True
+        ).seen
+
+        assert (seen.latest, seen.errors) == ({}, {})
+        assert snowpipe.did("status") == []
+
 
 class TestSettle:
     DONE = ChannelReport("ds_0", "ds_0", target_token=token(), rows=2, errors_before=3, rejected_before=3)
@@ -128,3 +160,32 @@ class TestSettle:
         (report,) = self.settle(self.DONE, onError="continue")
 
         assert (refused.value.rejected, report.rejected) == (2, 2)
+
+    def test_all_that_the_task_reported_is_in_the_report(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
+        outcome = {
+            "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
+            "errors_before": 3, "rejected_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0,
+            "requests": 8, "request_seconds": 10.0, "longest_request": 11.0, "retries": 12,
+            "dead_lettered": 13,
+        }  # fmt: skip
+
+        (report,) = self.settle(ChannelReport("ds_0", "ds_0", **outcome))
+
+        assert asdict(report) == {
+            **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
+            "committed": True, "latency_ms": 5, "undecoded": 0, "unknown_columns": {},
+        }  # fmt: skip
+
+    def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
+        snowpipe.channel("ds_0")
+
+        (report,) = self.settle(ChannelReport("ds_0", "ds_0", dead_lettered=4))
+
+        assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
+
+    def test_error_of_a_task_counts_the_others(self):
+        failed = replace(TaskOutcome(0, 0), error_type="SourcePositionError", error="other rows")
+
+        with pytest.raises(SourcePositionError, match="1 more"):
+            settle_batch(options(), [failed, failed], "batch=5", integer_offsets=False)

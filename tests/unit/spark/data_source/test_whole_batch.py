@@ -472,3 +472,26 @@ class TestFindings:
         parsed = replace(begun, variants=frozenset({"K"}))
         kinds = [self.found(writes, other, BEGUN[:1])[0][0].error_type for other in (fewer, parsed)]
         assert kinds == ["SourcePositionError", "EncodingError"]
+
+
+def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
+    options = writes.options(BEGUN)
+    identity = identity_of(options, 7, None, GIVEN_WRITER)
+    token = BatchDigestOffset(7, 3, 3, 0, GIVEN_WRITER, 0)
+    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+
+    begun.refuse_differences(iter(fine))
+    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
+        begun.refuse_differences([*fine[:2], wrong])
+    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
+        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
+    with pytest.raises(ConfigurationError, match="bad column"):
+        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
+    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/3-.*1 more"):
+        begun.refuse_differences([])
+    with pytest.raises(SourcePositionError, match="'ds_2'"):
+        begun.refuse_differences(fine[:2])
+    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
+        begun.refuse_differences([*fine, replace(fine[0], partition=1)])
