@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, OUTCOME_NAME, WrittenFile
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -139,45 +139,6 @@ def test_the_files_that_the_pod_has_written_are_loaded_by_one_copy(lab):
     lab.assert_nothing_is_left()
 
 
-def test_the_command_has_the_pod_and_no_secret(lab):
-    lab.kubernetes.play(lab.write, "Succeeded")
-    lab.execute(executor_cores=2)
-
-    (one,) = lab.kubernetes.submissions
-    tag = Path(lab.plan["report_path"]).parent.name
-    settings = one.settings
-    assert one.argv[:2] == ["--master", "k8s://https://10.0.0.1:6443"]
-    assert settings["spark.kubernetes.driver.pod.name"] == f"{tag}-driver"
-    assert settings["spark.kubernetes.namespace"] == "loads"
-    assert settings["spark.kubernetes.submission.waitAppCompletion"] == "false"
-    assert settings["spark.kubernetes.container.image"] == "registry/spark:4.2.0"
-    assert not [name for name in settings if "secret" in name.lower()]
-    assert one.argv[one.argv.index("--executor-cores") + 1] == "2"
-    assert one.argv[one.argv.index("--deploy-mode") + 1] == "cluster"
-    assert "'airflow_provider_snowpipe.spark.driver.write_job'" in one.job
-    assert lab.plan["folder"] == f"{(lab.shared / tag / 'rows').as_uri()}/{lab.plan['attempt']}"
-    assert lab.plan["rows"]["query"] == "SELECT 1 AS ID"
-
-
-def test_a_deferred_copy_goes_on_without_another_pod(lab):
-    lab.kubernetes.play("Running", lab.write, "Succeeded")
-    lab.account.holds = True
-
-    with pytest.raises(TaskDeferred) as deferred:
-        lab.execute(deferrable=True)
-    assert lab.kubernetes.pods == {}
-    assert list(lab.shared.iterdir()) == []
-    lab.account.finish()
-    kwargs = json.loads(json.dumps({"event": {"status": "ended"}, **(deferred.value.kwargs or {})}))
-    operator = lab.operator(deferrable=True)
-    value = getattr(operator, deferred.value.method_name)(lab.context(), **kwargs)
-
-    lab.assert_loaded_once()
-    assert value["rows_loaded"] == 3
-    assert len(lab.kubernetes.submissions) == len(lab.account.statements) == 1
-    lab.assert_nothing_is_left()
-
-
 @pytest.mark.parametrize(
     ("error_type", "error", "is_permanent"),
     [("RetriesExhaustedError", "service away", False), ("ConfigurationError", "no column 'X'", True)],
@@ -190,16 +151,6 @@ def test_what_the_driver_reports_fails_the_task_and_nothing_is_loaded(lab, error
 
     assert isinstance(failed.value, AirflowFailException) == is_permanent
     assert (lab.account.rows, lab.account.stages, lab.account.statements) == ([], {}, {})
-    lab.assert_nothing_is_left()
-
-
-def test_a_pod_that_ended_well_without_a_report_is_a_failure(lab):
-    """Of a stream the committed tokens would decide; files without a report are no files."""
-    lab.kubernetes.play("Running", "Succeeded")
-
-    with pytest.raises(AirflowException, match="report"):
-        lab.execute()
-    assert (lab.account.rows, lab.account.stages) == ([], {})
     lab.assert_nothing_is_left()
 
 

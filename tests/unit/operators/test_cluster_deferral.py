@@ -48,38 +48,23 @@ def _resumed(lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dic
 
 
 def test_gives_the_worker_back_while_rows_move(lab):
-    deferral = _deferred(lab)
+    deferral = _deferred(lab, database="DB", schema="S")
 
     assert lab.yarn.polls == 0
     trigger = deferral.trigger
+    found = trigger.serialize()[1]
+    (folder,) = lab.folders()
+    assert found["start_path"] == f"{folder}/{START_FILE}"
+    names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
+    assert [found[name] for name in names] == ["fake", "T", None, "DB", "S"]
     assert isinstance(trigger, SnowpipeApplicationTrigger)
     assert [trigger.application_id] == list(lab.yarn.applications)
-    assert len(lab.folders()) == 1
     assert lab.yarn.submissions[0].plan["wait_for_commit"] is False
     assert list(lab.temporary.iterdir()) == []
 
     lab.yarn.play(lab.leave, SUCCEEDED)
     assert _resumed(lab, deferral)["rows"] == 2
     assert lab.kept() == {}
-    assert lab.leftovers() == []
-
-
-def test_the_triggerer_gets_what_finds_the_loads_channels(lab):
-    trigger = _deferred(lab, database="DB", schema="S").trigger
-
-    (folder,) = lab.folders()
-    found = trigger.serialize()[1]
-    assert found["start_path"] == f"{folder}/{START_FILE}"
-    names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
-    assert [found[name] for name in names] == ["fake", "T", None, "DB", "S"]
-
-
-def test_goes_on_without_a_state_of_airflow(lab):
-    lab.state = None
-    deferral = _deferred(lab)
-    lab.yarn.play(lab.leave, SUCCEEDED)
-
-    assert _resumed(lab, deferral)["rows"] == 2
     assert lab.leftovers() == []
 
 
@@ -100,15 +85,6 @@ def test_waits_for_the_commit_in_the_triggerer_too(lab):
     )
     assert value["channels"][CHANNEL]["to"] == TARGET
     assert lab.kept() == {}
-
-
-def test_a_driver_that_failed_reports_why(lab):
-    deferral = _deferred(lab)
-    lab.yarn.play(lambda: lab.leave(LASTING), ("FINISHED", "FAILED"))
-
-    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
-        _resumed(lab, deferral)
-    assert lab.leftovers() == []
 
 
 def test_a_deferral_that_takes_too_long_stops_the_application(lab):

@@ -71,7 +71,7 @@ class TestFound:
         assert SourceFiles([str(folder / "none.csv")]).find() == []
 
 
-@pytest.mark.parametrize("count", [1, 2, 25, 1_203])
+@pytest.mark.parametrize("count", [2, 303])
 def test_every_file_of_this_machine_is_read_where_it_is_in_order(tmp_path, count):
     (tmp_path / "in").mkdir()
     for number in range(count):

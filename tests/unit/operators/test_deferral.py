@@ -127,12 +127,6 @@ def test_a_wait_ends_with_the_execution_timeout_and_the_error_names_it(lab):
         lab.operator(**options).resume_execution("__fail__", {"error": words}, lab.context())
 
 
-def test_a_load_without_rows_needs_no_triggerer(lab):
-    lab.report(ChannelReport(CHANNEL, "a", None, None, None, 0, False))
-
-    assert lab.execute()[0]["rows"] == 0
-
-
 def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(lab, tmp_path):
     lab.channel.committed = TOKENS[0]
     where = {"table": "T", "pipe": None, "database": "DB", "schema": "S", "snowflake_conn_id": "fake"}
@@ -235,17 +229,3 @@ def test_a_wait_that_takes_too_long_reports_it(lab):
         lab.operator().resume_execution("__fail__", {"error": words}, lab.context())
 
     assert lab.state.values() == {}
-
-
-def test_a_commit_that_went_back_after_the_wait_is_no_success(lab):
-    lab.channel.committed = TOKENS[0]
-    deferred = lab.defer()
-
-    with pytest.raises(AirflowException, match=r"CommitTimeoutError.*reset"):
-        lab.resume(deferred, success())
-
-
-def test_without_a_wait_nothing_is_deferred(lab):
-    value, _ = lab.execute(wait_for_commit=False)
-
-    assert value["channels"][CHANNEL]["to"] == TOKENS[-1]

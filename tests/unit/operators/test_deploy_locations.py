@@ -7,7 +7,6 @@ import py_compile
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,8 @@ from airflow.providers.apache.spark.hooks import spark_submit
 
 import airflow_provider_snowpipe
 from airflow_provider_snowpipe.operators import submission
-from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -48,9 +45,6 @@ class Submission:
         return {name: value for name, value in given}
 
 
-Submit = Callable[..., Submission]
-
-
 @pytest.fixture
 def submit(tmp_path, set_connection):
     def make(host: str, extra: dict[str, Any] | None = None, **options: Any) -> Submission:
@@ -74,35 +68,20 @@ def test_this_machine_needs_no_archive(submit, tmp_path):
     assert f'exec "{sys.executable}"' in (tmp_path / "python").read_text()
 
 
-def test_a_spark_of_the_environment_keeps_its_own_pyspark(submit, monkeypatch):
-    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
-
-    assert submit("local[4]").environment["PYSPARK_PYTHON"] == sys.executable
-
-
-def test_a_standalone_cluster_gets_our_code_and_this_python(submit, tmp_path):
-    submission = submit("spark://10.0.0.1:7077", total_executor_cores=4)
-
-    assert submission.command[:3] == ["spark-submit", "--master", "spark://10.0.0.1:7077"]
-    assert submission.option("--py-files") == str(tmp_path / "airflow_provider_snowpipe.zip")
-    assert submission.option("--total-executor-cores") == "4"
-    assert submission.command[-2:] == [str(job_file()), str(tmp_path / "plan.json")]
-    assert submission.environment["PYSPARK_PYTHON"] == sys.executable
-    assert "--deploy-mode" not in submission.command
-
-
 def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
     submission = submit(
         "yarn",
         {"queue": "loads", "deploy-mode": "client"},
         num_executors=2,
+        py_files="/x/mine.zip",
         env_vars={"HADOOP_CONF_DIR": "/etc/hadoop"},
         conf={"spark.yarn.maxAppAttempts": "1"},
     )
 
     assert submission.option("--master") == "yarn"
     assert (submission.option("--queue"), submission.option("--deploy-mode")) == ("loads", "client")
-    assert submission.option("--py-files") == str(tmp_path / "airflow_provider_snowpipe.zip")
+    # The user's own code comes first.
+    assert submission.option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
     assert submission.option("--num-executors") == "2"
     assert submission.environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
     assert submission.environment["PYSPARK_PYTHON"] == "python3"
@@ -112,12 +91,6 @@ def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
         "spark.yarn.maxAppAttempts": "1",
         "spark.yarn.appMasterEnv.HADOOP_CONF_DIR": "/etc/hadoop",
     }
-
-
-def test_kubernetes_without_airflows_provider_is_refused_with_the_remedy(submit, monkeypatch):
-    monkeypatch.delattr(spark_submit, "kube_client", raising=False)
-    with pytest.raises(ConfigurationError, match=r"'cluster'.*install"):
-        submit("k8s://https://10.0.0.1:6443")
 
 
 def test_kubernetes_gets_our_code_its_image_and_its_own_python(submit, tmp_path, monkeypatch):
@@ -182,16 +155,11 @@ class TestSparkConnect:
         ]
         assert not (tmp_path / "airflow_provider_snowpipe.zip").exists()
 
-    def test_options_of_a_submission_are_reported_and_not_used(self, operator, capsys):
-        operator(conf={"spark.executor.memory": "2g"}, num_executors=3)._connect_url()
-
-        assert "server of 'remote' has its own settings: conf, num_executors" in capsys.readouterr().out
-
     def test_its_driver_cannot_be_on_the_cluster(self, operator, context):
         with pytest.raises(ConfigurationError, match="'remote' is a Spark Connect server"):
             operator(deploy_mode="cluster")._found_run(context, DriverMemory({}, durable=False))
 
-    @pytest.mark.parametrize("module", ["pyspark", "grpc"])
+    @pytest.mark.parametrize("module", ["grpc"])
     def test_without_a_client_the_extra_is_named(self, operator, module, monkeypatch):
         monkeypatch.setattr(submission, "find_spec", lambda name: None if name == module else True)
 
@@ -204,20 +172,6 @@ class TestSparkConnect:
 
         with pytest.raises(ConfigurationError, match="the host of the Spark Connect connection 'remote'"):
             operator()._connect_url()
-
-    def test_other_jobs_are_refused_before_anything_starts(self, conn_id, tmp_path):
-        load = SnowpipeBulkLoadOperator(
-            task_id="load", source={"path": str(tmp_path)}, table="T", spark_conn_id=conn_id, stage="S"
-        )
-
-        with pytest.raises(ConfigurationError, match="SnowpipeBulkLoadOperator does not run"):
-            load._connect_url()
-
-
-def test_the_users_own_code_comes_first(submit, tmp_path):
-    submission = submit("yarn", py_files="/x/mine.zip")
-
-    assert submission.option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
 
 
 def test_the_archive_holds_what_executors_import_and_nothing_of_airflow(tmp_path):
@@ -270,12 +224,3 @@ def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path
     file, *values = done.stdout.split()
     assert file.endswith("fresh.pyc")
     assert values == ["1", "22", "3"]
-
-
-def test_the_archive_is_the_same_every_time(tmp_path):
-    (tmp_path / "one").mkdir()
-    (tmp_path / "two").mkdir()
-
-    one, two = (write_package_archive(tmp_path / name) for name in ("one", "two"))
-
-    assert one.read_bytes() == two.read_bytes()

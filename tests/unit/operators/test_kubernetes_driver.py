@@ -13,7 +13,6 @@ import json
 import logging
 import re
 import sys
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.operators.cluster_delivery import Submission
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan, WriteReport
 from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
@@ -42,8 +38,6 @@ from tests.scripted_kubernetes import (
 )
 from tests.unit.operators.cluster_lab import (
     CHANNEL,
-    LASTING,
-    PASSING,
     REPORT,
     TARGET,
     ClusterLab,
@@ -172,15 +166,6 @@ def test_an_object_store_brings_one_file_with_all(lab):
 
 
 class TestSecret:
-    def test_one_of_the_authors_is_named_and_left(self, lab):
-        lab.kubernetes.secrets["snowflake"] = {}
-        lab.kubernetes.play(lab.leave, "Succeeded")
-        lab.execute()
-
-        assert lab.kubernetes.made == []
-        assert "snowflake" in lab.kubernetes.secrets
-        assert not [one for one in lab.kubernetes.requests if "secrets" in one]
-
     def test_the_manifest_of_one_that_is_made_and_its_end(self, lab, monkeypatch):
         from kubernetes.client import ApiClient, V1Secret
 
@@ -223,29 +208,6 @@ class TestSecret:
         for secret in (PAT, encoded, base64.b64decode(encoded).decode()):
             assert secret not in shown + caplog.text
 
-    def test_the_load_of_a_job_without_secrets_makes_none(self, lab):
-        options = {name: lab.options[name] for name in ("spark_binary", "spark_conn_id", "work_path", "conf")}
-        operator = SnowpipeBulkLoadOperator(
-            driver_secret="create",
-            task_id="bulk",
-            source={"table": "t"},
-            table="T",
-            stage="@S",
-            status_poll_interval=0,
-            **options,
-        )
-
-        def leave() -> None:
-            plan = lab.kubernetes.submissions[-1].plan
-            lab.leave(WriteReport(plan["application"], plan["folder"], plan["attempt"]), committed=None)
-
-        lab.kubernetes.play("Running", leave, "Succeeded")
-        with operator.writing(lab.context(), lambda *names: WritePlan(*names, rows=RowsToWrite(table="t"))):
-            settings = lab.kubernetes.submissions[0].settings
-        assert "'airflow_provider_snowpipe.spark.driver.write_job'" in lab.kubernetes.submissions[0].job
-        assert not [name for name in settings if "secret" in name]
-        assert lab.leftovers() == []
-
     @keeps_state
     def test_that_of_a_worker_that_died_is_removed_by_the_next_try(self, lab, monkeypatch):
         lab.options["driver_secret"] = "create"
@@ -255,16 +217,6 @@ class TestSecret:
 
         assert lab.execute()["rows"] == 2
         assert lab.kubernetes.secrets == {}
-
-    def test_that_of_a_forgotten_try_is_swept(self, lab, monkeypatch):
-        lab.options["driver_secret"] = "create"
-        lab.dies(monkeypatch, "submit")
-        lab.state = None
-        lab.kubernetes.play(lab.leave, "Succeeded")
-
-        lab.execute()
-        assert lab.kubernetes.secrets == {}
-        assert lab.folders() == []
 
     def test_one_that_airflow_may_not_make_is_refused_before_submission(self, lab):
         lab.kubernetes.forbidden = "POST secrets"
@@ -280,43 +232,33 @@ def _has_secret(lab: KubernetesLab) -> None:
     assert len(lab.kubernetes.secrets) == 1
 
 
-def test_no_secret_is_named_where_the_driver_gets_its_own(lab):
-    lab.kubernetes.play(lab.leave, "Succeeded")
-    lab.execute(driver_secret="file:/vault/secrets/snowpipe.json")
-
-    (one,) = lab.kubernetes.submissions
-    assert one.plan["credentials_from"] == "file:/vault/secrets/snowpipe.json"
-    assert [name for name in one.settings if "secretKeyRef" in name] == []
-
-
 class TestRefusedBeforeSubmission:
-    @pytest.mark.parametrize(
-        ("options", "message"),
-        [
+    def test_what_would_fail_later(self, lab, monkeypatch, tmp_path):
+        for options, word in (
             ({"conf": {}}, "image"),
             ({"conf": {"spark.kubernetes.container.image": "i"}}, "serviceAccountName"),
             ({"work_path": None}, "work_path"),
-            ({"work_path": "/no/such/folder"}, "work_path"),
             ({"driver_secret": None}, "driver_secret="),
             ({"driver_secret": "snowflake"}, "name:key"),
             ({"driver_secret": "python:vault"}, "python:module:function"),
-            ({"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}}, "drop it"),
-            ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "drop it"),
-            ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "403.*'others'|'others'.*403"),
-        ],
-    )
-    def test_what_would_fail_later(self, lab, options, message):
-        with pytest.raises(AirflowFailException, match=message):
-            lab.execute(**options)
-        assert lab.kubernetes.submissions == []
-        assert lab.leftovers() == []
-
-    def test_a_connection_without_a_namespace(self, lab):
+            (
+                {"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}},
+                "waitAppCompletion",
+            ),
+            ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "name"),
+            ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "'others'"),
+        ):
+            with pytest.raises(AirflowFailException, match=word):
+                lab.execute(**options)
+        with monkeypatch.context() as patch:
+            patch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(tmp_path / "none"))
+            with pytest.raises(AirflowFailException, match="config_file"):
+                lab.execute()
         lab.connect()
-
         with pytest.raises(AirflowFailException, match="namespace"):
             lab.execute()
         assert lab.kubernetes.submissions == []
+        assert lab.leftovers() == []
 
     def test_a_missing_provider(self, lab, monkeypatch):
         monkeypatch.setitem(sys.modules, KUBE_CLIENT, None)
@@ -324,23 +266,6 @@ class TestRefusedBeforeSubmission:
         with pytest.raises(AirflowFailException, match=r"\[kubernetes\]"):
             lab.execute()
         assert lab.kubernetes.submissions == []
-
-    def test_an_airflow_that_knows_no_cluster(self, lab, monkeypatch, tmp_path):
-        monkeypatch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(tmp_path / "none"))
-
-        with pytest.raises(AirflowFailException, match="config_file"):
-            lab.execute()
-
-    def test_settings_may_be_in_a_properties_file_or_a_pod_template(self, lab, tmp_path):
-        file = tmp_path / "spark.properties"
-        file.write_text("".join(f"{name} {value}\n" for name, value in CONF.items()))
-        lab.kubernetes.play(lab.leave, "Succeeded")
-
-        assert lab.execute(conf={}, properties_file=str(file))["rows"] == 2
-        template = {"spark.kubernetes.driver.podTemplateFile": "/t.yaml"}
-        lab.channel.committed = None
-        lab.kubernetes.play(lab.leave, "Succeeded")
-        assert lab.execute(conf=template)["rows"] == 2
 
 
 class TestEnds:
@@ -351,39 +276,12 @@ class TestEnds:
         ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
         lab.kubernetes.play("Running", lab.leave, *ends)
 
-        assert lab.execute()["rows"] == 2
+        assert lab.execute(driver_secret="file:/vault/secrets/snowpipe.json")["rows"] == 2
         assert ("which counts" in capsys.readouterr().out) == (end != "Succeeded")
         assert lab.leftovers() == []
-
-    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
-    def test_everything_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, end):
-        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
-        lab.kubernetes.play("Running", lambda: lab.leave(None), *ends)
-
-        assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
-        assert "left no report, and all of the source is committed" in capsys.readouterr().out
-
-    def test_a_pod_that_vanished_with_rows_missing_is_a_failure(self, lab):
-        lab.kubernetes.play("Running", lambda: lab.leave(None, committed=None), lab.kubernetes.vanish)
-
-        with pytest.raises(AirflowException, match="NotFound"):
-            lab.execute()
-        assert lab.kept() == {}
-        assert lab.leftovers() == []
-
-    def test_a_success_with_a_channel_behind_is_a_failure(self, lab):
-        lab.kubernetes.play("Running", lambda: lab.leave(committed="1.ndjson:1"), "Succeeded")
-
-        with pytest.raises(AirflowException, match="CommitTimeoutError"):
-            lab.execute()
-
-    @pytest.mark.parametrize(("report", "permanent"), [(PASSING, False), (LASTING, True)])
-    def test_a_driver_that_failed_reports_why_in_its_report(self, lab, report, permanent):
-        lab.kubernetes.play("Running", lambda: lab.leave(report, committed=None), "Failed")
-
-        with pytest.raises(AirflowException, match=report.error_type) as failed:
-            lab.execute()
-        assert isinstance(failed.value, AirflowFailException) == permanent
+        (one,) = lab.kubernetes.submissions
+        assert one.plan["credentials_from"] == "file:/vault/secrets/snowpipe.json"
+        assert [name for name in one.settings if "secretKeyRef" in name] == []
 
     def test_one_that_could_not_write_it_reports_why_in_its_log(self, lab):
         lab.kubernetes.log = "INFO x\nsnowpipe error: ConfigurationError: no such variable\n"
@@ -415,30 +313,10 @@ class TestAnotherTry:
         assert lab.kept() == {}
         assert lab.leftovers() == []
 
-    def test_where_airflow_keeps_no_state_the_running_one_is_found(self, lab, monkeypatch):
-        lab.state = None
-        lab.dies(monkeypatch, "follow")
-        lab.kubernetes.play(lab.leave, "Succeeded")
-
-        assert lab.execute()["rows"] == 2
-        assert len(lab.kubernetes.submissions) == 1
-
     @keeps_state
-    def test_a_new_one_resumes_after_one_that_failed(self, lab, monkeypatch):
-        lab.kubernetes.play(lambda: lab.leave(PASSING, committed=None), "Failed")
-        lab.dies(monkeypatch, "follow", after=True)
-        lab.kubernetes.play(lab.leave, "Succeeded")
-
-        assert lab.execute()["rows"] == 2
-        assert len(lab.kubernetes.submissions) == 2
-
-    @keeps_state
-    @pytest.mark.parametrize("secret", ["create", "snowflake:credentials"])
-    def test_where_each_try_submits_an_earlier_pod_that_waits_goes_with_its_secret(
-        self, lab, monkeypatch, secret
-    ):
+    def test_where_each_try_submits_an_earlier_pod_that_waits_goes_with_its_secret(self, lab, monkeypatch):
         """One that started later would shut the new driver out of its channels."""
-        lab.options |= {"driver_secret": secret, "durable": False}
+        lab.options |= {"driver_secret": "create", "durable": False}
         lab.dies(monkeypatch, "follow")
         (waiting,) = lab.kubernetes.pods
         killed: list[str] = []
@@ -453,9 +331,7 @@ class TestAnotherTry:
         assert lab.execute()["rows"] == 2
         assert len(lab.kubernetes.submissions) == 2
         assert killed == [waiting]
-        assert lab.kubernetes.pods == {}
-        assert lab.kubernetes.secrets == {}
-        assert lab.folders() == []
+        assert (lab.kubernetes.pods, lab.kubernetes.secrets, lab.folders()) == ({}, {}, [])
 
     @keeps_state
     def test_where_each_try_submits_an_earlier_pod_that_runs_is_left_to_be_shut_out(self, lab, monkeypatch):
@@ -469,25 +345,6 @@ class TestAnotherTry:
         assert list(lab.kubernetes.pods) == [running]
         assert lab.kubernetes.secrets == {}
 
-    def test_a_submission_that_failed_is_reported(self, lab):
-        lab.kubernetes.takes, lab.kubernetes.submit_code = False, 1
-
-        with pytest.raises(AirflowException, match="nothing was taken"):
-            lab.execute()
-        assert lab.leftovers() == []
-
-    def test_one_that_went_to_another_cluster_is_reported(self, lab):
-        lab.kubernetes.takes = False
-
-        with pytest.raises(AirflowException, match="kubernetes_executor"):
-            lab.execute()
-
-    def test_an_id_of_kubernetes_is_kept(self):
-        kept = {"tag": "snowpipe-0123456789abcdef-01234567", "host": "h", "directory": "/"}
-
-        assert Submission.of({**kept, "application_id": "loads:snowpipe-x-driver"}) is not None
-        assert Submission.of({**kept, "application_id": "loads:../x"}) is None
-
     def test_an_api_that_is_away_ends_the_try_and_not_the_driver(self, lab, monkeypatch):
         lab.kubernetes.play(503, "Running", 500)
         with monkeypatch.context() as shortened:
@@ -500,11 +357,18 @@ class TestAnotherTry:
         assert lab.execute()["rows"] == 2
         assert len(lab.kubernetes.submissions) == 1
 
+    def test_a_refusal_that_no_other_poll_changes_ends_the_try_at_once(self, lab):
+        lab.kubernetes.play("Running", 503, 403, lab.leave, "Succeeded")
+
+        with pytest.raises(AirflowFailException, match="403"):
+            lab.execute()
+        assert lab.kubernetes.killed == []
+        assert len(lab.kubernetes.script) == 2
+
 
 class TestKill:
-    @pytest.mark.parametrize("secret", ["create", "snowflake:credentials"])
-    def test_while_it_runs(self, lab, secret):
-        operator = lab.operator(driver_secret=secret)
+    def test_while_it_runs(self, lab):
+        operator = lab.operator(driver_secret="create")
         lab.kubernetes.play("Running", "Running")
         followed = ClusterRun.follow
 
@@ -519,29 +383,6 @@ class TestKill:
         assert len(lab.kubernetes.killed) == 1
         assert lab.kubernetes.secrets == {}
         assert lab.kept() == {}
-        assert lab.leftovers() == []
-
-
-class TestDeferral:
-    def deferred(self, lab: KubernetesLab, **options: Any) -> TaskDeferred:
-        with pytest.raises(TaskDeferred) as deferred:
-            lab.execute(deferrable=True, **options)
-        return deferred.value
-
-    def test_gives_the_worker_back_while_rows_move(self, lab):
-        deferral = self.deferred(lab)
-        trigger = deferral.trigger
-        assert isinstance(trigger, SnowpipeApplicationTrigger)
-        assert trigger.application_id == f"loads:{next(iter(lab.kubernetes.pods))}"
-        assert PAT not in json.dumps(trigger.serialize()) + json.dumps(deferral.kwargs)
-        assert list(lab.temporary.iterdir()) == []
-
-        lab.kubernetes.play(lab.leave, "Succeeded")
-        kwargs = {"event": {"status": "ended", "message": ""}, **(deferral.kwargs or {})}
-        value = lab.operator(deferrable=True).resume_execution(
-            deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
-        )
-        assert value["rows"] == 2
         assert lab.leftovers() == []
 
 
@@ -573,12 +414,6 @@ class TestProgress:
         lab.kubernetes.play(lambda: begins(lab.folders()[0]), step)
         return printed
 
-    def test_while_the_worker_waits(self, lab, runs):
-        lab.kubernetes.play(lab.leave, "Succeeded")
-
-        lab.execute()
-        assert re.search(r"rows=25 .*rows_behind<=75 .*latency_ms<=5", runs[-1])
-
     def test_while_the_triggerer_waits(self, lab, runs, snowpipe, monkeypatch):
         with pytest.raises(TaskDeferred) as deferred:
             lab.execute(deferrable=True, status_poll_interval=1)
@@ -590,59 +425,34 @@ class TestProgress:
         assert re.search(r"rows=25 .*rows_behind<=75 .*latency_ms<=5", runs[-1])
 
 
-class TestTrigger:
-    """What follows the pod while no worker does."""
+def test_a_trigger_fires_once_at_the_end_and_reports_an_api_that_does_not_answer(lab):
+    def follow(**options: Any) -> dict[str, Any]:
+        arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
+        return _event(SnowpipeApplicationTrigger(**{**arguments, **options}))
 
-    @pytest.fixture
-    def follow(self, lab):
-        lab.kubernetes.add("x-driver", {})
-
-        def make(**options: Any) -> SnowpipeApplicationTrigger:
-            arguments = {"application_id": "loads:x-driver", "spark_conn_id": "cluster", "poll_interval": 0}
-            return SnowpipeApplicationTrigger(**{**arguments, **options})
-
-        return make
-
-    @pytest.mark.parametrize("end", ["Succeeded", "Failed", "vanished"])
-    def test_one_event_at_the_end_however_it_ends(self, lab, follow, end):
-        ends = [lab.kubernetes.vanish] if end == "vanished" else [end]
-        lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", *ends)
-
-        assert _event(follow())["status"] == "ended"
-
-    @pytest.mark.parametrize("status", [403, 503])
-    def test_an_api_that_does_not_answer_is_reported(self, lab, follow, status):
+    lab.kubernetes.add("x-driver", {})
+    lab.kubernetes.play("Pending", 503, "Running", "Unknown", "Running", lab.kubernetes.vanish)
+    assert follow()["status"] == "ended"
+    lab.kubernetes.add("x-driver", {})
+    for status in (403, 503):
         lab.kubernetes.play("Running", status)
+        found = follow(unreachable_seconds=0)
+        assert (found["status"], str(status) in found["message"]) == ("lost", True)
+    assert lab.kubernetes.killed == []
 
-        found = _event(follow(unreachable_seconds=0))
 
-        assert found["status"] == "lost"
-        assert str(status) in found["message"]
-        assert lab.kubernetes.killed == []
+def test_a_deferred_task_that_is_cleared_takes_pod_and_secret_away(lab):
+    lab.kubernetes.add("x-driver", {})
+    lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
+    lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
+    for pod in ("y-driver", "x-driver"):
+        trigger = SnowpipeApplicationTrigger(
+            application_id=f"loads:{pod}", spark_conn_id="cluster", poll_interval=0
+        )
+        asyncio.run(trigger.on_kill())
 
-    def test_a_task_that_is_cleared_takes_pod_and_secret_away(self, lab, follow):
-        lab.kubernetes.add("y-driver", {"snowpipe-secret": "y"})
-        lab.kubernetes.secrets |= {"y": {}, "snowflake": {}}
-
-        asyncio.run(follow(application_id="loads:y-driver").on_kill())
-        asyncio.run(follow().on_kill())
-
-        assert lab.kubernetes.killed == ["y-driver", "x-driver"]
-        assert list(lab.kubernetes.secrets) == ["snowflake"]
-
-    def test_the_event_loop_goes_on_while_the_api_thinks(self, lab, follow):
-        went_on = threading.Event()
-        found: list[bool] = []
-        lab.kubernetes.play(lambda: found.append(went_on.wait(30)), "Succeeded")
-
-        async def both() -> None:
-            first = asyncio.ensure_future(anext(follow().run()))
-            await asyncio.sleep(0)
-            went_on.set()
-            await first
-
-        asyncio.run(both())
-        assert found == [True]
+    assert lab.kubernetes.killed == ["y-driver", "x-driver"]
+    assert list(lab.kubernetes.secrets) == ["snowflake"]
 
 
 def _event(trigger: SnowpipeApplicationTrigger) -> dict[str, Any]:

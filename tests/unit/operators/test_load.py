@@ -34,12 +34,6 @@ def test_the_task_of_the_how_to_page_can_be_made() -> None:
     assert names["load"].source_files() == spec(path="/data/events")
 
 
-def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
-    source = {"kind": "kafka", "topics": ["t"]}
-
-    assert SnowpipeLoadOperator(task_id="load", source=source, table="T").source_files() is None
-
-
 @pytest.mark.parametrize(
     ("source", "arguments"),
     [
@@ -81,18 +75,6 @@ def test_a_topic_whose_brokers_a_connection_names_is_no_file() -> None:
 )  # fmt: skip
 def test_copy_reads_files_as_the_stream_does(source: dict[str, Any], arguments: dict[str, Any]) -> None:
     assert copy_arguments(spec(**source), {}) == arguments
-
-
-def test_the_authors_options_go_before() -> None:
-    found = copy_arguments(spec(), {"file_format": "F", "on_error": "CONTINUE"})
-
-    assert found == {"options": {"file_format": "F", **BY_NAME, "on_error": "CONTINUE"}}
-
-
-@pytest.mark.parametrize("option", ["force", "purge", "size_limit", "return_failed_only", "pattern"])
-def test_options_that_would_break_the_order_of_files_are_refused(option: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"options has {option}="):
-        copy_arguments(spec(), {option: 1})
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,6 @@ class TestCredits:
         assert load.credits == pytest.approx(2 * 160 / 3600)
         assert load.credits_from == "seconds of the task at most"
 
-    def test_copy_without_a_file_costs_nothing_and_asks_nobody(self):
-        made = account()
-        load = measured(made, "copy", 0, files=())
-
-        assert (load.credits, made.hook.asked) == (0.0, 0)
-
     @pytest.mark.parametrize(
         ("name", "credits"), [("a.csv", 0.0037), ("a.csv.gz", 4 * 0.0037), ("a.parquet", 0.0037)]
     )
@@ -153,12 +147,6 @@ class TestLatency:
         assert (plan.path, plan.estimate(PIPE).latency) == (COPY, 150.0)
         assert any(reason.startswith("measured: ") for reason in plan.reasons)
 
-    def test_a_floor_that_the_author_gives_stays(self):
-        loads = [MeasuredLoad("T", PIPE, 160.0, 150.0)] * 3
-        policy = LoadPolicy.of({"has_pipe": True}, {"pipe_floor_seconds": 30}, loads)
-
-        assert policy.floor(PIPE) == 30.0
-
     @pytest.mark.parametrize(
         ("table", "remember", "floor"), [("T", True, 150.0), ("T", False, 90.0), ("OTHER", True, 90.0)]
     )
@@ -184,18 +172,16 @@ class TestLatency:
         assert loads[1]["latency"] == pytest.approx(160, abs=2)
 
 
-@pytest.mark.parametrize(
-    ("options", "splits"),
-    [
+def test_csv_is_split_by_the_options_that_are_documented():
+    plain = {"multi_line": False, "compression": "NONE"}
+    for options, splits in (
         ({}, False),
         ({"file_format": {"type": "CSV"}}, False),
-        ({"file_format": {"multi_line": False, "compression": "NONE"}}, True),
+        ({"file_format": plain}, True),
         ({"FILE_FORMAT": {"MULTI_LINE": False, "COMPRESSION": "none"}, "on_error": "CONTINUE"}, True),
-        ({"file_format": {"multi_line": False, "compression": "NONE"}, "on_error": "SKIP_FILE"}, False),
+        ({"file_format": plain, "on_error": "SKIP_FILE"}, False),
         ({"file_format": {"multi_line": False}}, False),
         ({"file_format": {"multi_line": False, "compression": None}}, True),
         ({"file_format": "F"}, False),
-    ],
-)
-def test_csv_is_split_by_the_options_that_are_documented(options, splits):
-    assert splits_csv(options) is splits
+    ):
+        assert splits_csv(options) is splits, options

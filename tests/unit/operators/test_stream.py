@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.client_job import ClientRun, DriverLocation, DriverMemory, runs
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
@@ -92,7 +92,7 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def make(then: str) -> tuple[str, Path]:
         program, notes = tmp_path / "fake-spark-submit", tmp_path / "notes"
-        notes.mkdir()
+        notes.mkdir(exist_ok=True)
         program.write_text(
             "#!/bin/bash\n"
             'plan="${@: -1}"; work="$(dirname "$plan")"\n'
@@ -142,18 +142,6 @@ class TestSubmission:
         plan = read_plan(tmp_path / "plan.json")
         assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
 
-    def test_the_plan_has_what_its_author_gave(self, tmp_path: Path) -> None:
-        given: dict[str, Any] = {
-            "source_name": "in", "on_error": "continue", "on_data_loss": "skip", "wait_for_commit": False,
-            "commit_timeout": 7.0, "sdk_profile": "/profile.json", "unknown_columns": "ignore",
-        }  # fmt: skip
-        memory = DriverMemory({}, durable=False)
-        run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
-        make(name="app", **given)._prepare(run, memory)
-
-        plan = read_plan(tmp_path / "plan.json")
-        assert {name: getattr(plan, name) for name in given} == given
-
     def test_no_secret_is_on_the_command_line_or_in_a_setting(
         self, tmp_path: Path, encrypted_pem: str
     ) -> None:
@@ -175,135 +163,78 @@ class TestSubmission:
             assert secret not in shown
             assert secret in (tmp_path / "credentials.json").read_text().replace("\\n", "\n")
 
-    def test_the_job_gets_its_plan_and_private_files(self, submit: Any, temporary_files: Path) -> None:
+    def test_the_job_gets_its_plan_its_environment_and_private_files(self, submit: Any) -> None:
         program, notes = submit("exit 3")
-
-        with pytest.raises(AirflowException):
-            run(make(spark_binary=program, batch_limits={"rows": 500}))
-
-        plan = read_plan(notes / "plan.json")
-        assert (plan.application, str(plan.pipe)) == (
-            "snowpipe.d.load.manual__1",
-            "LOCAL.PUBLIC.FLIGHTS-STREAMING",
-        )
-        assert plan.account_url == "https://127.0.0.1:8443"
-        assert (plan.channel("EWR"), plan.limits.rows) == ("p_src_EWR", 500)
-        modes = dict(reversed(line.split()) for line in (notes / "modes").read_text().splitlines())
-        assert modes[os.path.dirname(plan.report_path)] == "700"
-        assert modes[plan.credentials_path] == "600"
-        args = (notes / "args").read_text().splitlines()
-        assert args[args.index("--name") + 1] == plan.application
-
-    def test_channels_are_named_by_the_dag_by_default(self, submit: Any) -> None:
-        from airflow.providers.common.compat.sdk import DAG
-
-        program, notes = submit("exit 3")
+        given: dict[str, Any] = {
+            "source_name": "in", "on_error": "continue", "on_data_loss": "skip", "wait_for_commit": False,
+            "commit_timeout": 7.0, "sdk_profile": "/profile.json", "unknown_columns": "ignore",
+        }  # fmt: skip
         with DAG("my_dag", schedule=None):
-            operator = make(spark_binary=program, channel_prefix=None, source={"path": "/data/in/"})
+            operator = make(
+                spark_binary=program, batch_limits={"rows": 500}, channel_prefix=None,
+                env_vars={"PYSPARK_PYTHON": "/other/python"}, **given,
+            )  # fmt: skip
 
-        with pytest.raises(AirflowException):
+        with pytest.raises(AirflowException, match="3"):  # Spark's own, where the job has logged none
             run(operator)
 
-        assert read_plan(notes / "plan.json").channel("EWR") == "my_dag_in_EWR"
-
-    @pytest.mark.parametrize(
-        ("options", "level"),
-        [
-            ({}, "WARN"),
-            ({"spark_log_level": "DEBUG"}, "DEBUG"),
-            ({"conf": {"spark.log.level": "INFO"}}, "INFO"),
-        ],
-    )
-    def test_spark_itself_logs_little_in_the_tasks_log(
-        self, submit: Any, options: dict[str, Any], level: str
-    ) -> None:
-        program, notes = submit("exit 3")
-
-        with pytest.raises(AirflowException):
-            run(make(spark_binary=program, **options))
-
-        assert f"spark.log.level={level}" in (notes / "args").read_text().splitlines()
-
-    def test_environment_of_the_user_wins(self, submit: Any) -> None:
-        program, notes = submit("exit 3")
-
-        with pytest.raises(AirflowException):
-            run(make(spark_binary=program, env_vars={"PYSPARK_PYTHON": "/other/python"}))
-
+        plan = read_plan(notes / "plan.json")
+        assert {name: getattr(plan, name) for name in given} == given
+        names = (plan.application, str(plan.pipe), plan.account_url)
+        assert names == (
+            "snowpipe.d.load.manual__1", "LOCAL.PUBLIC.FLIGHTS-STREAMING", "https://127.0.0.1:8443",
+        )  # fmt: skip
+        assert (plan.channel("EWR"), plan.limits.rows) == ("my_dag_in_EWR", 500)
+        modes = dict(reversed(line.split()) for line in (notes / "modes").read_text().splitlines())
+        assert (modes[os.path.dirname(plan.report_path)], modes[plan.credentials_path]) == ("700", "600")
+        args = (notes / "args").read_text().splitlines()
+        assert args[args.index("--name") + 1] == plan.application
+        assert "spark.log.level=WARN" in args
         environment = (notes / "env").read_text().splitlines()
         assert "PYSPARK_PYTHON=/other/python" in environment
         assert any(line.startswith("JAVA_HOME=") for line in environment)
-        assert not [
-            line for line in environment if PASSPHRASE in line and not line.startswith("AIRFLOW_CONN_")
-        ]
+        assert not [line for line in environment if PASSPHRASE in line and "AIRFLOW_CONN_" not in line]
 
 
 @pytest.mark.usefixtures("connections")
-class TestResult:
-    def success(self, tmp_path: Path) -> str:
-        (tmp_path / "report.json").write_text(REPORT.to_json())
-        return f'cp {tmp_path}/report.json "$work"/report.json'
+def test_the_result_is_the_report_the_targets_and_airflows_metrics(
+    submit: Any, tmp_path: Path, temporary_files: Path, receiver: Receiver
+) -> None:
+    (tmp_path / "report.json").write_text(REPORT.to_json())
+    program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json')
+    operator = make(spark_binary=program)
 
-    def test_is_the_report_and_the_targets(self, submit: Any, tmp_path: Path, temporary_files: Path) -> None:
-        program, _ = submit(self.success(tmp_path))
+    value, instance = run(operator)
 
-        value, instance = run(make(spark_binary=program))
-
-        assert value["pipe"] == "LOCAL.PUBLIC.FLIGHTS-STREAMING"
-        assert (value["offset_format"], value["rows"], value["bytes"]) == ("file:line", 2, 20)
-        assert value["channels"]["p_src_EWR"] == {
-            "from": None,
-            "to": "a:2",
-            "rows": 2,
-            "bytes": 20,
-            "rejected": 0,
-            "dead_lettered": 0,
-            "undecoded": 0,
-            "committed": True,
-            "latency_ms": None,
-        }
-        assert instance.xcoms["targets"] == {
-            channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}
-            for channel, token, rows in (
-                ("p_src_EWR", "a:2", 2),
-                ("p_src_JFK", "b:1", 0),
-                ("p_src_LGA", None, 0),
-            )
-        }
-        assert json.loads(json.dumps(value)) == value
-        assert list(temporary_files.iterdir()) == []
-
-    def test_is_reported_to_airflows_metrics(self, submit: Any, tmp_path: Path, receiver: Receiver) -> None:
-        program, _ = submit(self.success(tmp_path))
-
-        run(make(spark_binary=program))
-
-        assert {name: value for name, (value, _) in receiver.sent.items() if name.startswith("snowpipe")} == {
-            "snowpipe.rows": 2,
-            "snowpipe.bytes": 20,
-            "snowpipe.rejected": 0,
-            "snowpipe.dead_lettered": 0,
-            "snowpipe.retries": 3,
-            "snowpipe.appends": 4,
-            "snowpipe.append_time": 500.0,
-            "snowpipe.append_latency": 50.0,
-            "snowpipe.append_latency_max": 125.0,
-            "snowpipe.commit_latency": 2000.0,
-            "snowpipe.run": 1500.0,
-            "snowpipe.lag_channels": 0,
-        }
-
-    def test_success_without_a_report_is_no_success(self, submit: Any) -> None:
-        program, _ = submit("exit 0")
-
-        with pytest.raises(AirflowException, match="report"):
-            run(make(spark_binary=program))
-
-    def test_the_same_operator_runs_twice(self, submit: Any, tmp_path: Path) -> None:
-        program, _ = submit(self.success(tmp_path))
-        operator = make(spark_binary=program)
-
-        assert run(operator)[0] == run(operator)[0]
+    assert value["pipe"] == "LOCAL.PUBLIC.FLIGHTS-STREAMING"
+    assert (value["offset_format"], value["rows"], value["bytes"]) == ("file:line", 2, 20)
+    assert value["channels"]["p_src_EWR"] == {
+        "from": None, "to": "a:2", "rows": 2, "bytes": 20, "rejected": 0, "dead_lettered": 0, "undecoded": 0,
+        "committed": True, "latency_ms": None,
+    }  # fmt: skip
+    assert instance.xcoms["targets"] == {
+        channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}
+        for channel, token, rows in (("p_src_EWR", "a:2", 2), ("p_src_JFK", "b:1", 0), ("p_src_LGA", None, 0))
+    }
+    assert json.loads(json.dumps(value)) == value
+    assert list(temporary_files.iterdir()) == []
+    assert {name: value for name, (value, _) in receiver.sent.items() if name.startswith("snowpipe")} == {
+        "snowpipe.rows": 2,
+        "snowpipe.bytes": 20,
+        "snowpipe.rejected": 0,
+        "snowpipe.dead_lettered": 0,
+        "snowpipe.retries": 3,
+        "snowpipe.appends": 4,
+        "snowpipe.append_time": 500.0,
+        "snowpipe.append_latency": 50.0,
+        "snowpipe.append_latency_max": 125.0,
+        "snowpipe.commit_latency": 2000.0,
+        "snowpipe.run": 1500.0,
+        "snowpipe.lag_channels": 0,
+    }
+    program, _ = submit("exit 0")  # a success without a report
+    with pytest.raises(AirflowException, match="report"):
+        run(operator)
 
 
 @pytest.mark.usefixtures("connections")
@@ -322,29 +253,17 @@ class TestFailure:
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
-    def test_without_an_error_of_the_job_is_sparks_own(self, submit: Any) -> None:
-        program, _ = submit("echo 'Exception: no more memory'; exit 137")
-
-        with pytest.raises(AirflowException, match=r"137[\s\S]*no more memory"):
-            run(make(spark_binary=program))
-
-    @pytest.mark.parametrize(
-        ("options", "text"),
-        [
-            ({"source": {"path": "/d", "glob": "*"}}, "unknown key 'glob'"),
-            ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes is 5000000"),
-            ({"batch_limits": "rows=5"}, "no JSON object"),
-            ({"table": None}, "no table and no pipe"),
-            ({"conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
-        ],
-    )
-    def test_of_the_settings_comes_before_anything_runs(
-        self, submit: Any, temporary_files: Path, options: dict[str, Any], text: str
-    ) -> None:
+    def test_of_the_settings_comes_before_anything_runs(self, submit: Any, temporary_files: Path) -> None:
         program, notes = submit("exit 0")
-
-        with pytest.raises(AirflowFailException, match=f"ConfigurationError.*{text}"):
-            run(make(spark_binary=program, **options))
+        for options, word in (
+            ({"source": {"path": "/d", "glob": "*"}}, "'glob'"),
+            ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes"),
+            ({"batch_limits": "rows=5"}, "JSON"),
+            ({"table": None}, "table"),
+            ({"conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
+        ):
+            with pytest.raises(AirflowFailException, match=f"ConfigurationError.*{word}"):
+                run(make(spark_binary=program, **options))
         assert list(notes.iterdir()) == []
         assert list(temporary_files.iterdir()) == []
 
@@ -381,30 +300,27 @@ def test_kill_before_the_start_is_harmless() -> None:
     make().on_kill()
 
 
-class TestArguments:
-    @pytest.mark.parametrize(
-        ("options", "text"),
-        [
-            ({"pipe": "P"}, "both given"),
-            ({"source": {"pattern": "*"}}, "needs a 'path'"),
-            ({"on_error": "ignore"}, r"on_error is 'ignore'.*abort"),
-            ({"on_data_loss": "x"}, "on_data_loss is 'x'"),
-            ({"commit_timeout": 0}, "commit_timeout is 0"),
-            ({"commit_timeout": "600"}, "commit_timeout is '600': give a number of seconds"),
-            ({"deploy_mode": "elsewhere"}, "'client' or 'cluster'"),
-            ({"spark_log_level": "quiet"}, "spark_log_level"),
-            ({"application": "x.py"}, "application='x.py' cannot be given"),
-        ],
-    )
-    def test_wrong_ones_are_refused_when_the_dag_is_read(self, options: dict[str, Any], text: str) -> None:
-        with pytest.raises(ConfigurationError, match=text):
+def test_wrong_arguments_are_refused_when_the_dag_is_read() -> None:
+    for options, word in (
+        ({"pipe": "P"}, "both"),
+        ({"source": {"pattern": "*"}}, "'path'"),
+        ({"on_error": "ignore"}, "'ignore'"),
+        ({"on_data_loss": "x"}, "on_data_loss"),
+        ({"commit_timeout": 0}, "commit_timeout"),
+        ({"commit_timeout": "600"}, "'600'"),
+        ({"deploy_mode": "elsewhere"}, "'cluster'"),
+        ({"spark_log_level": "quiet"}, "spark_log_level"),
+        ({"application": "x.py"}, "application"),
+    ):
+        with pytest.raises(ConfigurationError, match=word):
             make(**options)
 
-    def test_source_and_names_are_templates(self) -> None:
-        operator = make(source={"path": "/data/{{ x }}"}, table="{{ x }}", channel_prefix="{{ x }}")
-        operator.render_template_fields({"x": "v"})
 
-        assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
+def test_source_and_names_are_templates() -> None:
+    operator = make(source={"path": "/data/{{ x }}"}, table="{{ x }}", channel_prefix="{{ x }}")
+    operator.render_template_fields({"x": "v"})
+
+    assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
 
 
 def _until(condition: Any, seconds: float = 240) -> None:
@@ -432,30 +348,22 @@ class DescribedTable:
 class TestColumnsForKeys:
     ONE = (TableColumn("ID", "DATE"),)
 
-    @pytest.mark.parametrize(
-        ("known", "wishes", "columns", "policy"),
-        [
-            (ONE, {}, ONE, "warn"),
-            (ONE, {"unknown_columns": "fail"}, ONE, "fail"),
-            (ONE, {"unknown_columns": "ignore"}, (), "ignore"),
-            ((), {}, (), "ignore"),
+    def test_are_the_tables_where_keys_have_to_match_and_can(self) -> None:
+        refused = SqlError("no rights", errno=1)
+        for known, wishes, columns, policy in (
+            (self.ONE, {}, self.ONE, "warn"),
+            (self.ONE, {"unknown_columns": "fail"}, self.ONE, "fail"),
+            (self.ONE, {"unknown_columns": "ignore"}, (), "ignore"),
+            ((), {}, (), "ignore"),  # a table that widens itself
             ((), {"check_rows": True}, (TableColumn("A", "DATE"),), "ignore"),
-            (SqlError("no rights", errno=1), {}, (), "ignore"),
-        ],
-        ids=["warn", "fail", "ignore", "widens itself", "widens itself, checked", "not described"],
-    )
-    def test_are_the_tables_where_keys_have_to_match_and_can(
-        self, known: Any, wishes: Any, columns: Any, policy: str
-    ) -> None:
-        message: list[Any] = []
-        room = SchemaPolicy(RowPolicy(**wishes))
+            (refused, {}, (), "ignore"),
+        ):
+            message: list[Any] = []
+            table: Any = DescribedTable(known)
+            rules = SchemaPolicy(RowPolicy(**wishes)).rules(table, lambda *w, m=message: m.append(w))
 
-        rules = room.rules(DescribedTable(known), lambda *words: message.append(words))  # type: ignore[arg-type]
-
-        assert (rules["columns"], rules["unknown_columns"]) == (columns, policy)
-        assert len(message) == isinstance(known, Exception)
-
-    def test_fail_needs_a_table_that_can_be_described(self) -> None:
-        room = SchemaPolicy(RowPolicy(unknown_columns="fail"))
+            assert (rules["columns"], rules["unknown_columns"]) == (columns, policy), wishes
+            assert len(message) == isinstance(known, Exception)
+        unseen: Any = DescribedTable(refused)
         with pytest.raises(SqlError):
             room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]

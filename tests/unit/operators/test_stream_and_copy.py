@@ -149,7 +149,7 @@ def _ndjson(chance: random.Random) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("kind", [_text, _csv, _ndjson], ids=["text", "csv", "ndjson"])
 def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: Any) -> None:
     compared = 0
-    for seed in range(400):
+    for seed in range(60):
         chance = random.Random(seed)
         content, source = kind(chance)
         mark = "\ufeff" if chance.random() < 0.2 else ""
@@ -159,7 +159,7 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
             tmp_path / "x", (mark + content).encode(), chance.choice([16, 1 << 20]), **source
         ).check()
 
-    assert compared > 150
+    assert compared > 20
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.operators.submission import (
     report_lines,
     require_spark_submit,
     spark_connection,
-    targets_of,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -62,19 +61,6 @@ class TestJobError:
             "snowpipe error: SourceMissingError: source path '/x' does not exist [SP04]",
             False,
         )
-
-    def test_is_absent_when_the_job_logged_nothing(self):
-        assert job_error(None, "Cannot execute") is None
-        assert job_error(RunReport("a", (), 1.0), "Killed") is None
-
-
-@pytest.mark.parametrize(("on_error", "baseline"), [("abort", 3), ("dead_letter", 3), ("continue", None)])
-def test_target_has_the_count_of_rejected_rows_before_the_first_try(on_error, baseline):
-    report = RunReport("a", (replace(CHANNEL, rejected=4, rejected_before=3),), 1.0)
-
-    target = targets_of(report, "file:line", on_error)[CHANNEL.channel]
-
-    assert target.get("rejected_baseline") == baseline
 
 
 @pytest.mark.parametrize(("rows", "rejected", "loaded"), [(1234, 4, 1230), (3, 4, 0)])

@@ -1,7 +1,6 @@
 """A sent load over the deferral of its task: the baseline of rejected rows belongs to it, not to a try."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -100,18 +99,6 @@ def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(
         settle(kept(), on_error=on_error, awaited=awaited)
     (channel,) = settle(kept(), on_error="continue", awaited=awaited).report.channels
     assert channel.rejected == 2
-
-
-def test_load_that_is_not_committed_yet_is_not_refused_for_its_rejected_rows(snowpipe, settle):
-    snowpipe.channel("c", committed="3", rows_error_count=5)
-
-    assert not settle(kept(), awaited=False).is_committed
-
-
-def test_channel_without_a_row_owes_nothing(snowpipe, settle):
-    snowpipe.channel("c", rows_error_count=3)
-
-    assert settle(kept(replace(SENT, target_token=None))).is_committed
 
 
 def test_a_report_of_another_version_is_refused():

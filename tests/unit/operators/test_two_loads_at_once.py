@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.bulk import two_loaders
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -138,8 +137,13 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 executes operators in the main thread alone")
 @pytest.mark.parametrize("pair", ["copy-ingest", "ingest-copy", "ingest-ingest"])
 @pytest.mark.parametrize("is_slow", [False, True], ids=["loads-at-once", "loads-later"])
+@pytest.mark.parametrize(
+    "points",
+    [range(3, 8), pytest.param(range(1, MOST_CALLS + 1), marks=pytest.mark.nightly)],
+    ids=["near", "all"],
+)
 def test_two_loaders_of_ours_never_double_a_row(
-    monkeypatch: pytest.MonkeyPatch, pem: str, pair: str, is_slow: bool
+    monkeypatch: pytest.MonkeyPatch, pem: str, pair: str, is_slow: bool, points: range
 ) -> None:
     names = {
         "copy-ingest": ("COPY", PIPE),
@@ -147,8 +151,8 @@ def test_two_loaders_of_ours_never_double_a_row(
         "ingest-ingest": (PIPE, OTHER),
     }
     met = 0
-    for first in range(1, MOST_CALLS + 1):
-        for second in range(1, MOST_CALLS + 1):
+    for first in points:
+        for second in points:
             account = FakeAccount()
             install(account, monkeypatch, KeyPair("ACC", "U", pem.encode()))
             account.pipes = {name: Pipe("COPY INTO t FROM '@S'") for name in (PIPE, OTHER)}
@@ -226,95 +230,6 @@ def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
     assert not account.stages["~"]
 
 
-def test_files_that_a_pipe_has_refused_are_left_to_copy(account: FakeAccount) -> None:
-    account.fault("insertFiles", BEFORE, Answer(404, b'{"code": "390404"}'))
-    assert "PipeNotFoundError" in str(refused(ingest))
-    copy()
-
-    assert sorted(account.rows) == ROWS
-    assert not account.stages["~"]
-
-
-def test_what_a_dead_task_wrote_counts_no_longer_than_a_statement_runs(account: FakeAccount) -> None:
-    account.staged_at = f"{dt.datetime.now(dt.UTC) - dt.timedelta(days=8):%a, %d %b %Y %H:%M:%S} GMT"
-    account.fault("submit", BEFORE, CrashError())
-    with pytest.raises(CrashError):
-        copy()
-    ingest()
-
-    assert sorted(account.rows) == ROWS
-
-
-@pytest.mark.parametrize("other", ["file", "stage"])
-def test_loads_of_other_files_do_not_meet(account: FakeAccount, other: str) -> None:
-    if other == "stage":
-        account.pipes[OTHER] = Pipe("COPY INTO t FROM '@OTHER'")
-        account.stages["OTHER"] = {"a": b"c1\n", "b": b"d1\n"}
-    given = {"files": ["a"]} if other == "file" else {"pipe": "Q"}
-    chosen = {"files": ["b"]} if other == "file" else {"files": ["a", "b"]}
-    with meeting(account, "submit", BEFORE, lambda: errors.append(refused(lambda: ingest(**given)))):
-        errors: list[Exception | None] = []
-        copy(**chosen)
-
-    assert errors == [None]
-
-
-def test_tasks_of_one_loader_do_not_check_each_other(account: FakeAccount) -> None:
-    account.fault("insertFiles", BEFORE, CrashError())
-    with pytest.raises(CrashError):
-        ingest()
-    ingest(run="r2")
-
-    assert sorted(account.rows) == ROWS
-    assert "GET" not in account.calls
-
-
-def test_a_note_that_vanishes_between_list_and_get_is_passed_over(account: FakeAccount) -> None:
-    account.fault("submit", BEFORE, CrashError())
-    with pytest.raises(CrashError):
-        copy()
-    with meeting(account, "GET", BEFORE, lambda: account.stages["~"].clear()):
-        ingest()
-
-    assert sorted(account.rows) == ROWS
-
-
-def test_a_note_that_is_there_and_cannot_be_read_is_an_error(account: FakeAccount) -> None:
-    account.fault("submit", BEFORE, CrashError())
-    with pytest.raises(CrashError):
-        copy()
-    account.fault("GET", BEFORE, StatementError(604, "canceled"))
-
-    assert "canceled" in str(refused(ingest))
-    assert account.rows == []
-
-
-def test_a_note_that_stays_is_named_in_the_log(
-    account: FakeAccount, caplog: pytest.LogCaptureFixture
-) -> None:
-    account.fault("REMOVE", BEFORE, StatementError(604, "canceled"))
-    ingest()
-
-    assert two_loaders._KEPT_IN in caplog.text
-    assert sorted(account.rows) == ROWS
-
-
-def test_without_a_pipe_there_copy_writes_nothing(account: FakeAccount) -> None:
-    account.pipes.clear()
-    copy()
-
-    assert "~" not in account.stages
-    assert "REMOVE" not in account.calls
-
-
-def test_a_copy_that_fails_leaves_the_files_to_others(account: FakeAccount) -> None:
-    account.put("c", "bad")
-    assert refused(copy) is not None
-    ingest()
-
-    assert sorted(account.rows) == ROWS
-
-
 def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:
     """Somebody who is not of this package gives files to the pipe, which loads them at once."""
     account.pipes[PIPE].queue += paths
@@ -350,24 +265,6 @@ class TestForeign:
 
         account.finish()
         assert "loaded twice" in str(refused(lambda: copy(number=2)))
-
-    def test_a_queue_of_other_files_delays_the_task_and_no_more(self, account: FakeAccount) -> None:
-        with meeting(account, "submit", AFTER, lambda: account.pipes[PIPE].queue.append("c")):
-            assert refused(copy) is not None
-        account.put("c", "c1")
-        account.finish()
-        done = copy(number=2, files=["a", "b"])
-
-        assert sorted(account.rows) == [*ROWS, "c1"]
-        assert done["rows_loaded"] + sum(one["rows_loaded"] for one in done["loaded_before"].values()) == 2
-
-    def test_files_that_load_between_the_questions_to_queue_and_history_are_found(
-        self, account: FakeAccount
-    ) -> None:
-        with meeting(account, "HISTORY", BEFORE, lambda: given_to_a_foreign_pipe(account, "a")):
-            assert PIPE in str(refused(copy))
-
-        assert account.rows == ["a1"]
 
     @pytest.mark.parametrize("call", ["insertFiles", "HISTORY"])
     def test_files_that_somebody_copies_beside_a_pipe_fail_the_task(

@@ -10,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings
 from tests.airflow_version import AIRFLOW
-from tests.fake_snowpipe import PIPE, PIPE_MISSING, FakeSnowpipe, error
+from tests.fake_snowpipe import PIPE, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark
 from tests.stream_worker import FileState, TaskInstance
 
@@ -112,43 +111,13 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     assert lab.snowpipe.did("open") == opened
 
 
-def test_it_is_logged_and_shows_the_channels(lab, capsys):
-    lab.execute()
-
-    printed = "".join(capsys.readouterr())
-    assert "0 new rows" in printed
-    assert all(channel in printed for channel in CHANNELS)
-
-
-@pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-def test_nothing_is_left_to_the_next_try(lab, tmp_path):
-    lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
-
-    lab.execute()
-
-    assert lab.state.values() == {}
-    assert list((tmp_path / "tmp").iterdir()) == []
-
-
-def test_load_that_defers_needs_no_triggerer(lab):
-    value, xcoms = lab.execute(deferrable=True)
-
-    assert (value["rows"], set(xcoms["targets"])) == (0, set(CHANNELS))
-
-
 @pytest.mark.parametrize(
     ("name", "rows", "mode"),
     [("a/3.ndjson", 1, "w"), ("b/1.ndjson", 1, "a"), ("c/1.ndjson", 1, "w"), ("a/2.ndjson", 0, "w")],
-    ids=["a new file", "a new row", "a new partition", "a committed row is gone"],
+    ids=["file", "row", "partition", "lost-row"],
 )
 def test_spark_is_started_for(lab, name, rows, mode):
     lab.write(name, rows, mode)
-
-    assert lab.starts_spark()
-
-
-def test_spark_is_started_where_a_token_is_behind(lab):
-    lab.snowpipe.channels["p_src_a"].committed = "2.ndjson:1"
 
     assert lab.starts_spark()
 
@@ -160,16 +129,9 @@ def test_file_before_the_committed_one_that_changed_is_found(lab):
     assert lab.starts_spark()
 
 
-def test_listing_is_kept_by_the_driver_alone_where_there_are_rows(lab, monkeypatch):
-    lab.write("a/3.ndjson", 1)
-    monkeypatch.setattr(Listings, "check", lambda *_: pytest.fail("the listing was kept"))
-
-    assert lab.starts_spark()
-
-
 @pytest.mark.parametrize(
     ("ending", "limit", "expected"),
-    [("", 20, False), ("", 19, True), (".gz", 159, True), (".gz", 8 * 99, False)],
+    [("", 20, False), ("", 19, True), (".gz", 159, True)],
 )
 def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
     monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._BYTES_A_SECOND", limit)
@@ -206,9 +168,8 @@ def test_rows_that_an_earlier_try_had_rejected_are_reported_by_the_driver(lab):
     assert json.loads((lab.notes / "plan.json").read_text())["rejected_before"] == {"p_src_a": 0}
 
 
-@pytest.mark.parametrize("source", [{"kind": "table", "table": "T", "offset_column": "ID"}])
-def test_source_that_only_spark_lists_is_left_to_it(lab, source):
-    assert lab.starts_spark(source=source)
+def test_source_that_only_spark_lists_is_left_to_it(lab):
+    assert lab.starts_spark(source={"kind": "table", "table": "T", "offset_column": "ID"})
 
 
 def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkeypatch):
@@ -219,17 +180,6 @@ def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkey
 
     with pytest.raises(pytest.fail.Exception, match="makes the table"):
         lab.execute(create_table="if_missing")
-
-
-def test_pipe_that_is_missing_is_reported_by_the_driver(lab):
-    lab.snowpipe.fault(before="pipe_info", error=error(404, PIPE_MISSING))
-
-    assert lab.starts_spark()
-
-
-def test_spark_has_to_be_there_also_without_rows(lab):
-    with pytest.raises(AirflowFailException, match="spark-submit"):
-        lab.execute(spark_binary="/no/spark-submit")
 
 
 class TestLocalMaster:
@@ -262,12 +212,6 @@ class TestLocalMaster:
         assert "TieredStopAtLevel" not in arguments
         assert "spark.ui.enabled" not in arguments
 
-    def test_keeps_it_where_nobody_knows_how_many(self, lab):
-        lab.write("a/3.ndjson", 1)
-        lab.snowpipe.fault(before="status", error=error(503))
-
-        assert "TieredStopAtLevel" not in self.arguments(lab)
-
     def test_other_masters_get_nothing(self, lab, set_connection):
         set_connection("spark_default", conn_type="spark", host="spark://host", port=7077)
         lab.write("a/3.ndjson", 1)
@@ -294,9 +238,6 @@ class TestKafka:
         for number in range(2):
             lab.snowpipe.channel(f"p_t_{number}", committed="9")
         return lambda: produce(cluster.address, "t", numbered(range(1)), partition=lambda _: 1)
-
-    def test_tokens_at_the_ends_need_no_spark(self, lab, kafka):
-        assert not lab.starts_spark()
 
     def test_one_record_more_starts_spark(self, lab, kafka):
         kafka()

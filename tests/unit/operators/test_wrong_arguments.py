@@ -69,24 +69,22 @@ SWITCHES = [
 ]
 
 
-@pytest.mark.parametrize("value", ["{{ params.force }}", "false", 1, None])
 @pytest.mark.parametrize(
     ("kind", "given", "name"), SWITCHES, ids=[f"{kind.__name__}-{name}" for kind, _, name in SWITCHES]
 )
-def test_a_text_is_no_switch_that_is_on(kind, given, name, value):
+def test_a_text_is_no_switch_that_is_on(kind, given, name):
     kind(**given, **{name: True})
+    for value in ("{{ params.force }}", "false", 1, None):
+        with pytest.raises(ConfigurationError, match=name):
+            kind(**given, **{name: value})
 
-    with pytest.raises(ConfigurationError, match=f"{name} is .*give True or False; no template"):
-        kind(**given, **{name: value})
 
-
-@pytest.mark.parametrize("value", ["{{ params.strict }}", "no", 0])
-def test_whether_rejected_rows_fail_the_wait_is_true_or_false_or_left_to_the_targets(value):
+def test_whether_rejected_rows_fail_the_wait_is_true_or_false_or_left_to_the_targets():
     for fine in (True, False, None):
         SnowpipeCommitSensor(task_id="t", targets={}, table="T", fail_on_rejected_rows=fine)
-
-    with pytest.raises(ConfigurationError, match=r"fail_on_rejected_rows is .*give True or False"):
-        SnowpipeCommitSensor(task_id="t", targets={}, table="T", fail_on_rejected_rows=value)
+    for value in ("{{ params.strict }}", "no", 0):
+        with pytest.raises(ConfigurationError, match="fail_on_rejected_rows"):
+            SnowpipeCommitSensor(task_id="t", targets={}, table="T", fail_on_rejected_rows=value)
 
 
 ASSET = {"account": "a-b", "database": "D", "schema": "S", "table": "T"}
@@ -123,11 +121,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "given", "name", "value"),
-    WRONG,
-    ids=[f"{kind.__name__}-{name}-{value}" for kind, _, name, value in WRONG],
-)
+@pytest.mark.parametrize(("kind", "given", "name", "value"), WRONG)
 def test_a_value_of_another_type_is_named(kind, given, name, value):
     kind(**given)
 

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.session import one_connect_task_each
-from airflow_provider_snowpipe.spark.source import is_connect
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
@@ -19,11 +18,6 @@ class ConnectSession:
 
 
 ConnectSession.__module__ = "pyspark.sql.connect.session"
-
-
-def test_session_of_spark_connect_is_recognised_by_its_class():
-    assert is_connect(ConnectSession())
-    assert not is_connect(object())
 
 
 def test_source_that_needs_the_plan_of_a_query_is_refused_over_spark_connect():

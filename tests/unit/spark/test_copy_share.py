@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
-    PartlyStreamedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
@@ -48,21 +47,12 @@ def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share
     assert share_of_copy(position(committed), growing=growing) == share
 
 
-def test_a_file_that_is_streamed_in_part_is_refused_with_the_remedy():
-    with pytest.raises(PartlyStreamedError, match=r"'b'.*path='stream'"):
-        share_of_copy(position("b:4", rest=True))
-
-
 def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
     begun = position("a:10", copying_to="b")
 
     assert promised_files(begun) == ("b",)
     assert share_of_copy(begun) == ("b", "c")
     assert promised_files(position("a:10")) == ()
-
-
-def test_a_promised_file_is_copied_although_the_last_file_may_grow():
-    assert share_of_copy(position("a:10", copying_to="c"), growing=True) == ("b", "c")
 
 
 def test_a_promised_file_that_is_gone_is_an_error():
@@ -87,21 +77,6 @@ def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_err
 )
 def test_a_partition_is_done_when_no_row_is_left(given, done):
     assert given.is_done is done
-
-
-@pytest.mark.parametrize("after", [None, "ä:b.log:10"], ids=["null", "token"])
-def test_an_intent_comes_back_from_its_token(after):
-    for pipe in (None, "a pipe"):
-        intent = CopyIntent(after, 'o"dd.log', SINCE, 7, pipe)
-
-        assert CopyIntent.parse(str(intent)) == intent
-
-
-def test_another_token_is_no_intent():
-    assert CopyIntent.parse(None) is None
-    assert CopyIntent.parse("a.log:3") is None
-    with pytest.raises(OffsetTokenError, match="begins"):
-        CopyIntent.parse('{"copy_after":1')
 
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():

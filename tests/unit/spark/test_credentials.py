@@ -49,14 +49,6 @@ def test_key_pair_comes_back_and_its_file_is_gone(tmp_path, key, passphrase):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("given", [ProgrammaticAccessToken("pat-1"), OAuthToken("oauth-1")])
-def test_token_comes_back_and_its_file_is_gone(tmp_path, given):
-    write_credentials(given, tmp_path / "c.json")
-
-    assert read_driver_secrets(tmp_path / "c.json")[0] == given
-    assert not (tmp_path / "c.json").exists()
-
-
 def test_credentials_are_taken_out_of_the_environment(tmp_path, monkeypatch):
     write_credentials(OAuthToken("t"), tmp_path / "c.json")
     monkeypatch.setenv("SNOWPIPE_SECRET", (tmp_path / "c.json").read_text())
@@ -94,26 +86,21 @@ def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeyp
     assert "s3cret" not in str(refused.value)
 
 
-def test_mode_is_0600_whatever_the_umask_is(tmp_path):
+def test_file_that_others_can_open_is_refused_and_left(tmp_path):
+    path = tmp_path / "c.json"
     before = os.umask(0)
     try:
-        write_credentials(OAuthToken("t"), tmp_path / "c.json")
+        write_credentials(OAuthToken("very-secret"), path)
     finally:
         os.umask(before)
-
-    assert stat.S_IMODE((tmp_path / "c.json").stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
-def test_file_that_others_can_open_is_refused_and_left(tmp_path, mode):
-    write_credentials(OAuthToken("very-secret"), tmp_path / "c.json")
-    (tmp_path / "c.json").chmod(mode)
-
-    with pytest.raises(ConfigurationError, match="mode") as refused:
-        read_driver_secrets(tmp_path / "c.json")
-
-    assert "very-secret" not in str(refused.value)
-    assert (tmp_path / "c.json").exists()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for mode in (0o640, 0o604, 0o620):
+        path.chmod(mode)
+        for read in (read_driver_secrets, lambda file: driver_credentials(f"file:{file}")):
+            with pytest.raises(ConfigurationError, match="mode") as refused:
+                read(path)
+            assert "very-secret" not in str(refused.value)
+    assert path.exists()
 
 
 def test_existing_file_is_never_written_over(tmp_path):
@@ -133,9 +120,8 @@ def test_link_is_not_followed(tmp_path):
         read_driver_secrets(tmp_path / "link")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_other_content_is_refused_without_showing_it(tmp_path):
+    for text in (
         "{",
         "[]",
         '{"kind": "password", "token": "hidden"}',
@@ -143,16 +129,13 @@ def test_link_is_not_followed(tmp_path):
         '{"kind": "pat", "token": 7}',
         '{"kind": "pat", "token": "hidden", "extra": "hidden"}',
         '{"kind": "key_pair", "account": "A", "user": "U"}',
-    ],
-)
-def test_other_content_is_refused_without_showing_it(tmp_path, text):
-    (tmp_path / "c.json").write_text(text)
-    (tmp_path / "c.json").chmod(0o600)
-
-    with pytest.raises(ConfigurationError) as refused:
-        read_driver_secrets(tmp_path / "c.json")
-
-    assert "hidden" not in str(refused.value)
+        '{"kind": "oauth", "token": "hidden", "source": {"a": 1}}',
+    ):
+        (tmp_path / "c.json").touch(0o600)
+        (tmp_path / "c.json").write_text(text)
+        with pytest.raises(ConfigurationError) as refused:
+            read_driver_secrets(tmp_path / "c.json")
+        assert "hidden" not in str(refused.value)
 
 
 def test_scoped_token_is_no_credential_for_a_driver(tmp_path):
@@ -169,14 +152,6 @@ def test_secrets_of_the_source_travel_in_the_same_file(tmp_path):
     assert repr(secrets) == "SourceSecrets(sasl.password)"
 
 
-def test_secrets_that_are_no_texts_are_refused(tmp_path):
-    path = tmp_path / "c.json"
-    path.touch(0o600)
-    path.write_text('{"kind": "oauth", "token": "t", "source": {"a": 1}}')
-    with pytest.raises(ConfigurationError, match="'source' must give each secret a text"):
-        read_driver_secrets(path)
-
-
 class TestCredentialsThatTheDriverGets:
     def test_a_file_stays_where_it_is(self, tmp_path):
         path = tmp_path / "c.json"
@@ -185,14 +160,6 @@ class TestCredentialsThatTheDriverGets:
         for _ in range(2):
             credentials, secrets = driver_credentials(f"file:{path}")
             assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
-
-    def test_a_file_that_others_can_read_is_refused(self, tmp_path):
-        path = tmp_path / "c.json"
-        write_credentials(OAuthToken("t"), path)
-        path.chmod(0o644)
-
-        with pytest.raises(ConfigurationError, match="mode 0600"):
-            driver_credentials(f"file:{path}")
 
     def test_a_function_is_asked(self, vault):
         vault.write_text("""def ask():\n    return '{"kind": "pat", "token": "t"}'\n""")
@@ -221,10 +188,6 @@ class TestCredentialsThatTheDriverGets:
             driver_credentials("python:vault_of_tests:ask")
 
         assert "hidden" not in "".join(traceback.format_exception(refused.value))
-
-    def test_a_module_that_is_not_there_is_named(self):
-        with pytest.raises(ConfigurationError, match=r"'no_such_vault'.*install the module where the driver"):
-            driver_credentials("python:no_such_vault:ask")
 
     @pytest.fixture
     def vault(self, tmp_path, monkeypatch):

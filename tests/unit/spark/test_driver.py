@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.driver.report import ChannelStart, RunReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
@@ -173,39 +173,6 @@ def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, mak
     assert run.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
 
 
-@pytest.mark.parametrize(("most", "files"), [(2, (("2", 30), ("3", 3))), (0, (("3", 33),))])
-def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
-    snowpipe, make_run, monkeypatch, most, files
-):
-    class Counting(ScriptedRounds):
-        """The rows of a table are counted when its positions are located."""
-
-        def locate(self, partitions, committed):
-            name = "job_src_p"
-            return [PartitionWork(name, CountedPartition("p", rows(6), rows_behind=4), committed[name], 2)]
-
-    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=1)
-    snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
-    rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
-    monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
-    monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
-    run = make_run(CountedPartition("p", rows(6)), Q, rejected_before={"job_src_p": 0})
-    found = []
-    run.prepare()
-    before = int(time.time() * 1_000)
-
-    run.load(object(), lambda channels: found.append((channels, list(rounds.script))))
-
-    ((channels, script),) = found
-    (began,) = {one.began_ms for one in channels.values()}
-    assert before <= began <= time.time() * 1_000
-    assert channels == {
-        "job_src_p": ChannelStart(0, 2, 1, 4, began, files),
-        "job_src_q": ChannelStart(0, 4, 0, 0, began, ()),
-    }
-    assert len(script) == 1
-
-
 def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     snowpipe.channel("job_src_p", committed="3", rows_inserted=4)
     snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
@@ -219,67 +186,6 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
 
 
-def test_source_without_a_partition_is_a_run_of_no_rows(snowpipe, make_run):
-    run = make_run(P)
-    run.source.own = ()
-
-    whole(run)
-
-    assert (run.channels, snowpipe.did("open", "append"), run.source.bookmark) == ((), [], {})
-
-
-def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
-    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
-    run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
-    result = {
-        "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
-        "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
-    }  # fmt: skip
-    run.prepare()
-    run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
-    for longest in (4.12324, 1.0):
-        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **result)])
-
-    run.verify()
-
-    assert [asdict(one) for one in run.channels] == [
-        {
-            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
-            "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
-            "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
-            "rejected_before": 1, "unknown_columns": {},
-        }
-    ]  # fmt: skip
-
-
-def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
-    source, opened = AskedSource([P, Q]), []
-    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
-    monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
-    snowpipe.channel("job_src_p", committed="3")
-    plan, client = replace(PLAN, on_data_loss="skip"), snowpipe.client()
-    partitions = {"job_src_p": P, "job_src_q": Q}
-    committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
-
-    Run(plan, client).prepare()
-
-    assert opened == [(plan.source, "skip", SourceSecrets())]
-    assert source.given.pop("with_spark")() == ("session", "app")
-    assert source.given == {
-        "compare_with_last_run": (PIPE.address(URL), partitions, committed),
-        "check_identity": (client, partitions, committed),
-    }
-
-
-def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):
-    source, opened, secrets = AskedSource([P]), [], SourceSecrets({"password": "x"})
-    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
-
-    Run(PLAN, snowpipe.client(), object, secrets).prepare()
-
-    assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
-
-
 def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):
     run = make_run(P)
     snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
@@ -291,16 +197,6 @@ def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make
 
     assert (run.channels, run.rejected_before, run.source.bookmark) == ((), {}, {})
     assert len(snowpipe.calls) == calls
-
-
-def test_channel_without_rows_and_token_has_no_target(make_run):
-    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
-
-    whole(run)
-
-    assert (by_channel(run, "to_token"), by_channel(run, "target_token")) == (
-        {"job_src_p": None}, {"job_src_p": None},
-    )  # fmt: skip
 
 
 class Builder:
@@ -434,26 +330,7 @@ def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
 
 
-def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
-
-    assert elapsed(2.0) == 10.346
-
-
 class TestPrepare:
-    def test_opens_no_channel(self, snowpipe, make_run):
-        make_run(P).prepare()
-
-        assert snowpipe.did() == ["hostname", "token", "pipe_info", "status job_src_p"]
-
-    def test_unknown_pipe_is_reported_before_the_source_is_asked(self, snowpipe, make_run):
-        snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
-        run = make_run(P)
-        run.source.partitions = None
-
-        with pytest.raises(PipeNotFoundError):
-            run.prepare()
-
     @pytest.mark.parametrize("token", ["a.log:3", "4:1"])
     def test_token_of_another_format_names_channel_and_format(self, snowpipe, make_run, token):
         snowpipe.channel("job_src_q", committed=token)
@@ -478,6 +355,14 @@ class TestPrepare:
             run.prepare()
         assert snowpipe.did("open") == []
 
+    def test_baseline_of_an_earlier_try_stays(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", rows_error_count=3)
+        run = make_run(P, Q, rejected_before={"job_src_p": 1})
+
+        run.prepare()
+
+        assert run.rejected_before == {"job_src_p": 1, "job_src_q": 0}
+
     def test_channel_with_a_token_of_its_own_has_no_other_spelling(self, snowpipe, make_run):
         snowpipe.channel("JOB_src_q", committed="3")
         snowpipe.channel("job_src_q", committed="1")
@@ -493,51 +378,9 @@ class TestPrepare:
 
         assert run.rejected_before == {"job_src_p": 3, "job_src_q": 0}
 
-    def test_baseline_of_an_earlier_try_stays(self, snowpipe, make_run):
-        snowpipe.channel("job_src_p", rows_error_count=3)
-        run = make_run(P, Q, rejected_before={"job_src_p": 1})
-
-        run.prepare()
-
-        assert run.rejected_before == {"job_src_p": 1, "job_src_q": 0}
-
 
 class TestRunWithoutRows:
     """Sources are compared with the committed tokens before Spark is started."""
-
-    @pytest.mark.parametrize(
-        ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
-    )
-    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, p, q, expected):
-        for channel, token in (("job_src_p", p), ("job_src_q", q)):
-            snowpipe.channel(channel, committed=token)
-
-        assert make_run(P, Q).has_no_rows() is expected
-        assert snowpipe.did("open", "append") == []
-
-    def test_ends_as_one_that_spark_did(self, snowpipe, make_run):
-        snowpipe.channel("job_src_p", committed="5", rows_inserted=6)
-        by_spark = make_run(P)
-        whole(by_spark)
-        here = make_run(P)
-
-        assert here.has_no_rows()
-        here.verify()
-        here.finish()
-
-        assert here.channels == by_spark.channels
-        assert here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5)}
-
-    def test_source_is_compared_with_the_last_run_only_where_there_are_none(self, snowpipe, monkeypatch):
-        snowpipe.channel("job_src_p", committed="4")
-        source = AskedSource([P])
-        monkeypatch.setattr(driver, "open_source", lambda *_: source)
-
-        assert not Run(PLAN, snowpipe.client()).has_no_rows()
-        assert source.given == {}
-        snowpipe.channels["job_src_p"].committed = "5"
-        assert Run(PLAN, snowpipe.client()).has_no_rows()
-        assert set(source.given) == {"compare_with_last_run", "check_identity"}
 
     @pytest.mark.parametrize(
         ("behind", "expected"),
@@ -561,12 +404,46 @@ class TestRunWithoutRows:
 
         assert run.is_small() is expected
 
+    def test_source_is_compared_with_the_last_run_only_where_there_are_none(self, snowpipe, monkeypatch):
+        snowpipe.channel("job_src_p", committed="4")
+        source = AskedSource([P])
+        monkeypatch.setattr(driver, "open_source", lambda *_: source)
+
+        assert not Run(PLAN, snowpipe.client()).has_no_rows()
+        assert source.given == {}
+        snowpipe.channels["job_src_p"].committed = "5"
+        assert Run(PLAN, snowpipe.client()).has_no_rows()
+        assert set(source.given) == {"compare_with_last_run", "check_identity"}
+
+    @pytest.mark.parametrize(
+        ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
+    )
+    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, p, q, expected):
+        for channel, token in (("job_src_p", p), ("job_src_q", q)):
+            snowpipe.channel(channel, committed=token)
+
+        assert make_run(P, Q).has_no_rows() is expected
+        assert snowpipe.did("open", "append") == []
+
     def test_rows_that_only_spark_reads_are_not_searched(self, snowpipe, make_run):
         partition = MemoryFramePartition("p", rows(2))
         snowpipe.channel("job_src_p", committed="1")
 
         assert not make_run(partition).has_no_rows()
         assert snowpipe.did() == []
+
+    def test_ends_as_one_that_spark_did(self, snowpipe, make_run):
+        snowpipe.channel("job_src_p", committed="5", rows_inserted=6)
+        by_spark = make_run(P)
+        whole(by_spark)
+        here = make_run(P)
+
+        assert here.has_no_rows()
+        here.verify()
+        here.finish()
+
+        assert here.channels == by_spark.channels
+        assert here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5)}
 
 
 class TestRounds:
@@ -586,33 +463,6 @@ class TestRounds:
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert by_channel(run, "rows") == {"job_src_p": 6}
         assert by_channel(run, "requests") == {"job_src_p": len(snowpipe.did("append"))}
-
-    def test_query_of_the_next_round_begins_behind_what_is_committed(self, make_run):
-        run = make_run(MemoryFramePartition("p", rows(6), seconds_per_part=700.0))
-
-        whole(run)
-
-        first, *later = [asked["job_src_p"] for asked in run.source.asked]
-        assert (first, set(later)) == (None, {IntegerOffset(2)})
-
-    def test_rows_and_seconds_of_all_rounds_are_summed_by_the_run_itself(self, make_run):
-        run = make_run(self.SLOW, wait_for_commit=False)
-
-        whole(run)
-
-        assert by_channel(run, "rows") == {"job_src_p": 6}
-        assert by_channel(run, "bytes") == {"job_src_p": 6 * len('{"ID": 0}\n')}
-        assert by_channel(run, "append_seconds")["job_src_p"] >= 3000
-
-    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
-        run = make_run(self.SLOW, wait_for_commit=False)
-        run.prepare()
-        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), rows=4)}
-
-        run._take([PartitionResult("job_src_p", complete=False)])
-        run.verify()
-
-        assert by_channel(run, "target_token") == {"job_src_p": "3"}
 
     def test_finished_channels_are_not_loaded_again(self, snowpipe, make_run):
         spark = InProcessSpark()
@@ -696,6 +546,16 @@ class TestRounds:
         assert list(dict.fromkeys(bearers)) == [(bearer, "1") for bearer in opened_with]
         assert set(bundles) == {"ca"}
 
+    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
+        run = make_run(self.SLOW, wait_for_commit=False)
+        run.prepare()
+        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), rows=4)}
+
+        run._take([PartitionResult("job_src_p", complete=False)])
+        run.verify()
+
+        assert by_channel(run, "target_token") == {"job_src_p": "3"}
+
 
 class TestEndWithoutRows:
     """Nothing of what a run read was a row: the driver sets the token behind it."""
@@ -724,36 +584,6 @@ class TestEndWithoutRows:
         again = make_run(self.BAD, **rules)
         whole(again)
         assert by_channel(again, "dead_lettered") == {"job_src_p": 0}
-
-    def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
-        run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
-
-        whole(run)
-
-        assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
-        opens = [call for call in snowpipe.calls if call.operation == "open"]
-        assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
-
-    def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
-        mixed = MemoryPartition("p", ({"ID": 0}, {"ID": 1}, *self.BAD.rows), seconds_per_part=1000.0)
-        run = make_run(mixed, **rules)
-
-        whole(run)
-
-        assert snowpipe.did("append") == ["append job_src_p 0..3"]
-        assert by_channel(run, "target_token") == {"job_src_p": "5"}
-        assert all(by_channel(run, "committed").values())
-
-    def test_token_that_is_replaced_is_compared_as_the_service_writes_it(
-        self, snowpipe, make_run, rules, monkeypatch
-    ):
-        monkeypatch.setattr(driver, "offset_class", lambda name: PaddedOffset)
-        snowpipe.channel("job_src_p", committed="007", rows_inserted=8)
-        run = make_run(PaddedPartition("p", self.BAD.rows, first=6), **rules)
-
-        whole(run)
-
-        assert snowpipe.channels["job_src_p"].committed == "9"
 
     def test_token_is_not_set_where_another_writer_has_moved_it(self, snowpipe, make_run, rules):
         run = make_run(self.BAD, **rules)
@@ -785,14 +615,38 @@ class TestEndWithoutRows:
         assert sum(len(pq.read_table(file)) for file in files) == 4
         assert snowpipe.channels["job_src_p"].committed == "3"
 
+    def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
+        run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
+
+        whole(run)
+
+        assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
+        opens = [call for call in snowpipe.calls if call.operation == "open"]
+        assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
+
+    def test_token_that_is_replaced_is_compared_as_the_service_writes_it(
+        self, snowpipe, make_run, rules, monkeypatch
+    ):
+        monkeypatch.setattr(driver, "offset_class", lambda name: PaddedOffset)
+        snowpipe.channel("job_src_p", committed="007", rows_inserted=8)
+        run = make_run(PaddedPartition("p", self.BAD.rows, first=6), **rules)
+
+        whole(run)
+
+        assert snowpipe.channels["job_src_p"].committed == "9"
+
+    def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
+        mixed = MemoryPartition("p", ({"ID": 0}, {"ID": 1}, *self.BAD.rows), seconds_per_part=1000.0)
+        run = make_run(mixed, **rules)
+
+        whole(run)
+
+        assert snowpipe.did("append") == ["append job_src_p 0..3"]
+        assert by_channel(run, "target_token") == {"job_src_p": "5"}
+        assert all(by_channel(run, "committed").values())
+
 
 class TestFailure:
-    def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
-        snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
-
-        with pytest.raises(AuthenticationError, match="1 more"):
-            load(make_run(P, Q))
-
     def test_fenced_task_ends_the_run(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(409, STALE), times=1000)
 
@@ -811,6 +665,12 @@ class TestFailure:
 
         assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
         assert snowpipe.did("append").count("append job_src_p 0..5") == 1
+
+    def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
+        snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
+
+        with pytest.raises(AuthenticationError, match="1 more"):
+            load(make_run(P, Q))
 
 
 class TestVerify:
@@ -835,16 +695,6 @@ class TestVerify:
 
         with pytest.raises(CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
             run.verify()
-
-    def test_asks_after_a_hundred_channels_at_a_time(self, snowpipe, make_run):
-        run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
-        load(run)
-        before = len(snowpipe.did("status"))
-
-        run.verify()
-        run.finish()
-
-        assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
 
     @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
     def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, tmp_path, on_error):
@@ -914,6 +764,16 @@ class TestVerify:
         with pytest.raises(OffsetTokenError, match="job_src_p"):
             run.finish()
 
+    def test_asks_after_a_hundred_channels_at_a_time(self, snowpipe, make_run):
+        run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
+        load(run)
+        before = len(snowpipe.did("status"))
+
+        run.verify()
+        run.finish()
+
+        assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
+
     def test_bookmark_of_a_run_that_does_not_wait_is_what_is_committed_by_then(self, snowpipe, make_run):
         snowpipe.channel("job_src_p", committed="2")
         snowpipe.holds_commits = True
@@ -930,16 +790,6 @@ class TestUnknownColumns:
     COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
     MISSPELT = MemoryPartition("p", ({"ID": 0}, {"id": 1, "KIMD": "x"}, {"ID": 2, "KIMD": "y"}))
     STRANGE = MemoryPartition("p", ({"ID": 0}, {"schema": {}, "payload": {"ID": 1}}))
-
-    def test_they_are_counted_and_reported_over_all_channels(self, snowpipe, make_run):
-        run = make_run(self.MISSPELT, MemoryPartition("q", ({"ID": 0, "KIMD": "z"},)), columns=self.COLUMNS)
-
-        whole(run)
-
-        report = RunReport.from_json(RunReport("app", run.channels, 1.0).to_json())
-        assert report.unknown_columns == {"KIMD": 3}
-        assert by_channel(run, "unknown_columns") == {"job_src_p": {"KIMD": 2}, "job_src_q": {"KIMD": 1}}
-        assert by_channel(run, "rows") == {"job_src_p": 3, "job_src_q": 1}
 
     @pytest.mark.parametrize(
         ("rules", "partition", "key"),
@@ -970,19 +820,96 @@ class TestUnknownColumns:
         assert by_channel(run, "rows") == {"job_src_p": 2}
         assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
 
-    def test_row_of_which_no_key_matches_is_put_aside_where_there_is_a_dead_letter_path(
-        self, snowpipe, make_run, tmp_path
-    ):
-        run = make_run(
-            self.STRANGE, columns=self.COLUMNS, on_error="dead_letter", dead_letter_path=str(tmp_path)
-        )
 
-        whole(run)
+def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=3)
+    run = make_run(P, wait_for_commit=False, rejected_before={"job_src_p": 1})
+    result = {
+        "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
+        "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
+    }  # fmt: skip
+    run.prepare()
+    run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1))}
+    for longest in (4.12324, 1.0):
+        run._take([PartitionResult("job_src_p", IntegerOffset(5), longest_request=longest, **result)])
 
-        (file,) = tmp_path.rglob("*.parquet")
-        (dead_letter,) = pq.read_table(file).to_pylist()
-        assert (dead_letter["position"], dead_letter["column"]) == ("1", None)
-        assert (ids(snowpipe), snowpipe.channels["job_src_p"].committed) == ([0], "1")
+    run.verify()
+
+    assert [asdict(one) for one in run.channels] == [
+        {
+            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
+            "channel": "job_src_p", "partition": "p", "from_token": "1", "to_token": "5", "target_token": "5",
+            "rejected": 0, "committed": False, "latency_ms": None, "inserted_before": 2, "errors_before": 3,
+            "rejected_before": 1, "unknown_columns": {},
+        }
+    ]  # fmt: skip
+
+
+def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
+
+    assert elapsed(2.0) == 10.346
+
+
+def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
+    source, opened = AskedSource([P, Q]), []
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+    monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
+    snowpipe.channel("job_src_p", committed="3")
+    plan, client = replace(PLAN, on_data_loss="skip"), snowpipe.client()
+    partitions = {"job_src_p": P, "job_src_q": Q}
+    committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
+
+    Run(plan, client).prepare()
+
+    assert opened == [(plan.source, "skip", SourceSecrets())]
+    assert source.given.pop("with_spark")() == ("session", "app")
+    assert source.given == {
+        "compare_with_last_run": (PIPE.address(URL), partitions, committed),
+        "check_identity": (client, partitions, committed),
+    }
+
+
+def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):
+    source, opened, secrets = AskedSource([P]), [], SourceSecrets({"password": "x"})
+    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+
+    Run(PLAN, snowpipe.client(), object, secrets).prepare()
+
+    assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
+
+
+@pytest.mark.parametrize(("most", "files"), [(2, (("2", 30), ("3", 3))), (0, (("3", 33),))])
+def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
+    snowpipe, make_run, monkeypatch, most, files
+):
+    class Counting(ScriptedRounds):
+        """The rows of a table are counted when its positions are located."""
+
+        def locate(self, partitions, committed):
+            name = "job_src_p"
+            return [PartitionWork(name, CountedPartition("p", rows(6), rows_behind=4), committed[name], 2)]
+
+    snowpipe.channel("job_src_p", committed="1", rows_inserted=2, rows_error_count=1)
+    snowpipe.channel("job_src_q", committed="3", rows_inserted=4)
+    rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
+    monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
+    run = make_run(CountedPartition("p", rows(6)), Q, rejected_before={"job_src_p": 0})
+    found = []
+    run.prepare()
+    before = int(time.time() * 1_000)
+
+    run.load(object(), lambda channels: found.append((channels, list(rounds.script))))
+
+    ((channels, script),) = found
+    (began,) = {one.began_ms for one in channels.values()}
+    assert before <= began <= time.time() * 1_000
+    assert channels == {
+        "job_src_p": ChannelStart(0, 2, 1, 4, began, files),
+        "job_src_q": ChannelStart(0, 4, 0, 0, began, ()),
+    }
+    assert len(script) == 1
 
 
 class TestWithoutRows:

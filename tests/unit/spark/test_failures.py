@@ -19,20 +19,6 @@ opened it
 """
 
 
-def test_error_of_the_task_is_found_in_sparks_text():
-    error = error_of_task(SPARK_TEXT)
-
-    assert error is not None
-    assert str(error) == "channel 'a': another writer opened it"
-    assert error_type_of(error) == "ChannelFencedError"
-
-
-def test_error_of_the_task_is_found_in_the_text_of_a_converted_exception():
-    text = SPARK_TEXT.partition("\n\n")[0] + "\n SQLSTATE: 38000\n"
-
-    assert str(error_of_task(text)) == "channel 'a': another writer opened it"
-
-
 def test_error_that_another_one_led_to_is_the_one_that_ended_the_task():
     text = SPARK_TEXT.replace(
         "airflow_provider_snowpipe",
@@ -48,10 +34,6 @@ def test_error_that_another_one_led_to_is_the_one_that_ended_the_task():
     assert str(error) == "channel 'a': another writer opened it"
 
 
-def test_error_of_somebody_else_is_not_taken_for_ours():
-    assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
-
-
 def test_executor_without_our_package_is_a_matter_of_installation():
     error = error_of_task(
         "Traceback (most recent call last):\nModuleNotFoundError: No module named 'arro3'\n"
@@ -63,8 +45,54 @@ def test_executor_without_our_package_is_a_matter_of_installation():
     assert "PYSPARK_PYTHON" in str(error)
 
 
-def test_reported_error_comes_back_in_its_class():
-    assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
+AT = "Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7"
+REPORTED = [
+    (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
+        "different version: 3.9 than that in driver: 3.11, PySpark cannot run with different versions.\n",
+        "ConfigurationError",
+        "executors run Python 3.9, the driver Python 3.11",
+    ),
+    (
+        "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' from "
+        "'/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
+        "ConfigurationError",
+        "at '/usr/lib/x/airflow_provider",
+    ),
+    (
+        "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
+        'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
+        "ConfigurationError",
+        "cannot start Python 'python3.99' (error=2, No such file or directory)",
+    ),
+    (
+        f"Job aborted due to stage failure: {AT} executor 5): ExecutorLostFailure (executor 5 exited caused "
+        "by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n",
+        "ExecutorLostError",
+        "a task died 4 times with its process (ExecutorLostFailure (executor 5 exited",
+    ),
+    (
+        f"Job aborted due to stage failure: {AT} executor 5): org.apache.spark.SparkException: Python worker "
+        "exited unexpectedly (crashed). Consider setting x\n\tat org.apache\n",
+        "ExecutorLostError",
+        "Python worker exited unexpectedly (crashed)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "message"), REPORTED)
+def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
+    error = error_of_task(text)
+
+    assert error is not None
+    assert error_type_of(error) == kind
+    assert message in str(error)
+
+
+def test_error_of_a_task_is_tried_again_as_late_as_its_class_asks_for():
+    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
+
+    assert delay == PipeFailedOverError.retry_delay is not None
 
 
 def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
@@ -74,58 +102,13 @@ def test_reported_error_that_needs_more_than_a_text_keeps_its_name():
     assert (error_type_of(error), str(error)) == ("PipeNotFoundError", "no pipe")
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        (
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker "
-            "has different version: 3.9 than that in driver: 3.11, PySpark cannot run with different minor "
-            "versions.\n",
-            "ConfigurationError",
-            "executors run Python 3.9, the driver Python 3.11",
-        ),
-        (
-            "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' "
-            "from '/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
-            "ConfigurationError",
-            "another version of airflow-provider-snowpipe than the driver, at '/usr/lib/x/airflow_provider",
-        ),
-        (
-            "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
-            'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
-            "ConfigurationError",
-            "cannot start Python 'python3.99' (error=2, No such file or directory)",
-        ),
-        (
-            "Job aborted due to stage failure: Task 1 in stage 3.0 failed 4 times, most recent failure: Lost "
-            "task 1.3 in stage 3.0 (TID 9) (10.0.0.7 executor 5): ExecutorLostFailure (executor 5 exited "
-            "caused by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n",
-            "ExecutorLostError",
-            "a task died 4 times with its process (ExecutorLostFailure (executor 5 exited",
-        ),
-        (
-            "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost "
-            "task 0.3 in stage 0.0 (TID 3) (10.0.0.7 executor 5): org.apache.spark.SparkException: Python "
-            "worker exited unexpectedly (crashed). Consider setting x\n\tat org.apache\n",
-            "ExecutorLostError",
-            "Python worker exited unexpectedly (crashed)",
-        ),
-    ],
-    ids=["other-python", "other-package", "no-python", "executor-lost", "worker-lost"],
-)
-def test_what_is_wrong_with_the_executors_is_reported(text, kind, message):
-    error = error_of_task(text)
+def test_error_of_somebody_else_is_not_taken_for_ours():
+    assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
 
-    assert error is not None
-    assert error_type_of(error) == kind
-    assert message in str(error)
+
+def test_reported_error_comes_back_in_its_class():
+    assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
 
 
 def test_error_of_the_driver_itself_has_its_own_name():
     assert error_type_of(SourcePositionError("x")) == "SourcePositionError"
-
-
-def test_error_of_a_task_is_tried_again_as_late_as_its_class_asks_for():
-    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
-
-    assert delay == PipeFailedOverError.retry_delay is not None

@@ -48,17 +48,6 @@ def test_query_brings_each_channel_its_own_rows(snowpipe, run):
     assert (ids(snowpipe), ids(snowpipe, "cq"), left) == ([0, 1, 2, 3, 4, 5], [0], [])
 
 
-def test_second_round_asks_the_source_from_the_new_committed_position_on(snowpipe, run):
-    source = MemoryFrameSource([replace(OWN, seconds_per_part=700.0)])
-
-    first, left = run(source, None)
-    second, rest = run(source, None, left)
-
-    assert [one.complete for one in (*first, *second)] == [False, True]
-    assert source.asked == [{"cp": None}, {"cp": IntegerOffset(2)}]
-    assert (ids(snowpipe), rest) == ([0, 1, 2, 3, 4, 5], [])
-
-
 def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(snowpipe, run):
     snowpipe.channel("cp", committed="3")
 
@@ -130,10 +119,32 @@ def test_every_batch_is_loaded_and_gaps_between_them_are_the_partitions_to_allow
     assert not gaps_legal or ids(snowpipe) == [0, 1, 5]
 
 
+def test_session_that_shows_no_plans_is_refused():
+    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
+    source = MemoryFrameSource([OWN])
+    used = []
+    source.use = used.append
+
+    with pytest.raises(ConfigurationError, match="Spark Connect"):
+        source.with_spark(remote)
+    assert (source.with_spark(lambda: 5), used) == (source, [5])
+
+
 def test_empty_batches_are_passed_over(snowpipe):
     empty = pa.record_batch({CHANNEL: pa.array([], pa.int64()), LINE: pa.array([], pa.string())})
 
     assert list(load_batches(SETTINGS, snowpipe.scoped_token(), [], iter([empty, empty]))) == []
+
+
+def test_second_round_asks_the_source_from_the_new_committed_position_on(snowpipe, run):
+    source = MemoryFrameSource([replace(OWN, seconds_per_part=700.0)])
+
+    first, left = run(source, None)
+    second, rest = run(source, None, left)
+
+    assert [one.complete for one in (*first, *second)] == [False, True]
+    assert source.asked == [{"cp": None}, {"cp": IntegerOffset(2)}]
+    assert (ids(snowpipe), rest) == ([0, 1, 2, 3, 4, 5], [])
 
 
 def test_only_partitions_of_a_query_become_its_works():
@@ -144,14 +155,3 @@ def test_only_partitions_of_a_query_become_its_works():
     works = FrameRounds(None, source).locate(partitions, {"a": IntegerOffset(2), "b": None})
 
     assert works == [FrameWork("a", OWN, IntegerOffset(2))]
-
-
-def test_session_that_shows_no_plans_is_refused():
-    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
-    source = MemoryFrameSource([OWN])
-    used = []
-    source.use = used.append
-
-    with pytest.raises(ConfigurationError, match="Spark Connect"):
-        source.with_spark(remote)
-    assert (source.with_spark(lambda: 5), used) == (source, [5])

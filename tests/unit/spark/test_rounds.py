@@ -12,7 +12,6 @@ from airflow_provider_snowpipe.spark.source import FrameWork
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import (
-    ChannelFencedError,
     ConfigurationError,
     SourcePositionError,
 )
@@ -37,15 +36,6 @@ def spark():
     return InProcessSpark()
 
 
-def test_channels_without_a_token_begin_at_the_start_and_no_task_is_asked(spark):
-    works = TaskRounds(spark).locate(PARTITIONS, dict.fromkeys(PARTITIONS))
-
-    assert [(work.channel, work.committed, work.resume_at) for work in works] == [
-        ("c0", None, 0), ("c1", None, 0), ("c2", None, 0),
-    ]  # fmt: skip
-    assert spark.jobs == []
-
-
 def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_left_out(spark):
     committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
 
@@ -57,6 +47,22 @@ def test_channels_with_a_token_are_located_by_one_task_each_and_finished_ones_le
     assert spark.jobs == [2]
 
 
+@pytest.mark.parametrize("quick", [False, True], ids=["tasks", "driver"])
+def test_every_channel_gets_its_own_position_in_whichever_order_the_tokens_come(spark, quick):
+    kind = QuickPartition if quick else MemoryPartition
+    partitions = {name: kind(one.name, one.rows) for name, one in PARTITIONS.items()}
+    committed = {"c2": IntegerOffset(0), "c1": None, "c0": IntegerOffset(2)}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.partition, work.committed, work.resume_at) for work in works] == [
+        ("c0", partitions["c0"], IntegerOffset(2), 3),
+        ("c1", partitions["c1"], None, 0),
+        ("c2", partitions["c2"], IntegerOffset(0), 1),
+    ]
+    assert spark.jobs == ([] if quick else [2])
+
+
 class QuickPartition(MemoryPartition):
     """One in whose rows the driver searches itself."""
 
@@ -64,45 +70,9 @@ class QuickPartition(MemoryPartition):
         return True
 
 
-def test_positions_that_are_found_quickly_take_no_task(spark, monkeypatch):
-    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(3)}
-    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
-
-    works = TaskRounds(spark).locate(partitions, committed)
-
-    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c2", 0)]
-    assert spark.jobs == []
-    with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
-        TaskRounds(spark).locate(partitions, {"c0": None, "c1": IntegerOffset(70), "c2": None})
-
-
-def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
-    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
-    clock = iter([0.0, 0.9, 1.0, 1.1])
-    monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
-    committed = {**dict.fromkeys(partitions, IntegerOffset(1)), "c3": None}
-
-    works = TaskRounds(spark).locate(partitions, committed)
-
-    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c1", 2), ("c2", 2), ("c3", 0)]
-    assert spark.jobs == [2]
-
-
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
     with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": IntegerOffset(70), "c2": None})
-
-
-def test_round_runs_one_task_for_each_channel(snowpipe, spark):
-    rounds = TaskRounds(spark)
-    works = rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS))
-
-    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
-
-    assert [(one.channel, one.rows, one.position) for one in results] == [
-        (name, 4, IntegerOffset(3)) for name in PARTITIONS
-    ]
-    assert spark.jobs == [3]
 
 
 def test_task_that_was_fenced_is_tried_again_by_spark_and_no_row_doubled(snowpipe):
@@ -116,16 +86,6 @@ def test_task_that_was_fenced_is_tried_again_by_spark_and_no_row_doubled(snowpip
 
     assert [one.position for one in results] == [IntegerOffset(3)] * 3
     assert [row["ID"] for row in snowpipe.channels["c1"].rows] == [0, 1, 2, 3]
-
-
-def test_error_of_a_task_that_failed_for_good_is_reported_as_it_was_there(snowpipe, spark):
-    snowpipe.fault(before="append", error=error(409, STALE))
-    rounds = TaskRounds(spark)
-
-    with pytest.raises(TaskFailedError, match="another writer") as failed:
-        rounds.run(SETTINGS, snowpipe.scoped_token(), rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS)))
-
-    assert failed.value.error_type == ChannelFencedError.__name__
 
 
 def test_error_that_is_not_ours_stays_as_it_is(spark):
@@ -147,18 +107,6 @@ def test_executor_of_another_version_is_refused_before_it_works(spark, monkeypat
     assert work == []
 
 
-@pytest.mark.parametrize("rounds", [TaskRounds(None), FrameRounds(None, None)])
-def test_next_round_has_the_channels_that_stopped_ahead_of_the_tokens_end(rounds):
-    works = [FrameWork(name, None, None) for name in "abc"]
-    results = [
-        PartitionResult("a"),
-        PartitionResult("b", complete=False),
-        PartitionResult("c", error_type="X"),
-    ]
-
-    assert [work.channel for work in rounds.unfinished(works, results)] == ["b"]
-
-
 @pytest.mark.parametrize(
     ("before", "reached", "after"), [(None, 4, 4), (2, 4, 4), (2, None, 2), (None, None, None), (0, None, 0)]
 )
@@ -172,32 +120,6 @@ def test_next_round_of_a_query_goes_on_from_the_new_committed_position(before, r
     (again,) = FrameRounds(None, None).unfinished([work], [result])
 
     assert again == replace(work, committed=position(after))
-
-
-def test_source_decides_how_its_partitions_become_tasks(spark):
-    frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
-
-    assert isinstance(rounds_of(frames, spark), FrameRounds)
-    for source in (frames, None):
-        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
-    assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
-    assert isinstance(rounds_of(None, spark), TaskRounds)
-
-
-def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
-    partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
-    source = MemoryFrameSource(list(partitions.values()))
-    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
-    snowpipe.channel("c0", committed="1")
-    rounds = rounds_of(source, spark)
-
-    works = rounds.locate(partitions, committed)
-    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
-
-    assert source.asked == [{"c0": IntegerOffset(1), "c2": None}]
-    assert [(one.channel, one.rows, one.position) for one in results] == [
-        ("c0", 2, IntegerOffset(3)), ("c2", 4, IntegerOffset(3)),
-    ]  # fmt: skip
 
 
 class Tracker:
@@ -239,25 +161,49 @@ class TestConnect:
         found = iter([here])
         monkeypatch.setattr(Versions, "here", lambda: next(found, replace(here, **versions)))
 
-    def test_each_item_is_a_task_whatever_pyspark_the_server_has(self, session, monkeypatch):
-        self.executors_run(monkeypatch, pyspark="0.1.0")
-
-        assert one_task_each(session, str, [1, 2]) == ["1", "2"]
-
     def test_executor_with_another_version_of_this_package_is_refused(self, session, monkeypatch):
         self.executors_run(monkeypatch, package="0.0.0")
 
         with pytest.raises((TaskFailedError, ConfigurationError), match=r"0\.0\.0"):
             one_task_each(session, str, [1])
 
-    def test_error_of_a_task_is_raised_as_it_was_there(self, session):
-        def fail(_):
-            raise SourcePositionError("gone")
-
-        with pytest.raises(TaskFailedError, match="gone") as failed:
-            one_task_each(session, fail, [1])
-
-        assert failed.value.error_type == "SourcePositionError"
-
     def test_running_tasks_are_not_counted(self, session):
         assert TaskRounds(session).finished_channels(10) == 10
+
+
+def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
+    partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
+    source = MemoryFrameSource(list(partitions.values()))
+    committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
+    snowpipe.channel("c0", committed="1")
+    rounds = rounds_of(source, spark)
+
+    works = rounds.locate(partitions, committed)
+    results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
+
+    assert source.asked == [{"c0": IntegerOffset(1), "c2": None}]
+    assert [(one.channel, one.rows, one.position) for one in results] == [
+        ("c0", 2, IntegerOffset(3)), ("c2", 4, IntegerOffset(3)),
+    ]  # fmt: skip
+
+
+def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
+    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
+    clock = iter([0.0, 0.9, 1.0, 1.1])
+    monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
+    committed = {**dict.fromkeys(partitions, IntegerOffset(1)), "c3": None}
+
+    works = TaskRounds(spark).locate(partitions, committed)
+
+    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c1", 2), ("c2", 2), ("c3", 0)]
+    assert spark.jobs == [2]
+
+
+def test_source_decides_how_its_partitions_become_tasks(spark):
+    frames = MemoryFrameSource([MemoryFramePartition("p", rows(1))])
+
+    assert isinstance(rounds_of(frames, spark), FrameRounds)
+    for source in (frames, None):
+        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
+    assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
+    assert isinstance(rounds_of(None, spark), TaskRounds)

@@ -26,7 +26,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     DeadLetterError,
     PipeFailedOverError,
-    RetriesExhaustedError,
 )
 from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -148,64 +147,6 @@ def test_received_rows_are_no_success_until_they_are_committed(snowpipe, load):
     assert sum(snowpipe.clock.slept) >= 59
 
 
-def test_task_waits_until_the_commit_comes(snowpipe, load):
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=4, do=snowpipe.commit)
-
-    assert load().position == IntegerOffset(5)
-    assert len(snowpipe.did("status")) == 5
-
-
-def test_commit_of_a_part_of_the_rows_is_not_enough(snowpipe, load):
-    def commit_four():
-        snowpipe.channels["c"].committed = "3"
-
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=1, do=commit_four)
-    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-
-    assert load().position == IntegerOffset(5)
-    assert len(snowpipe.did("status")) == 4
-
-
-def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
-    snowpipe.holds_commits = True
-
-    result = load(settings=replace(SETTINGS, wait_for_commit=False))
-
-    assert (result.position, result.rows) == (IntegerOffset(5), 6)
-    assert snowpipe.channels["c"].committed is None
-    assert snowpipe.did("status") == ["status c"]
-
-
-def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
-    snowpipe.holds_commits = True
-
-    with pytest.raises(CommitTimeoutError):
-        load(settings=replace(SETTINGS, commit_timeout=7.0))
-
-    assert 5 < sum(snowpipe.clock.slept) <= 7
-
-
-def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
-    snowpipe.clock.sleep(1000.0)
-    took = iter((2.0, 5.0, 3.0))
-    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-
-    result = load()
-
-    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
-    assert result.commit_seconds == pytest.approx(0.05 + 0.07)
-
-
-def test_source_that_may_skip_positions_is_loaded_over_its_gaps(snowpipe, load):
-    result = load(GapsPartition("p", rows(6)))
-
-    assert (ids(snowpipe), result.position) == ([0, 1, 2, 3, 4, 5], IntegerOffset(9))
-
-
 @pytest.mark.parametrize("whole", [True, False])
 def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
     partition = GapsPartition("p", rows(6), gaps_legal=False)
@@ -224,22 +165,6 @@ def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
 
     assert result.error_type == "ContinuityError"
     assert "append c 4..5" not in snowpipe.did("append")
-
-
-def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
-    snowpipe, load, monkeypatch
-):
-    known, read = work(SIX, 1), []
-    monkeypatch.setattr(MemoryPartition, "resume", None)
-    whole = MemoryPartition.read
-    monkeypatch.setattr(
-        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
-    )
-    snowpipe.channel("c", committed="1")
-
-    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
-
-    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
 
 
 @pytest.mark.parametrize("gaps_legal", [True, False])
@@ -293,11 +218,17 @@ class TestCrash:
 
     @pytest.mark.parametrize("when", ["before", "after"])
     @pytest.mark.parametrize(
-        ("operation", "skip"),
-        [("status", 0), ("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 1)],
-        ids=["status", "open", "append-1", "append-2", "append-3", "commit-wait"],
+        ("operation", "skip", "held"),
+        [
+            ("status", 0, False),
+            ("open", 0, True),
+            ("append", 0, False),
+            ("append", 1, True),
+            ("append", 2, False),
+            ("append", 2, True),
+            ("status", 1, True),
+        ],
     )
-    @pytest.mark.parametrize("held", [False, True], ids=["committed-at-once", "committed-late"])
     def test_next_attempt_brings_each_row_once(self, snowpipe, load, when, operation, skip, held):
         snowpipe.holds_commits = held
         snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
@@ -313,25 +244,8 @@ class TestCrash:
         assert result.position == IntegerOffset(5)
         assert snowpipe.did()[calls:][:2] == ["status c", "open c"]
 
-    def test_killed_task_reports_nothing_more(self, snowpipe, load):
-        snowpipe.fault(after="append", skip=1, error=KilledError())
-
-        with pytest.raises(KilledError):
-            load()
-
-        assert snowpipe.did("append") == ["append c 0..1", "append c 2..3"]
-        assert snowpipe.did()[-1] == "append c 2..3"
-
 
 class TestResume:
-    def test_only_rows_behind_the_committed_token_are_sent(self, snowpipe, load):
-        snowpipe.channel("c", committed="1")
-
-        result = load(committed=1)
-
-        assert snowpipe.did("append") == ["append c 2..3", "append c 4..5"]
-        assert (result.rows, result.position) == (4, IntegerOffset(5))
-
     @pytest.mark.parametrize("found", [None, 1])
     def test_token_is_read_again_at_open_and_the_position_found_anew(self, snowpipe, load, found):
         snowpipe.channel("c", committed="3")
@@ -339,15 +253,6 @@ class TestResume:
         load(committed=found)
 
         assert snowpipe.did("append") == ["append c 4..5"]
-
-    def test_token_at_the_end_leaves_nothing_to_send_and_nothing_to_wait_for(self, snowpipe, load):
-        snowpipe.channel("c", committed="5")
-
-        result = load()
-
-        assert (result.rows, result.position, result.passed) == (0, IntegerOffset(5), None)
-        assert result.complete
-        assert snowpipe.did() == ["status c", "open c"]
 
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
         snowpipe.channel("c", committed="9")
@@ -357,17 +262,6 @@ class TestResume:
         assert result.error_type == "SourcePositionError"
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
-
-    @pytest.mark.parametrize("token", ["a.log:3", "7:1", "", "-1"])
-    def test_token_of_another_format_is_reported_before_anything_is_opened(self, snowpipe, load, token):
-        snowpipe.channel("c", committed=token)
-
-        result = load()
-
-        assert result.error_type == "OffsetTokenError"
-        assert result.error.count("channel 'c': ") == 1
-        assert "integer" in result.error
-        assert snowpipe.did() == ["status c"]
 
     def test_uncommitted_rows_of_an_earlier_attempt_are_waited_for_not_sent_again(self, snowpipe, load):
         snowpipe.holds_commits = True
@@ -399,33 +293,21 @@ class TestResume:
         assert [call.body["fail_on_uncommitted_rows"] for call in opens][-2:] == [True, False]
         assert 50 < sum(snowpipe.clock.slept) < 70
 
-    def test_rows_that_commit_just_in_time_are_not_sent_again(self, snowpipe, load):
-        def commit_when_forced():
-            if not snowpipe.calls[-1].body["fail_on_uncommitted_rows"]:
-                snowpipe.commit()
 
-        snowpipe.holds_commits = True
-        snowpipe.fault(after="append", error=KilledError())
-        with pytest.raises(KilledError):
-            load()
-        snowpipe.holds_commits = False
-        snowpipe.fault(before="open", do=commit_when_forced, times=1000)
-
-        load()
-
-        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
+REPEATED = (error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"))
 
 
 class TestAnswers:
     """The retry table: what is repeated, what ends the attempt, what ends the run."""
 
-    REPEATED = (
-        error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"),
-    )  # fmt: skip
-
-    @pytest.mark.parametrize("failure", REPEATED, ids=["503", "500", "429", "408", "404-html", "cut"])
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize(("operation", "skip"), [("open", 0), ("append", 1), ("status", 1)])
+    @pytest.mark.parametrize(
+        ("operation", "skip", "when", "failure"),
+        [
+            *(("append", 1, "after", failure) for failure in REPEATED),
+            *((*call, "before", REPEATED[0]) for call in (("open", 0), ("append", 1), ("status", 1))),
+            *((*call, "after", REPEATED[-1]) for call in (("open", 0), ("status", 1))),
+        ],
+    )
     def test_passing_failure_is_repeated_and_no_row_doubled(
         self, snowpipe, load, operation, skip, when, failure
     ):
@@ -448,22 +330,6 @@ class TestAnswers:
         assert {call.query["continuationToken"] for call in again} == {"1_1"}
         assert len({call.body for call in again}) == 1
 
-    def test_outage_ends_the_attempt_within_the_budget(self, snowpipe, load):
-        snowpipe.fault(before="append", skip=1, error=error(503), times=1000)
-
-        with pytest.raises(RetriesExhaustedError):
-            load()
-
-        assert 60 < sum(snowpipe.clock.slept) <= 120
-        assert ids(snowpipe) == [0, 1]
-
-    def test_pause_that_the_service_asks_for_is_kept(self, snowpipe, load):
-        snowpipe.fault(before="append", error=error(429, retry_after=17.0))
-
-        load()
-
-        assert 17.0 in snowpipe.clock.slept
-
     @pytest.mark.parametrize(
         ("answer", "kind"),
         [
@@ -484,17 +350,6 @@ class TestAnswers:
         assert snowpipe.did()[-1] == "append c 2..3"
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
-    @pytest.mark.parametrize(
-        "answer", [error(400, "BAD"), error(413, "TOO_LARGE"), error(422, "BAD"), error(302)], ids=str
-    )
-    def test_append_that_no_attempt_can_send_is_a_result(self, snowpipe, load, answer):
-        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-
-        result = load()
-
-        assert (result.channel, result.error_type, result.complete) == ("c", "ChannelError", True)
-        assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
-
     @pytest.mark.parametrize("status", [401, 403])
     def test_refused_credentials_are_a_result_no_other_attempt_fixes(self, snowpipe, load, status):
         snowpipe.fault(before="append", skip=1, error=error(status, "390303"), times=1000)
@@ -503,15 +358,6 @@ class TestAnswers:
 
         assert (result.error_type, result.complete) == ("AuthenticationError", True)
         assert len(snowpipe.appends()) == 2, "a task cannot renew the driver's token"
-
-    @pytest.mark.parametrize("operation", ["open", "append"])
-    def test_missing_pipe_is_a_result_that_names_it(self, snowpipe, load, operation):
-        snowpipe.fault(before=operation, error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
-
-        result = load()
-
-        assert result.error_type == "PipeNotFoundError"
-        assert "DB.S.T-STREAMING" in result.error
 
     @pytest.mark.parametrize("operation", ["append", "status"])
     def test_channel_that_is_dropped_under_way_is_not_made_anew_by_another_attempt(
@@ -541,17 +387,16 @@ class TestAnswers:
 
         assert load().position == IntegerOffset(5)
 
-    def test_channel_that_becomes_invalid_ends_the_wait_for_its_commit(self, snowpipe, load):
-        def invalidate():
-            snowpipe.channels["c"].code = "ERR_CHANNEL_MUST_BE_REOPENED"
+    @pytest.mark.parametrize(
+        "answer", [error(400, "BAD"), error(413, "TOO_LARGE"), error(422, "BAD"), error(302)], ids=str
+    )
+    def test_append_that_no_attempt_can_send_is_a_result(self, snowpipe, load, answer):
+        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
 
-        snowpipe.holds_commits = True
-        snowpipe.fault(before="status", skip=2, do=invalidate)
+        result = load()
 
-        with pytest.raises(ChannelInvalidError):
-            load()
-
-        assert len(snowpipe.did("status")) == 3
+        assert (result.channel, result.error_type, result.complete) == ("c", "ChannelError", True)
+        assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
 
 class TestFencing:
@@ -565,14 +410,6 @@ class TestFencing:
         assert snowpipe.did("open") == ["open c"]
         assert ids(snowpipe) == list(range(2 * appends))
 
-    def test_newer_attempt_shuts_out_the_older_one_and_no_row_is_doubled(self, snowpipe, load):
-        snowpipe.fault(before="append", skip=1, do=load)
-
-        with pytest.raises(ChannelFencedError):
-            load()
-
-        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
-
 
 class TestShortToken:
     SLOW = replace(SIX, seconds_per_part=1000.0)
@@ -582,19 +419,6 @@ class TestShortToken:
 
         assert (result.complete, result.rows, result.position) == (False, 4, IntegerOffset(3))
         assert snowpipe.channels["c"].committed == "3"
-
-    def test_next_round_goes_on_from_there(self, snowpipe, load):
-        load(self.SLOW)
-
-        result = load(self.SLOW)
-
-        assert (result.complete, result.rows, result.position) == (True, 2, IntegerOffset(5))
-        assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
-
-    def test_token_that_expires_on_the_way_is_no_error(self, snowpipe, load):
-        result = load(replace(self.SLOW, seconds_per_part=7200.0))
-
-        assert (result.complete, result.error_type, result.rows) == (False, None, 0)
 
     @pytest.mark.parametrize("life", [-1.0, 0.0])
     def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load, life):
@@ -620,13 +444,6 @@ class TestDeadLetters:
     def positions(self, path):
         files = sorted(path.rglob("*.parquet"))
         return sorted(row["position"] for file in files for row in pq.read_table(file).to_pylist())
-
-    def test_bad_rows_are_put_aside_and_the_token_passes_them(self, snowpipe, load, aside, tmp_path):
-        result = load(self.BAD, settings=aside)
-
-        assert ids(snowpipe) == [0, 2, 3, 5]
-        assert (result.rows, result.dead_lettered, snowpipe.channels["c"].committed) == (4, 2, "5")
-        assert self.positions(tmp_path) == ["1", "4"]
 
     @pytest.mark.parametrize(
         "bad", [(2, 3), (0, 1), (4, 5), (2, 3, 4, 5), (0, 1, 2, 3), (0, 1, 4, 5), (2, 3, 6, 7)]
@@ -658,30 +475,6 @@ class TestDeadLetters:
         bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
         begin.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")
 
-    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
-        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
-
-        load(self.BAD, settings=aside)
-
-        assert self.positions(tmp_path) == ["1", "4"]
-
-    def test_file_of_a_shut_out_attempt_stays_until_the_commit(self, snowpipe, load, aside, tmp_path):
-        snowpipe.holds_commits = True
-        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
-
-        with pytest.raises(CommitTimeoutError):
-            load(self.BAD, settings=aside)
-
-        assert self.positions(tmp_path) == ["1", "4", "4"]
-
-    def test_without_a_dead_letter_path_the_first_bad_row_ends_the_run(self, snowpipe, load, aside):
-        strict = replace(aside, row_rules=replace(aside.row_rules, dead_letter_path=None))
-
-        result = load(self.BAD, settings=strict)
-
-        assert result.error_type == "UnfitRowsError"
-        assert snowpipe.did("append") == []
-
     def test_bad_rows_go_to_the_store_of_the_source_from_the_position_found_at_open(
         self, snowpipe, load, aside, tmp_path
     ):
@@ -699,6 +492,13 @@ class TestDeadLetters:
 
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []
+
+    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
+        snowpipe.fault(before="append", do=partial(self.leave_file, tmp_path))
+
+        load(self.BAD, settings=aside)
+
+        assert self.positions(tmp_path) == ["1", "4"]
 
 
 class TestUnknownColumns:
@@ -732,12 +532,6 @@ class TestUndecoded:
         assert result.error.startswith("channel 'c': record 2 is broken")
         assert "on_error" in result.error
 
-    def test_they_are_skipped_and_counted_where_the_run_continues(self, snowpipe, load):
-        result = load(self.LOST, settings=replace(SETTINGS, skips_undecoded=True))
-
-        assert ids(snowpipe) == [0, 1, 3, 4]
-        assert (result.undecoded, result.rows, result.position) == (2, 4, IntegerOffset(5))
-
     def test_they_are_put_aside_with_value_key_headers_and_position(self, snowpipe, load, tmp_path):
         rules = RowRules(self.RULES, str(tmp_path), "app")
 
@@ -763,23 +557,6 @@ class TestUndecoded:
 class TestEndWithoutRows:
     """The last records of a partition are no rows: the token passes them with the last row that is sent."""
 
-    def test_last_append_passes_them(self, snowpipe, load):
-        partition = UndecodedPartition("p", rows(8), lost=(4, 5, 6, 7))
-
-        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
-
-        assert snowpipe.did("append") == ["append c 0..1", "append c 2..7"]
-        assert (result.position, result.passed) == (IntegerOffset(7), None)
-        assert snowpipe.channels["c"].committed == "7"
-
-    def test_last_append_passes_rows_that_were_put_aside(self, snowpipe, load, tmp_path):
-        partition = MemoryPartition("p", ({"ID": 1}, {"ID": 2}, {"ID": "x"}, {"ID": "y"}))
-        rules = RowRules((TableColumn("ID", "NUMBER(38,0)"),), str(tmp_path), "app")
-
-        result = load(partition, settings=replace(SETTINGS, row_rules=rules))
-
-        assert (snowpipe.did("append"), result.dead_lettered) == (["append c 0..3"], 2)
-
     def test_without_any_row_nothing_is_appended_and_the_task_reports_what_it_passed(self, snowpipe, load):
         snowpipe.channel("c", committed="1")
         partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
@@ -789,10 +566,50 @@ class TestEndWithoutRows:
         assert snowpipe.did("append") == []
         assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)
 
-    def test_token_that_ends_the_round_is_no_reason_to_pass_what_was_not_read(self, snowpipe, load):
-        partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5), seconds_per_part=1000.0)
 
-        result = load(partition, settings=replace(SETTINGS, skips_undecoded=True))
+def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
+    snowpipe, load, monkeypatch
+):
+    known, read = work(SIX, 1), []
+    monkeypatch.setattr(MemoryPartition, "resume", None)
+    whole = MemoryPartition.read
+    monkeypatch.setattr(
+        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
+    )
+    snowpipe.channel("c", committed="1")
 
-        assert not result.complete
-        assert snowpipe.did("append") == ["append c 0..3"]
+    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
+
+    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
+
+
+def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    result = load(settings=replace(SETTINGS, wait_for_commit=False))
+
+    assert (result.position, result.rows) == (IntegerOffset(5), 6)
+    assert snowpipe.channels["c"].committed is None
+    assert snowpipe.did("status") == ["status c"]
+
+
+def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    with pytest.raises(CommitTimeoutError):
+        load(settings=replace(SETTINGS, commit_timeout=7.0))
+
+    assert 5 < sum(snowpipe.clock.slept) <= 7
+
+
+def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
+    snowpipe.clock.sleep(1000.0)
+    took = iter((2.0, 5.0, 3.0))
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
+
+    result = load()
+
+    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
+    assert result.commit_seconds == pytest.approx(0.05 + 0.07)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.report import UiAddresses
@@ -56,12 +54,3 @@ def test_addresses_come_from_the_settings(
     own: str | None, settings: dict[str, str], running: str | None, ended: str | None
 ) -> None:
     assert UiAddresses.of_settings(own, "app-1", settings.get) == UiAddresses(running, ended)
-
-
-def test_they_survive_the_way_to_the_task(tmp_path: Path) -> None:
-    path = tmp_path / "ui.json"
-    assert UiAddresses.read(path) is None
-
-    path.write_text(UiAddresses(OWN, None).to_json())
-
-    assert UiAddresses.read(path) == UiAddresses(OWN, None)

@@ -8,10 +8,6 @@ from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
-def test_versions_of_one_process_agree():
-    Versions.here().require(Versions.here())
-
-
 @pytest.mark.parametrize(
     ("executor", "message"),
     [

@@ -44,13 +44,6 @@ def _positions(path):
     ]
 
 
-def test_good_part_goes_on_as_it_is(tmp_path):
-    part = _part(10, 1, 2)
-
-    assert _gate(tmp_path).admit(part) is part
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_part_keeps_its_last_position_although_its_last_row_is_bad(tmp_path):
     gate = _gate(tmp_path)
 
@@ -61,14 +54,6 @@ def test_part_keeps_its_last_position_although_its_last_row_is_bad(tmp_path):
     )  # fmt: skip
     assert (gate.dead_lettered, _positions(tmp_path)) == (2, ["11", "13"])
     assert (tmp_path / quote("a/b", safe="") / "10.parquet").is_file()
-
-
-def test_part_without_a_good_row_is_none(tmp_path):
-    gate, good = _gate(tmp_path), _part(13, 4)
-
-    assert gate.admit(_part(10, '"x"')) is None
-    assert gate.admit(_part(11, '"x"', '"x"')) is None
-    assert gate.admit(good) is good
 
 
 def test_another_attempt_with_other_parts_leaves_each_row_in_one_file(tmp_path):
@@ -101,37 +86,6 @@ def test_record_that_cannot_be_decoded_is_refused_or_counted_where_values_are_no
     assert skipping.unknown_columns == {}
 
 
-@pytest.mark.parametrize(
-    ("policy", "body", "text"),
-    [
-        ("fail", b'{"ID":1,"NEW":2}\n', "channel 'a/b': rows 10 to 11 have keys"),
-        ("warn", b'{"NEW":2}\n', "channel 'a/b': row 1 of 10 to 11 has no key"),
-    ],
-)
-def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(policy, body, text):
-    gate = Admission(None, COLUMNS, policy, "a/b", IntegerOffset, None)
-
-    with pytest.raises(UnknownColumnsError, match=text):
-        gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
-
-
-def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
-    rules = RowRules(COLUMNS, str(tmp_path), "app")
-    gate = Admission(rules, COLUMNS, "warn", "a/b", IntegerOffset, None)
-
-    good = gate.admit(Part(b'{"ID":1}\n{"NEW":2}\n', IntegerOffset(10), IntegerOffset(11), 2))
-
-    assert (good.body, good.rows, _positions(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
-    assert (gate.dead_lettered, gate.unknown_columns) == (1, {"NEW": 1})
-
-
-def test_rows_are_put_aside_with_the_name_of_the_run(tmp_path):
-    _gate(tmp_path).admit(_part(10, '"x"'))
-
-    (file,) = tmp_path.rglob("*.parquet")
-    assert pq.read_table(file).column("application").to_pylist() == ["app"]
-
-
 def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     gate = _gate(tmp_path, committed=IntegerOffset(2))
     gate.admit(_part(3, '"x"', 4, '"x"', 6))
@@ -146,19 +100,6 @@ def test_file_of_a_shut_out_attempt_is_cleared_away_after_the_commit(tmp_path):
     assert sorted(_positions(tmp_path)) == ["3", "5", "7"]
 
 
-def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(tmp_path):
-    zombie = _gate(tmp_path)
-    for first in (2, 3, 4, 5):
-        zombie.admit(_part(first, '"x"'))
-    gate = _gate(tmp_path)
-    gate._dead_letters._left.clear()
-
-    gate.admit(_part(3, 3, 4))
-    gate.settle(IntegerOffset(4))
-
-    assert sorted(_positions(tmp_path)) == ["2", "5"]
-
-
 class TestOneDirectoryForTwoPipes:
     """Tasks that share a policy may have channels of one name, as where a source goes into two tables."""
 
@@ -170,13 +111,6 @@ class TestOneDirectoryForTwoPipes:
         _gate(tmp_path, pipe="D.S.B").admit(_part(3, '"b"', 4))
 
         assert sorted(_payloads(tmp_path)) == [b'{"ID":"a"}', b'{"ID":"b"}', b'{"ID":"c"}', b'{"ID":"c"}']
-
-    def test_another_attempt_replaces_what_its_own_pipe_has_left(self, tmp_path):
-        for pipe in ("D.S.A", "D.S.B", "D.S.A", "D.S.B"):
-            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', '"x"'))
-            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', 4))
-
-        assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
 
     @pytest.mark.parametrize("first", ["D.S.A", "D.S.B"])
     def test_two_that_begin_at_once_keep_their_rows(self, tmp_path, monkeypatch, first):
@@ -197,11 +131,12 @@ class TestOneDirectoryForTwoPipes:
 
         assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
 
-    def test_what_a_release_without_pipes_has_left_is_replaced(self, tmp_path):
-        _gate(tmp_path).admit(_part(3, '"old"', '"x"'))
-        _gate(tmp_path, pipe="D.S.A").admit(_part(3, '"new"', 4))
+    def test_another_attempt_replaces_what_its_own_pipe_has_left(self, tmp_path):
+        for pipe in ("D.S.A", "D.S.B", "D.S.A", "D.S.B"):
+            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', '"x"'))
+            _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', 4))
 
-        assert _payloads(tmp_path) == [b'{"ID":"new"}']
+        assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
 
 
 def _payloads(path):
@@ -266,74 +201,12 @@ def test_files_of_other_makers_and_older_rows_are_left_alone(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == ["1.parquet", "5.csv", "notes.parquet"]
 
 
-def test_position_of_a_row_counts_blank_lines_where_the_part_does(tmp_path):
-    gate = _gate(tmp_path, offset_class=FileLineOffset)
-    body = b'\n{"ID":1}\n\n{"ID":"x"}\n'
-
-    gate.admit(Part(body, FileLineOffset("f", 7), FileLineOffset("f", 10), 2))
-
-    assert _positions(tmp_path) == ["f:10"]
-
-
-def test_position_of_a_row_is_the_sources_where_it_has_gaps(tmp_path):
-    gate = _gate(tmp_path)
-    body, at = b'{"ID":1}\n{"ID":"x"}\n', [20, 29]
-
-    gate.admit(Part(body, IntegerOffset(20), IntegerOffset(29), 2, lambda row: IntegerOffset(at[row])))
-    gate.admit(Part(body, IntegerOffset(30), IntegerOffset(39), 2))
-
-    assert _positions(tmp_path) == ["29", None]
-
-
-def test_position_of_a_row_counts_rows_alone_where_the_part_does(tmp_path):
-    gate = _gate(tmp_path)
-    body = b'\n{"ID":1}\n\n{"ID":"x"}\n{"ID":3}\n'
-
-    gate.admit(Part(body, IntegerOffset(7), IntegerOffset(9), 3))
-
-    assert _positions(tmp_path) == ["8"]
-
-
-@pytest.mark.parametrize("steps", [0, 2])
-def test_position_of_a_row_is_not_guessed_from_a_part_of_another_length(tmp_path, steps):
-    gate = _gate(tmp_path)
-
-    gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', IntegerOffset(7), IntegerOffset(7 + steps), 2))
-
-    assert _positions(tmp_path) == [None]
-
-
 def test_position_of_a_row_is_not_reported_where_the_format_cannot_count(tmp_path):
     gate = _gate(tmp_path, offset_class=LexicographicOffset)
 
     gate.admit(Part(b'{"ID":1}\n{"ID":"x"}\n', LexicographicOffset("a"), LexicographicOffset("b"), 2))
 
     assert _positions(tmp_path) == [None]
-
-
-def test_dead_letters_of_rows_and_records_have_reason_and_position(tmp_path):
-    gate = _gate(tmp_path)
-    lost = Undecoded(IntegerOffset(12), "broken", b"raw")
-    part = replace(_part(10, 1, '"x"'), end=IntegerOffset(12), undecoded=(lost,))
-
-    good = gate.admit(replace(part, positions=lambda row: IntegerOffset(10 + row)))
-
-    assert (good.undecoded, good.positions, good.rows) == ((), None, 1)
-    (file,) = tmp_path.rglob("*.parquet")
-    names = ("row", "position", "column", "first_position", "last_position", "payload")
-    assert [tuple(row[name] for name in names) for row in pq.read_table(file).to_pylist()] == [
-        (1, "11", "ID", "10", "12", b'{"ID":"x"}'), (2, "12", None, "10", "12", b"raw"),
-    ]  # fmt: skip
-
-
-def test_nothing_is_cleared_away_where_nothing_is_committed_or_put_aside(tmp_path):
-    gate = _gate(tmp_path)
-    gate.admit(_part(1, '"x"'))
-
-    gate.settle(None)
-    _gate(None).settle(IntegerOffset(1))
-
-    assert _positions(tmp_path) == ["1"]
 
 
 class TestFolder:
@@ -348,33 +221,6 @@ class TestFolder:
     def names(self, path):
         return sorted(file.name for file in path.rglob("*.parquet"))
 
-    def test_files_are_cleared_away_in_the_order_of_positions_and_only_behind_the_committed_one(
-        self, tmp_path
-    ):
-        for start in ("4", "5", "9", "10", "11"):
-            self.write(tmp_path, start)
-        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
-
-        folder_store.pass_by(IntegerOffset(4), IntegerOffset(10))
-
-        assert self.names(tmp_path) == ["11.parquet", "4.parquet"]
-
-    def test_first_row_that_is_read_again_is_in_no_file_of_an_earlier_attempt(self, tmp_path):
-        self.write(tmp_path, "3")
-        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
-
-        folder_store.pass_by(IntegerOffset(3), IntegerOffset(4))
-
-        assert self.names(tmp_path) == []
-
-    def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
-        self.write(tmp_path, ".5", LexicographicOffset)
-        folder_store = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
-
-        folder_store.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
-
-        assert self.names(tmp_path) == []
-
     @pytest.mark.parametrize("letter", ["日", "😀"])
     def test_long_names_of_other_scripts_are_no_hindrance(self, tmp_path, letter):
         """A channel is named by its partition, and a token by its file."""
@@ -387,25 +233,6 @@ class TestFolder:
 
         again.pass_by(start, end)
         assert _positions(tmp_path) == []
-
-    def test_files_are_compressed_and_lie_in_the_folder_that_was_named(self, tmp_path):
-        self.write(f"{tmp_path}/BOX/", "3")
-
-        file = tmp_path / "BOX" / "c" / "3.parquet"
-        assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
-
-    def test_time_is_reported_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("TZ", "Asia/Tokyo")
-        time.tzset()
-        try:
-            self.write(tmp_path, "3")
-        finally:
-            monkeypatch.undo()
-            time.tzset()
-
-        (file,) = tmp_path.rglob("*.parquet")
-        (at,) = pq.read_table(file)["at"].to_pylist()
-        assert abs(at - dt.datetime.now(dt.UTC)) < dt.timedelta(hours=1)
 
     def test_file_is_hidden_beside_its_name_until_it_is_whole(self, tmp_path, monkeypatch):
         written, move = [], os.replace
@@ -451,6 +278,52 @@ class TestFolder:
         with store.open_input_file("bucket/BOX/c/3.parquet") as file:
             assert pq.read_table(file)["payload"].to_pylist() == [b"raw"]
 
+    def test_files_are_cleared_away_in_the_order_of_positions_and_only_behind_the_committed_one(
+        self, tmp_path
+    ):
+        for start in ("4", "5", "9", "10", "11"):
+            self.write(tmp_path, start)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, IntegerOffset(4))
+
+        folder_store.pass_by(IntegerOffset(4), IntegerOffset(10))
+
+        assert self.names(tmp_path) == ["11.parquet", "4.parquet"]
+
+    def test_first_row_that_is_read_again_is_in_no_file_of_an_earlier_attempt(self, tmp_path):
+        self.write(tmp_path, "3")
+        folder_store = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
+
+        folder_store.pass_by(IntegerOffset(3), IntegerOffset(4))
+
+        assert self.names(tmp_path) == []
+
+    def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
+        self.write(tmp_path, ".5", LexicographicOffset)
+        folder_store = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
+
+        folder_store.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
+
+        assert self.names(tmp_path) == []
+
+    def test_files_are_compressed_and_lie_in_the_folder_that_was_named(self, tmp_path):
+        self.write(f"{tmp_path}/BOX/", "3")
+
+        file = tmp_path / "BOX" / "c" / "3.parquet"
+        assert pq.ParquetFile(file).metadata.row_group(0).column(0).compression == "ZSTD"
+
+    def test_time_is_reported_in_utc_wherever_the_executor_is(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        try:
+            self.write(tmp_path, "3")
+        finally:
+            monkeypatch.undo()
+            time.tzset()
+
+        (file,) = tmp_path.rglob("*.parquet")
+        (at,) = pq.read_table(file)["at"].to_pylist()
+        assert abs(at - dt.datetime.now(dt.UTC)) < dt.timedelta(hours=1)
+
 
 def test_without_a_dead_letter_path_the_first_bad_row_is_named():
     with pytest.raises(UnfitRowsError) as refused:
@@ -489,6 +362,107 @@ def test_rules_that_do_not_go_together_are_refused(on_error, check, path, column
     assert "hidden" not in str(refused.value)
 
 
+def test_part_without_a_good_row_is_none(tmp_path):
+    gate, good = _gate(tmp_path), _part(13, 4)
+
+    assert gate.admit(_part(10, '"x"')) is None
+    assert gate.admit(_part(11, '"x"', '"x"')) is None
+    assert gate.admit(good) is good
+
+
+def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(tmp_path):
+    zombie = _gate(tmp_path)
+    for first in (2, 3, 4, 5):
+        zombie.admit(_part(first, '"x"'))
+    gate = _gate(tmp_path)
+    gate._dead_letters._left.clear()
+
+    gate.admit(_part(3, 3, 4))
+    gate.settle(IntegerOffset(4))
+
+    assert sorted(_positions(tmp_path)) == ["2", "5"]
+
+
+def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
+    rules = RowRules(COLUMNS, str(tmp_path), "app")
+    gate = Admission(rules, COLUMNS, "warn", "a/b", IntegerOffset, None)
+
+    good = gate.admit(Part(b'{"ID":1}\n{"NEW":2}\n', IntegerOffset(10), IntegerOffset(11), 2))
+
+    assert (good.body, good.rows, _positions(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
+    assert (gate.dead_lettered, gate.unknown_columns) == (1, {"NEW": 1})
+
+
+@pytest.mark.parametrize(
+    ("policy", "body", "text"),
+    [
+        ("fail", b'{"ID":1,"NEW":2}\n', "channel 'a/b': rows 10 to 11 have keys"),
+        ("warn", b'{"NEW":2}\n', "channel 'a/b': row 1 of 10 to 11 has no key"),
+    ],
+)
+def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(policy, body, text):
+    gate = Admission(None, COLUMNS, policy, "a/b", IntegerOffset, None)
+
+    with pytest.raises(UnknownColumnsError, match=text):
+        gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
+
+
+def test_nothing_is_cleared_away_where_nothing_is_committed_or_put_aside(tmp_path):
+    gate = _gate(tmp_path)
+    gate.admit(_part(1, '"x"'))
+
+    gate.settle(None)
+    _gate(None).settle(IntegerOffset(1))
+
+    assert _positions(tmp_path) == ["1"]
+
+
+def test_dead_letters_of_rows_and_records_have_reason_and_position(tmp_path):
+    gate = _gate(tmp_path)
+    lost = Undecoded(IntegerOffset(12), "broken", b"raw")
+    part = replace(_part(10, 1, '"x"'), end=IntegerOffset(12), undecoded=(lost,))
+
+    good = gate.admit(replace(part, positions=lambda row: IntegerOffset(10 + row)))
+
+    assert (good.undecoded, good.positions, good.rows) == ((), None, 1)
+    (file,) = tmp_path.rglob("*.parquet")
+    names = ("row", "position", "column", "first_position", "last_position", "payload")
+    assert [tuple(row[name] for name in names) for row in pq.read_table(file).to_pylist()] == [
+        (1, "11", "ID", "10", "12", b'{"ID":"x"}'), (2, "12", None, "10", "12", b"raw"),
+    ]  # fmt: skip
+
+
 def test_rows_are_not_checked_where_nobody_asks():
     assert RowRules.of("abort", False, None, COLUMNS, "app", "D.S.P") is None
     assert RowRules.of("continue", False, None, (), "app", "D.S.P") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "part", "position"),
+    [
+        (FileLineOffset, b'\n{"ID":1}\n\n{"ID":"x"}\n', ("f", 7, 10, 2), "f:10"),
+        (IntegerOffset, b'\n{"ID":1}\n\n{"ID":"x"}\n{"ID":3}\n', (7, 9, 3), "8"),
+        (IntegerOffset, b'{"ID":1}\n{"ID":"x"}\n', (7, 7, 2), None),
+        (IntegerOffset, b'{"ID":1}\n{"ID":"x"}\n', (7, 9, 2), None),
+        (LexicographicOffset, b'{"ID":1}\n{"ID":"x"}\n', ("a", "b", 2), None),
+    ],
+    ids=["lines", "rows", "fewer", "more", "cannot-count"],
+)
+def test_position_of_a_row_is_counted_and_never_guessed(tmp_path, kind, body, part, position):
+    gate = _gate(tmp_path, offset_class=kind)
+    *given, count = part
+    ends = [kind(given[0], one) for one in given[1:]] if kind is FileLineOffset else map(kind, given)
+
+    gate.admit(Part(body, *ends, count))
+
+    assert _positions(tmp_path) == [position]
+
+
+def test_position_of_a_row_is_the_sources_where_it_has_gaps(tmp_path):
+    gate = _gate(tmp_path)
+    body, at = b'{"ID":1}\n{"ID":"x"}\n', [20, 29]
+
+    gate.admit(Part(body, IntegerOffset(20), IntegerOffset(29), 2, lambda row: IntegerOffset(at[row])))
+    gate.admit(Part(body, IntegerOffset(30), IntegerOffset(39), 2))
+
+    assert _positions(tmp_path) == ["29", None]

@@ -47,18 +47,6 @@ def options(tmp_path):
     )
 
 
-def test_committed_batch_is_reported_in_a_line_and_left_in_a_file(options, capsys):
-    _report_batch(options, "batch=5", CHANNELS)
-
-    assert capsys.readouterr().err == (
-        "snowpipe committed batch=5 channels=2 rows=12 bytes=120 rejected=1 dead_lettered=3 "
-        "append_seconds<=0.500 commit_seconds<=1.000 retries=3 latency_ms<=40\n"
-    )
-    assert RunReport.from_json(Path(options.report_path).read_text()) == RunReport(
-        "ds batch=5", CHANNELS, 1.25
-    )
-
-
 def test_batch_without_rows_leaves_the_last_report(options, capsys):
     _report_batch(options, "batch=5", CHANNELS)
     _report_batch(options, "batch=6", ())

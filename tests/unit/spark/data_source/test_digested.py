@@ -64,12 +64,6 @@ def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(commi
     assert parts[-1][2] == str(_end(ids, 10, final=True, rejected=5))
 
 
-def test_complete_share_is_compared_and_has_nothing_more():
-    ids = list(range(10))
-
-    assert _parts(ids, _end(ids, 10, final=True)) == []
-
-
 @pytest.mark.parametrize(
     ("replayed", "committed", "text"),
     [
@@ -102,12 +96,6 @@ def test_omitted_columns_are_neither_sent_nor_digested():
 
 def _token(batch, writer=MINE.writer, partitions=4):
     return BatchDigestOffset(batch, 5, partitions, 1, writer)
-
-
-def test_position_is_within_the_batch_or_before_it():
-    assert position_in_batch("c", None, MINE) is None
-    assert position_in_batch("c", _token(16), MINE) is None
-    assert position_in_batch("c", _token(17), MINE) == _token(17)
 
 
 def test_later_batch_of_the_same_query_supersedes_this_one():

@@ -40,35 +40,11 @@ def driver_token(snowpipe, monkeypatch):
 
 
 class TestPrepare:
-    def test_reads_the_pipe_first_and_opens_no_channel(self, snowpipe):
-        prepare(options(), integer_offsets=False)
-
-        assert [call.operation for call in snowpipe.calls] == ["pipe_info", "status"]
-
     def test_unknown_pipe_is_refused(self, snowpipe):
         snowpipe.fault(before="pipe_info", error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
 
         with pytest.raises(PipeNotFoundError):
             prepare(options(), integer_offsets=False)
-
-    @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
-    def test_fewer_partitions_than_before_are_refused_whichever_channel_has_a_token(self, snowpipe, channel):
-        snowpipe.channel(channel, committed=token(partitions=100))
-
-        with pytest.raises(SourcePositionError, match=rf"'{channel}'.*100.*partitions is 2"):
-            prepare(options(), integer_offsets=False)
-
-    def test_more_partitions_than_before_are_refused(self, snowpipe):
-        snowpipe.channel("ds_1", committed=token(partitions=2))
-
-        with pytest.raises(SourcePositionError, match="ds_1"):
-            prepare(options(partitions="150"), integer_offsets=False)
-
-    def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
-        prepare(options(partitions="101"), integer_offsets=False)
-
-        asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
-        assert asked == [f"ds_{number}" for number in range(200)]
 
     @pytest.mark.parametrize(
         ("integer", "committed"), [(True, "7/4"), (False, "k/4")], ids=["integer", "text"]
@@ -110,6 +86,19 @@ class TestPrepare:
         assert seen.errors == {"ds_0": 0, "ds_1": 3}
         assert seen.committed == {"ds_1": "7/2"}
 
+    @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
+    def test_fewer_partitions_than_before_are_refused_whichever_channel_has_a_token(self, snowpipe, channel):
+        snowpipe.channel(channel, committed=token(partitions=100))
+
+        with pytest.raises(SourcePositionError, match=rf"'{channel}'.*100.*partitions is 2"):
+            prepare(options(), integer_offsets=False)
+
+    def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
+        prepare(options(partitions="101"), integer_offsets=False)
+
+        asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
+        assert asked == [f"ds_{number}" for number in range(200)]
+
     def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
         seen = prepare(
             options(partitions=None, channelColumn="K", offsetColumn="ID"), integer_offsets=True
@@ -125,29 +114,6 @@ class TestSettle:
     def settle(self, *channels, **more):
         tasks = [TaskOutcome(0, 0, channels), TaskOutcome(1, 0)]
         return settle_batch(options(**more), tasks, "batch=5", integer_offsets=False)
-
-    def test_batch_succeeds_when_every_target_is_committed(self, snowpipe):
-        snowpipe.channel("ds_0", committed=token(), rows_inserted=2, rows_error_count=3)
-
-        (report,) = self.settle(self.DONE)
-
-        assert (report.committed, report.rows, report.rejected) == (True, 2, 0)
-
-    def test_all_that_the_task_reported_is_in_the_report(self, snowpipe):
-        snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
-        outcome = {
-            "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
-            "errors_before": 3, "rejected_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0,
-            "requests": 8, "request_seconds": 10.0, "longest_request": 11.0, "retries": 12,
-            "dead_lettered": 13,
-        }  # fmt: skip
-
-        (report,) = self.settle(ChannelReport("ds_0", "ds_0", **outcome))
-
-        assert asdict(report) == {
-            **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
-            "committed": True, "latency_ms": 5, "undecoded": 0, "unknown_columns": {},
-        }  # fmt: skip
 
     @pytest.mark.parametrize(
         ("more", "integer", "target", "committed"),
@@ -195,19 +161,28 @@ class TestSettle:
 
         assert (refused.value.rejected, report.rejected) == (2, 2)
 
+    def test_all_that_the_task_reported_is_in_the_report(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(), rows_inserted=9, rows_error_count=3)
+        outcome = {
+            "from_token": "f", "target_token": token(), "rows": 2, "bytes": 3, "inserted_before": 7,
+            "errors_before": 3, "rejected_before": 3, "append_seconds": 5.0, "commit_seconds": 6.0,
+            "requests": 8, "request_seconds": 10.0, "longest_request": 11.0, "retries": 12,
+            "dead_lettered": 13,
+        }  # fmt: skip
+
+        (report,) = self.settle(ChannelReport("ds_0", "ds_0", **outcome))
+
+        assert asdict(report) == {
+            **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(), "rejected": 0,
+            "committed": True, "latency_ms": 5, "undecoded": 0, "unknown_columns": {},
+        }  # fmt: skip
+
     def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
         snowpipe.channel("ds_0")
 
         (report,) = self.settle(ChannelReport("ds_0", "ds_0", dead_lettered=4))
 
         assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
-
-    def test_channels_without_a_row_are_not_polled(self, snowpipe):
-        snowpipe.channel("ds_0", committed=token(), rows_error_count=3)
-
-        self.settle(self.DONE, ChannelReport("ds_1", "ds_1"))
-
-        assert snowpipe.did() == ["status ds_0"]
 
     def test_error_of_a_task_counts_the_others(self):
         failed = replace(TaskOutcome(0, 0), error_type="SourcePositionError", error="other rows")

@@ -37,13 +37,6 @@ def test_option_names_have_no_case_and_sparks_own_are_passed_over():
     assert options.limits.raw_bytes == 1000
 
 
-def test_rows_are_checked_where_the_options_request_it():
-    assert not _parse().checks_rows
-    assert _parse(checkRows="True").checks_rows
-    assert _parse(**DEAD).dead_letter_path == "/dead"
-    assert _parse(**DEAD).checks_rows
-
-
 def test_pipe_is_taken_letter_by_letter():
     assert _parse(table=None, pipe="My Pipe").pipe == PipeName("DB", "S", "My Pipe")
 

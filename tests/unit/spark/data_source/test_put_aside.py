@@ -1,5 +1,5 @@
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import row_rules
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
@@ -24,31 +24,11 @@ def _dead(**more):
     return _options(onError="dead_letter", deadLetterPath="/dead/", **more)
 
 
-def test_rows_are_not_checked_unless_the_options_request_it():
-    assert row_rules(_options(onError="continue"), (), BatchIdentity(5, "00000001", 2)) is None
-
-
 def test_batch_of_a_query_puts_its_rows_into_a_directory_of_its_own():
     rules = row_rules(_dead(), COLUMNS, BatchIdentity(5, "0000abcd", 2))
 
     assert rules.dead_letter_path == "/dead/query=0000abcd/batch=5"
     assert rules.application == "ds query=0000abcd batch=5"
-
-
-def test_write_with_a_batch_id_names_no_query():
-    rules = row_rules(_dead(batchId="7"), COLUMNS, BatchIdentity(7, GIVEN_WRITER, 2))
-
-    assert rules.dead_letter_path == "/dead/batch=7"
-
-
-def test_the_directory_lies_below_a_url_and_before_its_settings():
-    options = _options(
-        onError="dead_letter", deadLetterPath="s3://bucket/dead?endpoint_override=s3:9000", batchId="7"
-    )
-    rules = row_rules(options, COLUMNS, BatchIdentity(7, GIVEN_WRITER, 2))
-
-    assert rules.dead_letter_path == "s3://bucket/dead/batch=7?endpoint_override=s3:9000"
-    assert rules.pipe == "D.S.T-STREAMING"
 
 
 def test_offset_column_identifies_rows_over_all_batches():

@@ -9,7 +9,6 @@ from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerLayoutOffset,
     IntegerOffset,
-    LexicographicOffset,
 )
 
 
@@ -23,24 +22,6 @@ def _ordered(values, committed=None, partitions=None, size=4, **limits):
     return [(str(p.start), str(p.end), p.rows) for p in rows.parts(batches, committed)]
 
 
-def test_pieces_are_cut_between_rows_and_hold_at_least_one():
-    batch = pa.record_batch({"T": ["x" * 10, "line\nbreak", "y" * 300, "", "z"]})
-    pieces = list(_encoder(raw_bytes=60).pieces(batch))
-
-    assert [(piece.first, piece.rows) for piece in pieces] == [(0, 2), (2, 1), (3, 2)]
-    assert b"".join(bytes(piece.body) for piece in pieces).count(b"\n") == 5
-    first, second = pieces[2].split(1)
-    assert (bytes(first.body), bytes(second.body)) == (b'{"T":""}\n', b'{"T":"z"}\n')
-    assert (second.first, second.rows) == (4, 1)
-
-
-def test_batch_of_long_rows_is_encoded_in_slices():
-    batch = pa.record_batch({"T": ["x" * (3 << 20)] * 10})
-    pieces = list(_encoder().pieces(batch))
-
-    assert [(piece.first, piece.rows) for piece in pieces] == [(number, 1) for number in range(10)]
-
-
 @pytest.mark.parametrize("committed", [None, 3, 12, 13, 99])
 def test_rows_up_to_the_committed_value_are_skipped(committed):
     values = [1, 3, 7, 8, 12, 13, 20]
@@ -48,12 +29,6 @@ def test_rows_up_to_the_committed_value_are_skipped(committed):
 
     rest = [value for value in values if committed is None or value > committed]
     assert parts == [(str(value), str(value), 1) for value in rest]
-
-
-def test_text_offsets_are_ordered_by_code_points():
-    values = ["A", "a", "ä", "\U0001f600"]
-
-    assert _ordered(values, LexicographicOffset("a")) == [("ä", "\U0001f600", 2)]
 
 
 def test_offsets_of_fixed_partitions_name_their_number():
@@ -96,16 +71,6 @@ def test_partition_is_taken_apart_where_the_channel_changes():
     found = [(key, [n for batch in rows for n in batch.column("N").to_pylist()]) for key, rows in runs]
 
     assert found == [("a", [1, 2]), ("b", [3, 4]), ("c", [5, 6])]
-
-
-def test_rows_that_were_left_unread_are_passed_over():
-    runs = _runs((["a", "a", "b"], [1, 2, 3]), (["b", "c"], [4, 5]))
-
-    assert [key for key, _ in runs] == ["a", "b", "c"]
-
-
-def test_channel_named_by_a_number():
-    assert [key for key, _ in _runs(([7, 8], [1, 2]))] == ["7", "8"]
 
 
 @pytest.mark.parametrize(

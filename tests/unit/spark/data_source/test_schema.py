@@ -81,10 +81,6 @@ def test_type_without_a_json_form_is_refused_with_column_type_and_remedy(kind, t
         _check({"c": kind})
 
 
-def test_omitted_column_may_be_of_any_type():
-    _check({"ID": LongType(), "v": VariantType()}, omitColumns="v")
-
-
 @pytest.mark.parametrize(
     ("more", "error", "text"),
     [

@@ -45,7 +45,3 @@ def test_partition_beyond_the_promised_number_sends_nothing_and_asks_nobody(make
     assert outcome.error_type == "ConfigurationError"
     assert outcome.error.startswith("the plan has a partition 2, option partitions is 2")
     assert (outcome.partition, outcome.attempt) == (2, 3)
-
-
-def test_task_shows_no_token(make_task):
-    assert "scoped-secret" not in repr(make_task())

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task
 from airflow_provider_snowpipe.streaming.errors import ChannelFencedError, CommitTimeoutError
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
@@ -41,15 +41,6 @@ def loaded(snowpipe, channel="ds_0"):
 
 def target(outcome):
     return outcome.channels[0].target_token
-
-
-def test_batch_is_sent_and_its_target_is_what_is_committed(snowpipe, run):
-    outcome = run()
-
-    assert (outcome.error_type, outcome.complete, outcome.channels[0].rows) == (None, True, 6)
-    assert loaded(snowpipe) == IDS
-    assert snowpipe.channels["ds_0"].committed == target(outcome)
-    assert BatchDigestOffset.parse(target(outcome)).final
 
 
 def test_batch_that_is_committed_is_compared_and_not_sent_again(snowpipe, run):
@@ -131,15 +122,6 @@ def test_channel_that_was_dropped_since_the_write_began_gets_no_row(snowpipe, ru
     assert snowpipe.did("open", "append") == []
 
 
-def test_caller_who_goes_back_to_an_earlier_batch_is_refused(snowpipe, run):
-    run(batch=6, writer=GIVEN_WRITER)
-
-    outcome = run([9], batch=5, writer=GIVEN_WRITER)
-
-    assert outcome.error_type == "ConfigurationError"
-    assert loaded(snowpipe) == IDS
-
-
 def test_rows_of_another_query_are_refused(snowpipe, run):
     run()
 
@@ -198,13 +180,6 @@ class TestOffsetColumn:
         assert snowpipe.channels["ds_0"].committed == target(outcome) == "5/2"
         assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
 
-    def test_baseline_is_what_the_driver_saw_not_what_the_attempt_finds(self, snowpipe, run):
-        snowpipe.channel("ds_0", rows_error_count=5)
-
-        outcome = run(seen=BatchesSeen({}, {"ds_0": 4}), **ORDERED)
-
-        assert outcome.channels[0].errors_before == 4
-
     @pytest.mark.parametrize("ids", [[0, 2, 1], [0, 0, 1], [3, 4, 2]])
     def test_rows_out_of_order_are_refused(self, snowpipe, run, ids):
         outcome = run(ids, size=3, **ORDERED)
@@ -221,12 +196,3 @@ class TestOffsetColumn:
 
         assert [one.channel for one in outcome.channels] == ["ds_3", "ds_4"]
         assert (loaded(snowpipe, "ds_3"), loaded(snowpipe, "ds_4")) == ([3], [4])
-
-    def test_channel_that_fails_for_good_is_the_last_one(self, snowpipe, run):
-        snowpipe.channel("ds_3", committed="a.log:1")
-
-        outcome = run([3, 4], size=2, partitions=None, channelColumn="ID", **ORDERED)
-
-        assert outcome.error_type == "OffsetTokenError"
-        assert [one.channel for one in outcome.channels] == ["ds_3"]
-        assert snowpipe.did("open") == []

@@ -63,17 +63,6 @@ def test_token_is_replaced_once_a_fifth_of_its_life_is_over(service, file, monke
     assert len(service.requests("token")) == 2
 
 
-def test_replaced_credentials_are_read_anew(service, file):
-    options = _options(service, file)
-    driver_token(options)
-    file.unlink()
-    write_credentials(ProgrammaticAccessToken("pat-two"), file)
-    driver_token(options)
-
-    sent = [request.headers["Authorization"] for request in service.requests("token")]
-    assert sent == ["Bearer pat-one", "Bearer pat-two"]
-
-
 def test_file_that_others_may_read_meanwhile_is_refused(service, file):
     options = _options(service, file)
     driver_token(options)
@@ -172,10 +161,6 @@ class TestColumns:
         given = {"accountUrl": "https://a", "caBundle": "/ca.pem", "credentialsFile": str(file), **more}
         return WriteOptions.parse({**OPTIONS, "unknownColumns": "warn", **given})
 
-    def test_are_not_asked_for_where_nothing_is_held_against_them(self, file, described):
-        assert checked_columns(self.options(file, unknownColumns="ignore")) == ()
-        assert described == []
-
     def test_are_kept_for_a_minute(self, file, described, clock):
         first = checked_columns(self.options(file))
         clock.now += 59
@@ -186,12 +171,11 @@ class TestColumns:
         assert ([c.name for c in first], again, [c.name for c in later]) == (["C0"], first, ["C0", "C1"])
         assert described == [("https://a", "pat-one", '"D"."S"."T"', "/ca.pem")] * 2
 
-    @pytest.mark.parametrize("change", [{"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}])
-    def test_are_those_of_this_table(self, file, described, change):
-        checked_columns(self.options(file))
-        checked_columns(self.options(file, **change))
+    def test_of_a_table_without_any_are_refused(self, file, monkeypatch):
+        monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
 
-        assert len(set(described)) == 2
+        with pytest.raises(ConfigurationError, match=r'"D"."S"."T"'):
+            checked_columns(self.options(file))
 
     def test_are_asked_for_with_replaced_credentials(self, file, described):
         checked_columns(self.options(file))
@@ -201,8 +185,24 @@ class TestColumns:
 
         assert [token for _, token, _, _ in described] == ["pat-one", "pat-two"]
 
-    def test_of_a_table_without_any_are_refused(self, file, monkeypatch):
-        monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
+    @pytest.mark.parametrize("change", [{"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}])
+    def test_are_those_of_this_table(self, file, described, change):
+        checked_columns(self.options(file))
+        checked_columns(self.options(file, **change))
 
-        with pytest.raises(ConfigurationError, match=r'"D"."S"."T"'):
-            checked_columns(self.options(file))
+        assert len(set(described)) == 2
+
+    def test_are_not_asked_for_where_nothing_is_held_against_them(self, file, described):
+        assert checked_columns(self.options(file, unknownColumns="ignore")) == ()
+        assert described == []
+
+
+def test_replaced_credentials_are_read_anew(service, file):
+    options = _options(service, file)
+    driver_token(options)
+    file.unlink()
+    write_credentials(ProgrammaticAccessToken("pat-two"), file)
+    driver_token(options)
+
+    sent = [request.headers["Authorization"] for request in service.requests("token")]
+    assert sent == ["Bearer pat-one", "Bearer pat-two"]

@@ -5,7 +5,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.tables.row_encoder import encode_rows
 from airflow_provider_snowpipe.streaming.errors import EncodingError
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
+from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 variant_utils = pytest.importorskip("pyspark.sql.variant_utils")
 
@@ -50,26 +50,9 @@ def test_variants_become_native_json_beside_other_columns():
     assert b'"V":12345678901234567890.125,' in encode_rows(rows, NdjsonOptions(), NAMES)
 
 
-def test_rows_of_variants_alone_and_left_out_nulls():
-    rows = _rows(**{'V"': _variants("1", None), "W": _variants(None, "2")})
-
-    assert _encoded(rows, explicit_nulls=False) == [{'V"': 1}, {"W": 2}]
-
-
 def test_number_that_json_has_not_is_refused():
     value = bytes([7 << 2]) + b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
     rows = _rows(V=pa.array([{"value": value, "metadata": b"\x01\x00\x00"}], VARIANT))
 
     with pytest.raises(EncodingError, match="column 'V': a VARIANT holds NaN"):
         encode_rows(rows, NdjsonOptions(), NAMES)
-
-
-def test_struct_that_is_only_similar_stays_a_struct():
-    rows = _rows(S=pa.array([{"value": b"a", "metadata": b"b"}], VARIANT))
-
-    assert encode_rows(rows, NdjsonOptions(), NAMES) == encode_ndjson(rows, NdjsonOptions())
-
-
-def test_variant_in_a_form_that_is_not_known_is_refused():
-    with pytest.raises(EncodingError, match=r"column 'V': Spark hands .* as struct<text: string>"):
-        encode_rows(_rows(V=pa.array([{"text": "{}"}])), NdjsonOptions(), NAMES)

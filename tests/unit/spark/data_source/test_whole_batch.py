@@ -7,7 +7,6 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -35,6 +34,12 @@ from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import URL, KilledError
 
 ROUNDS = 30
+
+
+def seeds(by_day):
+    """The seeds of histories: a few by day, all by night."""
+    by_night = (pytest.param(seed, marks=pytest.mark.nightly) for seed in range(by_day, 2 * ROUNDS))
+    return [*range(by_day), *by_night]
 
 
 class Turns:
@@ -200,8 +205,7 @@ def _moved(shares):
     return [shares[2], shares[1], shares[0]]
 
 
-@pytest.mark.parametrize("checked", [True, False], ids=["write_checked", "df.write"])
-@pytest.mark.parametrize("appends", [1, 3, 5, 8])
+@pytest.mark.parametrize(("appends", "checked"), [(1, True), (3, False), (8, True)])
 def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_accepted(
     snowpipe, writes, checked, appends
 ):
@@ -218,21 +222,6 @@ def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_ac
     writes.write(BEGUN, checked=checked)  # complete: nothing is left to send
     assert writes.table == list(range(30))
     assert sorted(snowpipe.channels) == ["ds_0", "ds_1", "ds_2"]
-
-
-def test_plain_write_of_a_begun_batch_needs_a_slot_for_each_partition(snowpipe, writes, monkeypatch):
-    monkeypatch.setattr(agreement, "STARTED_WITHIN_SECONDS", 0.1)
-    writes.slots = 1
-    writes.killed(BEGUN, 5, checked=False)
-    before, sent = writes.table, len(snowpipe.appends())
-
-    with pytest.raises(SourcePositionError, match="slot") as refused:
-        writes.write(BEGUN, checked=False)
-    assert "Nothing was sent" in str(refused.value)
-    assert (writes.table, len(snowpipe.appends())) == (before, sent)
-
-    writes.write(BEGUN)
-    assert writes.table == list(range(30))
 
 
 def _in_turns(snowpipe, writes, monkeypatch, chance, slots=3):
@@ -258,7 +247,7 @@ def _sends_all_or_nothing(snowpipe, writes, shares, order):
     return refused
 
 
-@pytest.mark.parametrize("seed", range(2 * ROUNDS))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
     snowpipe, writes, monkeypatch, seed
 ):
@@ -275,23 +264,6 @@ def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
     refused = _sends_all_or_nothing(snowpipe, writes, _moved(BEGUN) if changed else BEGUN, order)
 
     assert refused or not changed
-
-
-@pytest.mark.parametrize("first", [0, 1])
-def test_tasks_that_begin_while_another_one_gives_them_up_send_if_it_does(
-    snowpipe, writes, monkeypatch, first
-):
-    writes.killed(BEGUN, 1)
-    _in_turns(snowpipe, writes, monkeypatch, SimpleNamespace(choice=lambda some: some[0]))
-    others = [number for number in range(3) if number != first]
-    snowpipe.fault(  # it has reported that it compares, and agrees; now it refuses, since the others are late
-        before="open",
-        channel=f"ds_{first}__compared",
-        skip=2,
-        do=lambda: writes.turns.pause(*others * 12),
-    )
-
-    _sends_all_or_nothing(snowpipe, writes, BEGUN, [first, *others])
 
 
 def test_stream_that_another_driver_overtakes_sends_nothing(snowpipe, writes):
@@ -392,29 +364,6 @@ def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
     assert [one[2] for one in asked][1:] == ([] if listed == "pipe" else ['SHOW CHANNELS IN SCHEMA "DB"."S"'])
 
 
-def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
-    options = writes.options(BEGUN)
-    identity = identity_of(options, 7, None, GIVEN_WRITER)
-    token = BatchDigestOffset(7, 3, 3, 0, GIVEN_WRITER, 0)
-    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
-    fine = [Finding(number, f"ds_{number}") for number in range(3)]
-    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
-
-    begun.refuse_differences(iter(fine))
-    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
-        begun.refuse_differences([*fine[:2], wrong])
-    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
-        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
-    with pytest.raises(ConfigurationError, match="bad column"):
-        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
-    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/3-.*1 more"):
-        begun.refuse_differences([])
-    with pytest.raises(SourcePositionError, match="'ds_2'"):
-        begun.refuse_differences(fine[:2])
-    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
-        begun.refuse_differences([*fine, replace(fine[0], partition=1)])
-
-
 def _spread(ids, keyed, by=0):
     """Rows in partitions; those of a channel that a column names lie together, in order."""
     shares = [[n for n in ids if hash((n % 5 if keyed else n, by)) % 3 == one] for one in range(3)]
@@ -450,13 +399,10 @@ def test_batch_that_was_begun_by_partition_is_refused_by_column(snowpipe, writes
         writes.write(BEGUN)
 
 
-@pytest.mark.parametrize("keyed", [False, True], ids=["partitions", "channelColumn"])
-@pytest.mark.parametrize("seed", range(ROUNDS))
-def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent(
-    snowpipe, writes, seed, keyed
-):
+@pytest.mark.parametrize("seed", seeds(10))
+def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent(snowpipe, writes, seed):
     chance = random.Random(seed)
-    writes.keyed = keyed
+    keyed = writes.keyed = bool(seed % 2)
     begun = _spread(range(60), keyed)
     writes.killed(begun, chance.randrange(1, 12), order=chance.sample(range(3), 3))
     for _ in range(4):
@@ -510,19 +456,6 @@ class TestFindings:
     def found(self, writes, begun, shares):
         return [list(begun.compare(n, writes.batches(ids))) for n, ids in enumerate(shares)]
 
-    def test_shares_that_begin_as_they_did(self, writes, begun):
-        assert self.found(writes, begun, BEGUN) == [
-            [Finding(0, "ds_0")],
-            [Finding(1, "ds_1")],
-            [Finding(2, "ds_2")],
-        ]
-
-    def test_a_share_that_differs(self, writes, begun):
-        (moved,), *_ = self.found(writes, begun, _moved(BEGUN))
-
-        assert (moved.partition, moved.channel, moved.error_type) == (0, "ds_0", "SourcePositionError")
-        assert "'ds_0'" in (moved.error or "")
-
     def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
         def refuse(*_: object) -> None:
             raise ConfigurationError("no K")
@@ -539,3 +472,26 @@ class TestFindings:
         parsed = replace(begun, variants=frozenset({"K"}))
         kinds = [self.found(writes, other, BEGUN[:1])[0][0].error_type for other in (fewer, parsed)]
         assert kinds == ["SourcePositionError", "EncodingError"]
+
+
+def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
+    options = writes.options(BEGUN)
+    identity = identity_of(options, 7, None, GIVEN_WRITER)
+    token = BatchDigestOffset(7, 3, 3, 0, GIVEN_WRITER, 0)
+    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+
+    begun.refuse_differences(iter(fine))
+    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
+        begun.refuse_differences([*fine[:2], wrong])
+    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
+        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
+    with pytest.raises(ConfigurationError, match="bad column"):
+        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
+    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/3-.*1 more"):
+        begun.refuse_differences([])
+    with pytest.raises(SourcePositionError, match="'ds_2'"):
+        begun.refuse_differences(fine[:2])
+    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
+        begun.refuse_differences([*fine, replace(fine[0], partition=1)])

@@ -18,7 +18,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.unit.spark.sources.files.conftest import listed, rows_after
 
 ROWS = pa.table({"ID": list(range(50)), "S": [None if n % 7 == 0 else "x\n" * n for n in range(50)]})
@@ -51,25 +50,13 @@ def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_
 
 
 @FORMATS
-def test_only_the_required_columns_are_read(tmp_path, check_every_resume, write, form):
-    rows = check_every_resume(reader_of(form(columns=("ID",))), write(tmp_path / "a"), count=50)
-
-    assert rows == [{"ID": number} for number in range(50)]
-
-
-@FORMATS
-def test_a_column_that_is_not_there_is_refused(tmp_path, write, form):
+def test_a_column_that_is_not_there_is_refused(tmp_path, write, reader):
     with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*\['ID', 'S'\]"):
         rows_after(reader_of(form(columns=("NONE",))), write(tmp_path / "a"), 0)
 
 
 @FORMATS
-def test_a_file_without_rows_has_none(tmp_path, write, form):
-    assert rows_after(reader_of(form()), write(tmp_path / "a", ROWS.slice(0, 0)), 0) == []
-
-
-@FORMATS
-def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, form):
+def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, reader):
     file = write(tmp_path / "a")
 
     assert reader_of(form()).position_after(file, 50).done
@@ -173,18 +160,6 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
     assert [row["TS"] for _, row in rows_after(ParquetReader(Parquet()), listed(path), 0)] == [
         "9999-12-31T23:59:59.999999",
         "0001-01-01T00:00:00",
-    ]
-
-
-def test_long_rows_make_small_blocks(tmp_path):
-    rows = pa.table({"S": ["x" * 700_000] * 6})
-    blocks = list(
-        ParquetReader(Parquet()).blocks(
-            _parquet(tmp_path / "a", rows), after_line=0, offset=0, keep_tail=True, limits=BatchLimits()
-        )
-    )
-    assert [(block.first_line, block.last_line, block.rows) for block in blocks] == [
-        (number, number, 1) for number in range(1, 7)
     ]
 
 

@@ -1,5 +1,4 @@
 import csv
-import gzip
 import io
 
 import pytest
@@ -29,7 +28,7 @@ def _read(reader, path, content, line=0, **options):
     return rows_after(reader, listed(path), line, **options)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     rows=ROWS,
     end=st.sampled_from(["\n", "\r\n"]),
@@ -55,23 +54,6 @@ def test_records_are_those_of_another_csv_library_wherever_reading_begins(
         assert found == list(enumerate(expected, start=1))[line:]
     chunks = list(whole_records(listed(path), 0, Csv(), read_bytes=read_bytes))
     assert sum(len(chunk.ends) for chunk in chunks) == len(rows) + 1
-
-
-def test_every_record_can_be_resumed_after(path, check_every_resume):
-    rows = [f'{n},"line one\nof ""{n}"", and two",{"" if n % 3 else n}' for n in range(30)]
-    path.write_text("ID,NOTE,MAYBE\n" + "\n".join(rows) + "\n")
-
-    found = check_every_resume(CsvReader(Csv()), listed(path), count=30)
-
-    assert found[4] == {"ID": "4", "NOTE": 'line one\nof "4", and two', "MAYBE": None}
-    assert found[3]["MAYBE"] == "3"
-
-
-def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_every_resume):
-    path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress(b"ID\n" + b"".join(b'"a\n%d"\n' % n for n in range(20))))
-
-    check_every_resume(CsvReader(Csv()), listed(path), count=20)
 
 
 @pytest.mark.parametrize(
@@ -110,14 +92,6 @@ def test_every_record_of_a_compressed_file_can_be_resumed_after(tmp_path, check_
 )
 def test_dialects_names_and_nulls(path, options, content, expected):
     assert _read(CsvReader(Csv(**options)), path, content) == list(enumerate(expected, start=1))
-
-
-def test_a_record_longer_than_a_read_is_one_row(path):
-    long = "x" * 5_000_000
-    assert _read(CsvReader(Csv()), path, f'A,B\n"{long}\n",1\n2,3\n') == [
-        (1, {"A": long + "\n", "B": "1"}),
-        (2, {"A": "2", "B": "3"}),
-    ]
 
 
 @pytest.mark.parametrize(

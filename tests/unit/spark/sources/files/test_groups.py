@@ -3,7 +3,7 @@ import os
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import ByKey, ByName, FileSourceSpec, freeze
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
 def _make(root, *names):
@@ -24,14 +24,6 @@ def test_each_directory_is_a_partition_with_its_files_in_name_order(tmp_path):
 
     assert _names(groups) == {"a": ["1.ndjson"], "b": ["1.ndjson", "2.ndjson"]}
     assert [group.partition for group in groups] == ["a", "b"]
-
-
-def test_names_in_subdirectories_are_relative_to_the_group(tmp_path):
-    _make(tmp_path, "a/2013/01.ndjson", "a/2013/02.ndjson")
-
-    assert _names(freeze(FileSourceSpec(str(tmp_path), pattern="**/*.ndjson"))) == {
-        "a": ["2013/01.ndjson", "2013/02.ndjson"]
-    }
 
 
 def test_names_can_determine_the_partition(tmp_path):
@@ -63,17 +55,6 @@ def test_size_is_that_of_the_listing(tmp_path):
     assert group.files[0].size == group.bytes == 3
 
 
-def test_missing_path_is_named(tmp_path):
-    with pytest.raises(SourcePositionError, match=r"nowhere.*does not exist"):
-        freeze(FileSourceSpec(str(tmp_path / "nowhere")))
-
-
-def test_file_instead_of_a_directory_is_named(tmp_path):
-    _make(tmp_path, "one.ndjson")
-    with pytest.raises(SourcePositionError, match=r"one\.ndjson' is not a directory"):
-        freeze(FileSourceSpec(str(tmp_path / "one.ndjson")))
-
-
 @pytest.mark.parametrize("files", [["a/1.txt"], []], ids=["others", "none"])
 def test_directory_without_a_matching_file_is_nothing_to_load_and_named_in_the_log(tmp_path, caplog, files):
     _make(tmp_path, *files)
@@ -95,13 +76,6 @@ def test_numbers_that_do_not_sort_are_refused_unless_ignored(tmp_path):
         freeze(FileSourceSpec(str(tmp_path)))
     ignoring = FileSourceSpec(str(tmp_path), numbering="ignored")
     assert _names(freeze(ignoring)) == {"a": ["log_10.ndjson", "log_9.ndjson"]}
-
-
-@pytest.mark.parametrize("names", [("log_09", "log_10"), ("a", "a1"), ("x-1-b", "x-1-c"), ("1", "1a")])
-def test_names_that_sort_are_taken(tmp_path, names):
-    _make(tmp_path, *(f"a/{name}.ndjson" for name in names))
-
-    assert _names(freeze(FileSourceSpec(str(tmp_path)))) == {"a": [f"{name}.ndjson" for name in names]}
 
 
 @pytest.mark.parametrize("name", ["line\nbreak", "tab\t"])
@@ -141,12 +115,6 @@ def test_hidden_files_and_directories_match_only_patterns_that_name_them(tmp_pat
     )
 
     assert _names(freeze(FileSourceSpec(str(tmp_path), **options))) == left
-
-
-def test_colon_in_a_name_is_taken(tmp_path):
-    _make(tmp_path, "a/2013-01-01T05:00.ndjson")
-
-    assert _names(freeze(FileSourceSpec(str(tmp_path)))) == {"a": ["2013-01-01T05:00.ndjson"]}
 
 
 BY_DAY = {"format": "parquet", "partitions": {"type": "key", "key": "day"}}

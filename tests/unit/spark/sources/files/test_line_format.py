@@ -93,13 +93,3 @@ def test_a_record_with_a_partitions_column_of_its_own_is_refused(tmp_path, line)
 
     with pytest.raises(EncodingError, match=r"line 3.*has a column '(day|DAY|größe)'.*as_columns"):
         list(LineReader(Ndjson()).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()))
-
-
-def test_partition_values_become_columns_beside_a_line_of_text(tmp_path):
-    path = tmp_path / "a.txt"
-    path.write_text("one\n")
-    file = SourceFile("a.txt", str(path), 4, (("day", "1"),))
-
-    (block,) = LineReader(Text()).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
-
-    assert bytes(block.body) == b'{"LINE":"one","day":"1"}\n'

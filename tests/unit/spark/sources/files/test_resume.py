@@ -20,29 +20,9 @@ def _after(group, token, on_data_loss="fail"):
     return resume_after(group, LineReader(Ndjson()), token and FileLineOffset.parse(token), on_data_loss)
 
 
-def test_null_token_starts_with_the_first_file(group):
-    assert _after(group, None) == Resume(0, 0, 0)
-
-
-def test_position_is_just_after_the_committed_line(group):
-    assert _after(group, "04.log:2") == Resume(1, 2, 5)
-
-
-def test_nothing_is_left_after_the_last_line(group):
-    resume = _after(group, "06.log:3")
-
-    assert resume == Resume(2, 3, 9, done=True)
-    assert list(files_to_read(group, resume, growing=False)) == []
-
-
 def test_missing_committed_file_is_named_with_the_files_there(group):
     with pytest.raises(SourcePositionError, match=r"'03\.log:1'.*'02\.log' to '06\.log'"):
         _after(group, "03.log:1")
-
-
-def test_source_behind_the_token_is_named(group):
-    with pytest.raises(SourcePositionError, match=r"'07\.log:1'.*all files.*sort before"):
-        _after(group, "07.log:1")
 
 
 def test_skip_goes_on_with_the_first_file_after_the_token(group):

@@ -5,7 +5,6 @@ import gzip
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart, fewer_files
-from airflow_provider_snowpipe.spark.sources.files import reader
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -34,13 +33,6 @@ def test_only_a_last_file_that_can_grow_keeps_its_unfinished_line_back(tmp_path)
     )
 
 
-def test_empty_files_between_others_are_passed_over(tmp_path):
-    for name, content in (("1.csv", "A\n1\n"), ("2.csv", ""), ("3.csv", "A\n"), ("4.csv", "A\n2\n3")):
-        (tmp_path / name).write_text(content)
-
-    assert _ends(tmp_path, format="csv") == ["1.csv:1", "4.csv:1", "4.csv:2"]
-
-
 def _is_done(path, token, **options):
     (partition,) = FileSource(FileSourceSpec(str(path), partitions="all", **options), "fail").partitions()
     return partition.is_done(FileLineOffset.parse(token))
@@ -58,31 +50,10 @@ def test_what_is_no_row_leaves_nothing_to_load_behind_the_last_row(tmp_path):
     assert not _is_done(tmp_path, "3.txt:1", format="text")
 
 
-def test_position_in_a_small_file_or_none_is_quickly_found(tmp_path, monkeypatch):
-    (tmp_path / "1.ndjson").write_bytes(b"{}\n" * 100)
-    (tmp_path / "2.ndjson").write_bytes(b"{}\n" * 101)
-    (tmp_path / "3.ndjson.gz").write_bytes(gzip.compress(b"{}\n" * 10, mtime=0))
-    compressed = (tmp_path / "3.ndjson.gz").stat().st_size
-    spec = FileSourceSpec(str(tmp_path), partitions="all", pattern="*.ndjson*")
-    (partition,) = FileSource(spec, "fail").partitions()
-
-    def quick(token):
-        return partition.is_quick(token and FileLineOffset.parse(token, channel="c"))
-
-    monkeypatch.setattr(reader, "_BYTES_A_SECOND", 300 * 32)
-    assert [quick(token) for token in (None, "1.ndjson:7", "2.ndjson:7", "gone.ndjson:7")] == [
-        True, True, False, True,
-    ]  # fmt: skip
-    for most, found in ((8 * compressed, True), (8 * compressed - 1, False)):
-        monkeypatch.setattr(reader, "_BYTES_A_SECOND", most * 32)
-        assert quick("3.ndjson.gz:7") is found
-
-
-TOKENS = [None, "1.log:1", "2.log:7", "2.log:9", "5.log:1"]
-
-
-@pytest.mark.parametrize("token", [*TOKENS, "5.log@0123456789abcdef:1"])
-@pytest.mark.parametrize("start", TOKENS)
+@pytest.mark.parametrize(
+    ("start", "token"),
+    [(None, None), (None, "2.log:7"), ("1.log:1", "2.log:9"), ("2.log:7", "5.log@0123456789abcdef:1")],
+)
 def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, start, token):
     for number in range(1, 6):
         (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)

@@ -74,16 +74,3 @@ def test_a_text_or_a_dictionary_is_a_value(given, value):
 
 def test_a_pattern_that_is_a_template_is_checked_when_it_is_rendered():
     assert FileSourceSpec("/data", pattern="{{ params.depth }}**/*.log").pattern.endswith("**/*.log")
-
-
-@pytest.mark.parametrize(
-    ("options", "glob"),
-    [
-        ({}, "*.ndjson"),
-        ({"format": "text"}, "*.txt"),
-        ({"format": "parquet"}, "*.parquet"),
-        ({"format": "csv", "pattern": "*.tsv.gz"}, "*.tsv.gz"),
-    ],
-)
-def test_a_format_has_its_own_pattern(options, glob):
-    assert FileSourceSpec("/data", **options).glob == glob

@@ -122,12 +122,6 @@ class TestFileOfTheSameSize:
         with pytest.raises(SourcePositionError, match="rows of both may have been sent"):
             list(found)
 
-    def test_is_taken_where_the_time_is_older_or_known_in_seconds_alone(self, file, kind):
-        for listed_ns, found_ns in ((0, 0), (0, -SECOND_NS), (-1, SECOND_NS - 2)):
-            here = replace(file, modified_ns=file.modified_ns + listed_ns)
-            os.utime(file.path, ns=(1, file.modified_ns + found_ns))
-            assert b"".join(pieces(here, 0, compression=kind)) == TEXT
-
 
 def test_a_compressed_file_that_changed_its_size_is_refused(tmp_path):
     path = tmp_path / "a.gz"

@@ -8,9 +8,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset, offset_class
+from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 LIMITS = BatchLimits(rows=2)
 
@@ -103,33 +103,3 @@ def test_files_that_are_written_once_are_compared_as_a_whole(source, tmp_path):
         write(6)
         with pytest.raises(SourcePositionError, match=rf"{path.name}' was changed .*all of its \d+ bytes"):
             source(tokens[0], **options)
-
-
-def test_a_channel_can_go_over_from_tokens_without_digest(source, path):
-    path.write_bytes(b"{}\n" * 3)
-
-    assert source("1.ndjson:1") == source()[1:]
-
-
-def test_tokens_are_compared_by_file_and_line_alone():
-    one = VerifiedFileLineOffset("a@b", 2, "0" * 16)
-
-    assert VerifiedFileLineOffset.parse(str(one)) == one == VerifiedFileLineOffset("a@b", 2, "f" * 16)
-    assert VerifiedFileLineOffset.parse(str(one)).digest == one.digest
-    assert VerifiedFileLineOffset("a@b", 3).follows(one)
-    assert VerifiedFileLineOffset("a@c", 1).follows(one)
-    assert not VerifiedFileLineOffset("a@c", 2).follows(one)
-    assert VerifiedFileLineOffset("a@b", 3, "1" * 16) > one
-    assert one.steps_to(VerifiedFileLineOffset("a@b", 5)) == 3
-    with pytest.raises(OffsetTokenError, match=r"channel 'c'.*'a@0000000000000000:x'.*'file:line/digest'"):
-        VerifiedFileLineOffset.parse("a@0000000000000000:x", channel="c")
-
-
-def test_progress_counts_files_by_their_names(tmp_path, source, path):
-    path.write_bytes(b"{}\n")
-    (tmp_path / "a" / "2.ndjson").write_bytes(b"{}\n{}\n")
-    spec = source_spec({"path": str(tmp_path), "verify": "digest"})
-    (partition,) = FileSource(spec, "fail").partitions()
-
-    assert partition.behind(source()[0]).text == "files_behind=1"
-    assert partition.behind(None).bytes == 9

@@ -91,12 +91,6 @@ def test_expired_snapshots_are_skipped_when_the_caller_allows_it(committed):
     assert _positions(OLDER, committed) == _all(OLDER)
 
 
-def test_expired_snapshots_that_are_committed_are_no_loss():
-    OLDER.check(BatchRowOffset(2, 6), "fail")
-
-    assert _positions(OLDER, BatchRowOffset(2, 6)) == _all(OLDER)
-
-
 def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():
     change = _snapshot(4, change="is of the kind 'overwrite' (deleted-records=2)")
     history = replace(HISTORY, snapshots=(HISTORY.snapshots[0], change, *HISTORY.snapshots[1:]))

@@ -179,16 +179,22 @@ def test_partition_that_began_after_the_oldest_snapshot_needs_no_older_ones(tmp_
 
 def test_rolled_back_or_other_table_is_refused(orders):
     first = orders.append(range(10))
-    orders.append(range(10, 15))
+    gone = orders.append(range(10, 15))
     orders.roll_back(first)
     orders.append([20])
     (partition,) = _partitions(orders).values()
+    (starting,) = _partitions(orders, starting_snapshot=gone).values()
 
     with pytest.raises(SourcePositionError, match="no snapshot with that sequence number leads to"):
         partition.check(BatchRowOffset(2, 5))
     with pytest.raises(SourcePositionError, match=r"the latest snapshot of .* has sequence number 3"):
         partition.check(BatchRowOffset(9, 1))
     assert _ids(partition, BatchRowOffset(1, 10)) == [20]
+    # That snapshot is kept, and does not lead to what the table is now.
+    with pytest.raises(SourcePositionError, match=f"starting_snapshot={gone}"):
+        starting.check(None)
+    assert (partition.history.versions, partition.history.complete) == ((1, 3), True)
+    assert partition.history.oldest == first
 
 
 def test_starting_snapshot_that_is_not_kept_is_refused_where_nothing_is_committed(orders):
@@ -370,14 +376,6 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
         (partition,) = open_source(spec, "fail").partitions()
         assert _ids(partition) == [0, 1, 2]
         assert spec.default_name == "orders"
-
-
-def test_table_without_a_snapshot_has_nothing_to_load_yet(orders):
-    (partition,) = _partitions(orders).values()
-
-    assert _rows(partition) == []
-    with pytest.raises(SourcePositionError, match="sequence number none"):
-        partition.check(BatchRowOffset(1, 1))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
@@ -73,13 +72,6 @@ def test_value_that_is_no_object_is_no_row_and_keeps_its_bytes_key_headers_and_p
     assert [str(part.positions(row)) for row in range(2)] == ["10", "12"]
 
 
-def test_part_without_a_value_that_is_a_row_keeps_its_positions():
-    part = _writer(metadata=["offset"]).part(_records([b"x", b"y"]))
-
-    assert (bytes(part.body), part.rows, str(part.start), str(part.end)) == (b"", 0, "10", "11")
-    assert [str(one.position) for one in part.undecoded] == ["10", "11"]
-
-
 def test_json_with_the_head_of_a_schema_registry_is_read_without_it():
     head = b"\x00\x00\x00\x01\x07"
     values = [head + b'{"A":1}', b'{"A":2}', None, head + b'{\n"A":4}', head]
@@ -96,17 +88,6 @@ def test_json_with_the_head_of_a_schema_registry_is_read_without_it():
     assert (str(empty.position), empty.payload) == ("14", head)
     one = _writer(value_column="V").part(_records([head + b"[1]", b"2"]).slice(0, 2))
     assert bytes(one.body) == b'{"V":[1]}\n{"V":2}\n'
-
-
-def test_no_value_can_end_its_column_and_begin_another():
-    values = [b'1,"ADMIN":true', b'{"A":1},{"B":2}', b'"x"}{"y":"', b"NaN"]
-    part = _writer(value_column="V").part(_records(values))
-    assert (bytes(part.body), [one.payload for one in part.undecoded]) == (b"", values)
-
-    part = _writer(metadata=["offset"]).part(_records([b'{"A":1},{"B":2}', b'{"A":"}']))
-    for line in bytes(part.body).split(b"\n")[:-1]:
-        with pytest.raises(ValueError, match=r"Extra data|Unterminated"):
-            json.loads(line)
 
 
 def test_any_json_goes_into_a_value_column():
@@ -194,11 +175,6 @@ def test_record_metadata_is_the_object_that_the_connector_writes():
     ]
 
 
-def test_metadata_that_is_null_alone_leaves_the_row_as_it_is():
-    part = _writer(metadata={"key": "K"}).part(_records([b'{"A":1}', b"{}"], keys=[None, None]))
-    assert _rows(part) == [{"A": 1}, {}]
-
-
 def test_binary_keys_are_base64_or_refused():
     assert _rows(_writer(metadata=["key"], key_format="bytes").part(_records([b"{}"], keys=[b"\xff"]))) == [
         {"KAFKA_KEY": "/w=="}
@@ -234,13 +210,6 @@ def test_records_are_divided_by_bytes_and_rows_and_never_inside_one():
     assert [list(piece.offsets) for piece in records.slice(1, 5).pieces(60, 9)] == [[101, 102, 103], [104]]
 
 
-def test_a_part_of_text_leaves_room_for_its_growth():
-    limits = BatchLimits()
-    assert _writer().piece_bytes(limits) == 8 * _writer(value_format="text", value_column="T").piece_bytes(
-        limits
-    )
-
-
 SCHEMA = b'{"type":"struct","fields":[{"type":"int64","field":"A"}],"optional":false}'
 
 
@@ -273,12 +242,6 @@ def test_first_record_in_the_envelope_of_kafka_connect_is_refused_with_the_choic
 )
 def test_columns_that_are_called_schema_and_payload_are_no_envelope(value):
     assert _writer().part(_records([value, b"{}"])).start == IntegerOffset(10)
-
-
-def test_envelope_is_searched_once_and_not_in_every_record():
-    writer = _writer()
-    writer.part(_records([b'{"A":1}']))
-    assert writer.part(_records([_enveloped(b"{}")])).rows == 1
 
 
 def test_payloads_are_loaded_byte_by_byte_where_the_source_requests_it():

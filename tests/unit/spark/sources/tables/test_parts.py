@@ -10,15 +10,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import LINE
+from airflow_provider_snowpipe.spark.sources.tables import reader
+from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition, partition_names
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
     keyed_parts,
     versioned_parts,
 )
-from airflow_provider_snowpipe.streaming.errors import ContinuityError, SourcePositionError
+from airflow_provider_snowpipe.spark.task.work import LINE
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    ContinuityError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchRowOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    TopicPartitionOffset,
+)
 
 LIMITS = BatchLimits(rows=4)
 
@@ -58,15 +70,6 @@ def test_parts_hold_all_rows_behind_the_committed_key_once(text):
         (13, 55, 4),
         (89, 89, 1),
     ]
-
-
-def test_a_body_is_the_arrow_buffer_itself():
-    batch = _batch([1, 2, 3])
-
-    (part,) = _keyed([batch])
-
-    assert isinstance(part.body, memoryview)
-    assert pa.py_buffer(part.body).address == batch.column(LINE).buffers()[2].address
 
 
 @pytest.mark.parametrize(
@@ -150,3 +153,67 @@ def test_however_the_batches_are_cut_the_same_rows_come(keys, sizes, committed):
     assert b"".join(part.body for part in parts) == b"".join(b'{"K":"%d"}\n' % key for key in expected)
     assert sum(part.rows for part in parts) == len(expected)
     assert all(part.rows <= LIMITS.rows for part in parts)
+
+
+class Values:
+    """A DataFrame of one column, as much of it as its names of partitions take."""
+
+    def __init__(self, *values: str | None) -> None:
+        self._values = values
+
+    def select(self, column: Any) -> Values:
+        assert column.name == "string of K"
+        return self
+
+    def distinct(self) -> Values:
+        return Values(*dict.fromkeys(self._values))
+
+    def collect(self) -> list[tuple[str | None]]:
+        return [(one,) for one in self._values]
+
+
+@pytest.fixture
+def names_of(monkeypatch):
+    class Column:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def cast(self, kind: str) -> Column:
+            return Column(f"{kind} of {self.name}")
+
+    monkeypatch.setattr(reader, "column_of", Column)
+    return lambda *values: partition_names(Values(*values), "K", "lake.t")  # type: ignore[arg-type]
+
+
+def test_values_of_a_column_are_the_partitions_in_order(names_of):
+    assert names_of("b", "a", "b", "c") == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "word"),
+    [
+        (("a", None), ConfigurationError, "NULL"),
+        (("", "a"), ConfigurationError, "empty"),
+        (("", None), ConfigurationError, "NULL"),
+        ((), SourcePositionError, "rows"),
+    ],
+)
+def test_rows_without_a_value_would_have_no_channel_and_no_row_gives_no_partition(
+    names_of, values, kind, word
+):
+    with pytest.raises(kind, match=word):
+        names_of(*values)
+
+
+def test_position_of_a_range_belongs_to_that_range_of_that_layout_alone():
+    ranged = TablePartition("1", "ID", "integer", layout="ID@x", number=1)
+
+    assert ranged.offset(7) == TopicPartitionOffset("ID@x", 1, 7)
+    assert ranged.value(ranged.offset(7)) == 7
+    for fine in (None, ranged.offset(7)):
+        ranged.check(fine)
+    for other in (TopicPartitionOffset("ID@x", 0, 7), TopicPartitionOffset("ID@y", 1, 7)):
+        with pytest.raises(SourcePositionError, match="range"):
+            ranged.check(other)
+    whole = TablePartition("all", "ID", "text")
+    assert (whole.offset("a"), whole.offset_class) == (LexicographicOffset("a"), LexicographicOffset)
