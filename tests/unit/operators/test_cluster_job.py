@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import Submission, had
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
@@ -294,7 +295,7 @@ class TestAnotherTry:
             lab.leave(None if report == "unreadable" else report, committed=None)
             if report == "unreadable":
                 lab.report_path().write_text(UNREADABLE[1])
-            lab.report_path().with_name("start.json").write_text(json.dumps({CHANNEL: 7}))
+            lab.report_path().with_name("start.json").write_text(start_text({CHANNEL: ChannelStart(7, 0, 0)}))
 
         lab.yarn.play(start_and_fail, ("FAILED", "FAILED"))
         lab.dies(monkeypatch, "follow", after=True)

@@ -641,7 +641,7 @@ class TestChoice:
         assert load.operator(remember=False)._choice({}, context).before is None
         assert asked == [
             {"task_ids": "load", "key": key, "include_prior_dates": True, "map_indexes": 3}
-            for key in ("plan", "outcome")
+            for key in ("outcome", "plan")
         ]
 
     def test_what_has_no_path_is_refused(self, load: Load) -> None:

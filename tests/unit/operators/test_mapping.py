@@ -396,7 +396,7 @@ class TestSources:
         with DAG("d", schedule=None):
             task = self.load({"path": f"{tmp_path}/{{{{ ds }}}}/orders", "partitions": grouping})
         instance = task.prepare_for_execution()
-        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", **grouping}
+        instance.source = {"path": f"{tmp_path}/2026-01-31/orders", "partitions": grouping}
         assert_verdict(error_of(require_own_channels, instance), "each run" if is_refused else None, file)
 
     def test_of_each_run_are_refused_in_the_mapped_instance_that_has_one(self) -> None:
@@ -448,7 +448,7 @@ def test_an_append_beside_a_load_on_one_channel_is_refused_in_both(
     (tmp_path / "orders/eu").mkdir(parents=True)
     (tmp_path / "orders/eu/1.ndjson").write_text("{}\n")
     values = source if isinstance(source, dict) else source.as_json()
-    if "group_by" in values:
+    if "partitions" in values:
         (tmp_path / "orders/1.ndjson").write_text("{}\n")
     if "path" in values:
         values = {**values, "path": values["path"].replace("FOLDER", str(tmp_path))}

@@ -366,4 +366,4 @@ class TestColumnsForKeys:
             assert len(message) == isinstance(known, Exception)
         unseen: Any = DescribedTable(refused)
         with pytest.raises(SqlError):
-            room.rules(DescribedTable(SqlError("no rights", errno=1)), print)  # type: ignore[arg-type]
+            SchemaPolicy(RowPolicy(unknown_columns="fail")).rules(unseen, print)

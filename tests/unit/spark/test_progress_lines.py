@@ -137,11 +137,6 @@ class TestFollowedChannels:
             "channels=2 rows=30 rows_per_second=2 rows_behind<=170 seconds_left<=85"
         )
 
-    def test_counters_that_the_driver_did_not_write_are_those_of_the_first_poll(self) -> None:
-        polls = (50.0, {"a": 20}), (60.0, {"a": 25})
-
-        assert self.followed({"a": ChannelStart(0)}, *polls) == "channels=1 rows=5 rows_per_second=0"
-
     def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self) -> None:
         channels = FollowedChannels({"a": ChannelStart(0, 10, 2, 50)})
         polled = ChannelStatus("a", "SUCCESS", None, rows_inserted=20, rows_error_count=5)

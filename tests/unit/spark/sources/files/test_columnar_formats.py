@@ -50,13 +50,13 @@ def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_
 
 
 @FORMATS
-def test_a_column_that_is_not_there_is_refused(tmp_path, write, reader):
+def test_a_column_that_is_not_there_is_refused(tmp_path, write, form):
     with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*\['ID', 'S'\]"):
         rows_after(reader_of(form(columns=("NONE",))), write(tmp_path / "a"), 0)
 
 
 @FORMATS
-def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, reader):
+def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, form):
     file = write(tmp_path / "a")
 
     assert reader_of(form()).position_after(file, 50).done

@@ -18,7 +18,6 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     keyed_parts,
     versioned_parts,
 )
-from airflow_provider_snowpipe.spark.task.work import LINE
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
