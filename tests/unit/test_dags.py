@@ -36,6 +36,23 @@ with open(sys.argv[2], "w") as file:
     }, file)
 """
 READ_METADATA = "from airflow_provider_snowpipe.get_provider_info import get_provider_info as g; g()"
+READ_QUEUES = """
+import logging, sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.startswith("airflow.providers.common.messaging.providers"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+class Errors(logging.Handler):
+    def emit(self, record):
+        assert record.exc_info is None, record
+for name in [one for one in sys.modules if ".messaging" in one or one.endswith("queues.snowpipe")]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Absent())
+logging.getLogger().addHandler(Errors())
+from airflow.providers_manager import ProvidersManager
+found = ProvidersManager().queue_class_names
+assert not [name for name in found if "snowpipe" in name], found
+"""
 LOAD_PLUGIN = "from airflow_provider_snowpipe.plugins.snowpipe import SnowpipePlugin"
 PLUGINS = "airflow_provider_snowpipe.plugins"
 HEAVY = frozenset(
@@ -72,6 +89,7 @@ def read(home):
         "modules": ("".join(f"import {module}\n" for module in sorted(modules())), []),
         "plugin": (LOAD_PLUGIN, []),
         "examples": (READ_FOLDER, [str(DAGS_FOLDER), str(home / "found.json")]),
+        "queues": (READ_QUEUES if AIRFLOW >= (3, 0) else "", []),
     }
     found = imports_in_turn(*programs.values(), env=airflow_environment(home))
     return dict(zip(programs, found, strict=True))
@@ -123,6 +141,11 @@ def test_metadata_imports_nothing_of_airflow_and_loading_the_plugin_makes_no_app
     pages = {one for name in ("pages", "rendering") for one in (f"{PLUGINS}.{name}",)}
     assert f"{PLUGINS}.snowpipe" in read["bare"].names | read["modules"].names | read["plugin"].names
     assert not [one for one in read.values() if pages & one.names]
+
+
+def test_airflow_works_without_common_messaging(read):
+    """The program of that name ended well: it has no queue of ours, and nothing was raised."""
+    assert "airflow.providers_manager" in set().union(*(one.names for one in read.values()))
 
 
 def test_a_heavy_import_is_noticed_with_the_way_to_it(home, tmp_path, read):

@@ -313,17 +313,6 @@ class TestCrashes:
         loading.assert_every_row_is_there_once(*before)
         return True
 
-    def test_a_statement_of_an_earlier_try_that_still_runs_is_joined(self, loading):
-        loading.paths = ["a"]
-        loading.account.holds = True
-        loading.account.fault("submit", AFTER, CrashError())
-        with pytest.raises(CrashError):
-            loading.load(FORCED)
-        loading.run(FORCED, try_number=3).load(loading.files, finished(loading))
-
-        loading.assert_every_row_is_there_once()
-        assert len(loading.account.statements) == 1
-
     def test_a_statement_of_an_earlier_try_that_failed_is_followed_by_another(self, loading):
         good = loading.account.stages["S"]["a"]
         loading.account.put("a", "a1", "bad")
@@ -600,18 +589,6 @@ class TestFinish:
         run.stop()
         assert "cancel" not in loading.account.calls
 
-    def test_whoever_waits_elsewhere_is_given_the_handle_and_the_table(self, loading):
-        run, handle = self.begun(loading)
-        waited = []
-
-        def wait(*given):
-            waited.append(given)
-            return []
-
-        run.finish(handle, wait)
-
-        assert waited == [(handle, 'COPY INTO "LOCAL"."PUBLIC"."T"')]
-
     def test_a_stopped_run_cancels_it_and_goes_no_further(self, loading):
         run, handle = self.begun(loading)
 
@@ -625,28 +602,25 @@ class TestFinish:
         assert "cancel" in loading.account.calls
 
 
-@pytest.mark.parametrize(
-    ("location", "pipe", "url", "is_own"),
-    [
+def test_with_force_only_loads_by_copy_from_the_stage_itself_stand_for_an_earlier_try(loading):
+    loading.paths = ["a"]
+    for location, pipe, url, is_own in [
         ("LOCAL.PUBLIC.S/", None, None, True),
         ("LOCAL.PUBLIC.S/", "P", None, False),
         ("LOCAL.PUBLIC.OTHER/", None, None, False),
         ("s3://b/in/", None, "s3://b/in/", True),
         ("s3://b/other/", None, "s3://b/in/", False),
-    ],
-)
-def test_with_force_only_loads_by_copy_from_the_stage_itself_stand_for_an_earlier_try(
-    loading, location, pipe, url, is_own
-):
-    loading.paths = ["a"]
-    loading.account.holds = bool(url)
-    load = FileLoad("a", location, "LOADED", 2, loaded_at=dt.datetime.now(dt.UTC), pipe=pipe)
-    run = dataclasses.replace(
-        loading.run(FORCED, try_number=2), url=url, history=lambda _: [load], may_have_run=lambda *_: True
-    )
-    run.load(loading.files, finished(loading))
+    ]:
+        loading.account.statements.clear()
+        loading.account.holds = bool(url)
+        load = FileLoad("a", location, "LOADED", 2, loaded_at=dt.datetime.now(dt.UTC), pipe=pipe)
+        run = dataclasses.replace(
+            loading.run(FORCED, try_number=2), url=url, history=lambda _, load=load: [load],
+            may_have_run=lambda *_: True,
+        )  # fmt: skip
+        run.load(loading.files, finished(loading))
 
-    assert loading.account.statements == {} if is_own else len(loading.account.statements) == 1
+        assert len(loading.account.statements) == (0 if is_own else 1)
 
 
 class TestIdentity:

@@ -31,7 +31,10 @@ def answer(request):
 
 
 @pytest.fixture
-def hook(service_connection):
+def hook(service_connection, set_connection):
+    found = BaseHook.get_connection(service_connection)
+    fields = {name: getattr(found, name) for name in ("conn_type", "host", "password", "schema")}
+    set_connection(service_connection, **fields, extra={**found.extra_dejson, "role": "LOADER"})
     return SnowpipeHook(service_connection, table="T")
 
 
@@ -44,21 +47,8 @@ def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
     assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", False)]
     sent = service.requests("statements")
     assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
-    assert [json.loads(one.body)["timeout"] for one in sent] == [60, 60]
-
-
-def test_they_are_asked_for_with_the_role_of_the_connection(service, set_connection, service_connection):
-    service.on("statements", answer)
-    found = BaseHook.get_connection(service_connection)
-    set_connection(
-        service_connection,
-        **{name: getattr(found, name) for name in ("conn_type", "host", "password", "schema")},
-        extra={**found.extra_dejson, "role": "LOADER"},
-    )
-
-    SnowpipeHook(service_connection, table="T").columns_for_keys()
-
-    assert {json.loads(one.body)["role"] for one in service.requests("statements")} == {"LOADER"}
+    bodies = [json.loads(one.body) for one in sent]
+    assert [(one["timeout"], one["role"]) for one in bodies] == [(60, "LOADER")] * 2
 
 
 def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypatch):

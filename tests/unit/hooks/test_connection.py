@@ -118,13 +118,6 @@ class TestKeyPair:
         assert isinstance(ours, KeyPair)
         assert ours._key.private_numbers() == theirs.private_numbers()
 
-    def test_wrong_passphrase_names_the_connection_and_no_secret(self, encrypted_pem):
-        connection = snowflake(account="a", private_key_content=encrypted_pem, password="not-the-passphrase")
-        with pytest.raises(AuthenticationError, match=r"connection 'c1'.*LOADER") as raised:
-            connection.credentials()
-        assert "not-the-passphrase" not in str(raised.value)
-        assert "BEGIN" not in str(raised.value)
-
     @pytest.mark.parametrize("is_encrypted", [False, True])
     def test_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(
         self, pem, encrypted_pem, is_encrypted

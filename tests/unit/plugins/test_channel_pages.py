@@ -134,15 +134,6 @@ class TestChannel:
         assert answer.status_code == 404
         assert "no such channel" in answer.text
 
-    def test_is_the_same_for_a_real_service(self, get, local_service, conn_id, table):
-        commit(local_service, table, "c", ["a:1", "a:2"])
-        names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
-
-        page = get("channel", conn_id, **names, channel="c").text
-
-        assert (cell(page, "committed"), cell(page, "rows_inserted")) == ("a:2", "2")
-        assert local_service.key_file.read_text().splitlines()[1] not in page
-
 
 class TestList:
     def test_has_a_hundred_channels_a_page(self, get, local_service, conn_id, table):
@@ -264,15 +255,6 @@ class TestTrouble:
         assert answer.status_code == 400
         assert "must be one of" in answer.text
         assert "antigravity" not in sys.modules
-
-    def test_a_committed_token_of_another_format(self, get, service, service_connection):
-        service.on("bulk-channel-status", statuses(c="a:1"))
-        target = {"target": "1", "offset_format": "integer"}
-
-        answer = get("channel", service_connection, **SCRIPTED, channel="c", **target)
-
-        assert answer.status_code == 400
-        assert "a:1" in answer.text
 
     def test_more_requests_than_slots_are_refused_and_may_come_again(
         self, get, service_connection, monkeypatch

@@ -90,8 +90,20 @@ def test_format_that_shows_itself_need_not_be_named():
         "17:5000/4-9f3ac1d2-5d41402a-3-end": "batch:row/digest",
     }.items():
         assert CommitTargets.parse({"c": token}).offset_format == found
-    unclear = ["17:5000", "orders:7:9", "2013-01-01", "log:7:20"]
-    refused(OffsetTokenError, lambda token: CommitTargets.parse({"c": token}), unclear, "offset_format")
+    for token, formats in {
+        "17:5000": "could be of 'file:line' or 'batch:row'",
+        "orders:7:9": "could be of 'file:line' or 'topic:partition:offset'",
+        "log:7:20": "could be of 'file:line' or 'topic:partition:offset'",
+        "2013-01-01": " is of no format that shows itself: ",
+    }.items():
+        refused(
+            OffsetTokenError,
+            lambda one: CommitTargets.parse({"c": one}),
+            [token],
+            "'c'",
+            formats,
+            "offset_format",
+        )
 
 
 def test_order_that_another_format_contradicts_fails_the_wait():
@@ -99,7 +111,7 @@ def test_order_that_another_format_contradicts_fails_the_wait():
     verdict = judge(found, CommitTargets.parse({"c": "10:1"}, "file:line"))
 
     assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.BAD_TOKEN)
-    assert "batch:row" in verdict.message
+    assert not [word for word in ("'c'", "'file:line'", "'batch:row'") if word not in verdict.message]
     for other in ("topic:partition:offset", "lexicographic"):
         targets = CommitTargets.parse({"c": "orders:10:500"}, other)
         assert wait(targets, "orders:7:900") is WaitState.FAILED
@@ -126,6 +138,7 @@ def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog):
         assert [wait(targets, "99"), wait(targets, "99")] == [WaitState.COMPLETE] * 2
 
     assert caplog.text.count("unequal length") == 1
+    assert "channel 'c'" in caplog.text
 
 
 @given(st.data())
