@@ -128,9 +128,11 @@ class TestFiles:
         ("how", "force"),
         [
             ("TRUNCATE TABLE {}", False),
-            ("TRUNCATE TABLE {}", True),
-            ("CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False),
             ("DELETE FROM {}", True),
+            pytest.param("TRUNCATE TABLE {}", True, marks=pytest.mark.nightly),
+            pytest.param(
+                "CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False, marks=pytest.mark.nightly
+            ),
         ],
     )
     def test_a_run_that_is_cleared_with_what_empties_its_table_loads_the_files_again(

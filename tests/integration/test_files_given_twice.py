@@ -170,7 +170,7 @@ class TestOneTaskByBoth:
         context["ti"].xcom_pull = lambda **_: None
         return task.execute(context)
 
-    @pytest.mark.parametrize("first", ["copy", "pipe"])
+    @pytest.mark.parametrize("first", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
     def test_each_run_loads_what_is_new_whichever_way_and_however_late(
         self, target: PipeTarget, tmp_path: Path, first: str
     ) -> None:

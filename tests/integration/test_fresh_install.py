@@ -25,6 +25,7 @@ from demo.ports import reserved_port
 _ROOT = Path(__file__).parents[2]
 _QUICKSTART = (_ROOT / "docs" / "quickstart.md").read_text()
 _FORCED = "SNOWPIPE_FRESH_INSTALL"
+pytestmark = pytest.mark.nightly
 ROWS = 1_000
 _DAG = """
 from airflow.sdk import DAG

@@ -16,6 +16,9 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 from tests.iceberg_java_tables import java_tables
 
+# PyIceberg writes the tables of test_iceberg_source daily.
+pytestmark = pytest.mark.nightly
+
 
 @pytest.fixture(scope="module")
 def tables():

@@ -98,7 +98,9 @@ class TestSubmit:
         assert done["unmatched"] == ["a.txt"]
         assert target.ids() == [1, 2]
 
-    @pytest.mark.parametrize("waits", [True, False], ids=["waits", "leaves"])
+    @pytest.mark.parametrize(
+        "waits", [pytest.param(True, id="waits"), pytest.param(False, marks=pytest.mark.nightly, id="leaves")]
+    )
     def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
         self, target: PipeTarget, waits: bool
     ) -> None:

@@ -123,7 +123,7 @@ def test_a_stream_that_commits_while_files_are_put_fails_the_load_before_copy(lo
     load.assert_every_row_is_there_once()
 
 
-@WAYS
+@pytest.mark.parametrize("way", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
 def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(
     load: Load, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
