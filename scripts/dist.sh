@@ -9,6 +9,6 @@ source scripts/package-index.sh
 folder=${1:-dist}
 rm -rf "$folder"
 for distribution in . snowpipe-local; do
-    .venv/bin/uv build --quiet --no-sources --build-constraints constraints.txt --out-dir "$folder" "$distribution"
+    .venv/bin/uv build --quiet --build-constraints constraints.txt --out-dir "$folder" "$distribution"
 done
 .venv/bin/uv tool run --quiet twine check --strict "$folder"/*.whl "$folder"/*.tar.gz

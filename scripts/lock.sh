@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Resolve both pyproject.toml together: requirements.lock for .venv, scripts/airflow-versions/*.txt for `make test-airflow`.
-# [tool.uv.sources] of pyproject.toml leads to snowpipe-local in this folder; its requirements are locked, it is not.
+# snowpipe-local is that of this folder: its requirements are locked, it is not.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/package-index.sh
 
 resolve() {
-    .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
-        --no-emit-index-url --no-emit-find-links --no-emit-package snowpipe-local --constraints constraints.txt "$@"
+    printf -- '--editable ./snowpipe-local\n' |
+        .venv/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate \
+        --no-emit-index-url --no-emit-find-links --no-emit-package snowpipe-local --constraints constraints.txt "$@" -
 }
 
 resolve --extra dev --generate-hashes --output-file requirements.lock pyproject.toml

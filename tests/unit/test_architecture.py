@@ -173,7 +173,8 @@ def _named(tree):
 
 def _texts():
     package = [one for one in (ROOT / PACKAGE).rglob("*") if one.suffix in (".py", ".html")]
-    return [*package, *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages = [*(ROOT / "docs").rglob("*.md"), *(ROOT / "snowpipe-local").glob("docs/*.md")]
+    return [*package, *pages, *ROOT.glob("*/README.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +192,7 @@ def test_a_word_that_no_page_uses_is_noticed(text):
 def test_pages_state_and_describe():
     pages = [
         *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "snowpipe-local").glob("**/*.md"),
         *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")),
     ]
     found = [
