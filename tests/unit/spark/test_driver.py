@@ -937,3 +937,13 @@ class TestWithoutRows:
         whole(make_run(P))
         monkeypatch.setattr(driver, "_QUICK_SECONDS", -1.0)
         assert not make_run(P).has_no_rows()
+
+
+def test_channel_without_rows_and_token_has_no_target(make_run):
+    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
+
+    whole(run)
+
+    assert (by_channel(run, "to_token"), by_channel(run, "target_token")) == (
+        {"job_src_p": None}, {"job_src_p": None},
+    )  # fmt: skip

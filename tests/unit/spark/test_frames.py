@@ -7,7 +7,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds
-from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, FrameWork
+from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, Behind, FrameWork
+from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition
 from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.spark.task.work import load_batches
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -54,6 +55,24 @@ def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(snowpi
     run(MemoryFrameSource([OWN]), None)
 
     assert ids(snowpipe) == [4, 5]
+
+
+def test_channel_that_has_less_than_the_query_was_asked_for_gets_no_row(snowpipe, run):
+    snowpipe.channel("cp", committed="1")
+
+    (result,), _ = run(
+        MemoryFrameSource([OWN]), None, [FrameWork("cp", OWN, IntegerOffset(3), IntegerOffset(5))]
+    )
+
+    assert (result.error_type, snowpipe.appends()) == ("TokenWentBackError", [])
+
+
+def test_rows_behind_are_those_that_were_counted_until_the_end_is_committed():
+    counted = TablePartition("all", "ID", "integer", rows=4, end=IntegerOffset(9))
+
+    assert counted.behind(None) == counted.behind("8") == Behind(None, "rows_behind<=4", 4)
+    assert counted.behind("9") == counted.behind("10") == Behind(0, "rows_behind<=0", 0)
+    assert TablePartition("all", "ID", "integer").behind("8").bytes is None
 
 
 def test_channel_without_a_row_is_not_opened(snowpipe, run):

@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.spark.source import FrameWork
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import (
+    ChannelFencedError,
     ConfigurationError,
     SourcePositionError,
 )
@@ -170,6 +171,20 @@ class TestConnect:
     def test_running_tasks_are_not_counted(self, session):
         assert TaskRounds(session).finished_channels(10) == 10
 
+    def test_each_item_is_a_task_whatever_pyspark_the_server_has(self, session, monkeypatch):
+        self.executors_run(monkeypatch, pyspark="0.1.0")
+
+        assert one_task_each(session, str, [1, 2]) == ["1", "2"]
+
+    def test_error_of_a_task_is_raised_as_it_was_there(self, session):
+        def fail(_):
+            raise SourcePositionError("gone")
+
+        with pytest.raises(TaskFailedError, match="gone") as failed:
+            one_task_each(session, fail, [1])
+
+        assert failed.value.error_type == "SourcePositionError"
+
 
 def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(snowpipe, spark):
     partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
@@ -207,3 +222,13 @@ def test_source_decides_how_its_partitions_become_tasks(spark):
         assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
     assert isinstance(rounds_of(MemorySource([]), spark), TaskRounds)
     assert isinstance(rounds_of(None, spark), TaskRounds)
+
+
+def test_error_of_a_task_that_failed_for_good_is_reported_as_it_was_there(snowpipe, spark):
+    snowpipe.fault(before="append", error=error(409, STALE))
+    rounds = TaskRounds(spark)
+
+    with pytest.raises(TaskFailedError, match="another writer") as failed:
+        rounds.run(SETTINGS, snowpipe.scoped_token(), rounds.locate(PARTITIONS, dict.fromkeys(PARTITIONS)))
+
+    assert failed.value.error_type == ChannelFencedError.__name__

@@ -138,6 +138,12 @@ class TestOneDirectoryForTwoPipes:
 
         assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
 
+    def test_what_a_release_without_pipes_has_left_is_replaced(self, tmp_path):
+        _gate(tmp_path).admit(_part(3, '"old"', '"x"'))
+        _gate(tmp_path, pipe="D.S.A").admit(_part(3, '"new"', 4))
+
+        assert _payloads(tmp_path) == [b'{"ID":"new"}']
+
 
 def _payloads(path):
     return [
@@ -466,3 +472,17 @@ def test_position_of_a_row_is_the_sources_where_it_has_gaps(tmp_path):
     gate.admit(Part(body, IntegerOffset(30), IntegerOffset(39), 2))
 
     assert _positions(tmp_path) == ["29", None]
+
+
+def test_rows_are_put_aside_with_the_name_of_the_run(tmp_path):
+    _gate(tmp_path).admit(_part(10, '"x"'))
+
+    (file,) = tmp_path.rglob("*.parquet")
+    assert pq.read_table(file).column("application").to_pylist() == ["app"]
+
+
+def test_good_part_goes_on_as_it_is(tmp_path):
+    part = _part(10, 1, 2)
+
+    assert _gate(tmp_path).admit(part) is part
+    assert list(tmp_path.iterdir()) == []
