@@ -248,7 +248,7 @@ def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(
 ) -> None:
     """As where a list that a task is mapped over has changed, and its instances are cleared."""
     monkeypatch.setattr(bulk_driver, "SETTLED_AFTER", 0.0)
-    for nth in range(1, CALLS + 1):
+    for nth in range(1, CALLS + 1, 3):
         load = Load(tmp_path / str(nth), monkeypatch)
         load.account.fault(None, AFTER, CrashError(), nth)
         with pytest.raises(CrashError):

@@ -305,7 +305,7 @@ def begun(load: Load) -> Load:
 class TestCrashes:
     """A worker that dies after any call, which is before the next one, and the retry or run that follows."""
 
-    @pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
+    @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
     @pytest.mark.parametrize(("path", "run"), [("copy", "r1"), ("copy", "r2"), ("pipe", "r1")])
     def test_the_next_load_leaves_every_row_once(
         self,

@@ -97,3 +97,12 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named():
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)
     assert refused.value.last_error == "error of b"
     assert "ERROR_TABLE(T)" in str(refused.value)
+
+
+@pytest.mark.parametrize("committed", [None, "3"])
+def test_channel_without_a_target_owes_nothing(committed):
+    assert settled(replace(REPORT, target_token=None), committed=committed).committed
+
+
+def test_latency_is_the_services_own():
+    assert settled(latency_ms=12).latency_ms == 12

@@ -250,3 +250,12 @@ def test_first_task_that_has_refused_does_not_wait(others, snowpipe):
     first.finish()
 
     assert (others.reported(0), snowpipe.did("status")) == ("w:refuses", [])
+
+
+@pytest.mark.parametrize(("before", "opens"), [(None, 1), ("v:sends", 1), ("w:agrees", 1), ("w:compares", 1)])
+def test_task_begins_by_reporting_that_it_compares(others, snowpipe, before, opens):
+    snowpipe.channel(marker(1), committed=before)
+
+    others.task(1).begin()
+
+    assert (others.reported(1), len(snowpipe.did("open"))) == ("w:compares", opens)
