@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
+from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from airflow_provider_snowpipe.triggers import application
 from airflow_provider_snowpipe.triggers.application import (
@@ -124,6 +125,9 @@ def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection
     assert "is not stopped" in capsys.readouterr().out
 
 
+START = start_text({"a": ChannelStart(0, 100, 0), "b": ChannelStart(0, 7, 0)})
+
+
 class TestChannels:
     """What the channels of a load commit is in the log while its application runs."""
 
@@ -135,7 +139,7 @@ class TestChannels:
             statuses(a={"rows_inserted": 150, "rows_error_count": 0}, b={"rows_inserted": 7}),
         )
 
-        def make(start='{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}', **options):
+        def make(start=START, **options):
             if start is not None:
                 (tmp_path / "start.json").write_text(start)
             arguments = {"start_path": str(tmp_path / "start.json"), "snowflake_conn_id": service_connection}
@@ -164,9 +168,7 @@ class TestChannels:
         def seen():
             printed.append("".join(capsys.readouterr()))
             if len(printed) == 3:
-                (tmp_path / "start.json").write_text(
-                    '{"a": {"rejected_before": 0, "inserted_before": 100}, "b": 0}'
-                )
+                (tmp_path / "start.json").write_text(START)
             return "channels=2 rows=50" in printed[-1]
 
         self.ends_once(yarn, seen)
@@ -191,7 +193,7 @@ class TestChannels:
         service.on("bulk-channel-status", first)
         self.ends_once(yarn, seen)
 
-        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        assert event(load(start_text({"a": ChannelStart(**known)})))["status"] == "ended"
         line = (
             r"channels=1 rows=150 rows_per_second=\d+ rejected=3 rows_behind<=247 seconds_left<=\d+ "
             r"latency_ms<=900"
@@ -214,7 +216,7 @@ class TestChannels:
 
         self.ends_once(yarn, seen)
 
-        assert event(load(json.dumps({"a": known})))["status"] == "ended"
+        assert event(load(start_text({"a": ChannelStart(**known)})))["status"] == "ended"
         (line,) = re.findall("RUNNING.*channels=1.*", "".join(printed))
         assert re.search(r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+", line)
 
