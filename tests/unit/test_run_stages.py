@@ -229,7 +229,7 @@ def test_stage_fails_that_grew_by_a_tenth_and_one_that_shrank_is_named(
     assert any("lower cpu_seconds" in line for line in lines) is (verdict == "shrank")
 
 
-def test_failed_stage_is_not_told_to_lower_its_figure() -> None:
+def test_no_lower_figure_is_proposed_for_a_failed_stage() -> None:
     outcome = Outcome(Stage("s", "", cpu_seconds=100.0), "failed: exit 1", cpu=5.0)
 
     assert not any("lower" in line for line in summary([outcome], 1))

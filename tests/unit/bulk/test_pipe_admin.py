@@ -4,7 +4,6 @@ import datetime as dt
 import json
 
 import pytest
-from tests.local_catalog import local_catalog
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
@@ -17,6 +16,7 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PipeTarget,
 )
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.refusals import refused
@@ -168,13 +168,13 @@ class TestTarget:
         elsewhere = ["@st", "@st/inner", "@other/in", "@x.st/in", '@"st"/in', "@%st/in"]
         refused(ConfigurationError, below, elsewhere, 'loads from @"DB"."S".st/in, and the files are at')
 
-    def test_the_pipes_that_show_pipes_lists_are_read(self, tmp_path):
-        with local_catalog(tmp_path) as local:
-            local.sql("CREATE TABLE t (a VARCHAR)")
-            local.sql("CREATE SCHEMA other")
-            copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
-            local.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
-            (pipe,) = [ListedPipe.read(row) for row in local.sql('SHOW PIPES IN DATABASE "LOCAL"')]
+    def test_the_pipes_that_show_pipes_lists_are_read(self, local_service, conn_id):
+        for statement in ("TABLE t (a VARCHAR)", "STAGE s", "SCHEMA other"):
+            local_service.sql(f"CREATE {statement}")
+        copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
+        local_service.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
+        shown = SnowpipeBulkHook(conn_id, table="T").run_sql('SHOW PIPES IN DATABASE "LOCAL"')
+        (pipe,) = [ListedPipe.read(row) for row in shown]
 
         assert pipe.name == PipeName("LOCAL", "OTHER", "P")
         assert pipe.target.table == ("LOCAL", "PUBLIC", "T")

@@ -163,14 +163,6 @@ def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
     assert KnownPipe(other, auto_ingest=False).differs_from(definition) is not None
 
 
-def test_a_pipe_whose_plain_path_has_no_quotes_is_the_same() -> None:
-    definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a-b', OPTIONS))
-    known = definition.copy.statement().replace('\'@"DB"."S".ST/a-b\'', '@"DB"."S".ST/a-b')
-
-    assert "FROM @" in known
-    assert KnownPipe(known, auto_ingest=False).differs_from(definition) is None
-
-
 class TestLocalService:
     """The service's own SQL loads exactly the files meant."""
 

@@ -167,12 +167,6 @@ class TestFile:
         refused(ConfigurationError, read, wrong[5 + 2 : 8], "channel 'a' has the token 7")
         refused(ConfigurationError, read, [_changed(["version"], 2)], "x.json", "version 2", "version 1")
 
-    def test_format_and_rows_may_be_missing(self):
-        text = _changed(["channels", "a", "rows_inserted"], None)
-
-        assert OffsetBackup.from_json(text, origin="x").channels["a"].rows_inserted == 0
-        assert OffsetBackup.from_json(_changed(["offset_format"], None), origin="x").offset_format is None
-
 
 def _kept(**tokens):
     return OffsetBackup(PIPE, MONDAY, {name: KeptToken(token, MONDAY) for name, token in tokens.items()})

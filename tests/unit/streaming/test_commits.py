@@ -16,7 +16,12 @@ from airflow_provider_snowpipe.streaming.commits import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets, Progress
+from airflow_provider_snowpipe.streaming.progress import (
+    ChannelStatus,
+    ChannelTarget,
+    CommitTargets,
+    Progress,
+)
 from tests.refusals import refused
 
 REOPEN = "ERR_CHANNEL_MUST_BE_REOPENED"
@@ -106,7 +111,8 @@ def test_the_slowest_channel_is_the_first_without_a_token_else_with_the_smallest
     verdict = integers(targets, status("a", "9"), status("b", "7"), status("c", "8"))
     assert (str(verdict.slowest), verdict.done, verdict.total) == ("'b' committed 7 of 11", 0, 3)
     for order in (1, -1):  # formats have no order among each other: the first one's counts
-        mixed = CommitTargets.parse(dict([("a", "f:9"), ("b", "8")][::order]), None)
+        owed = {"a": ChannelTarget("f:9", "file:line"), "b": ChannelTarget("8", "integer")}
+        mixed = CommitTargets.parse({name: owed[name].to_json() for name in sorted(owed)[::order]})
         found = [status("a", "f:2"), status("b", "3")][::order]
         verdict = judge({one.channel: one for one in found}, mixed)
         assert verdict.slowest.status.channel == found[0].channel

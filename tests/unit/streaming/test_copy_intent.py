@@ -13,10 +13,10 @@ WRITTEN = '"copy_to":"é.csv","since":"2026-03-01T12:30:01.234+00:00"'
 
 def test_intent_is_read_as_it_is_written():
     for intent, token in [
-        (CopyIntent(None, "é.csv", SINCE), f'{{"copy_after":null,{WRITTEN}}}'),
+        (CopyIntent(None, "é.csv", SINCE, 0), f'{{"copy_after":null,{WRITTEN},"rows":0}}'),
         (
-            CopyIntent("a:5", "é.csv", SINCE, "DB.S.P", 0),
-            f'{{"copy_after":"a:5",{WRITTEN},"pipe":"DB.S.P","rows":0}}',
+            CopyIntent("a:5", "é.csv", SINCE, 7, "DB.S.P"),
+            f'{{"copy_after":"a:5",{WRITTEN},"pipe":"DB.S.P","rows":7}}',
         ),
     ]:
         read = CopyIntent.parse(token)
@@ -32,7 +32,7 @@ def test_position_is_not_read_from_an_intent_and_the_remedy_is_the_load_that_beg
         (error,) = refused(
             OffsetTokenError,
             lambda token, channel=channel: IntegerOffset.parse(token, channel=channel),
-            [str(CopyIntent("5", "a", SINCE))],
+            [str(CopyIntent("5", "a", SINCE, 0))],
             "run the load task",
         )
         assert str(error).startswith(beginning)
