@@ -6,8 +6,8 @@ import os
 
 from hypothesis import HealthCheck, Phase, settings
 
-# A busy machine takes its time for an example. A run that decides tries the same examples every time; a number
-# of cases that is asked for (tests/fuzz/budget.py) means new ones.
+# A busy machine takes its time for an example. A run that decides tries the same examples every time; a
+# number of cases that is asked for (tests/fuzz/budget.py) means new ones.
 settings.register_profile(
     "tests",
     deadline=None,

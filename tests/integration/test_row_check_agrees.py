@@ -10,7 +10,7 @@ from itertools import count
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from snowpipe_local.engine.append import MOST_LEVELS
+from snowpipe_local.engine.lines import MOST_LEVELS
 from tests.fuzz.rows import LINES, TABLE
 
 from airflow_provider_snowpipe.streaming.channel import Channel

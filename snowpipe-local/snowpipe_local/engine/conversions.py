@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from duckdb.sqltypes import BOOLEAN, VARCHAR
 
-from snowpipe_local.engine.append import MOST_LEVELS, is_deep
+from snowpipe_local.engine.lines import MOST_LEVELS, is_deep
 from snowpipe_local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------

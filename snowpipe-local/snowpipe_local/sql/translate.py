@@ -18,7 +18,6 @@ from sqlglot.parsers.snowflake import SnowflakeParser
 from snowpipe_local.access.access import insufficient
 from snowpipe_local.access.model import SHARED_DATABASE, Securable
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import HIDDEN_SCHEMA
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject
 from snowpipe_local.errors import (
     SqlError,
@@ -27,6 +26,7 @@ from snowpipe_local.errors import (
     object_missing,
     unsupported,
 )
+from snowpipe_local.names import HIDDEN_SCHEMA
 from snowpipe_local.sql import (
     assignments,
     checks,

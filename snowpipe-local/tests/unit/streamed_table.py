@@ -13,13 +13,13 @@ from typing import Any
 
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.datadir import DataDirectory
-from snowpipe_local.engine.append import Append, split_lines
-from snowpipe_local.engine.channel import ELASTIC, Channel
+from snowpipe_local.engine.channel import ELASTIC, Append, Channel
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import Pipe, PipeDefinition, PipeKey
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.engine.spool import Spool
 from snowpipe_local.faults import Faults
 from snowpipe_local.limits import Limits
+from snowpipe_local.names import Pipe, PipeDefinition, PipeKey
 from snowpipe_local.tables import NUMBER, TEXT, Column, Table
 
 _numbers = itertools.count(1)
@@ -135,7 +135,7 @@ class StreamedTable:
         cursor = (database or self.database).committer_cursor.cursor()
         (found,) = [
             state
-            for pipe, channel, state in store.load_channels(cursor, 0)
+            for pipe, channel, state in store.load_channels(cursor)
             if (pipe.name, channel) == (f"{self.name}-STREAMING", name)
         ]
         return found.offset_token

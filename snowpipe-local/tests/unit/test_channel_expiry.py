@@ -7,10 +7,9 @@ import time
 import pytest
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.datadir import Clock
-from snowpipe_local.engine.append import Append, split_lines
-from snowpipe_local.engine.channel import ELASTIC, MISSING, Channel
+from snowpipe_local.engine.channel import ELASTIC, MISSING, Append, Channel
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.errors import DataDirectoryError, Refusal
 from snowpipe_local.faults import Faults
 from snowpipe_local.limits import Limits
@@ -62,7 +61,7 @@ def _send(database: Database, channel: Channel, token: str) -> None:
 
     made: list[Append] = []
     channel.accept(channel.continuation_token, f"r{token}", make, made.append)
-    commit_group(database, made)
+    database.commit(made)
 
 
 def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(start, clock):
@@ -117,7 +116,7 @@ def test_a_channel_that_expired_does_not_come_back_with_its_token(start, clock):
     _open(database, "c", "41")
     clock.move(31 * DAY)
     assert not _found(database, "c")
-    assert database.store.load_channels(database.committer_cursor, 0) == []
+    assert database.store.load_channels(database.committer_cursor) == []
     _open(database, "c")
     (channel,) = start().channels
     assert channel.committed.offset_token is None
@@ -150,17 +149,6 @@ def test_the_elastic_channel_does_not_expire(start, clock):
     clock.move(31 * DAY)
     assert list(database.channels) == []
     assert database.channels.find(pipe, ELASTIC) is elastic
-
-
-def test_a_channel_of_before_activity_was_kept_expires_30_days_after_the_start(start, clock):
-    database = _with_table(start())
-    _open(database, "c", "41")
-    database.committer_cursor.execute(f"UPDATE {database.names.hidden('channels')} SET active_on_ms = NULL")
-    database = start()
-    clock.move(29 * DAY)
-    assert _found(database, "c")
-    clock.move(2 * DAY)
-    assert not _found(database, "c")
 
 
 def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):

@@ -5,20 +5,21 @@ from contextlib import nullcontext
 
 import pytest
 from snowpipe_local.engine import channel
-from snowpipe_local.engine.append import Append, split_lines
 from snowpipe_local.engine.channel import (
     INVALID_ROW_SEQUENCER,
     MISSING,
     ROW_SEQ_GAP,
     STALE,
     UNCOMMITTED,
+    Append,
     Channel,
     Committed,
     advance,
 )
-from snowpipe_local.engine.names import Pipe, PipeKey
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.errors import Refusal
 from snowpipe_local.limits import RATE_LIMITED, Limits
+from snowpipe_local.names import Pipe, PipeKey
 
 PIPE = Pipe(PipeKey("PUBLIC", "T-STREAMING"), "T", "key", 0)
 NEW = Committed(1, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0)

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 from snowpipe_local.engine import conversions
-from snowpipe_local.engine.append import arrow_lines, split_lines
+from snowpipe_local.engine.lines import arrow_lines, split_lines
 from snowpipe_local.tables import Column, ColumnType, Table
 
 REJECTED = "rejected"

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from snowpipe_local.engine.append import Append, Lines
-from snowpipe_local.engine.channel import Channel, Committed
+from snowpipe_local.engine.channel import Append, Channel, Committed
 from snowpipe_local.engine.committer import (
     GROUP_APPENDS,
     GROUP_BYTES,
@@ -19,7 +18,8 @@ from snowpipe_local.engine.committer import (
     Group,
     Schedule,
 )
-from snowpipe_local.engine.names import Pipe, PipeDefinition, PipeKey
+from snowpipe_local.engine.lines import Lines
+from snowpipe_local.names import Pipe, PipeDefinition, PipeKey
 
 KEY = PipeKey("PUBLIC", "T-STREAMING")
 STORED = Committed(1, 1, 0, None, 0, 0, 0, None, None, None, None, None, 0)

@@ -16,8 +16,8 @@ import pytest
 from snowpipe_local import admin, cli
 from snowpipe_local.admin import Commands
 from snowpipe_local.datadir import Clock, DataDirectory, write_file
+from snowpipe_local.definitions import transact
 from snowpipe_local.engine.spool import disk_full
-from snowpipe_local.engine.store import transact
 from snowpipe_local.faults import Faults
 from tests.unit.service_in_process import ServiceInProcess
 

@@ -8,9 +8,8 @@ import logging
 import duckdb
 import pytest
 from snowpipe_local.engine import ingest
-from snowpipe_local.engine.append import Append
-from snowpipe_local.engine.channel import ROW_SEQ_GAP, Channel
-from snowpipe_local.engine.ingest import MUST_REOPEN, TABLE_MISSING, commit_group
+from snowpipe_local.engine.channel import ROW_SEQ_GAP, TABLE_MISSING, Append, Channel
+from snowpipe_local.engine.ingest import MUST_REOPEN
 from snowpipe_local.errors import Refusal
 from snowpipe_local.tables import NUMBER, TEXT, ClusteringKey, Column, Table
 from tests.unit.streamed_table import Engine, StreamedTable, row
@@ -29,7 +28,7 @@ def table(engine):
 
 
 def commit(table: StreamedTable, *appends: Append) -> None:
-    commit_group(table.database, appends)
+    table.database.commit(appends)
 
 
 def code(channel: Channel) -> str:

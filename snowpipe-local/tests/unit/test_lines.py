@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snowpipe_local.engine.append import arrow_lines, split_lines
+from snowpipe_local.engine.lines import arrow_lines, split_lines
 
 
 @pytest.mark.parametrize(

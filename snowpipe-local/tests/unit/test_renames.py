@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import resolve_location
 from snowpipe_local.stages.files import FolderArea
-from snowpipe_local.stages.location import resolve_location
 from tests.unit.sql_sessions import SqlSessions
 
 _INSIDE = (

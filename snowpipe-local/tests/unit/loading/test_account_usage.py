@@ -3,7 +3,7 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from snowpipe_local.loading.history import DAY_MS
+from snowpipe_local.engine.load_history import DAY_MS
 from tests.unit.sql_sessions import SqlSessions
 
 from tests.local_catalog import LocalCatalog, local_catalog

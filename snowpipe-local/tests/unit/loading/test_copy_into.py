@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from pyarrow import orc
-from snowpipe_local.loading.history import DAY_MS
+from snowpipe_local.engine.load_history import DAY_MS
 
 from tests.local_catalog import LocalCatalog, local_catalog
 

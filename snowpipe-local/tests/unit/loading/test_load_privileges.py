@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
-from snowpipe_local.engine.names import PipeKey
 from snowpipe_local.errors import SqlError
-from snowpipe_local.loading.pipe_loads import compile_pipe
+from snowpipe_local.names import PipeKey
+from snowpipe_local.sql.pipe_loads import compile_pipe
 
 from tests.local_catalog import LocalCatalog, local_catalog
 

@@ -7,11 +7,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.engine.load_history import DAY_MS, LoadEvent
 from snowpipe_local.errors import SqlError
-from snowpipe_local.loading import loader, pipe_loads
-from snowpipe_local.loading.history import DAY_MS, LoadEvent
-from snowpipe_local.loading.pipe_loads import PipeLoads
+from snowpipe_local.loading import loader
+from snowpipe_local.names import PipeKey
+from snowpipe_local.sql import pipe_loads
+from snowpipe_local.sql.pipe_loads import PipeLoads
 
 from tests.local_catalog import LocalCatalog, local_catalog
 

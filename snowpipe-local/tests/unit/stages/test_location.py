@@ -9,8 +9,8 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import resolve_file_format, resolve_location
 from snowpipe_local.stages.definition import StageDefinition
-from snowpipe_local.stages.location import resolve_file_format, resolve_location
 from snowpipe_local.stages.storage import Outside, Storage, table_identity, user_identity
 from snowpipe_local.tables import TEXT, Column, Table
 
