@@ -33,6 +33,7 @@ from snowpipe_local.sql import (
     functions,
     history,
     information_schema,
+    once,
     show,
     sources,
     staged_rows,
@@ -111,7 +112,7 @@ class _Parser(SnowflakeParser):
     """Snowflake's grammar; a format of TO_CHAR and a parameter of TRY_PARSE_JSON stay as they are written."""
 
     FUNCTIONS: ClassVar = {
-        **SnowflakeParser.FUNCTIONS,
+        **{name: read for name, read in SnowflakeParser.FUNCTIONS.items() if name not in functions.TEMPLATES},
         **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
         "TRY_PARSE_JSON": lambda args: exp.ParseJSON(
             this=seq_get(args, 0), expression=seq_get(args, 1), safe=True
@@ -231,7 +232,7 @@ def to_duckdb(tree: exp.Expr, *, is_last: bool = False) -> str:
 
     :param is_last: nobody needs the tree any more: a copy of it is a tenth of the whole translation.
     """
-    return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE, copy=not is_last)
+    return once.to_sql(tree if is_last else tree.copy())
 
 
 def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:

@@ -3,13 +3,9 @@
 import datetime as dt
 import io
 
-import duckdb
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from snowpipe_local.catalog import Catalog
-from snowpipe_local.faults import Faults
-from snowpipe_local.sql import translate
 from tests.unit.service_in_process import ServiceInProcess
 from tests.unit.sql_sessions import SqlSessions
 
@@ -35,15 +31,6 @@ def service(tmp_path):
     service = ServiceInProcess(tmp_path / "service")
     yield service
     service.close()
-
-
-def test_a_time_that_is_moved_twice_is_written_out_as_often_as_it_is_needed(sql):
-    """Each call in a call multiplies what the engine compiles: ADD_MONTHS(…)::VARCHAR took 28 s."""
-    tree = translate.parse("SELECT ADD_MONTHS(tz, 1), HOUR(DATEADD(HOUR, 2, tz)) FROM z")
-    statement = translate.to_duckdb(translate.prepare(sql.session(), tree)).upper()
-
-    assert statement.count("_ADDED(") == 1
-    assert statement.count('"TZ"') <= 8
 
 
 # Date & time data types
@@ -286,20 +273,6 @@ def test_files_keep_offsets_and_adjusted_parquet_times(tmp_path, unit):
             {"tz": "2026-01-01 10:00:00.000 -0330", "ltz": "2026-01-01 13:30:00.000 +0000",
              "ntz": "2026-01-01 10:00:00.000", "d": None},
         ]  # fmt: skip
-
-
-def test_a_column_of_an_older_version_gets_room_for_offsets(tmp_path):
-    sql = SqlSessions(tmp_path)
-    sql.run(
-        "CREATE TABLE old (id INT, at TIMESTAMP_TZ)", "INSERT INTO old VALUES (1, '2026-01-01 10:00 +0530')"
-    )
-    sql.close()
-    (file,) = tmp_path.glob("*.duckdb")
-    with duckdb.connect(str(file)) as engine:
-        engine.execute('ALTER TABLE "PUBLIC".OLD ALTER COLUMN "AT" TYPE TIMESTAMPTZ USING "AT".t')
-    catalog = Catalog(tmp_path, Faults())
-    assert catalog.cursor().execute('SELECT "AT".o FROM LOCAL."PUBLIC".OLD').fetchall() == [(0,)]
-    catalog.close()
 
 
 # "Date and time input and output formats", "TO_TIMESTAMP", "DATEADD", "Interval constants"
