@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).parents[1] / "airflow_provider_snowpipe" / "local" / "openapi.json"
+FILE = Path(__file__).parents[1] / "snowpipe_local" / "openapi.json"
 _TEXT: dict[str, Any] = {"type": "string"}
 _WHOLE: dict[str, Any] = {"type": "integer"}
 _FLAG: dict[str, Any] = {"type": "boolean"}

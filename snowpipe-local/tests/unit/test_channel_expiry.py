@@ -161,12 +161,12 @@ def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e12])
-def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path, seconds):
-    clock = Clock.kept_in(tmp_path / "clock")
-    with pytest.raises(ValueError, match="forward"):
-        clock.move(seconds)
-    assert clock.moved_seconds == 0
+def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path):
+    for seconds in [-1.0, float("nan"), float("inf"), 1e12]:
+        clock = Clock.kept_in(tmp_path / "clock")
+        with pytest.raises(ValueError, match="forward"):
+            clock.move(seconds)
+        assert clock.moved_seconds == 0
 
 
 def test_a_clock_file_without_a_number_is_named(tmp_path):

@@ -494,10 +494,9 @@ class TestSpool:
         table = held_small.table()
         channel = table.open()
         appends = [
-            table.send(channel, row(1, "x"), token="1"),
-            table.send(channel, row(2, "y"), token="2"),
+            table.send(channel, row(1, "x"), token="1"), table.send(channel, row(2, "y"), token="2"),
             table.send(channel, row(3, "z"), b"\xff", token="3"),
-        ]
+        ]  # fmt: skip
         assert [append.parked is not None for append in appends] == [False, False, True]
         assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)
         held_small.faults.commit_delay = 0.0

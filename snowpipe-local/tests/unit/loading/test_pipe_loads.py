@@ -20,11 +20,10 @@ KEY = PipeKey("PUBLIC", "P")
 
 
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        made.sql("CREATE TABLE t (id INT)")
-        made.sql("CREATE PIPE p AS COPY INTO t FROM @s")
-        yield made
+def local(local):
+    local.sql("CREATE TABLE t (id INT)")
+    local.sql("CREATE PIPE p AS COPY INTO t FROM @s")
+    return local
 
 
 def submit(local: LocalCatalog, *paths: str) -> None:
@@ -104,18 +103,14 @@ def test_the_information_schema_lists_file_pipes(local):
         "WHERE pipe_name IN ('P', 'Q') ORDER BY 1"
     ) == [
         {
-            "pipe_name": "P",
-            "notification_channel_name": None,
-            "definition": "COPY INTO t FROM @s",
+            "pipe_name": "P", "notification_channel_name": None, "definition": "COPY INTO t FROM @s",
             "comment": None,
         },
         {
-            "pipe_name": "Q",
-            "notification_channel_name": "local",
-            "definition": "COPY INTO t FROM @s/in/",
+            "pipe_name": "Q", "notification_channel_name": "local", "definition": "COPY INTO t FROM @s/in/",
             "comment": "hi",
         },
-    ]
+    ]  # fmt: skip
 
 
 def test_refresh_covers_the_last_7_days(local):
@@ -163,10 +158,8 @@ def test_a_file_that_breaks_the_engine_fails_alone(local, monkeypatch):
     drain(local)
     assert ids(local) == [1, 3]
     assert [(event.file_name, event.status) for event in events(local)] == [
-        ("a.csv", "LOADED"),
-        ("b.csv", "LOAD_FAILED"),
-        ("c.csv", "LOADED"),
-    ]
+        ("a.csv", "LOADED"), ("b.csv", "LOAD_FAILED"), ("c.csv", "LOADED"),
+    ]  # fmt: skip
 
 
 def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):
