@@ -41,8 +41,8 @@ import requests
 import uvicorn
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.datadir import DataDirectory
-from snowpipe_local.engine.append import Append, arrow_lines, split_lines
-from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.engine.channel import Append
+from snowpipe_local.engine.lines import arrow_lines, split_lines
 from snowpipe_local.environment import client_session
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import (
@@ -152,7 +152,7 @@ class Engine:
             )
             for index, body in enumerate(bodies)
         ]
-        commit_group(self.database, group)
+        self.database.commit(group)
         if self._channel.committed.row_sequencer != stored.row_sequencer + len(bodies):
             raise SystemExit("a commit failed: no result")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from snowpipe_local.catalog import Catalog
-from snowpipe_local.engine.channel import ELASTIC, Channel
+from snowpipe_local.engine.channel import ELASTIC, PIPE_MISSING, Channel
 from snowpipe_local.engine.committer import Backlog
-from snowpipe_local.engine.database import PIPE_MISSING, Database
+from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.ingest import MUST_REOPEN
 from snowpipe_local.engine.spool import disk_full, is_full
 from snowpipe_local.errors import ConfigurationError, Refusal, ServiceError

@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import quote as percent_encode
 from urllib.parse import unquote
 from weakref import WeakValueDictionary
@@ -18,8 +18,9 @@ from snowpipe_local.access.access import Access, insufficient
 from snowpipe_local.access.model import SHARED, SHARED_DATABASE, Securable
 from snowpipe_local.datadir import Clock
 from snowpipe_local.engine import conversions
-from snowpipe_local.engine.database import PIPE_MISSING, Database
-from snowpipe_local.engine.names import Rename, free_name
+from snowpipe_local.engine.channel import PIPE_MISSING
+from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.load_history import PipeFailure
 from snowpipe_local.engine.spool import Spool, is_full
 from snowpipe_local.errors import (
     DataDirectoryError,
@@ -31,15 +32,12 @@ from snowpipe_local.errors import (
 )
 from snowpipe_local.faults import Faults
 from snowpipe_local.limits import DEFAULTS, Limits
-from snowpipe_local.loading.history import PipeFailure
+from snowpipe_local.loading.staging import CopyPlan
+from snowpipe_local.names import Rename, free_name
 from snowpipe_local.query_history import QueryHistory
+from snowpipe_local.stages.files import StagedFile
 from snowpipe_local.stages.storage import Storage, table_identity
 from snowpipe_local.tables import UrlName, find_name, literal, quote
-
-if TYPE_CHECKING:
-    from snowpipe_local.loading.staging import CopyPlan
-    from snowpipe_local.sql.session import Session
-    from snowpipe_local.stages.files import StagedFile
 
 DEFAULT_DATABASE = "LOCAL"
 DEFAULT_SCHEMA = "PUBLIC"
@@ -47,6 +45,16 @@ DEFAULT_SCHEMA = "PUBLIC"
 _CHECKPOINT_THRESHOLD = "192MB"
 _MOST_BYTES_OF_A_FILE_NAME = 255
 _RESERVED = frozenset({"MEMORY", "SYSTEM", "TEMP"})
+
+
+class OpenSession(Protocol):
+    """What others see of a session that is open."""
+
+    user: str
+    role: str
+
+    def follow(self, change: Rename) -> None:
+        """Keep what is current when a database or schema gets another name."""
 
 
 class Catalog:
@@ -107,7 +115,7 @@ class Catalog:
             self._instance.execute(setting)
         _respect_affinity(self._instance)
         # Of sessions that are open, by their ids: a rename changes what is current in them.
-        self.sessions: WeakValueDictionary[int, Session] = WeakValueDictionary()
+        self.sessions: WeakValueDictionary[int, OpenSession] = WeakValueDictionary()
         self._files: dict[Database, Path] = {}
         self._databases: dict[str, Database] = {}
         for file in sorted(folder.glob("*.duckdb")):
@@ -267,8 +275,8 @@ class Catalog:
         self._instance.execute(f"ATTACH {literal(str(file))} AS {quote(engine_name)}")
         name = unquote(file.stem.partition("+")[0])
         database = Database(
-            engine_name, name, self.cursor, self._faults, self.limits, self.clock, self.storage, self.spool,
-            file,
+            file, engine_name, name, self.cursor, self._faults, self.limits, self.clock, self.storage,
+            self.spool,
         )  # fmt: skip
         self._files[database] = file
         self._databases[database.name] = database

@@ -55,9 +55,9 @@ from snowpipe_local.listener import (
     end_in_time,
     ensure_certificates,
 )
-from snowpipe_local.loading.pipe_loads import FolderWatch, PipeLoads
 from snowpipe_local.query_history import QueryHistory, without_secrets
 from snowpipe_local.sql.execution import Execution
+from snowpipe_local.sql.pipe_loads import FolderWatch, PipeLoads
 from snowpipe_local.sql.reader import numbered_statements, strip_comments
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.storage import Outside, Storage

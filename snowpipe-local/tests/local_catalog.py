@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from snowpipe_local.access.access import Access
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
+from snowpipe_local.query_history import QueryHistory
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.definition import StageDefinition
-from snowpipe_local.stages.storage import Outside, Storage, table_identity
+from snowpipe_local.stages.storage import Outside, Storage, table_identity, user_identity
+
+
+def emptied(catalog: Catalog) -> Catalog:
+    """Return a catalog as it is when it was just made, without the time that this takes."""
+    for database in catalog.databases:
+        if database.name != "LOCAL":
+            catalog.drop_database(database.name)
+    local = catalog.database("LOCAL") if catalog.find("LOCAL") else None
+    if local is None:
+        catalog.create_database("LOCAL")
+    else:
+        for schema in sorted(local.schemas):
+            local.drop_schema(schema)
+        local.create_schema("PUBLIC")
+        local.objects.set_comment("DATABASE", "", "LOCAL", "")
+        local.cursor.execute(f"DELETE FROM {local.history.of_dropped_tables}")
+    catalog.storage.remove_all_but(())
+    catalog.storage.remove([user_identity("DEMO")])
+    catalog.copies.clear()
+    catalog.pipe_failures.clear()
+    catalog.access, catalog.queries = Access(clock=catalog.clock), QueryHistory()
+    return catalog
 
 
 class LocalCatalog:
@@ -27,13 +52,32 @@ class LocalCatalog:
             path.mkdir(parents=True, exist_ok=True)
         storage = Storage(folder / "data" / "staged", folder / "data", Outside((self.outside,)))
         self.catalog = Catalog(databases, Faults(), storage=storage)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._sessions: list[Session] = []
         self.database = self.catalog.database("LOCAL")
         if self.database.stages.stages.find("PUBLIC", "S") is None:
             self.database.stages.put(StageDefinition("LOCAL", "PUBLIC", "S", 0), replace=False)
         self.session = self.new_session()
 
     def new_session(self) -> Session:
-        return Session(self.catalog, "DEMO", "LOCAL", "PUBLIC")
+        self._sessions.append(Session(self.catalog, "DEMO", "LOCAL", "PUBLIC"))
+        return self._sessions[-1]
+
+    def empty(self) -> None:
+        """Begin again, for the next test."""
+        for session in self._sessions:
+            session.close()
+        for path in self.outside.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.catalog.clock.moved_seconds:
+            # A clock does not go back.
+            self.catalog.close()
+            self.__init__(self.folder / "again")  # type: ignore[misc]
+        else:
+            emptied(self.catalog)
+            self._begin()
 
     def sql(self, statement: str, *values: str, session: Session | None = None) -> list[dict[str, Any]]:
         """Run a statement; values are bound as text. Rows come by lower-case column name."""
@@ -68,7 +112,8 @@ class LocalCatalog:
         return target
 
     def close(self) -> None:
-        self.session.close()
+        for session in self._sessions:
+            session.close()
         self.catalog.close()
 
 

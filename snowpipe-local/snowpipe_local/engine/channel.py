@@ -12,22 +12,72 @@ import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
 
-import duckdb
-
-from snowpipe_local.engine.append import Append
-from snowpipe_local.engine.names import Pipe, PipeKey, Rename
+from snowpipe_local.engine.lines import EMPTY, Lines, split_lines
+from snowpipe_local.engine.spool import Spool, SpoolFile
 from snowpipe_local.errors import Refusal
 from snowpipe_local.limits import ChannelRate, Limits
+from snowpipe_local.names import Pipe
 
-if TYPE_CHECKING:
-    from snowpipe_local.engine.database import Database
+# -- One accepted append, what is durable about its channel, and how the append advances that ------------
 
 
-# -- What is durable about a channel, and how one more append advances it --------------------------------
+@dataclass(slots=True)
+class Append:
+    """One accepted append on its way to the commit.
+
+    :param start_token: the client's token of the first row, or None.
+    :param end_token: the client's token of the last row; None does not move the committed token.
+    :param received_at: ``time.monotonic()`` of the request.
+    :param upload: file of a file-mode append, deleted after the commit.
+    :param parked: the rows while they wait on disk; ``lines`` is empty meanwhile.
+    :param durable: resolved at the commit; only elastic appends wait for it.
+    """
+
+    channel: Channel
+    client_sequencer: int
+    row_sequencer: int
+    request_id: str
+    lines: Lines
+    start_token: str | None
+    end_token: str | None
+    received_at: float
+    upload: SpoolFile | None = None
+    parked: SpoolFile | None = None
+    durable: Future[None] = field(default_factory=Future)
+    _size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._size = len(self.lines.body)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the rows, wherever they are."""
+        return self._size
+
+    def park(self, spool: Spool) -> None:
+        """Move the rows from memory to disk."""
+        self.parked = spool.park(self.lines.body)
+        self.lines = Lines(b"", EMPTY, self.lines.rejected)
+
+    def restore(self) -> None:
+        """Bring the rows back into memory.
+
+        :raises SpoolError: when they cannot be read.
+        """
+        if self.parked is not None:
+            self.lines = dataclasses.replace(split_lines(self.parked.read()), rejected=self.lines.rejected)
+            self.unpark()
+
+    def unpark(self) -> None:
+        """Delete the rows on disk."""
+        if self.parked is not None:
+            self.parked.remove()
+            self.parked = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +146,9 @@ ROW_SEQ_GAP = "ERR_CHANNEL_MUST_BE_REOPENED_DUE_TO_ROW_SEQ_GAP"
 INVALID_ROW_SEQUENCER = "ERR_CHANNEL_HAS_INVALID_ROW_SEQUENCER"
 MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 UNCOMMITTED = "ERR_CHANNEL_HAS_UNCOMMITTED_DATA"
+TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
+TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
+PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 
 
 class Channel:
@@ -347,181 +400,3 @@ class Channel:
 
     def _gone(self) -> Refusal:
         return Refusal(404, MISSING, f"channel {self.name} was dropped; open it again")
-
-
-# -- The channels of one database: opened, looked up, dropped, and gone after 30 days of inactivity ------
-
-TOO_MANY_CHANNELS = "ERR_TOO_MANY_CHANNELS_IN_PIPE"
-# Documentation, "Snowpipe Streaming channels": inactive channels and their tokens are deleted.
-CHANNEL_LIFETIME_MS = 30 * 86_400_000
-
-
-class Channels:
-    """The channels of one database; iterating gives all that were opened, without the elastic ones.
-
-    Threading: writes hold the database's write lock, opening and dropping the channel's ``open_lock`` before
-    it; the dictionary is changed under the write lock and read without it.
-
-    :param database: whose committer discards the rows of fenced and dropped channels.
-    """
-
-    def __init__(self, database: Database, cursor: duckdb.DuckDBPyConnection, limits: Limits) -> None:
-        self._database = database
-        self._cursor = cursor
-        self._limits = limits
-        self._channels: dict[tuple[PipeKey, str], Channel] = {}
-        pipes = {pipe.key: pipe for pipe in database.pipes}
-        for key, name, committed in database.store.load_channels(cursor):
-            self._channels[key, name] = Channel(database.name, pipes[key], name, committed, limits)
-
-    def __iter__(self) -> Iterator[Channel]:
-        self._expire_inactive()
-        return iter([self._channels[key] for key in sorted(self._channels) if key[1] != ELASTIC])
-
-    def get(self, pipe: Pipe, name: str) -> Channel:
-        """Return an open channel.
-
-        :raises Refusal: 404 when no such channel was opened.
-        """
-        channel = self._live(pipe.key, name)
-        if channel is None:
-            raise Refusal(
-                404, MISSING, f"channel {name} of pipe {pipe.key.name} does not exist; open it first"
-            )
-        return channel
-
-    def find(self, pipe: Pipe, name: str) -> Channel | None:
-        """Return a channel by its exact name, or None; the elastic channel always exists."""
-        if name == ELASTIC:
-            return self._get_or_create(pipe, ELASTIC)
-        return self._live(pipe.key, name)
-
-    def open(
-        self, pipe: Pipe, name: str, *, offset_token: str | None, fail_on_uncommitted_rows: bool
-    ) -> Channel:
-        """Open or reopen a channel: older writers are fenced, their uncommitted rows discarded.
-
-        :param offset_token: token to set, or None to keep the committed one.
-        :param fail_on_uncommitted_rows: refuse instead of discarding.
-        :raises Refusal: 409 ``ERR_CHANNEL_HAS_UNCOMMITTED_DATA``, 400 for the reserved name.
-        """
-        if name.upper() == ELASTIC:
-            raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "ELASTIC is reserved; it needs no opening")
-        if not name:
-            raise Refusal(400, "INVALID_CHANNEL_NAME", "a channel needs a name")
-        channel = self._get_or_create(pipe, name)
-        with channel.open_lock:
-            session = channel.begin_session(fail_on_uncommitted_rows=fail_on_uncommitted_rows)
-            self._database.committer.discard(channel)
-            with self._database.write_lock:
-                state = _new_session(channel, session, offset_token, self._database.clock.now_ms())
-                self._database.store.update_channels(self._cursor, [state])
-                channel.session_stored(state)
-        return channel
-
-    def set_offset_token(self, pipe: Pipe, name: str, token: str) -> Channel:
-        """Set the committed token of a channel; its session and its rows stay as they are.
-
-        :raises Refusal: 404 when no such channel was opened.
-        """
-        channel = self.get(pipe, name)
-        with channel.open_lock, self._database.write_lock:
-            state = dataclasses.replace(channel.committed, offset_token=token)
-            self._database.store.update_channels(self._cursor, [state])
-            channel.session_stored(state)
-        return channel
-
-    def drop(self, pipe: Pipe, name: str, *, fail_on_uncommitted_rows: bool = False) -> Channel:
-        """Drop a channel with its token and its uncommitted rows.
-
-        :param fail_on_uncommitted_rows: refuse instead of discarding rows.
-        :raises Refusal: 404 for an unknown channel, 409 for uncommitted rows, 400 for the elastic channel.
-        """
-        if name.upper() == ELASTIC:
-            raise Refusal(400, "ERR_RESERVED_CHANNEL_NAME", "the ELASTIC channel cannot be dropped")
-        channel = self.get(pipe, name)
-        with channel.open_lock, self._database.write_lock:
-            channel.drop(self._forget_stored, fail_on_uncommitted_rows=fail_on_uncommitted_rows)
-            self._database.committer.discard(channel, wait=False)
-            self._channels.pop((pipe.key, name), None)
-        return channel
-
-    def forget(self, gone: set[PipeKey]) -> None:
-        """Drop the channels of pipes that are gone; the caller holds the write lock."""
-        for (key, name), channel in list(self._channels.items()):
-            if key in gone:
-                channel.drop()
-                self._database.committer.discard(channel, wait=False)
-                del self._channels[key, name]
-
-    def follow(self, change: Rename) -> None:
-        """Follow a new name of the database or a schema, once the pipes have; tokens and sessions stay.
-
-        The caller holds the write lock.
-        """
-        pipes = {pipe.key: pipe for pipe in self._database.pipes}
-        moved: dict[tuple[PipeKey, str], Channel] = {}
-        for (key, name), channel in self._channels.items():
-            database, schema = change.moved((change.old[0], key.schema))
-            channel.moved(database, pipes[PipeKey(schema, key.name)])
-            moved[channel.pipe.key, name] = channel
-        self._channels = moved
-
-    def _get_or_create(self, pipe: Pipe, name: str) -> Channel:
-        existing = self._live(pipe.key, name)
-        if existing is not None:
-            return existing
-        with self._database.write_lock:
-            current = self._database.pipes.current(pipe)
-            if (pipe.key, name) not in self._channels:
-                self._check_limit(pipe, name)
-                database = self._database
-                state = database.store.add_channel(self._cursor, pipe.key, name, database.clock.now_ms())
-                self._channels[pipe.key, name] = Channel(database.name, current, name, state, self._limits)
-            return self._channels[pipe.key, name]
-
-    def _live(self, key: PipeKey, name: str) -> Channel | None:
-        """Return a channel, unless it was inactive so long that it is gone with its token."""
-        channel = self._channels.get((key, name))
-        if channel is None or name == ELASTIC:
-            return channel
-        before_ms = self._database.clock.now_ms() - CHANNEL_LIFETIME_MS
-        if channel.committed.active_on_ms >= before_ms:
-            return channel
-        with self._database.write_lock:
-            if not channel.expire(before_ms, self._forget_stored):
-                return channel
-            self._channels.pop((key, name), None)
-        return None
-
-    def _forget_stored(self, channel_id: int) -> None:
-        self._database.store.remove_channel(self._cursor, channel_id)
-
-    def _expire_inactive(self) -> None:
-        for key, name in list(self._channels):
-            self._live(key, name)
-
-    def _check_limit(self, pipe: Pipe, name: str) -> None:
-        most = self._limits.channels_per_pipe
-        if not most or name == ELASTIC:
-            return
-        self._expire_inactive()
-        if sum(1 for key, other in self._channels if key == pipe.key and other != ELASTIC) >= most:
-            raise Refusal(
-                400,
-                TOO_MANY_CHANNELS,
-                f"pipe {pipe.key.name} has {most} channels, the most it may have; drop unused ones",
-            )
-
-
-def _new_session(channel: Channel, session: int, offset_token: str | None, now_ms: int) -> Committed:
-    stored = channel.committed
-    token = stored.offset_token if offset_token is None else offset_token
-    return dataclasses.replace(
-        stored,
-        client_sequencer=session,
-        row_sequencer=0,
-        offset_token=token,
-        last_request_id=None,
-        active_on_ms=now_ms,
-    )

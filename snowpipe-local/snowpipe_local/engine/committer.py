@@ -7,21 +7,15 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from snowpipe_local.engine.append import Append
-from snowpipe_local.engine.channel import Channel
-from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.engine.channel import Append, Channel
+from snowpipe_local.engine.file import DatabaseFile
 from snowpipe_local.engine.spool import Spool, disk_full
 from snowpipe_local.errors import Refusal
 from snowpipe_local.limits import Limits
-
-if TYPE_CHECKING:
-    from snowpipe_local.engine.database import Database
-
 
 # -- Which appends form the next commit: low-volume channels share one, a high-volume channel gets its own --
 #
@@ -286,16 +280,23 @@ class Backlog:
 class Committer:
     """One thread that turns accepted appends into commits.
 
-    :param database: the database it writes to; its write lock is held during a commit only.
+    :param file: the file that the commits go to; a checkpoint follows when it is idle.
+    :param commit: commits a group of appends.
     :param delay: returns the seconds an append must wait before its commit (a fault for tests, normally 0).
     :param limits: how many bytes may wait, in all and in memory.
     :param spool: where rows wait above the bound of memory; None keeps all of them there.
     """
 
     def __init__(
-        self, database: Database, delay: Callable[[], float], limits: Limits, spool: Spool | None = None
+        self,
+        file: DatabaseFile,
+        commit: Callable[[Sequence[Append]], None],
+        delay: Callable[[], float],
+        limits: Limits,
+        spool: Spool | None = None,
     ) -> None:
-        self._database = database
+        self._file = file
+        self._commit = commit
         self._delay = delay
         self._limits = limits
         self._spool = spool
@@ -306,7 +307,7 @@ class Committer:
         self._in_flight: list[Append] = []
         self._records: deque[CommitRecord] = deque(maxlen=_REMEMBERED_COMMITS)
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name=f"committer-{database.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"committer-{file.name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
@@ -324,7 +325,7 @@ class Committer:
 
         :raises Refusal: 429 while too many bytes wait for their commit, 503 when the disk takes no more.
         """
-        if not self._database.has_space(2 * append.size):
+        if not self._file.has_space(2 * append.size):
             raise disk_full()
         with self._changed:
             if self._queued_bytes and self._queued_bytes + append.size > self._limits.queued_bytes:
@@ -395,11 +396,11 @@ class Committer:
             if group is None:
                 return
             if not group.appends:
-                self._database.checkpoint()
+                self._file.checkpoint()
                 continue
             began = time.monotonic()
             try:
-                commit_group(self._database, group.appends)
+                self._commit(group.appends)
             finally:
                 self._committed(group, time.monotonic() - began)
 
@@ -435,7 +436,7 @@ class Committer:
         if due is not None:
             wait = max(due - now, 0.001)
             return min(wait, _DELAY_POLL_SECONDS) if delay else wait
-        return idle_since + CHECKPOINT_IDLE_SECONDS - now if self._database.dirty else None
+        return idle_since + CHECKPOINT_IDLE_SECONDS - now if self._file.dirty else None
 
 
 def _abandon(channel: Channel, appends: list[Append]) -> None:

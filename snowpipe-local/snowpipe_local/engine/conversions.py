@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from duckdb.sqltypes import BOOLEAN, VARCHAR
 
-from snowpipe_local.engine.append import MOST_LEVELS, is_deep
+from snowpipe_local.engine.lines import MOST_LEVELS, is_deep
 from snowpipe_local.tables import ZONED, Column, Table, literal, quote
 
 # -- What values mean, as macros of the engine: one definition for SQL, COPY and streamed rows -----------
@@ -103,11 +103,12 @@ def _is_deep(text: str) -> bool:
 def define(connection: duckdb.DuckDBPyConnection) -> None:
     """Define the macros in an instance, before a database is attached to it."""
     define_function(connection)
-    connection.execute(_macros())
+    connection.execute(macros())
 
 
 @functools.cache
-def _macros() -> str:
+def macros() -> str:
+    """Return the statements that define the macros."""
     text = Path(__file__).with_name("macros.sql").read_text(encoding="utf-8")
     for word, meaning in _WORDS.items():
         text = text.replace(f"${word}", meaning)

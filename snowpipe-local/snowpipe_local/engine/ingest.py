@@ -7,14 +7,22 @@ import dataclasses
 import json
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import duckdb
 import numpy as np
 
+from snowpipe_local.definitions import transact
 from snowpipe_local.engine import conversions
-from snowpipe_local.engine.append import Append, RejectedLine, arrow_lines
-from snowpipe_local.engine.channel import ELASTIC, ROW_SEQ_GAP, Channel, Committed, advance
+from snowpipe_local.engine.channel import (
+    ELASTIC,
+    ROW_SEQ_GAP,
+    TABLE_MISSING,
+    Append,
+    Channel,
+    Committed,
+    advance,
+)
 from snowpipe_local.engine.conversions import (
     AS_OBJECT,
     NOT_AN_OBJECT,
@@ -22,8 +30,10 @@ from snowpipe_local.engine.conversions import (
     insert,
     required,
 )
-from snowpipe_local.engine.names import PipeDefinition
-from snowpipe_local.engine.store import transact
+from snowpipe_local.engine.file import DatabaseFile
+from snowpipe_local.engine.lines import RejectedLine, arrow_lines
+from snowpipe_local.engine.tables import Tables
+from snowpipe_local.names import PipeDefinition
 from snowpipe_local.tables import (
     BOOLEAN,
     NUMBER,
@@ -34,10 +44,6 @@ from snowpipe_local.tables import (
     literal,
     quote,
 )
-
-if TYPE_CHECKING:
-    from snowpipe_local.engine.database import Database
-
 
 # -- SQL of custom pipes: every row is transformed by itself, so that one bad row spoils no other --------
 
@@ -209,7 +215,6 @@ _KEYS = f"SELECT DISTINCT unnest(json_keys(l)) FROM {_SOURCE}"
 # Groups of a table that take the isolating path after the strict one failed, before it is tried again.
 _ISOLATED_GROUPS = 16
 _DATA_ERRORS = (duckdb.DataError, duckdb.InvalidInputException, duckdb.IntegrityError)
-TABLE_MISSING = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
 MUST_REOPEN = "ERR_CHANNEL_MUST_BE_REOPENED"
 
 
@@ -224,45 +229,44 @@ class _StrictPathError(Exception):
 _Rejected: TypeAlias = dict[int, list[RejectedLine]]
 
 
-def commit_group(database: Database, group: Sequence[Append]) -> None:
+def commit_group(file: DatabaseFile, tables: Tables, group: Sequence[Append]) -> None:
     """Commit a group of appends; on an unexpected failure invalidate their channels, tokens unmoved.
 
-    :param database: where all appends of the group belong.
+    :param file: where all appends of the group belong.
     :param group: in order of acceptance.
     """
-    with database.write_lock:
-        live = _drop_out_of_sequence(_drop_tableless(database, group))
+    with file.write_lock:
+        live = _drop_out_of_sequence(_drop_tableless(tables, group))
         states: dict[Channel, Committed] = {}
         try:
             for append in live:
                 append.restore()
-            live = _evolve(database, live)
+            live = _evolve(file.committer_cursor, tables, live)
             if live:
-                states = _commit(database, live)
-                database.dirty = True
+                states = _commit(file, tables, live)
+                file.dirty = True
         except Exception:
             log.exception("commit of %d appends failed; their channels must be opened again", len(live))
             _invalidate(live, MUST_REOPEN)
-            database.revive()
+            file.revive()
             return
         _report(live, states)
 
 
-def _evolve(database: Database, group: list[Append]) -> list[Append]:
+def _evolve(cursor: duckdb.DuckDBPyConnection, tables: Tables, group: list[Append]) -> list[Append]:
     """Let rows change their tables; where that fails, leave out the appends and invalidate their channels."""
     failed: set[Channel] = set()
-    for (table, definition), positions in _by_target(database, group).items():
+    for (table, definition), positions in _by_target(tables, group).items():
         if not table.schema_evolution or (definition is not None and definition.columns):
             continue
         exact = definition is not None and definition.case_sensitive
-        cursor = database.committer_cursor
         cursor.register(_SOURCE, arrow_lines([group[position].lines for position in positions]))
         try:
             # Another pipe of the same commit may have changed the table already.
-            current = database.tables.find(table.schema, table.name) or table
+            current = tables.find(table.schema, table.name) or table
             change = plan(cursor, current, _SOURCE, exact=exact)
             if change is not None:
-                database.tables.change(*change)
+                tables.change(*change)
         except (EvolutionError, duckdb.Error) as error:
             log.warning("schema evolution of %s failed; its channels must be opened again: %s", table, error)
             failed |= {group[position].channel for position in positions}
@@ -271,12 +275,12 @@ def _evolve(database: Database, group: list[Append]) -> list[Append]:
     return [append for append in group if append.channel not in failed]
 
 
-def _drop_tableless(database: Database, group: Sequence[Append]) -> list[Append]:
+def _drop_tableless(tables: Tables, group: Sequence[Append]) -> list[Append]:
     live: list[Append] = []
     orphans: list[Append] = []
     for append in group:
         channel = append.channel
-        exists = database.tables.find(channel.pipe.key.schema, channel.pipe.table) is not None
+        exists = tables.find(channel.pipe.key.schema, channel.pipe.table) is not None
         # A replaced table exists again; the channels of the old one do not.
         (live if exists and not channel.is_dropped else orphans).append(append)
     _invalidate(orphans, TABLE_MISSING)
@@ -321,52 +325,53 @@ def _report(group: Sequence[Append], states: dict[Channel, Committed]) -> None:
             append.upload.remove()
 
 
-def _commit(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
+def _commit(file: DatabaseFile, tables: Tables, group: Sequence[Append]) -> dict[Channel, Committed]:
     while True:
         try:
-            return _attempt(database, group)
+            return _attempt(file, tables, group)
         except _StrictPathError as failed:
-            database.tables.isolated_groups[failed.table.schema, failed.table.name] = _ISOLATED_GROUPS
+            tables.isolated_groups[failed.table.schema, failed.table.name] = _ISOLATED_GROUPS
 
 
-def _attempt(database: Database, group: Sequence[Append]) -> dict[Channel, Committed]:
-    cursor = database.committer_cursor
+def _attempt(file: DatabaseFile, tables: Tables, group: Sequence[Append]) -> dict[Channel, Committed]:
+    cursor = file.committer_cursor
+    now_ms = file.clock.now_ms()
     outcome = {n: list(append.lines.rejected) for n, append in enumerate(group) if append.lines.rejected}
     states: dict[Channel, Committed] = {}
 
     def write() -> None:
-        for (table, definition), positions in _by_target(database, group).items():
-            _insert(database, table, definition, group, positions, outcome)
-        states.update(_advance(group, outcome, database.clock.now_ms()))
-        database.store.update_channels(cursor, list(states.values()))
-        database.store.add_rejected_rows(cursor, _rejected_rows(database, group, outcome))
-        database.reach("before-commit")
+        for (table, definition), positions in _by_target(tables, group).items():
+            _insert(cursor, tables, table, definition, group, positions, outcome)
+        states.update(_advance(group, outcome, now_ms))
+        file.store.update_channels(cursor, list(states.values()))
+        file.store.add_rejected_rows(cursor, _rejected_rows(tables, group, outcome, now_ms))
+        file.reach("before-commit")
 
     transact(cursor, write)
-    database.reach("after-commit")
+    file.reach("after-commit")
     return states
 
 
 def _by_target(
-    database: Database, group: Sequence[Append]
+    tables: Tables, group: Sequence[Append]
 ) -> dict[tuple[Table, PipeDefinition | None], list[int]]:
     positions: dict[tuple[Table, PipeDefinition | None], list[int]] = {}
     for position, append in enumerate(group):
-        table = database.tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
+        table = tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
         if table is not None and append.lines.rows:
             positions.setdefault((table, append.channel.pipe.definition), []).append(position)
     return positions
 
 
 def _insert(
-    database: Database,
+    cursor: duckdb.DuckDBPyConnection,
+    tables: Tables,
     table: Table,
     definition: PipeDefinition | None,
     group: Sequence[Append],
     positions: list[int],
     outcome: _Rejected,
 ) -> None:
-    cursor = database.committer_cursor
     # A default pipe applies the clustering key by itself, a custom pipe when it sets that.
     at_ingest = definition is None or definition.cluster_at_ingest_time
     clusters = at_ingest and table.clustering_key is not None
@@ -380,11 +385,11 @@ def _insert(
         _note_rejected(cursor, group, positions, outcome)
         return
     exact = definition is not None and definition.case_sensitive
-    left = database.tables.isolated_groups.get((table.schema, table.name), 0)
+    left = tables.isolated_groups.get((table.schema, table.name), 0)
     if left == 0:
         _insert_strictly(cursor, table, group[positions[0]], exact, clusters)
         return
-    database.tables.isolated_groups[table.schema, table.name] = left - 1
+    tables.isolated_groups[table.schema, table.name] = left - 1
     _insert_isolated(cursor, table, exact, clusters)
     _note_rejected(cursor, group, positions, outcome)
 
@@ -447,8 +452,9 @@ def _advance(group: Sequence[Append], outcome: _Rejected, now_ms: int) -> dict[C
     return states
 
 
-def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Rejected) -> list[list[Any]]:
-    now_ms = database.clock.now_ms()
+def _rejected_rows(
+    tables: Tables, group: Sequence[Append], outcome: _Rejected, now_ms: int
+) -> list[list[Any]]:
     return [
         [
             now_ms,
@@ -463,11 +469,11 @@ def _rejected_rows(database: Database, group: Sequence[Append], outcome: _Reject
             line.payload,
         ]
         for position, append in enumerate(group)
-        if _logs_errors(database, append)
+        if _logs_errors(tables, append)
         for line in outcome.get(position, [])
     ]
 
 
-def _logs_errors(database: Database, append: Append) -> bool:
-    table = database.tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
+def _logs_errors(tables: Tables, append: Append) -> bool:
+    table = tables.find(append.channel.pipe.key.schema, append.channel.pipe.table)
     return table is not None and table.error_logging

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from snowpipe_local.accounts import Account
-from snowpipe_local.catalog import Catalog
+from snowpipe_local.catalog import Catalog, OpenSession
 from snowpipe_local.errors import Refusal, SqlError, unsupported
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, answer_to
@@ -381,7 +381,7 @@ class ConnectorFront:
         return _success(_result_data(session, result, str(uuid.uuid4())))
 
     @staticmethod
-    def _may_cancel(session: Session, other: Session) -> bool:
+    def _may_cancel(session: Session, other: OpenSession) -> bool:
         return session.user == other.user or session.role == "ACCOUNTADMIN"
 
     def _monitor(self, session: Session, query_id: str) -> Response:

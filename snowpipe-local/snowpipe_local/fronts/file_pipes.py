@@ -16,13 +16,13 @@ from snowpipe_local.access.model import Securable
 from snowpipe_local.accounts import Account
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.engine.load_history import PIPE_MEMORY_MS, FilePipe, LoadEvent
 from snowpipe_local.errors import Refusal, SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, decode_body, json_value
 from snowpipe_local.fronts.http import answer as fault_answer
-from snowpipe_local.loading.history import PIPE_MEMORY_MS, FilePipe, LoadEvent
-from snowpipe_local.loading.pipe_loads import arrived_in_bucket, split_by_pattern
+from snowpipe_local.names import PipeKey
+from snowpipe_local.sql.pipe_loads import arrived_in_bucket, split_by_pattern
 from snowpipe_local.sql.pipes import iso
 from snowpipe_local.tables import read_path
 

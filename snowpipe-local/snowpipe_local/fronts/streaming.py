@@ -19,11 +19,10 @@ from snowpipe_local.access.access import require
 from snowpipe_local.access.model import Securable
 from snowpipe_local.accounts import INGEST_HOST, Account
 from snowpipe_local.catalog import Catalog
-from snowpipe_local.engine.append import Append, Lines, split_lines
-from snowpipe_local.engine.channel import ELASTIC, Channel
-from snowpipe_local.engine.database import PIPE_MISSING, TABLE_MISSING, Database
+from snowpipe_local.engine.channel import ELASTIC, PIPE_MISSING, TABLE_MISSING, Append, Channel
+from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.ingest import MUST_REOPEN
-from snowpipe_local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe
+from snowpipe_local.engine.lines import Lines, split_lines
 from snowpipe_local.engine.spool import SpoolError
 from snowpipe_local.errors import Refusal, SqlError
 from snowpipe_local.faults import Faults
@@ -32,6 +31,7 @@ from snowpipe_local.fronts.http import Request, Response, decode_body
 from snowpipe_local.fronts.http import answer as fault_answer
 from snowpipe_local.fronts.stage_files import UPLOAD_BUCKET, Fragment, Stage, read_fragment
 from snowpipe_local.limits import Limits
+from snowpipe_local.names import DEFAULT_PIPE_SUFFIX, Pipe
 from snowpipe_local.tables import UrlName
 
 # -- Privileges of streaming calls, refused in the shape of what does not exist --------------------------

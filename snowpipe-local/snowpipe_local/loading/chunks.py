@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from snowpipe_local.engine.append import split_lines
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.stages.definition import codec_of
 
 # -- Text of staged files as UTF-8 blocks: encodings, byte order marks, invalid characters ---------------

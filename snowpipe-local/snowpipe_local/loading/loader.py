@@ -10,10 +10,10 @@ from typing import TypeVar
 
 import duckdb
 
+from snowpipe_local.engine import load_history as history
 from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.load_history import LoadEvent
 from snowpipe_local.errors import SqlError
-from snowpipe_local.loading import history
-from snowpipe_local.loading.history import LoadEvent
 from snowpipe_local.loading.staging import ABORT_STATEMENT, CopyPlan, RowError, StagedRecords
 from snowpipe_local.stages.files import StagedFile
 

@@ -10,13 +10,14 @@ from typing import Any
 import duckdb
 from sqlglot import exp
 
+from snowpipe_local.engine import load_history as history
 from snowpipe_local.errors import (
     SqlError,
     compilation_error,
     invalid_identifier,
     unsupported,
 )
-from snowpipe_local.loading import history, loader
+from snowpipe_local.loading import loader
 from snowpipe_local.loading.loader import FileOutcome, commit_load
 from snowpipe_local.loading.selection import (
     METADATA,
@@ -43,6 +44,14 @@ from snowpipe_local.sql.record_expressions import (
 from snowpipe_local.sql.relations import validate
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn, status
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import (
+    read_location,
+    refuse_parsed_header,
+    require_access,
+    resolve_file_format,
+    resolve_location,
+    with_settings,
+)
 from snowpipe_local.stages import location
 from snowpipe_local.stages.definition import (
     FileFormat,
@@ -56,15 +65,7 @@ from snowpipe_local.stages.definition import (
     read_options,
     string,
 )
-from snowpipe_local.stages.location import (
-    StageLocation,
-    read_location,
-    refuse_parsed_header,
-    require_access,
-    resolve_file_format,
-    resolve_location,
-    with_settings,
-)
+from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.tables import NUMBER, TEXT, Column, Table, quote_path
 
 # -- Options of COPY INTO table: names, types and the combinations that Snowflake refuses ----------------

@@ -11,7 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
-from snowpipe_local.sql import timestamps
+from snowpipe_local.sql import once, timestamps
 
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
@@ -38,7 +38,15 @@ _KEYED = (
     "lambda x: {'k': _variant_key(_unmarked(x)), 'v': x})"
 )
 # Argument number n is the column _n.
+# sqlglot's own forms of these write an operand twice.
+TEMPLATES = {
+    "DIV0": "CASE WHEN _1 = 0 AND NOT _0 IS NULL THEN 0 ELSE _0 / _1 END",
+    "DIV0NULL": "CASE WHEN _1 = 0 OR _1 IS NULL THEN 0 ELSE _0 / _1 END",
+    "ZEROIFNULL": "CASE WHEN _0 IS NULL THEN 0 ELSE _0 END",
+    "NULLIFZERO": "CASE WHEN _0 = 0 THEN NULL ELSE _0 END",
+}
 _TEMPLATES = {
+    **TEMPLATES,
     "BOOLAND": "(CAST(_0 AS BOOLEAN) AND CAST(_1 AS BOOLEAN))",
     "BOOLOR": "(CAST(_0 AS BOOLEAN) OR CAST(_1 AS BOOLEAN))",
     "XOR": "(CAST(_0 AS BOOLEAN) <> CAST(_1 AS BOOLEAN))",
@@ -170,16 +178,17 @@ def fill(template: str, given: list[exp.Expr]) -> exp.Expr:
 
     :raises SqlError: 000002 when there are fewer arguments than the template needs.
     """
-
-    def replace(node: exp.Expr) -> exp.Expr:
-        if isinstance(node, exp.Column) and re.fullmatch(r"_\d+", node.name):
-            index = int(node.name[1:])
-            if index >= len(given):
-                raise unsupported("this number of arguments")
-            return exp.Paren(this=given[index].copy())
-        return node
-
-    return parsed(template).transform(replace)
+    body = exp.Paren(this=parsed(template).copy())
+    marks = [node for node in body.find_all(exp.Column) if re.fullmatch(r"_\d+", node.name)]
+    numbers = [int(mark.name[1:]) for mark in marks]
+    if max(numbers, default=-1) >= len(given):
+        raise unsupported("this number of arguments")
+    is_of_rows = body.find(exp.AggFunc, exp.Filter) is not None
+    times = [1 if is_of_rows else numbers.count(n) for n in range(len(given))]
+    operands, around = once.bound(given, times)
+    for mark, number in zip(marks, numbers, strict=True):
+        mark.replace(exp.Paren(this=operands[number].copy()))
+    return around(body.this.pop())
 
 
 def arguments(node: exp.Expr) -> list[exp.Expr]:
@@ -328,16 +337,18 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     if isinstance(fill_pattern, exp.Literal) and not fill_pattern.name:
         # Nothing is filled in ("LPAD").
         return exp.Left(this=node.this.copy(), expression=count.copy())
-    each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
         return node
+    (count, text), around = once.bound([count, node.this], [2, 2])
+    each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     bounded = fill(
         f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} "
         "THEN CAST(error('too long and would be truncated') AS INTEGER) ELSE _0 END AS INTEGER)",
-        [count, node.this],
+        [count, text],
     )
+    node.set("this", text)
     node.set(name, bounded)
-    return node
+    return around(node)
 
 
 def _months_between(node: exp.MonthsBetween) -> exp.Expr:
@@ -352,13 +363,13 @@ def _add_months(node: exp.AddMonths) -> exp.Expr:
     given = node.this
     if isinstance(given, exp.Literal) and given.is_string:
         given = exp.cast(given.copy(), "TIMESTAMP")
-    moved = exp.AddMonths(this=given.copy(), expression=node.expression.copy())
+    (given, months), around = once.bound([given, node.expression], [5, 3])
+    moved = exp.AddMonths(this=given.copy(), expression=months.copy())
     days = fill(
         "CASE WHEN day(last_day(_0)) = day(_0) THEN day(last_day(_1)) - day(_1) ELSE 0 END", [given, moved]
     )
-    return exp.paren(
-        exp.Add(this=moved, expression=exp.Interval(this=exp.paren(days), unit=exp.var("DAY"))), copy=False
-    )
+    whole = exp.Add(this=moved, expression=exp.Interval(this=exp.paren(days), unit=exp.var("DAY")))
+    return around(exp.paren(whole, copy=False))
 
 
 def _clock_parts(node: exp.Expr, parts: Mapping[str, exp.Expr]) -> exp.Expr:
@@ -454,9 +465,11 @@ def _substring(node: exp.Substring) -> exp.Expr:
     start = node.args.get("start")
     if start is None or (isinstance(start, exp.Literal) and not start.is_string):
         return node
-    size = exp.Length(this=exp.cast(node.this.copy(), "TEXT"))
+    (text, start), around = once.bound([node.this, start], [3, 3])
+    size = exp.Length(this=exp.cast(text.copy(), "TEXT"))
+    node.set("this", text)
     node.set("start", fill("CASE WHEN _0 < 0 AND _1 < -_0 THEN _1 + 1 ELSE _0 END", [start, size]))
-    return node
+    return around(node)
 
 
 def _sha2(node: exp.SHA2) -> exp.Expr:

@@ -28,13 +28,13 @@ from snowpipe_local.access.model import (
     shared_role,
 )
 from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.load_history import DAY_MS
 from snowpipe_local.errors import (
     SqlError,
     compilation_error,
     missing_account_object,
     object_missing,
 )
-from snowpipe_local.loading.history import DAY_MS
 from snowpipe_local.query_history import (
     FAILED,
     RUNNING,

@@ -10,10 +10,10 @@ from typing import Any
 from sqlglot import exp
 
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import Pipe, PipeKey
+from snowpipe_local.engine.load_history import FilePipe
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
 from snowpipe_local.errors import compilation_error, object_missing, unsupported
-from snowpipe_local.loading.history import FilePipe
+from snowpipe_local.names import Pipe, PipeKey
 from snowpipe_local.sql import grants, iceberg, show
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.relations import registered_result

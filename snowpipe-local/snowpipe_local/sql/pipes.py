@@ -10,7 +10,7 @@ from typing import Any
 
 from snowpipe_local.access.model import Securable
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
+from snowpipe_local.engine.load_history import DAY_MS, FilePipe
 from snowpipe_local.errors import (
     Refusal,
     SqlError,
@@ -19,10 +19,10 @@ from snowpipe_local.errors import (
     object_missing,
     unsupported,
 )
-from snowpipe_local.loading.history import DAY_MS, FilePipe
-from snowpipe_local.loading.pipe_loads import compile_pipe, relative, unloaded
 from snowpipe_local.loading.staging import SKIP_FILE, CopyPlan, OnError
+from snowpipe_local.names import DEFAULT_PIPE_SUFFIX, Pipe, PipeDefinition, PipeKey
 from snowpipe_local.sql.copy_into import compile_copy
+from snowpipe_local.sql.pipe_loads import compile_pipe, relative, unloaded
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.record_expressions import compile_select
 from snowpipe_local.sql.relations import rows_for

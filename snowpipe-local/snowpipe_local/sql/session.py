@@ -22,7 +22,6 @@ from snowpipe_local.access import access as check
 from snowpipe_local.access.model import Securable
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import Rename
 from snowpipe_local.errors import (
     SqlError,
     compilation_error,
@@ -30,6 +29,7 @@ from snowpipe_local.errors import (
     object_missing,
     unsupported,
 )
+from snowpipe_local.names import Rename
 from snowpipe_local.sql.results import Result
 from snowpipe_local.stages.storage import TemporaryObjects
 from snowpipe_local.tables import TEMPORARY, Table, literal

@@ -37,15 +37,15 @@ from snowpipe_local.loading.staging import LOADED_TYPES, RowError, facts_of, rea
 from snowpipe_local.sql import timestamps
 from snowpipe_local.sql.results import Result, ResultColumn
 from snowpipe_local.sql.session import Session
-from snowpipe_local.stages.definition import FileFormat
-from snowpipe_local.stages.files import StagedFile
-from snowpipe_local.stages.location import (
-    StageLocation,
+from snowpipe_local.sql.stage_references import (
     refuse_parsed_header,
     require_access,
     resolve_file_format,
     resolve_location,
 )
+from snowpipe_local.stages.definition import FileFormat
+from snowpipe_local.stages.files import StagedFile
+from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.tables import (
     BOOLEAN,
     NUMBER,

@@ -24,6 +24,14 @@ from snowpipe_local.sql.reader import Reader, Target
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn, done, listing, status
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.show import Shown, schemas_in_scope
+from snowpipe_local.sql.stage_references import (
+    access_settings,
+    find_defined,
+    format_path,
+    read_location,
+    require_access,
+    resolve_location,
+)
 from snowpipe_local.stages.definition import (
     FileFormatDefinition,
     OptionValue,
@@ -40,14 +48,6 @@ from snowpipe_local.stages.definition import (
     string,
 )
 from snowpipe_local.stages.files import FolderArea, Transfer
-from snowpipe_local.stages.location import (
-    access_settings,
-    find_defined,
-    format_path,
-    read_location,
-    require_access,
-    resolve_location,
-)
 from snowpipe_local.stages.storage import Staged
 from snowpipe_local.tables import NUMBER
 

@@ -14,6 +14,7 @@ from typing import Any
 from sqlglot import exp
 
 from snowpipe_local.errors import unsupported
+from snowpipe_local.sql import once
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
 from snowpipe_local.tables import ColumnType
@@ -246,28 +247,14 @@ def _of_zoned(node: exp.Expr, zoned: list[exp.Expr]) -> exp.Expr:
         return call("_zone_part", node.expression, exp.Literal.string(zone_part))
     is_moved = isinstance(node, (exp.Add, exp.Sub)) and isinstance(node.expression, exp.Interval)
     if is_moved or isinstance(node, MOVED):
-        given = node.this.copy()
-        wall, offset_of = _moved_before(given) or (call("_clock", given), given)
-        node.set("this", wall)
-        return call("_added", node, offset_of)
+        (given,), around = once.bound([node.this], [2])
+        node.set("this", call("_clock", given))
+        return around(call("_added", node, given))
     read, changed = _operands(node, zoned)
     for operand in changed:
         is_text = isinstance(operand, exp.Literal)
-        moved = _moved_before(operand) if read == "_clock" else None
-        operand.replace(moved[0] if moved else call("_ltz" if is_text else read, operand))
+        operand.replace(call("_ltz" if is_text else read, operand))
     return node
-
-
-def _moved_before(node: exp.Expr) -> tuple[exp.Expr, exp.Expr] | None:
-    """The clock of a time that was moved already, and the time whose offset it has; None for another one.
-
-    The engine writes out an argument as often as a macro has it: calls in calls take seconds.
-    """
-    inner = node.unnest()
-    if not (isinstance(inner, exp.Anonymous) and inner.name == "_added"):
-        return None
-    wall, offset_of = inner.expressions
-    return exp.cast(exp.paren(wall.copy(), copy=False), "TIMESTAMP"), offset_of.copy()
 
 
 def _has_aggregate(node: exp.Expr) -> bool:

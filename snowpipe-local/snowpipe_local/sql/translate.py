@@ -18,7 +18,6 @@ from sqlglot.parsers.snowflake import SnowflakeParser
 from snowpipe_local.access.access import insufficient
 from snowpipe_local.access.model import SHARED_DATABASE, Securable
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import HIDDEN_SCHEMA
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject
 from snowpipe_local.errors import (
     SqlError,
@@ -27,12 +26,14 @@ from snowpipe_local.errors import (
     object_missing,
     unsupported,
 )
+from snowpipe_local.names import HIDDEN_SCHEMA
 from snowpipe_local.sql import (
     assignments,
     checks,
     functions,
     history,
     information_schema,
+    once,
     show,
     sources,
     staged_rows,
@@ -111,7 +112,7 @@ class _Parser(SnowflakeParser):
     """Snowflake's grammar; a format of TO_CHAR and a parameter of TRY_PARSE_JSON stay as they are written."""
 
     FUNCTIONS: ClassVar = {
-        **SnowflakeParser.FUNCTIONS,
+        **{name: read for name, read in SnowflakeParser.FUNCTIONS.items() if name not in functions.TEMPLATES},
         **dict.fromkeys(("TO_CHAR", "TO_VARCHAR"), exp.ToChar.from_arg_list),
         "TRY_PARSE_JSON": lambda args: exp.ParseJSON(
             this=seq_get(args, 0), expression=seq_get(args, 1), safe=True
@@ -231,7 +232,7 @@ def to_duckdb(tree: exp.Expr, *, is_last: bool = False) -> str:
 
     :param is_last: nobody needs the tree any more: a copy of it is a tenth of the whole translation.
     """
-    return tree.sql(dialect="duckdb", unsupported_level=sqlglot.ErrorLevel.RAISE, copy=not is_last)
+    return once.to_sql(tree if is_last else tree.copy())
 
 
 def prepare(session: Session, tree: exp.Expr, *, is_checked: bool = False) -> exp.Expr:

@@ -16,6 +16,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.typing import EXPRESSION_METADATA
 
+from snowpipe_local.sql.once import Once, Operand
 from snowpipe_local.tables import Column, ColumnType
 
 BOUND_TYPE = "type"
@@ -422,6 +423,8 @@ _RULES: dict[type, Callable[[Any], Type]] = {
     exp.Median: lambda node: _interpolated(_as_number(type_of(node.this))),
     exp.WithinGroup: _in_order,
     exp.Parameter: lambda node: Type(node.meta_get(BOUND_TYPE) or ""),
+    Once: lambda node: type_of(node.this),
+    Operand: lambda node: type_of(node.value),
     exp.Bracket: lambda node: _VARIANT if type_of(node.this).kind == "VARIANT" else _UNKNOWN,
 }
 for _ruled in _RULES:

@@ -29,6 +29,7 @@ from snowpipe_local.sql.checks import translate_error
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import OTHER, Bindings, Result, ResultColumn
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import read_location, require_access, resolve_file_format
 from snowpipe_local.stages.definition import (
     FileFormat,
     ReadsValue,
@@ -39,12 +40,7 @@ from snowpipe_local.stages.definition import (
     read_options,
 )
 from snowpipe_local.stages.files import FolderArea
-from snowpipe_local.stages.location import (
-    StageLocation,
-    read_location,
-    require_access,
-    resolve_file_format,
-)
+from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.tables import NUMBER, literal, quote_path
 
 # -- The statement: its options, and what they exclude ---------------------------------------------------

@@ -10,7 +10,6 @@ from sqlglot import exp
 
 from snowpipe_local.access.model import Securable
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import Rename
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject, column_key
 from snowpipe_local.errors import (
     SqlError,
@@ -22,6 +21,7 @@ from snowpipe_local.errors import (
     object_missing,
     unsupported,
 )
+from snowpipe_local.names import Rename
 from snowpipe_local.sql import translate, types
 from snowpipe_local.sql.grants import locate, names
 from snowpipe_local.sql.reader import Reader

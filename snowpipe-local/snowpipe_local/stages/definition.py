@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeAlias
 
-from snowpipe_local.engine.names import Rename
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
+from snowpipe_local.names import Rename
 
 # -- Values of the options of stages, file formats and COPY, and the errors for wrong ones ---------------
 

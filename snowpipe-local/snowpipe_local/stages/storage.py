@@ -21,14 +21,14 @@ from urllib.parse import unquote, urlsplit
 import duckdb
 
 from snowpipe_local.datadir import Clock
-from snowpipe_local.engine.names import Names, Rename
-from snowpipe_local.engine.store import Definitions
+from snowpipe_local.definitions import Definitions
 from snowpipe_local.errors import (
     ConfigurationError,
     SqlError,
     access_error,
     compilation_error,
 )
+from snowpipe_local.names import Names, Rename
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
 from snowpipe_local.stages.files import (
     FileArea,

@@ -12,10 +12,11 @@ from pathlib import Path
 import duckdb
 import pytest
 from snowpipe_local.catalog import Catalog
-from snowpipe_local.engine.append import Append, split_lines
+from snowpipe_local.engine.channel import Append
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.faults import Faults
+from snowpipe_local.names import PipeKey
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session, use_schema
 from snowpipe_local.testing import LocalService

@@ -12,7 +12,7 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
-from snowpipe_local.stages.location import resolve_location
+from snowpipe_local.sql.stage_references import resolve_location
 from snowpipe_local.stages.storage import Outside, Storage
 from snowpipe_local.testing import LocalService
 

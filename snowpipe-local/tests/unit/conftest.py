@@ -8,6 +8,9 @@ import duckdb
 import pytest
 from snowpipe_local import accounts
 from snowpipe_local.engine import conversions
+from tests.local_catalog import LocalCatalog
+from tests.unit.service_in_process import ServiceInProcess
+from tests.unit.sql_sessions import SqlSessions
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -34,3 +37,45 @@ def passwords_are_digested_quickly() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(accounts._SCRYPT, "n", 2)
         yield
+
+
+@pytest.fixture(scope="session")
+def shared_catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCatalog]:
+    made = LocalCatalog(tmp_path_factory.mktemp("local"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def local(shared_catalog: LocalCatalog) -> Iterator[LocalCatalog]:
+    """A catalog without tables, in which the stage S is empty."""
+    yield shared_catalog
+    shared_catalog.empty()
+
+
+@pytest.fixture(scope="session")
+def shared_sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
+    made = SqlSessions(tmp_path_factory.mktemp("sql"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def sql(shared_sessions: SqlSessions) -> Iterator[SqlSessions]:
+    """A catalog without tables, users and roles."""
+    yield shared_sessions
+    shared_sessions.empty()
+
+
+@pytest.fixture(scope="session")
+def shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceInProcess]:
+    made = ServiceInProcess(tmp_path_factory.mktemp("service"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def service(shared_service: ServiceInProcess) -> Iterator[ServiceInProcess]:
+    """A service as it is after its first start."""
+    yield shared_service
+    shared_service.empty()

@@ -22,6 +22,7 @@ from snowpipe_local.faults import Faults
 from snowpipe_local.limits import DEFAULTS, Limits
 from snowpipe_local.server import Service
 from snowpipe_local.stages.storage import Storage
+from tests.local_catalog import emptied
 
 
 class Answer:
@@ -61,20 +62,27 @@ class ServiceInProcess:
     def __init__(self, root: Path, limits: Limits = DEFAULTS) -> None:
         self.home = DataDirectory(root)
         self.home.create()
+        self.limits = limits
         self.access = Access(self.home.access_file)
-        with patch.object(accounts, "rsa", _made_once):
-            self.account = ensure_account(self.home, self.access)
         self.spool = Spool(self.home.spool_dir, self.home.stage_dir, self.home.spool_keys_file)
         self.catalog = Catalog(
-            self.home.databases_dir,
-            Faults(),
-            limits,
-            access=self.access,
-            storage=Storage(self.home.staged_files_dir, self.home.root),
-            spool=self.spool,
-        )
+            self.home.databases_dir, Faults(), limits, access=self.access,
+            storage=Storage(self.home.staged_files_dir, self.home.root), spool=self.spool,
+        )  # fmt: skip
+        self._begin()
+
+    def _begin(self) -> None:
+        with patch.object(accounts, "rsa", _made_once):
+            self.account = ensure_account(self.home, self.access)
         proxy: Any = None
-        self.service = Service(self.account, self.catalog, self.home, Faults(), 1, proxy, limits)
+        self.service = Service(self.account, self.catalog, self.home, Faults(), 1, proxy, self.limits)
+
+    def empty(self) -> None:
+        """Begin again, for the next test."""
+        self.service.close()
+        self.home.access_file.unlink(missing_ok=True)
+        self.access = emptied(self.catalog).access = Access(self.home.access_file, self.catalog.clock)
+        self._begin()
 
     def close(self) -> None:
         self.service.close()

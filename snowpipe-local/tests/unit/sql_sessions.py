@@ -12,6 +12,7 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from tests.local_catalog import emptied
 
 
 class SqlSessions:
@@ -46,7 +47,22 @@ class SqlSessions:
             front.execute(self.session(user, role), statement)
         return error.value
 
+    def restart(self) -> None:
+        """Stop, and start again on the same files."""
+        self.close()
+        self.__init__(self.folder)  # type: ignore[misc]
+
+    def empty(self) -> None:
+        """Begin again, for the next test."""
+        self._close_sessions()
+        self.folder.joinpath("access.json").unlink(missing_ok=True)
+        emptied(self.catalog).access = Access(self.folder / "access.json", self.catalog.clock)
+
     def close(self) -> None:
+        self._close_sessions()
+        self.catalog.close()
+
+    def _close_sessions(self) -> None:
         for session in self._sessions.values():
             session.close()
-        self.catalog.close()
+        self._sessions.clear()

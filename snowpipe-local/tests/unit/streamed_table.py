@@ -13,13 +13,13 @@ from typing import Any
 
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.datadir import DataDirectory
-from snowpipe_local.engine.append import Append, split_lines
-from snowpipe_local.engine.channel import ELASTIC, Channel
+from snowpipe_local.engine.channel import ELASTIC, Append, Channel
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import Pipe, PipeDefinition, PipeKey
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.engine.spool import Spool
 from snowpipe_local.faults import Faults
 from snowpipe_local.limits import Limits
+from snowpipe_local.names import Pipe, PipeDefinition, PipeKey
 from snowpipe_local.tables import NUMBER, TEXT, Column, Table
 
 _numbers = itertools.count(1)

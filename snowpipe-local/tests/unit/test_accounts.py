@@ -30,11 +30,8 @@ def account(home):
 def _token(home: DataDirectory, account: Account, **changes: Any) -> str:
     now = int(time.time())
     claims: dict[str, Any] = {
-        "iss": f"LOCAL.DEMO.{account.fingerprint}",
-        "sub": "LOCAL.DEMO",
-        "iat": now,
-        "exp": now + 3540,
-    }
+        "iss": f"LOCAL.DEMO.{account.fingerprint}", "sub": "LOCAL.DEMO", "iat": now, "exp": now + 3540,
+    }  # fmt: skip
     claims.update(changes)
     claims = {name: value for name, value in claims.items() if value is not None}
     return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
@@ -57,9 +54,8 @@ def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home, account):
     assert account.verify_key_pair(sign_key_pair_jwt(home)) == "DEMO"
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_jwt_with_wrong_claims_is_a_401(home, account):
+    for changes in [
         {"sub": "LOCAL.OTHER"},
         {"iss": "LOCAL.DEMO.SHA256:wrong"},
         {"iss": "LOCAL.DEMO"},
@@ -69,13 +65,11 @@ def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home, account):
         {"iat": None},
         {"exp": None},
         {"exp": "soon"},
-    ],
-)
-def test_a_jwt_with_wrong_claims_is_a_401(home, account, changes):
-    # A claim of the wrong type is refused by the JWT library already.
-    with pytest.raises(Refusal) as refusal:
-        account.verify_key_pair(_token(home, account, **changes))
-    assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
+    ]:
+        # A claim of the wrong type is refused by the JWT library already.
+        with pytest.raises(Refusal) as refusal:
+            account.verify_key_pair(_token(home, account, **changes))
+        assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
 
 
 def test_a_jwt_of_another_key_is_a_401(account):
@@ -84,12 +78,12 @@ def test_a_jwt_of_another_key_is_a_401(account):
         account.verify_key_pair(jwt.encode({"sub": "LOCAL.DEMO"}, key, algorithm="RS256"))
 
 
-@pytest.mark.parametrize("token", ["", "abc", "a.b.c"])
-def test_garbage_is_a_401(account, token):
-    for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
-        with pytest.raises(Refusal) as refusal:
-            verify(token)
-        assert refusal.value.status == 401
+def test_garbage_is_a_401(account):
+    for token in ["", "abc", "a.b.c"]:
+        for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
+            with pytest.raises(Refusal) as refusal:
+                verify(token)
+            assert refusal.value.status == 401
 
 
 def test_a_scoped_token_opens_the_ingest_host_only(home, account):

@@ -40,57 +40,48 @@ def test_a_number_of_39_digits_is_left_to_text():
         _column(NUMBER_38, 10**38)
 
 
-@pytest.mark.parametrize(
-    ("kind", "fields", "width"),
-    [("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16")],
-)
-def test_timestamps_have_their_width_and_mask_their_nulls(kind, fields, width):
-    zone = None if kind == "TIMESTAMP_NTZ" else dt.UTC
-    before = dt.datetime(1969, 12, 31, 23, 59, 59, 250000, zone)
-    field, column = _column(ColumnType(kind, precision=9), before, None)
-    assert field.type.num_fields == fields
-    assert field.metadata[b"byteLength"] == width
-    first, second = column.to_pylist()
-    assert (first["epoch"], first["fraction"]) == (-1, 250_000_000)
-    assert first.get("timezone") in {None, 1440}
-    assert second is None
+def test_timestamps_have_their_width_and_mask_their_nulls():
+    for kind, fields, width in [
+        ("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16"),
+    ]:  # fmt: skip
+        zone = None if kind == "TIMESTAMP_NTZ" else dt.UTC
+        before = dt.datetime(1969, 12, 31, 23, 59, 59, 250000, zone)
+        field, column = _column(ColumnType(kind, precision=9), before, None)
+        assert field.type.num_fields == fields
+        assert field.metadata[b"byteLength"] == width
+        first, second = column.to_pylist()
+        assert (first["epoch"], first["fraction"]) == (-1, 250_000_000)
+        assert first.get("timezone") in {None, 1440}
+        assert second is None
 
 
 # JSON_INDENT of "Parameters"; the connector's own tests compare with Python's json.dumps(.., indent=2).
-@pytest.mark.parametrize(
-    ("stored", "shown"),
-    [
-        ([1, "ü"], '[\n  1,\n  "ü"\n]'),
-        (
-            '{"a":{"b":[1.10,null]},"c":{}}',
-            '{\n  "a": {\n    "b": [\n      1.10,\n      null\n    ]\n  },\n  "c": {}\n}',
-        ),
-        (r'{"a:,[]{}\"\\":"\\"}', "{\n  " + r'"a:,[]{}\"\\": "\\"' + "\n}"),
-        ("[ 1 , [ ] ]", "[\n  1,\n  []\n]"),
-        ('"[1,2]"', '"[1,2]"'),
-        ("[]", "[]"),
-        ("-17", "-17"),
-        (None, None),
-    ],
-)
-@pytest.mark.parametrize("kind", ["VARIANT", "ARRAY", "OBJECT"])
-def test_nested_values_are_indented_json(kind, stored, shown):
-    _, column = _column(ColumnType(kind), stored)
-    assert column.to_pylist() == [shown]
-    assert encode(stored, kind) == shown
+def test_nested_values_are_indented_json():
+    for kind in ["VARIANT", "ARRAY", "OBJECT"]:
+        for stored, shown in [
+            ([1, "ü"], '[\n  1,\n  "ü"\n]'),
+            (
+                '{"a":{"b":[1.10,null]},"c":{}}',
+                '{\n  "a": {\n    "b": [\n      1.10,\n      null\n    ]\n  },\n  "c": {}\n}',
+            ),
+            (r'{"a:,[]{}\"\\":"\\"}', "{\n  " + r'"a:,[]{}\"\\": "\\"' + "\n}"),
+            ("[ 1 , [ ] ]", "[\n  1,\n  []\n]"),
+            ('"[1,2]"', '"[1,2]"'),
+            ("[]", "[]"),
+            ("-17", "-17"),
+            (None, None),
+        ]:
+            _, column = _column(ColumnType(kind), stored)
+            assert column.to_pylist() == [shown]
+            assert encode(stored, kind) == shown
 
 
-@pytest.mark.parametrize(
-    ("text", "statements"),
-    [
-        ("SELECT 1", ["SELECT 1"]),
-        ("SELECT ';'; SELECT \";\";", ["SELECT ';'", 'SELECT ";"']),
-        ("-- a;b\nSELECT 1; /* ; */ SELECT 2", ["-- a;b\nSELECT 1", "/* ; */ SELECT 2"]),
-        (" ;; ", []),
-    ],
-)
-def test_statements_are_split_outside_of_strings_and_comments(text, statements):
-    assert split_statements(text) == statements
+def test_statements_are_split_outside_of_strings_and_comments():
+    for text, statements in [
+        ("SELECT 1", ["SELECT 1"]), ("SELECT ';'; SELECT \";\";", ["SELECT ';'", 'SELECT ";"']),
+        ("-- a;b\nSELECT 1; /* ; */ SELECT 2", ["-- a;b\nSELECT 1", "/* ; */ SELECT 2"]), (" ;; ", []),
+    ]:  # fmt: skip
+        assert split_statements(text) == statements
 
 
 def test_an_open_string_is_a_syntax_error():
@@ -98,10 +89,8 @@ def test_an_open_string_is_a_syntax_error():
         split_statements("SELECT 'x")
 
 
-@pytest.mark.parametrize(
-    ("count", "expected", "code"), [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")]
-)
-def test_another_number_of_statements_is_refused(count, expected, code):
-    with pytest.raises(SqlError) as error:
-        check_count(["SELECT 1"] * count, expected)
-    assert error.value.code == code
+def test_another_number_of_statements_is_refused():
+    for count, expected, code in [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")]:
+        with pytest.raises(SqlError) as error:
+            check_count(["SELECT 1"] * count, expected)
+        assert error.value.code == code

@@ -20,34 +20,22 @@ def sql(tmp_path_factory):
 
 
 # "COALESCE", "CASE", "IFF", "DECODE", "GREATEST": the values have one type
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("IFF(FALSE, i, 2.5)", "2.5"),
-        ("COALESCE(NULL::INT, 0.5)", "0.5"),
-        ("NVL(NULLIF(i, 7), n)", "1.25"),
+def test_a_choice_keeps_the_digits_of_each_of_its_values(sql):
+    for expression, value in [
+        ("IFF(FALSE, i, 2.5)", "2.5"), ("COALESCE(NULL::INT, 0.5)", "0.5"), ("NVL(NULLIF(i, 7), n)", "1.25"),
         ("CASE WHEN FALSE THEN i ELSE -0.25 END", "-0.25"),
         ("CASE WHEN FALSE THEN 1 WHEN FALSE THEN i ELSE n / 3 END", "0.41666667"),
-        ("GREATEST(i, 7.5)", "7.5"),
-        ("LEAST(n, i)", "1.25"),
-        ("DECODE(1, 2, i, 0.5)", "0.5"),
-        ("NVL2(NULL, i, n)", "1.25"),
-        ("LAG(i, 1, 0.5) OVER (ORDER BY i)", "0.5"),
-        ("IFF(FALSE, i, IFF(FALSE, n, 0.125))", "0.125"),
-        ("COALESCE(NULLIF(i, 7), f)", "0.5"),
-        ("COALESCE(i, 0)", "7"),
-        ("COALESCE(v:z, 0.5)", "0.5"),
-        ("COALESCE(d, '2020-01-01')", "2026-01-02"),
-    ],
-)
-def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value):
-    assert sql.values(f"SELECT x::VARCHAR FROM (SELECT {expression} AS x FROM t)") == [(value,)]
+        ("GREATEST(i, 7.5)", "7.5"), ("LEAST(n, i)", "1.25"), ("DECODE(1, 2, i, 0.5)", "0.5"),
+        ("NVL2(NULL, i, n)", "1.25"), ("LAG(i, 1, 0.5) OVER (ORDER BY i)", "0.5"),
+        ("IFF(FALSE, i, IFF(FALSE, n, 0.125))", "0.125"), ("COALESCE(NULLIF(i, 7), f)", "0.5"),
+        ("COALESCE(i, 0)", "7"), ("COALESCE(v:z, 0.5)", "0.5"), ("COALESCE(d, '2020-01-01')", "2026-01-02"),
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT x::VARCHAR FROM (SELECT {expression} AS x FROM t)") == [(value,)]
 
 
 # "Set operators", "IN", "VALUES"
-@pytest.mark.parametrize(
-    ("query", "rows"),
-    [
+def test_two_queries_are_brought_to_the_type_that_holds_both(sql):
+    for query, rows in [
         ("SELECT i FROM t UNION ALL SELECT 2.5 ORDER BY 1", [(Decimal("2.5"),), (Decimal("7.0"),)]),
         ("SELECT i FROM t UNION SELECT n / 3 FROM t ORDER BY 1", [(Decimal("0.41666667"),), (Decimal(7),)]),
         ("WITH a AS (SELECT i FROM t UNION ALL SELECT 0.5) SELECT SUM(i) FROM a", [(Decimal("7.5"),)]),
@@ -77,16 +65,13 @@ def test_a_choice_keeps_the_digits_of_each_of_its_values(sql, expression, value)
             "SELECT SUM(n) FROM r",
             [(6,)],
         ),
-    ],
-)
-def test_two_queries_are_brought_to_the_type_that_holds_both(sql, query, rows):
-    assert sql.values(query) == rows
+    ]:
+        assert sql.values(query) == rows
 
 
 # A column is of the relation that it is named after, in the scope where it stands
-@pytest.mark.parametrize(
-    ("query", "row"),
-    [
+def test_columns_of_one_name_have_the_types_of_their_relations(sql):
+    for query, row in [
         ("SELECT p.y || 'a', q.y::VARCHAR FROM (SELECT v:k AS y FROM t) q, (SELECT 'x' AS y) p", ("xa", "q")),
         ("SELECT p.y = q.y FROM (SELECT v:k AS y FROM t) q, (SELECT 'q' AS y) p", (True,)),
         (
@@ -100,10 +85,8 @@ def test_two_queries_are_brought_to_the_type_that_holds_both(sql, query, rows):
         ),
         ("WITH c (a) AS (SELECT f * 4 FROM t) SELECT a::VARCHAR FROM c", ("2",)),
         ("SELECT v:k::VARCHAR AS v FROM t ORDER BY v", ("q",)),
-    ],
-)
-def test_columns_of_one_name_have_the_types_of_their_relations(sql, query, row):
-    assert sql.values(query) == [row]
+    ]:
+        assert sql.values(query) == [row]
 
 
 def test_a_chain_of_set_operations_has_one_type_a_column(sql):
@@ -125,26 +108,19 @@ def test_a_transaction_stays_open_when_a_side_cannot_be_described_alone(sql):
 
 # "Data type conversion", implicit casting: an assigned VARCHAR is the text that a cast makes
 _TEXTS = [
-    ("ts", "2026-01-02 10:20:30.500"),
-    ("DATEADD(day, 1, ts)", "2026-01-03 10:20:30.500"),
-    ("MAX(ts)", "2026-01-02 10:20:30.500"),
-    ("d", "2026-01-02"),
-    ("tz", "2026-01-02 10:20:30.000 +0200"),
-    ("f * 4", "2"),
-    ("n", "1.25"),
-    ("TRUE", "true"),
-    ("TO_BINARY('41')", "41"),
-    ("v:k", "q"),
+    ("ts", "2026-01-02 10:20:30.500"), ("DATEADD(day, 1, ts)", "2026-01-03 10:20:30.500"),
+    ("MAX(ts)", "2026-01-02 10:20:30.500"), ("d", "2026-01-02"), ("tz", "2026-01-02 10:20:30.000 +0200"),
+    ("f * 4", "2"), ("n", "1.25"), ("TRUE", "true"), ("TO_BINARY('41')", "41"), ("v:k", "q"),
     ("v", '{"k":"q","n":1}'),
-]
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("expression", "text"), _TEXTS)
-def test_a_varchar_column_gets_the_text_of_a_value(sql, expression, text):
-    sql.run("CREATE OR REPLACE TABLE x (a VARCHAR)", f"INSERT INTO x SELECT {expression} FROM t")
-    assert sql.values("SELECT a FROM x") == [(text,)]
-    sql.run(f"CREATE OR REPLACE TABLE x (a VARCHAR) AS SELECT {expression} FROM t")
-    assert sql.values("SELECT a FROM x") == [(text,)]
+def test_a_varchar_column_gets_the_text_of_a_value(sql):
+    for expression, text in _TEXTS:
+        sql.run("CREATE OR REPLACE TABLE x (a VARCHAR)", f"INSERT INTO x SELECT {expression} FROM t")
+        assert sql.values("SELECT a FROM x") == [(text,)]
+        sql.run(f"CREATE OR REPLACE TABLE x (a VARCHAR) AS SELECT {expression} FROM t")
+        assert sql.values("SELECT a FROM x") == [(text,)]
 
 
 def test_update_merge_and_values_assign_the_same_texts(sql):
@@ -159,10 +135,8 @@ def test_update_merge_and_values_assign_the_same_texts(sql):
 def test_a_text_is_no_variant(sql):
     sql.run("CREATE OR REPLACE TABLE y (v VARIANT, o OBJECT)")
     for statement in (
-        "INSERT INTO y (v) SELECT '{}'",
-        "INSERT INTO y (v) VALUES ('{}')",
-        "UPDATE y SET o = 'x'",
-    ):
+        "INSERT INTO y (v) SELECT '{}'", "INSERT INTO y (v) VALUES ('{}')", "UPDATE y SET o = 'x'",
+    ):  # fmt: skip
         assert sql.refused(statement).code == "002023"
     assert sql.refused("INSERT INTO y (o) SELECT PARSE_JSON('[1]')").code == "100071"
     assert sql.refused("INSERT INTO y (v) VALUES (PARSE_JSON('{}'))").code == "002014"

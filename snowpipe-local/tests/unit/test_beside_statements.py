@@ -15,13 +15,6 @@ SECONDS = 10.0
 
 
 @pytest.fixture
-def sql(tmp_path):
-    made = SqlSessions(tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
 def held(monkeypatch):
     """Lets a statement that reads a GENERATOR with a TIMELIMIT write until the event is set."""
     reads, may_end = threading.Event(), threading.Event()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
@@ -19,24 +20,19 @@ from snowpipe_local.faults import parse_faults
 EXPECTED = Rows({"a": 1, "b": 2})
 
 
-@pytest.mark.parametrize(
-    ("found", "wrong"),
-    [
-        ({"a": 1, "b": 2}, {}),
-        ({"a": 1, "b": 1}, {"lost": 1}),
-        ({"a": 3, "b": 2}, {"doubled": 2}),
+def test_the_tables_are_the_judge():
+    for found, wrong in [
+        ({"a": 1, "b": 2}, {}), ({"a": 1, "b": 1}, {"lost": 1}), ({"a": 3, "b": 2}, {"doubled": 2}),
         ({"a": 1, "b": 2, "c": 2}, {"unexpected": 2}),
         ({"b": 3, "c": 1}, {"lost": 1, "doubled": 1, "unexpected": 1}),
-    ],
-)
-def test_the_tables_are_the_judge(found, wrong):
-    one = Round(7)
-    one.judge(EXPECTED, Rows(found))
+    ]:  # fmt: skip
+        one = Round(7)
+        one.judge(EXPECTED, Rows(found))
 
-    assert {name: getattr(one, name) for name in wrong} == wrong
-    assert one.is_right == (not wrong)
-    assert ("right" in one.words()) == (not wrong)
-    assert all(f"{count} {name}" in one.words() for name, count in wrong.items())
+        assert {name: getattr(one, name) for name in wrong} == wrong
+        assert one.is_right == (not wrong)
+        assert ("right" in one.words()) == (not wrong)
+        assert all(f"{count} {name}" in one.words() for name, count in wrong.items())
 
 
 def test_rows_that_come_after_success_are_early_and_not_lost():
@@ -80,27 +76,14 @@ class Scripted:
         """It goes on when it is waited for."""
 
 
-@pytest.mark.parametrize(
-    ("codes", "ended", "greens"),
-    [
-        ([[0]], True, 1),
-        ([[-9], [1], [0]], True, 1),
-        ([[None, 0], [0]], True, 2),
-        ([[None, 1], [0]], True, 1),
-        ([[1]] * 8, False, 0),
-        ([[None, -9], *[[1]] * 7], False, 0),
-    ],
-)
-def test_tries_go_on_until_one_succeeds(codes, ended, greens):
-    left, green = [Scripted(*each) for each in codes], []
-    done = until_green(
-        lambda _number, _hit: left.pop(0),
-        random.Random(1),
-        [],
-        lambda: green.append(1),  # type: ignore[arg-type]
-    )
-
-    assert (done, len(green), left) == (ended, greens, [])
+def test_tries_go_on_until_one_succeeds():
+    for codes, ended, greens in [
+        ([[0]], True, 1), ([[-9], [1], [0]], True, 1), ([[None, 0], [0]], True, 2),
+        ([[None, 1], [0]], True, 1), ([[1]] * 8, False, 0), ([[None, -9], *[[1]] * 7], False, 0),
+    ]:  # fmt: skip
+        tries, green = iter([Scripted(*each) for each in codes]), itertools.count()
+        done = until_green(lambda *_, left=tries: next(left), random.Random(1), [], green.__next__)
+        assert (done, next(green), list(tries)) == (ended, greens, [])
 
 
 def test_nothing_of_the_callers_airflow_reaches_a_try(tmp_path, monkeypatch):
@@ -117,20 +100,16 @@ def test_nothing_of_the_callers_airflow_reaches_a_try(tmp_path, monkeypatch):
     assert (env["SOURCE"], env["PATH"]) == ("/data", os.environ["PATH"])
 
 
-@pytest.mark.parametrize(
-    ("words", "named"),
-    [
-        (["--dag", "/no/dag.py"], "/no/dag.py"),
-        (["--plan", "{plan}"], "command"),
+def test_what_cannot_be_run_is_named(tmp_path: Path, capsys):
+    for words, named in [
+        (["--dag", "/no/dag.py"], "/no/dag.py"), (["--plan", "{plan}"], "command"),
         (["--plan", "{plan}", "--env", "NAME"], "NAME=VALUE"),
-    ],
-)
-def test_what_cannot_be_run_is_named(tmp_path: Path, capsys, words, named):
-    plan = tmp_path / "plan.json"
-    plan.write_text("{}")
+    ]:  # fmt: skip
+        plan = tmp_path / "plan.json"
+        plan.write_text("{}")
 
-    assert main(["campaign", *[word.format(plan=plan) for word in words]]) == 1
-    assert named in capsys.readouterr().err
+        assert main(["campaign", *[word.format(plan=plan) for word in words]]) == 1
+        assert named in capsys.readouterr().err
 
 
 def test_sigterm_ends_it_as_ctrl_c_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,9 @@ import time
 import pytest
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.datadir import Clock
-from snowpipe_local.engine.append import Append, split_lines
-from snowpipe_local.engine.channel import ELASTIC, MISSING, Channel
+from snowpipe_local.engine.channel import ELASTIC, MISSING, Append, Channel
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.ingest import commit_group
+from snowpipe_local.engine.lines import split_lines
 from snowpipe_local.errors import DataDirectoryError, Refusal
 from snowpipe_local.faults import Faults
 from snowpipe_local.limits import Limits
@@ -62,7 +61,7 @@ def _send(database: Database, channel: Channel, token: str) -> None:
 
     made: list[Append] = []
     channel.accept(channel.continuation_token, f"r{token}", make, made.append)
-    commit_group(database, made)
+    database.commit(made)
 
 
 def test_an_inactive_channel_is_gone_after_30_days_and_its_token_with_it(start, clock):
@@ -162,12 +161,12 @@ def test_a_moved_clock_stays_moved_over_a_restart(tmp_path):
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("seconds", [-1.0, float("nan"), float("inf"), 1e12])
-def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path, seconds):
-    clock = Clock.kept_in(tmp_path / "clock")
-    with pytest.raises(ValueError, match="forward"):
-        clock.move(seconds)
-    assert clock.moved_seconds == 0
+def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path):
+    for seconds in [-1.0, float("nan"), float("inf"), 1e12]:
+        clock = Clock.kept_in(tmp_path / "clock")
+        with pytest.raises(ValueError, match="forward"):
+            clock.move(seconds)
+        assert clock.moved_seconds == 0
 
 
 def test_a_clock_file_without_a_number_is_named(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 from snowpipe_local.engine import conversions
-from snowpipe_local.engine.append import arrow_lines, split_lines
+from snowpipe_local.engine.lines import arrow_lines, split_lines
 from snowpipe_local.tables import Column, ColumnType, Table
 
 REJECTED = "rejected"
@@ -72,9 +72,7 @@ VALUES: list[tuple[str, str, Any]] = [
     ("TIMESTAMP_NTZ(9)", '"yesterday"', REJECTED),
     ("TIMESTAMP_LTZ(9)", '"2026-01-02T02:00:00+02:00"', dt.datetime(2026, 1, 2, tzinfo=dt.UTC)),
     (
-        "TIMESTAMP_TZ(9)",
-        '"2026-01-02T02:00:00 +02:00"',
-        {"t": _SECOND, "o": 120},
+        "TIMESTAMP_TZ(9)", '"2026-01-02T02:00:00 +02:00"', {"t": _SECOND, "o": 120},
     ),
     ("TIMESTAMP_TZ(9)", "1767312000", {"t": _SECOND, "o": 0}),
     ("VARIANT", '{"a":[1,null]}', '{"a":[1,null]}'),
@@ -85,7 +83,7 @@ VALUES: list[tuple[str, str, Any]] = [
     ("OBJECT", "[1]", REJECTED),
     ("ARRAY", "[1,2]", "[1,2]"),
     ("ARRAY", '"x"', '["x"]'),
-]
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -100,7 +98,7 @@ def cursor():
 
 def _table(cursor: duckdb.DuckDBPyConnection, *columns: Column) -> Table:
     table = Table("LOCAL", "PUBLIC", "T", columns, 0)
-    cursor.execute(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
+    cursor.execute(f"CREATE OR REPLACE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
     return table
 
 
@@ -130,37 +128,30 @@ def _isolated(
     return cursor.execute(f"SELECT * FROM {table.path}").fetchall(), bad
 
 
-@pytest.mark.parametrize(("kind", "text", "expected"), VALUES)
-def test_value_is_stored_as_snowflake_would_or_rejected(cursor, kind, text, expected):
-    table = _table(cursor, Column("C", ColumnType.from_text(kind)))
-    _load(cursor, f'{{"C":{text}}}')
-    strict = _strict(cursor, table, "C")
-    rows, bad = _isolated(cursor, table)
-    if expected is REJECTED:
-        assert strict is REJECTED
-        assert rows == []
-        assert [row for row, _ in bad] == [0]
-        assert '"C"' in bad[0][1]
-    else:
-        assert rows == [(expected,)]
-        assert bad == []
-        # The fast path may refuse what the slow one takes, but never store something else.
-        assert strict in (REJECTED, rows)
+def test_value_is_stored_as_snowflake_would_or_rejected(cursor):
+    for kind, text, expected in VALUES:
+        table = _table(cursor, Column("C", ColumnType.from_text(kind)))
+        _load(cursor, f'{{"C":{text}}}')
+        strict = _strict(cursor, table, "C")
+        rows, bad = _isolated(cursor, table)
+        if expected is REJECTED:
+            assert strict is REJECTED
+            assert rows == []
+            assert [row for row, _ in bad] == [0]
+            assert '"C"' in bad[0][1]
+        else:
+            assert rows == [(expected,)]
+            assert bad == []
+            # The fast path may refuse what the slow one takes, but never store something else.
+            assert strict in (REJECTED, rows)
 
 
 def test_bad_rows_are_skipped_and_the_others_keep_their_order(cursor):
     table = _table(cursor, Column("ID", ColumnType.from_text("NUMBER(38,0)"), nullable=False))
     _load(
-        cursor,
-        '{"id":1}',
-        "not json",
-        '{"ID":2}',
-        "[3]",
-        '{"id":"x"}',
-        '{"other":1}',
-        '{"id":null}',
+        cursor, '{"id":1}', "not json", '{"ID":2}', "[3]", '{"id":"x"}', '{"other":1}', '{"id":null}',
         '{"Id":4}',
-    )
+    )  # fmt: skip
     rows, bad = _isolated(cursor, table)
     assert rows == [(1,), (2,), (4,)]
     assert [row for row, _ in bad] == [1, 3, 4, 5, 6]
@@ -196,27 +187,17 @@ def test_quotes_in_keys_and_columns_do_not_break_the_statements(cursor):
     assert _isolated(cursor, table) == ([("v",)], [])
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "NUMBER(38,0)",
-        "FLOAT",
-        "BOOLEAN",
-        "BINARY(5)",
-        "DATE",
-        "TIME(9)",
-        "TIMESTAMP_NTZ(9)",
-        "OBJECT",
+def test_a_failing_conversion_can_be_tried():
+    for kind in [
+        "NUMBER(38,0)", "FLOAT", "BOOLEAN", "BINARY(5)", "DATE", "TIME(9)", "TIMESTAMP_NTZ(9)", "OBJECT",
         "ARRAY",
-    ],
-)
-def test_a_failing_conversion_can_be_tried(kind):
-    column = Column("C", ColumnType.from_text(kind))
-    raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
-    connection = duckdb.connect()
-    conversions.define(connection)
-    found = connection.sql(
-        f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
-        '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
-    ).fetchall()
-    assert found == [(kind != "ARRAY",)]
+    ]:  # fmt: skip
+        column = Column("C", ColumnType.from_text(kind))
+        raw = "(j -> '$.a')" if column.type.is_semi_structured else "(j ->> '$.a')"
+        connection = duckdb.connect()
+        conversions.define(connection)
+        found = connection.sql(
+            f"SELECT TRY(struct_pack(v := {conversions.convert(column, raw)})) IS NULL FROM "
+            '(VALUES (\'{"a":"no value of that type!"}\'::JSON)) AS rows(j)'
+        ).fetchall()
+        assert found == [(kind != "ARRAY",)]

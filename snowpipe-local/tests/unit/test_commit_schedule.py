@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from snowpipe_local.engine.append import Append, Lines
-from snowpipe_local.engine.channel import Channel, Committed
+from snowpipe_local.engine.channel import Append, Channel, Committed
 from snowpipe_local.engine.committer import (
     GROUP_APPENDS,
     GROUP_BYTES,
@@ -19,7 +18,8 @@ from snowpipe_local.engine.committer import (
     Group,
     Schedule,
 )
-from snowpipe_local.engine.names import Pipe, PipeDefinition, PipeKey
+from snowpipe_local.engine.lines import Lines
+from snowpipe_local.names import Pipe, PipeDefinition, PipeKey
 
 KEY = PipeKey("PUBLIC", "T-STREAMING")
 STORED = Committed(1, 1, 0, None, 0, 0, 0, None, None, None, None, None, 0)
@@ -121,29 +121,29 @@ def test_the_longest_waiting_group_is_committed_first():
     assert group.appends == [first]
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_no_append_is_lost_and_the_order_of_every_channel_is_kept(seed):
-    chance = random.Random(seed)
-    clocked = Clocked()
-    channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
-    sent: dict[Channel, list[Append]] = {each: [] for each in channels}
-    seen: dict[Channel, list[Append]] = {each: [] for each in channels}
-    for _ in range(400):
-        each = chance.choice(channels)
-        sent[each].append(clocked.send(each, chance.choice((10, 1000, MB, 3 * MB))))
-        clocked.now += chance.choice((0.0, 0.001, 0.2, 2.0))
-        if chance.random() < 0.3:
-            group = clocked.take()
-            for append in group.appends if group else []:
+def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
+    for seed in range(6):
+        chance = random.Random(seed)
+        clocked = Clocked()
+        channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
+        sent: dict[Channel, list[Append]] = {each: [] for each in channels}
+        seen: dict[Channel, list[Append]] = {each: [] for each in channels}
+        for _ in range(400):
+            each = chance.choice(channels)
+            sent[each].append(clocked.send(each, chance.choice((10, 1000, MB, 3 * MB))))
+            clocked.now += chance.choice((0.0, 0.001, 0.2, 2.0))
+            if chance.random() < 0.3:
+                group = clocked.take()
+                for append in group.appends if group else []:
+                    seen[append.channel].append(append)
+            if chance.random() < 0.02:
+                removed = clocked.schedule.remove(each)
+                assert removed == [append for append in sent[each] if append not in seen[each]]
+                seen[each] += removed
+        for group in clocked.drain():
+            for append in group.appends:
                 seen[append.channel].append(append)
-        if chance.random() < 0.02:
-            removed = clocked.schedule.remove(each)
-            assert removed == [append for append in sent[each] if append not in seen[each]]
-            seen[each] += removed
-    for group in clocked.drain():
-        for append in group.appends:
-            seen[append.channel].append(append)
-    assert seen == sent
+        assert seen == sent
 
 
 def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
@@ -168,20 +168,20 @@ def test_without_clustering_batches_are_formed_in_the_order_of_arrival():
     assert [append for group in clocked.drain() for append in group.appends] == sent
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_group_that_is_due_is_never_empty_whatever_the_rounding(seed):
-    chance = random.Random(seed)
-    clocked = Clocked()
-    clocked.now = chance.random() * 1e6
-    delay = chance.random() * 3
-    target = channel("a")
-    for _ in range(GROUP_APPENDS):
-        clocked.send(target, 1)
-    due = clocked.schedule.due_at(delay)
-    assert due is not None
-    group = clocked.schedule.take(due, delay)
-    assert group is not None
-    assert len(group.appends) == GROUP_APPENDS
+def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
+    for seed in range(8):
+        chance = random.Random(seed)
+        clocked = Clocked()
+        clocked.now = chance.random() * 1e6
+        delay = chance.random() * 3
+        target = channel("a")
+        for _ in range(GROUP_APPENDS):
+            clocked.send(target, 1)
+        due = clocked.schedule.due_at(delay)
+        assert due is not None
+        group = clocked.schedule.take(due, delay)
+        assert group is not None
+        assert len(group.appends) == GROUP_APPENDS
 
 
 def test_a_delay_holds_back_even_a_full_group():
@@ -209,51 +209,49 @@ def test_the_rate_is_an_average_over_two_seconds():
 def test_of_a_channel_that_sent_nothing_there_is_no_rate_and_no_commit():
     schedule = Schedule()
     assert (schedule.rate(channel("a"), 1000.0), schedule.due_at(), schedule.take(1000.0)) == (
-        0.0,
-        None,
-        None,
-    )
+        0.0, None, None,
+    )  # fmt: skip
     assert not schedule
     assert not list(schedule)
 
 
-@pytest.mark.parametrize("count", [8, GROUP_APPENDS])
-def test_a_group_that_is_just_full_waits_no_longer(count):
-    clocked = Clocked()
-    changes = [
-        clocked.schedule.add(
-            clocked.made(channel(f"c{number}"), GROUP_BYTES // 8 if count == 8 else 1), 1000.0
-        )
-        for number in range(count + 1)
-    ]
+def test_a_group_that_is_just_full_waits_no_longer():
+    for count in [8, GROUP_APPENDS]:
+        clocked = Clocked()
+        changes = [
+            clocked.schedule.add(
+                clocked.made(channel(f"c{number}"), GROUP_BYTES // 8 if count == 8 else 1), 1000.0
+            )
+            for number in range(count + 1)
+        ]
 
-    # The committer waits anew at the first append, and when the group is full.
-    assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
-    assert clocked.schedule.due_at() == 1000.0
-    group = clocked.take()
-    assert group is not None
-    assert len(group.appends) == count
+        # The committer waits anew at the first append, and when the group is full.
+        assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
+        assert clocked.schedule.due_at() == 1000.0
+        group = clocked.take()
+        assert group is not None
+        assert len(group.appends) == count
 
 
-@pytest.mark.parametrize("clustering_before", [False, True])
-def test_what_is_left_of_a_full_group_waits_for_more(clustering_before):
-    clocked = Clocked()
-    if clustering_before:
-        clocked.send(channel("k", clusters=True), 10)
-        clocked.drain()
-    sent = [clocked.send(channel("a"), GROUP_BYTES - 1)]
-    assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
-    sent += [clocked.send(channel("b"), 10) for _ in range(3)]
-    group = clocked.take()
+def test_what_is_left_of_a_full_group_waits_for_more():
+    for clustering_before in [False, True]:
+        clocked = Clocked()
+        if clustering_before:
+            clocked.send(channel("k", clusters=True), 10)
+            clocked.drain()
+        sent = [clocked.send(channel("a"), GROUP_BYTES - 1)]
+        assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
+        sent += [clocked.send(channel("b"), 10) for _ in range(3)]
+        group = clocked.take()
 
-    assert group is not None
-    assert (group.appends, group.own) == (sent[:2], False)
-    assert list(clocked.schedule) == sent[2:]
-    assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
-    assert clocked.take() is None
-    group = clocked.take(after=LINGER_SECONDS)
-    assert group is not None
-    assert group.appends == sent[2:]
+        assert group is not None
+        assert (group.appends, group.own) == (sent[:2], False)
+        assert list(clocked.schedule) == sent[2:]
+        assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
+        assert clocked.take() is None
+        group = clocked.take(after=LINGER_SECONDS)
+        assert group is not None
+        assert group.appends == sent[2:]
 
 
 def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
@@ -278,18 +276,18 @@ def test_a_flush_waits_neither_for_more_nor_for_the_delay():
     assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
 
 
-@pytest.mark.parametrize(("size", "own"), [(GROUP_BYTES - 1, False), (GROUP_BYTES, True)])
-def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on(size, own):
-    clocked = Clocked()
-    busy, quiet = channel("busy"), channel("quiet")
-    clocked.send(quiet, 10)
-    clocked.send(busy, size)
+def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
+    for size, own in [(GROUP_BYTES - 1, False), (GROUP_BYTES, True)]:
+        clocked = Clocked()
+        busy, quiet = channel("busy"), channel("quiet")
+        clocked.send(quiet, 10)
+        clocked.send(busy, size)
 
-    assert clocked.schedule.has_own_group(busy) is own
-    clocked.now += 1
-    assert sorted((group.own, len(group.appends)) for group in clocked.drain()) == (
-        [(False, 1), (True, 1)] if own else [(False, 2)]
-    )
+        assert clocked.schedule.has_own_group(busy) is own
+        clocked.now += 1
+        assert sorted((group.own, len(group.appends)) for group in clocked.drain()) == (
+            [(False, 1), (True, 1)] if own else [(False, 2)]
+        )
 
 
 def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
@@ -300,20 +298,19 @@ def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
     late = clocked.send(busy, 7 * MB + 2)
 
     assert [(group.own, group.appends) for group in clocked.drain()] == [
-        (False, [other]),
-        (True, [early, late]),
-    ]
+        (False, [other]), (True, [early, late]),
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("size", "own"), [(4 * MB, True), (4 * MB - 2, False)])
-def test_a_channel_shares_commits_again_below_two_megabytes_a_second(size, own):
-    clocked = Clocked()
-    busy = channel("busy")
-    clocked.send(busy, GROUP_BYTES)
-    clocked.drain()
-    clocked.now += 1e6
-    clocked.send(busy, size)
-    assert clocked.schedule.has_own_group(busy) is own
+def test_a_channel_shares_commits_again_below_two_megabytes_a_second():
+    for size, own in [(4 * MB, True), (4 * MB - 2, False)]:
+        clocked = Clocked()
+        busy = channel("busy")
+        clocked.send(busy, GROUP_BYTES)
+        clocked.drain()
+        clocked.now += 1e6
+        clocked.send(busy, size)
+        assert clocked.schedule.has_own_group(busy) is own
 
 
 def test_a_channel_keeps_its_own_commit_while_something_waits_for_it():

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from snowpipe_local.engine import committer, ingest
-from snowpipe_local.engine.append import Append
-from snowpipe_local.engine.channel import UNCOMMITTED, Channel
+from snowpipe_local.engine import committer, database, ingest
+from snowpipe_local.engine.channel import UNCOMMITTED, Append, Channel
 from snowpipe_local.engine.ingest import MUST_REOPEN
 from snowpipe_local.engine.spool import Spool
 from snowpipe_local.errors import Refusal
@@ -127,7 +126,7 @@ def holding(engine: Engine) -> Iterator[Engine]:
 @pytest.fixture
 def gate(tmp_path, monkeypatch):
     made = Gate(Engine(tmp_path))
-    monkeypatch.setattr(committer, "commit_group", made.commit)
+    monkeypatch.setattr(database, "commit_group", made.commit)
     yield made
     made.opened.set()
     made.engine.catalog.close()
@@ -149,7 +148,13 @@ def committed(append: Append) -> None:
 def waiting(engine: Engine, *, spool: bool = True) -> committer.Committer:
     """A committer that was not started: what it is given waits."""
     limits = Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
-    return committer.Committer(engine.database, lambda: 0.0, limits, engine.spool if spool else None)
+    return new_committer(engine, limits=limits, spool=engine.spool if spool else None)
+
+
+def new_committer(engine: Engine, **given: Any) -> committer.Committer:
+    """A committer of its own on the engine's database."""
+    default = {"commit": engine.database.commit, "delay": lambda: 0.0, "limits": Limits()}
+    return committer.Committer(engine.database, **{**default, **given})
 
 
 def sized(table: StreamedTable, channel: Channel, size: int) -> Append:
@@ -168,15 +173,13 @@ class TestTime:
 
     @pytest.fixture
     def made(self, engine, clock, monkeypatch):
-        made = committer.Committer(engine.database, lambda: engine.faults.commit_delay, Limits())
-        made._changed = clock.condition
-
-        def commit(*given: Any) -> None:
+        def commit(group: Sequence[Append]) -> None:
             clock.commits.append(clock.now)
             clock.now += 1.5
-            ingest.commit_group(*given)
+            engine.database.commit(group)
 
-        monkeypatch.setattr(committer, "commit_group", commit)
+        made = new_committer(engine, commit=commit, delay=lambda: engine.faults.commit_delay)
+        made._changed = clock.condition
         yield made
         engine.faults.commit_delay = 0.0
         made.stop()
@@ -240,7 +243,7 @@ class TestTime:
         ]
 
     def test_the_last_64_commits_are_remembered(self, made, engine, monkeypatch):
-        monkeypatch.setattr(committer, "commit_group", lambda *_: None)
+        made._commit = lambda _: None
         monkeypatch.setattr(committer, "GROUP_APPENDS", 1)
         table = engine.table()
         appends = [sized(table, table.open(f"c{size}"), size) for size in range(30, 96)]
@@ -316,12 +319,11 @@ class TestCommits:
         table = engine.table()
         channel = table.open()
         append = table.take(channel, row(1))
-        made = committer.Committer(engine.database, lambda: 0.0, Limits())
 
-        def raise_it(*_: object) -> None:
+        def raise_it(_: object) -> None:
             raise MemoryError
 
-        monkeypatch.setattr(committer, "commit_group", raise_it)
+        made = new_committer(engine, commit=raise_it)
         made.enqueue(append)
         monkeypatch.setattr(threading, "excepthook", lambda _: None)
         made.start()
@@ -338,7 +340,7 @@ class TestCommits:
             checked.append(NEVER)
             return NEVER
 
-        made = committer.Committer(engine.database, delay, Limits())
+        made = new_committer(engine, delay=delay)
         for number in (1, 2):
             made.enqueue(table.take(channel, row(number), token=str(number)))
         made.start()
@@ -492,10 +494,9 @@ class TestSpool:
         table = held_small.table()
         channel = table.open()
         appends = [
-            table.send(channel, row(1, "x"), token="1"),
-            table.send(channel, row(2, "y"), token="2"),
+            table.send(channel, row(1, "x"), token="1"), table.send(channel, row(2, "y"), token="2"),
             table.send(channel, row(3, "z"), b"\xff", token="3"),
-        ]
+        ]  # fmt: skip
         assert [append.parked is not None for append in appends] == [False, False, True]
         assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)
         held_small.faults.commit_delay = 0.0

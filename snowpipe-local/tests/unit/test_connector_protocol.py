@@ -55,10 +55,9 @@ def test_values_bound_by_a_stage_are_inserted(service: ServiceInProcess, session
     assert answer["data"]["rowset"] == [["3"]]
     read = "SELECT a, b, hex_encode(c), to_char(d), e FROM bound ORDER BY a NULLS LAST"
     assert rows(session, read) == [
-        ["1", 'x "y", z', "0A0B", "2024-02-29", "1"],
-        ["2", "", None, "2023-11-15", "0"],
+        ["1", 'x "y", z', "0A0B", "2024-02-29", "1"], ["2", "", None, "2023-11-15", "0"],
         [None, "two\nlines", None, None, None],
-    ]
+    ]  # fmt: skip
 
 
 def test_a_missing_stage_of_bound_values_is_an_error(session: Connector) -> None:
@@ -82,9 +81,7 @@ def test_waiting_can_be_cancelled_by_the_same_session(session: Connector) -> Non
     assert (result["code"], result["data"]["sqlState"]) == ("000604", "57014")
 
 
-def test_another_session_of_the_user_cancels_everything(
-    service: ServiceInProcess, session: Connector
-) -> None:
+def test_another_session_of_the_user_cancels_everything(service, session):
     [[number]] = rows(session, "SELECT current_session()")
     answers: list[Any] = []
     text = "SELECT count(*) FROM TABLE(GENERATOR(TIMELIMIT => 600))"
@@ -123,37 +120,33 @@ def test_a_placeholder_whose_value_is_used_several_times_is_bound_once(session: 
     ]
 
 
-@pytest.mark.parametrize(
-    ("client", "form"),
-    [
-        ("PythonConnector", "JSON"),
-        ("PythonConnector", "ARROW"),
-        ("JDBC", "ARROW"),
-        ("JDBC", "JSON"),
-        ("JavaScript", "JSON"),
-        ("Go", "JSON"),
-    ],
-)
-def test_a_large_result_comes_in_parts(service: ServiceInProcess, client: str, form: str) -> None:
-    formats = ("PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC_QUERY_RESULT_FORMAT")
-    session = service.connect(CLIENT_APP_ID=client, SESSION_PARAMETERS=dict.fromkeys(formats, form))
-    text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 101000)) ORDER BY 1"
-    data = session.query(text)["data"]
-    assert data["total"] == 101_000
-    first = (
-        data["rowset"] if form == "JSON" else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
-    )
-    parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
-    assert len(parts) > 1
-    if form == "JSON":
-        numbers = [
-            int(n) for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]
-        ]
-    else:
-        tables = [first, *(pa.ipc.open_stream(one.content).read_all() for one in parts)]
-        numbers = pa.concat_tables(tables)["N"].to_pylist()
-    assert numbers == list(range(101_000))
-    assert [one["rowCount"] for one in data["chunks"]] == [80_000, 1_000]
+def test_a_large_result_comes_in_parts(service: ServiceInProcess) -> None:
+    for client, form in [
+        ("PythonConnector", "JSON"), ("PythonConnector", "ARROW"), ("JDBC", "ARROW"), ("JDBC", "JSON"),
+        ("JavaScript", "JSON"), ("Go", "JSON"),
+    ]:  # fmt: skip
+        formats = ("PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC_QUERY_RESULT_FORMAT")
+        session = service.connect(CLIENT_APP_ID=client, SESSION_PARAMETERS=dict.fromkeys(formats, form))
+        text = "SELECT seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 101000)) ORDER BY 1"
+        data = session.query(text)["data"]
+        assert data["total"] == 101_000
+        first = (
+            data["rowset"]
+            if form == "JSON"
+            else pa.ipc.open_stream(b64decode(data["rowsetBase64"])).read_all()
+        )
+        parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
+        assert len(parts) > 1
+        if form == "JSON":
+            numbers = [
+                int(n)
+                for [n] in [*first, *(row for one in parts for row in json.loads(b"[%b]" % one.content))]
+            ]
+        else:
+            tables = [first, *(pa.ipc.open_stream(one.content).read_all() for one in parts)]
+            numbers = pa.concat_tables(tables)["N"].to_pylist()
+        assert numbers == list(range(101_000))
+        assert [one["rowCount"] for one in data["chunks"]] == [80_000, 1_000]
 
 
 def test_results_expire_that_take_too_much_memory_together(tmp_path: Path) -> None:
@@ -209,17 +202,14 @@ def _path(url: str) -> str:
     return "/" + url.removeprefix("https://").partition("/")[2]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_values_stand_in_the_order_of_the_text(session: Connector) -> None:
+    for text in [
         "WITH a AS (SELECT ? AS x) SELECT x, ? FROM a WHERE x <> ?",
         "SELECT ?, b FROM (SELECT ? AS b) WHERE 'c' = ? LIMIT 1",
         "SELECT ?, ? FROM (SELECT 1) AS t JOIN (SELECT 1) AS u ON 'c' = ?",
-    ],
-)
-def test_values_stand_in_the_order_of_the_text(session: Connector, text: str) -> None:
-    bound = {str(n): {"type": "TEXT", "value": value} for n, value in enumerate("abc", start=1)}
-    assert rows(session, text, bindings=bound) == [["a", "b"]]
+    ]:
+        bound = {str(n): {"type": "TEXT", "value": value} for n, value in enumerate("abc", start=1)}
+        assert rows(session, text, bindings=bound) == [["a", "b"]]
 
 
 def test_only_the_python_connector_is_asked_to_stage_many_values(service: ServiceInProcess) -> None:
@@ -289,18 +279,15 @@ def test_a_comment_behind_the_semicolon_is_no_statement(session: Connector) -> N
     assert rows(session, "SELECT 1; -- one") == [["1"]]
 
 
-@pytest.mark.parametrize(
-    ("text", "verb"),
-    [("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE")],
-)
-def test_without_a_database_the_error_names_what_was_asked(
-    service: ServiceInProcess, text: str, verb: str
-) -> None:
-    data = {"LOGIN_NAME": "DEMO", "PASSWORD": service.home.password_file.read_text().strip()}
-    token = service.call("POST", "/session/v1/login-request", {"data": data}).json()["data"]["token"]
-    answer = Connector(service, token).query(text)
-    assert answer["code"] == "090105"
-    assert answer["message"].startswith(f"Cannot perform {verb}. ")
+def test_without_a_database_the_error_names_what_was_asked(service: ServiceInProcess) -> None:
+    for text, verb in [
+        ("SELECT * FROM gone", "SELECT"), ("CREATE OR REPLACE TABLE gone (a INT)", "CREATE TABLE"),
+    ]:  # fmt: skip
+        data = {"LOGIN_NAME": "DEMO", "PASSWORD": service.home.password_file.read_text().strip()}
+        token = service.call("POST", "/session/v1/login-request", {"data": data}).json()["data"]["token"]
+        answer = Connector(service, token).query(text)
+        assert answer["code"] == "090105"
+        assert answer["message"].startswith(f"Cannot perform {verb}. ")
 
 
 def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
@@ -313,9 +300,8 @@ def test_every_database_has_an_information_schema_to_use(session: Connector) -> 
     assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
+def test_functions_of_the_suites_have_snowflakes_value(session: Connector) -> None:
+    for text, value in [
         ("SELECT object_agg(k, v) FROM VALUES ('a', 1), ('b', NULL), (NULL, 2) AS t(k, v)", '{"a":1}'),
         ("SELECT object_construct('a', 1, NULL, 2)", '{"a":1}'),
         ("SELECT array_size(parse_json('{}'))", None),
@@ -327,16 +313,11 @@ def test_every_database_has_an_information_schema_to_use(session: Connector) -> 
         ("SELECT uniform(1, 3, 7) = uniform(1, 3, 7) AND uniform(1, 3, 7) BETWEEN 1 AND 3", "1"),
         ("SELECT length(randstr(5, random(3)))", "5"),
         (
-            "SELECT count(DISTINCT randstr(9, column1)) FROM VALUES (1), (2), (3)",
-            "3",
+            "SELECT count(DISTINCT randstr(9, column1)) FROM VALUES (1), (2), (3)", "3",
         ),
-    ],
-)
-def test_functions_of_the_suites_have_snowflakes_value(
-    session: Connector, text: str, value: str | None
-) -> None:
-    [[given]] = rows(session, text)
-    assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
+    ]:  # fmt: skip
+        [[given]] = rows(session, text)
+        assert (None if given is None else given.split(".")[0].replace(" ", "").replace("\n", "")) == value
 
 
 def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector) -> None:
@@ -390,8 +371,7 @@ def test_a_missing_table_has_the_sqlstate_of_a_table(session: Connector) -> None
     assert states == ["42S02", "02000"]
 
 
-@pytest.mark.parametrize("wrong", ["databaseName", "schemaName", "warehouse"])
-def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess, wrong: str) -> None:
+def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess) -> None:
     names = {"databaseName": "LOCAL", "schemaName": "PUBLIC", "warehouse": "LOCAL"}
 
     def login(validated: bool, **changed: str) -> Any:
@@ -402,8 +382,9 @@ def test_a_login_can_ask_for_names_that_exist(service: ServiceInProcess, wrong: 
         return service.call("POST", f"/session/v1/login-request?{query}", {"data": data}).json()
 
     assert login(True)["success"]
-    assert login(False, **{wrong: "NEVER"})["success"]
-    assert login(True, **{wrong: "NEVER"})["code"] == "390201"
+    for wrong in names:
+        assert login(False, **{wrong: "NEVER"})["success"]
+        assert login(True, **{wrong: "NEVER"})["code"] == "390201"
 
 
 def test_the_bound_values_of_several_statements_are_counted_through(session: Connector) -> None:
@@ -426,10 +407,8 @@ def test_a_bound_format_is_read(session: Connector) -> None:
         bound = dict(zip("123", (day, *formats), strict=True))
         assert rows(session, "SELECT TRY_TO_DATE(TO_CHAR(?, ?), ?)", bindings=bound) == [[read]]
     times = [
-        ("TIME", "3600000000000"),
-        ("TIMESTAMP_NTZ", "3600000000000"),
-        ("TIMESTAMP_LTZ", "3600000000000"),
-    ]
+        ("TIME", "3600000000000"), ("TIMESTAMP_NTZ", "3600000000000"), ("TIMESTAMP_LTZ", "3600000000000"),
+    ]  # fmt: skip
     for kind, value in times:
         bound = {"1": {"type": kind, "value": value}, "2": {"type": "TEXT", "value": "HH24:MI"}}
         assert rows(session, "SELECT TO_CHAR(?, ?)", bindings=bound) == [["01:00"]]
@@ -461,21 +440,19 @@ def test_dates_before_christ_are_days_like_others(session: Connector) -> None:
     ]
 
 
-@pytest.mark.parametrize("described", [False, True])
-def test_a_column_is_described_as_not_null_where_its_function_never_is(
-    session: Connector, described: bool
-) -> None:
-    def columns(text: str) -> Any:
-        return session.query(text, describeOnly=described)["data"]["rowtype"]
+def test_a_column_is_described_as_not_null_where_its_function_never_is(session: Connector) -> None:
+    for described in [False, True]:
 
-    text = "SELECT SEQ4(), RANDSTR(1, RANDOM()) AS b, NULL, 1 + NULL FROM TABLE(GENERATOR(ROWCOUNT => 1))"
-    assert [column["nullable"] for column in columns(text)] == [False, False, True, True]
-    assert columns(text)[0]["precision"] == 10
-    for text, nullable in (
-        ("SELECT *, 1 FROM VALUES (1, 2)", [True] * 3),
-        ("SELECT 1, COUNT(*)", [False] * 2),
-    ):
-        assert [column["nullable"] for column in columns(text)] == nullable
+        def columns(text: str, described: bool = described) -> Any:
+            return session.query(text, describeOnly=described)["data"]["rowtype"]
+
+        text = "SELECT SEQ4(), RANDSTR(1, RANDOM()) AS b, NULL, 1 + NULL FROM TABLE(GENERATOR(ROWCOUNT => 1))"
+        assert [column["nullable"] for column in columns(text)] == [False, False, True, True]
+        assert columns(text)[0]["precision"] == 10
+        for text, nullable in (
+            ("SELECT *, 1 FROM VALUES (1, 2)", [True] * 3), ("SELECT 1, COUNT(*)", [False] * 2),
+        ):  # fmt: skip
+            assert [column["nullable"] for column in columns(text)] == nullable
 
 
 def test_a_client_that_moves_no_files_cannot_put(service: ServiceInProcess, session: Connector) -> None:
@@ -517,10 +494,9 @@ def test_bound_times_have_their_type_and_snowflakes_text(service: ServiceInProce
     assert data["rowset"] == [["1767218400.678000000 1560", *["1767218400.678000000"] * 2]]
     own, wall = "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
     texts = rows(
-        session,
-        "SELECT ?::VARCHAR, ?::VARCHAR, 'at ' || ?, TO_CHAR(?::DATE), ?::VARCHAR",
+        session, "SELECT ?::VARCHAR, ?::VARCHAR, 'at ' || ?, TO_CHAR(?::DATE), ?::VARCHAR",
         bindings={"1": zoned, "2": local, "3": clock, "4": zoned, "5": hour},
-    )
+    )  # fmt: skip
     assert texts == [[f"{own} +0200", f"{wall} +0000", f"at {wall}", "2026-01-01", "01:00:00"]]
     named = {"1": zoned, "2": local, "3": {"type": "TEXT", "value": "dual_times"}}
     rows(session, "CREATE TABLE dual_times (a INT)")
@@ -545,22 +521,17 @@ def test_bound_times_become_the_type_of_the_column(service: ServiceInProcess) ->
     assert kept == [["1767218400.678000000 1560", own, f"{own} +0200", wall]] * 4
 
 
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
+def test_a_bound_value_that_is_not_of_its_type_is_refused_without_showing_it(session: Connector) -> None:
+    for kind, value in [
         ("FIXED", "1_000"), ("FIXED", "9" * 39), ("FIXED", "1e999999999"), ("FIXED", "nan"), ("FIXED", ""),
         ("REAL", "1_0"), ("BOOLEAN", "maybe"), ("BOOLEAN", "2"), ("DATE", "secret"), ("TIME", "-1"),
         ("TIMESTAMP_NTZ", "9" * 30), ("TIMESTAMP_LTZ", ""), ("BINARY", "zz"),
-    ],
-)  # fmt: skip
-def test_a_bound_value_that_is_not_of_its_type_is_refused_without_showing_it(
-    session: Connector, kind: str, value: str
-) -> None:
-    refused = session.query("SELECT ?", bindings={"1": {"type": kind, "value": value}})
-    assert (refused["code"], refused["message"]) == ("100038", f"Bind variable 1 is no {kind}.")
+    ]:  # fmt: skip
+        refused = session.query("SELECT ?", bindings={"1": {"type": kind, "value": value}})
+        assert (refused["code"], refused["message"]) == ("100038", f"Bind variable 1 is no {kind}.")
 
 
-@pytest.mark.parametrize(("text", "read"), [("yes", "1"), ("T", "1"), ("on", "1"), ("off", "0"), ("N", "0")])
-def test_a_bound_boolean_has_the_words_that_snowflake_reads(session: Connector, text: str, read: str) -> None:
-    bound = {"1": {"type": "BOOLEAN", "value": text}}
-    assert rows(session, "SELECT IFF(?, 1, 0)", bindings=bound) == [[read]]
+def test_a_bound_boolean_has_the_words_that_snowflake_reads(session: Connector) -> None:
+    for text, read in [("yes", "1"), ("T", "1"), ("on", "1"), ("off", "0"), ("N", "0")]:
+        bound = {"1": {"type": "BOOLEAN", "value": text}}
+        assert rows(session, "SELECT IFF(?, 1, 0)", bindings=bound) == [[read]]

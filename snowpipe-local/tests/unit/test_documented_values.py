@@ -27,37 +27,28 @@ def value(sql: SqlSessions, expression: str) -> tuple[Any, str]:
 
 
 # HASH, usage notes
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("10::NUMBER(38,0)", "10::NUMBER(5,3)"),
-        ("10::NUMBER(38,0)", "10::FLOAT"),
-        ("1.5", "1.50::FLOAT"),
-        ("0.00001", "1e-5"),
-        ("100000000000000000000", "1e20"),
-        ("n", "2.00"),
-        ("sum(n)", "2"),
+def test_equal_values_have_the_same_hash_whatever_their_numeric_type(sql):
+    for one, other in [
+        ("10::NUMBER(38,0)", "10::NUMBER(5,3)"), ("10::NUMBER(38,0)", "10::FLOAT"), ("1.5", "1.50::FLOAT"),
+        ("0.00001", "1e-5"), ("100000000000000000000", "1e20"), ("n", "2.00"), ("sum(n)", "2"),
         ("x, s", "x::NUMBER(20,5), '2.5'"),
         ("'2024-01-01 10:00:00 +0000'::TIMESTAMP_TZ", "'2024-01-01 12:00:00 +0200'::TIMESTAMP_TZ"),
         ("NULL::INT", "NULL::FLOAT"),
-    ],
-)
-def test_equal_values_have_the_same_hash_whatever_their_numeric_type(sql, one, other):
-    group = " GROUP BY ALL" if "sum(" not in one else ""
-    first, second = (
-        sql.values(f"SELECT HASH({arguments}) FROM t{group}")[0][0] for arguments in (one, other)
-    )
-    assert first == second
-    assert -(2**63) <= first < 2**63
+    ]:  # fmt: skip
+        group = " GROUP BY ALL" if "sum(" not in one else ""
+        first, second = (
+            sql.values(f"SELECT HASH({arguments}) FROM t{group}")[0][0] for arguments in (one, other)
+        )
+        assert first == second
+        assert -(2**63) <= first < 2**63
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [("10", "'10'"), ("1", "2"), ("1, 2", "2, 1"), ("NULL", "''"), ("TRUE", "1"),
-     ("12345678901234567890", "12345678901234567891")],
-)  # fmt: skip
-def test_values_that_differ_have_other_hashes(sql, one, other):
-    assert sql.values(f"SELECT HASH({one}) = HASH({other})") == [(False,)]
+def test_values_that_differ_have_other_hashes(sql):
+    for one, other in [
+        ("10", "'10'"), ("1", "2"), ("1, 2", "2, 1"), ("NULL", "''"), ("TRUE", "1"),
+        ("12345678901234567890", "12345678901234567891"),
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT HASH({one}) = HASH({other})") == [(False,)]
 
 
 # RATIO_TO_REPORT, examples
@@ -69,33 +60,23 @@ def test_the_ratio_of_numbers_is_a_number_with_the_scale_of_a_quotient(sql):
     assert sql.values("SELECT RATIO_TO_REPORT(a) OVER () FROM VALUES (0), (0) v(a)") == [(None,), (None,)]
 
 
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        ("1e15", "1e+15"),
-        ("1e14", "100000000000000"),
-        ("123456789012345678", "1.23456789012346e+17"),
-        ("0.1 + 0.2::FLOAT", "0.3"),
-        ("1e-5", "1e-05"),
-        ("0.0001", "0.0001"),
-        ("-2.50", "-2.5"),
-        ("0", "0"),
-        ("'nan'", "NaN"),
-        ("'-inf'", "-inf"),
-    ],
-)
-def test_a_float_is_written_with_fifteen_digits(sql, number, text):
-    for form in ("({})::FLOAT::VARCHAR", "TO_VARCHAR(({})::FLOAT)", "({})::FLOAT || ''"):
-        assert value(sql, form.format(number)) == (text, "VARCHAR")
+def test_a_float_is_written_with_fifteen_digits(sql):
+    for number, text in [
+        ("1e15", "1e+15"), ("1e14", "100000000000000"), ("123456789012345678", "1.23456789012346e+17"),
+        ("0.1 + 0.2::FLOAT", "0.3"), ("1e-5", "1e-05"), ("0.0001", "0.0001"), ("-2.50", "-2.5"), ("0", "0"),
+        ("'nan'", "NaN"), ("'-inf'", "-inf"),
+    ]:  # fmt: skip
+        for form in ("({})::FLOAT::VARCHAR", "TO_VARCHAR(({})::FLOAT)", "({})::FLOAT || ''"):
+            assert value(sql, form.format(number)) == (text, "VARCHAR")
 
 
 # PARSE_JSON, arguments
-@pytest.mark.parametrize("text", ['{"a":1,"a":2}', '[{"b":{"a":1,"a":1}}]', '{"a":{},"b":{"x":[],"x":0}}'])
-def test_a_key_that_stands_twice_in_an_object_is_no_json(sql, text):
-    assert sql.refused(f"SELECT PARSE_JSON('{text}')").code == "100069"
-    assert sql.refused(f"SELECT PARSE_JSON('{text}', 's')").code == "100069"
-    assert sql.values(f"SELECT TRY_PARSE_JSON('{text}')") == [(None,)]
-    assert sql.values(f"SELECT PARSE_JSON('{text}', 'd') IS NOT NULL") == [(True,)]
+def test_a_key_that_stands_twice_in_an_object_is_no_json(sql):
+    for text in ['{"a":1,"a":2}', '[{"b":{"a":1,"a":1}}]', '{"a":{},"b":{"x":[],"x":0}}']:
+        assert sql.refused(f"SELECT PARSE_JSON('{text}')").code == "100069"
+        assert sql.refused(f"SELECT PARSE_JSON('{text}', 's')").code == "100069"
+        assert sql.values(f"SELECT TRY_PARSE_JSON('{text}')") == [(None,)]
+        assert sql.values(f"SELECT PARSE_JSON('{text}', 'd') IS NOT NULL") == [(True,)]
 
 
 def test_of_a_key_that_may_stand_twice_the_last_value_counts(sql):
@@ -106,67 +87,43 @@ def test_of_a_key_that_may_stand_twice_the_last_value_counts(sql):
     assert sql.refused("SELECT PARSE_JSON('{}', 'x')").code == "001015"
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
-        ("'2' + 1", 3),
-        ("'10' * 2", 20),
-        ("'1.5' + 1", Decimal("2.5")),
-        ("'2' + '2.5'", Decimal("4.5")),
-        ("10 - '2'", 8),
-        ("'10' / 4", Decimal("2.5")),
-        ("7 / '2'", Decimal("3.5")),
-        ("'7' % 2", 1),
-        ("-'5'", -5),
-        ("-0.5::VARCHAR", Decimal("-0.5")),
-        ("s + n", Decimal("4.5")),
-        ("s * s", Decimal("6.25")),
-        ("s + f", 3.0),
-        ("-s", Decimal("-2.5")),
-        ("n - s", Decimal("-0.5")),
-        ("UPPER(s) + 1", Decimal("3.5")),
-        ("(s || '') + 1", Decimal("3.5")),
-        ("s::VARCHAR(1) + 1", 3),
-        ("MAX(s) + 1", Decimal("3.5")),
-        ("SUM(s + 1)", Decimal("3.5")),
-        ("NVL(s, '0') + 1", Decimal("3.5")),
-        ("ABS('-3')", 3),
-        ("ROUND(s)", 3),
-        ("ROUND('1.55', 1)", Decimal("1.6")),
-        ("FLOOR(s)", 2),
+def test_a_text_in_arithmetic_is_a_number(sql):
+    for expression, expected in [
+        ("'2' + 1", 3), ("'10' * 2", 20), ("'1.5' + 1", Decimal("2.5")), ("'2' + '2.5'", Decimal("4.5")),
+        ("10 - '2'", 8), ("'10' / 4", Decimal("2.5")), ("7 / '2'", Decimal("3.5")), ("'7' % 2", 1),
+        ("-'5'", -5), ("-0.5::VARCHAR", Decimal("-0.5")), ("s + n", Decimal("4.5")),
+        ("s * s", Decimal("6.25")), ("s + f", 3.0), ("-s", Decimal("-2.5")), ("n - s", Decimal("-0.5")),
+        ("UPPER(s) + 1", Decimal("3.5")), ("(s || '') + 1", Decimal("3.5")), ("s::VARCHAR(1) + 1", 3),
+        ("MAX(s) + 1", Decimal("3.5")), ("SUM(s + 1)", Decimal("3.5")), ("NVL(s, '0') + 1", Decimal("3.5")),
+        ("ABS('-3')", 3), ("ROUND(s)", 3), ("ROUND('1.55', 1)", Decimal("1.6")), ("FLOOR(s)", 2),
         ("CEIL(s)", 3),
-    ],
-)
-def test_a_text_in_arithmetic_is_a_number(sql, expression, expected):
-    found, kind = value(sql, expression)
-    assert found == expected
-    assert kind == ("FLOAT" if isinstance(expected, float) else "NUMBER")
+    ]:  # fmt: skip
+        found, kind = value(sql, expression)
+        assert found == expected
+        assert kind == ("FLOAT" if isinstance(expected, float) else "NUMBER")
 
 
-@pytest.mark.parametrize("text", ["'abc' + 1", "'' + 1", "-'x'", "'2024-01-01' + 1"])
-def test_a_text_that_is_no_number_is_refused_in_arithmetic(sql, text):
-    assert sql.refused(f"SELECT {text}").code == "100038"
+def test_a_text_that_is_no_number_is_refused_in_arithmetic(sql):
+    for text in ["'abc' + 1", "'' + 1", "-'x'", "'2024-01-01' + 1"]:
+        assert sql.refused(f"SELECT {text}").code == "100038"
 
 
-@pytest.mark.parametrize(
-    ("condition", "expected"),
-    [("s > 1", True), ("s = 2.50", True), ("s < n", False), ("s BETWEEN 1 AND 3", True),
-     ("s IN (1, 2.5)", True),
-     ("n <= s", True), ("s <> 2.5", False), ("n = '2.0'", True)],
-)  # fmt: skip
-def test_a_text_beside_a_number_is_compared_as_one(sql, condition, expected):
-    assert sql.values(f"SELECT {condition} FROM t") == [(expected,)]
+def test_a_text_beside_a_number_is_compared_as_one(sql):
+    for condition, expected in [
+        ("s > 1", True), ("s = 2.50", True), ("s < n", False), ("s BETWEEN 1 AND 3", True),
+        ("s IN (1, 2.5)", True), ("n <= s", True), ("s <> 2.5", False), ("n = '2.0'", True),
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {condition} FROM t") == [(expected,)]
 
 
-@pytest.mark.parametrize(
-    ("choice", "expected"),
-    [("COALESCE(s, n)", Decimal("2.5")), ("NVL(n, s)", 2),
-     ("IFF(n > 2, s, n)", 2), ("GREATEST(s, n)", Decimal("2.5")),
-     ("CASE WHEN n = 2 THEN s ELSE n END", Decimal("2.5")), ("COALESCE(f, s)", 0.5)],
-)  # fmt: skip
-def test_a_choice_of_a_text_and_a_number_is_a_number(sql, choice, expected):
-    found, kind = value(sql, choice)
-    assert (found, kind) == (expected, "FLOAT" if isinstance(expected, float) else "NUMBER")
+def test_a_choice_of_a_text_and_a_number_is_a_number(sql):
+    for choice, expected in [
+        ("COALESCE(s, n)", Decimal("2.5")), ("NVL(n, s)", 2), ("IFF(n > 2, s, n)", 2),
+        ("GREATEST(s, n)", Decimal("2.5")), ("CASE WHEN n = 2 THEN s ELSE n END", Decimal("2.5")),
+        ("COALESCE(f, s)", 0.5),
+    ]:  # fmt: skip
+        found, kind = value(sql, choice)
+        assert (found, kind) == (expected, "FLOAT" if isinstance(expected, float) else "NUMBER")
 
 
 def test_aggregates_read_the_texts_of_a_subquery(sql):
@@ -175,9 +132,8 @@ def test_aggregates_read_the_texts_of_a_subquery(sql):
 
 
 # The page of each function, usage notes and examples
-@pytest.mark.parametrize(
-    ("expression", "expected", "kind"),
-    [
+def test_a_function_returns_the_documented_value(sql):
+    for expression, expected, kind in [
         ("DATE_PART(TZH, z)", 2, "NUMBER"),
         ("EXTRACT(TIMEZONE_HOUR FROM '2024-01-01 10:00:00 +0530'::TIMESTAMP_TZ)", 5, "NUMBER"),
         ("DATE_PART(TIMEZONE_MINUTE, '2024-01-01 10:00:00 +0530'::TIMESTAMP_TZ)", 30, "NUMBER"),
@@ -187,10 +143,14 @@ def test_aggregates_read_the_texts_of_a_subquery(sql):
         ("ADD_MONTHS('2024-02-29'::DATE, 1)::VARCHAR", "2024-03-31", "VARCHAR"),
         ("ADD_MONTHS('2024-01-31 10:00:00'::TIMESTAMP, 1)::VARCHAR", "2024-02-29 10:00:00.000", "VARCHAR"),
         ("ADD_MONTHS('2024-01-15 10:00:00'::TIMESTAMP, n)::VARCHAR", "2024-03-15 10:00:00.000", "VARCHAR"),
-        ("ADD_MONTHS('2024-02-29 10:00:00 +0500'::TIMESTAMP_TZ, 1)::VARCHAR",
-         "2024-03-31 10:00:00.000 +0500", "VARCHAR"),
-        ("MONTHS_BETWEEN('2019-03-01 02:00:00'::TIMESTAMP, '2019-02-15 01:00:00'::TIMESTAMP)",
-         Decimal("0.549731"), "NUMBER"),
+        (
+            "ADD_MONTHS('2024-02-29 10:00:00 +0500'::TIMESTAMP_TZ, 1)::VARCHAR",
+            "2024-03-31 10:00:00.000 +0500", "VARCHAR",
+        ),
+        (
+            "MONTHS_BETWEEN('2019-03-01 02:00:00'::TIMESTAMP, '2019-02-15 01:00:00'::TIMESTAMP)",
+            Decimal("0.549731"), "NUMBER",
+        ),
         ("MONTHS_BETWEEN('2019-02-28'::DATE, '2019-01-31'::DATE)", 1, "NUMBER"),
         ("MONTHS_BETWEEN('2019-02-15 10:00:00'::TIMESTAMP, '2019-03-15'::TIMESTAMP)", -1, "NUMBER"),
         ("REGEXP_SUBSTR_ALL('a1_a2', 'a([0-9])', 1, 1, 'e')[1]::VARCHAR", "2", "VARCHAR"),
@@ -208,15 +168,23 @@ def test_aggregates_read_the_texts_of_a_subquery(sql):
         ("DATEADD(day, 1, NULL)", None, "TIMESTAMP_NTZ"),
         ("COUNT(s, NULL, n)", 0, "NUMBER"),
         ("COUNT(s, n)", 1, "NUMBER"),
-        ("('2024-01-01'::TIMESTAMP + INTERVAL '1 day, 2 hours, 3 minutes')::VARCHAR",
-         "2024-01-02 02:03:00.000", "VARCHAR"),
-        ("TIMESTAMP_NTZ_FROM_PARTS(2024, 1, 2, 3, 4, 5, 123456789)::VARCHAR",
-         "2024-01-02 03:04:05.123", "VARCHAR"),
-        ("TO_CHAR(TIMESTAMP_FROM_PARTS(2013, 4, 5, 12, 0, -3600, 999999), 'HH24:MI:SS.FF6')",
-         "11:00:00.000999", "VARCHAR"),
+        (
+            "('2024-01-01'::TIMESTAMP + INTERVAL '1 day, 2 hours, 3 minutes')::VARCHAR",
+            "2024-01-02 02:03:00.000", "VARCHAR",
+        ),
+        (
+            "TIMESTAMP_NTZ_FROM_PARTS(2024, 1, 2, 3, 4, 5, 123456789)::VARCHAR", "2024-01-02 03:04:05.123",
+            "VARCHAR",
+        ),
+        (
+            "TO_CHAR(TIMESTAMP_FROM_PARTS(2013, 4, 5, 12, 0, -3600, 999999), 'HH24:MI:SS.FF6')",
+            "11:00:00.000999", "VARCHAR",
+        ),
         ("TIMESTAMP_FROM_PARTS(2024, 13, 32, 25, 61, 61)::VARCHAR", "2025-02-02 02:02:01.000", "VARCHAR"),
-        ("TIMESTAMP_LTZ_FROM_PARTS(2024, 1, 2, 3, 4, 5)::VARCHAR",
-         "2024-01-02 03:04:05.000 +0000", "VARCHAR"),
+        (
+            "TIMESTAMP_LTZ_FROM_PARTS(2024, 1, 2, 3, 4, 5)::VARCHAR", "2024-01-02 03:04:05.000 +0000",
+            "VARCHAR",
+        ),
         ("TRY_TO_DATE('20240101')::VARCHAR", "1970-08-23", "VARCHAR"),
         ("TO_DATE('2024-01-02', 'AUTO')::VARCHAR", "2024-01-02", "VARCHAR"),
         ("TRY_TO_DATE('x', 'AUTO')", None, "DATE"),
@@ -225,12 +193,10 @@ def test_aggregates_read_the_texts_of_a_subquery(sql):
         ("s IS DISTINCT FROM 3", True, "BOOLEAN"),
         ("CASE s WHEN 3 THEN 'three' ELSE 'no' END", "no", "VARCHAR"),
         ("DECODE(s, 3, 'three', 'no')", "no", "VARCHAR"),
-    ],
-)  # fmt: skip
-def test_a_function_returns_the_documented_value(sql, expression, expected, kind):
-    found = value(sql, expression)
-    assert found == (expected, kind)
-    assert type(found[0]) is type(expected) or isinstance(expected, int)
+    ]:  # fmt: skip
+        found = value(sql, expression)
+        assert found == (expected, kind)
+        assert type(found[0]) is type(expected) or isinstance(expected, int)
 
 
 def test_an_array_column_gets_an_array(sql):
@@ -289,26 +255,22 @@ def test_a_choice_of_a_variant_and_another_value_is_a_variant(sql):
 
 
 # "Arithmetic operators": date and time
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
+def test_a_number_moves_a_time_by_days(sql):
+    for expression, text in [
         ("'2024-01-31 10:00:00'::TIMESTAMP + 1", "2024-02-01 10:00:00.000"),
         ("'2024-01-31 10:00:00'::TIMESTAMP - n", "2024-01-29 10:00:00.000"),
         ("1 + '2024-01-31 10:00:00'::TIMESTAMP", "2024-02-01 10:00:00.000"),
         ("'2024-01-31'::DATE + n", "2024-02-02"),
-    ],
-)
-def test_a_number_moves_a_time_by_days(sql, expression, text):
-    assert value(sql, f"({expression})::VARCHAR") == (text, "VARCHAR")
+    ]:
+        assert value(sql, f"({expression})::VARCHAR") == (text, "VARCHAR")
 
 
 def test_the_same_name_may_be_a_text_in_one_table_and_a_number_in_another(sql):
     sql.run(
         "CREATE TABLE source (k INT, amount VARCHAR, at VARCHAR)",
         "CREATE TABLE target (k INT, amount NUMBER(10,1), at DATE)",
-        "INSERT INTO source VALUES (1, '10.5', 'x')",
-        "INSERT INTO target VALUES (1, 1, '2024-01-01')",
-    )
+        "INSERT INTO source VALUES (1, '10.5', 'x')", "INSERT INTO target VALUES (1, 1, '2024-01-01')",
+    )  # fmt: skip
     merge = (
         "MERGE INTO target t USING {} s ON t.k = s.k WHEN MATCHED THEN UPDATE SET t.amount = s.amount + {}"
     )
@@ -332,48 +294,25 @@ def mixed(sql):
 
 
 # Data type conversion; IN; NULLIF; ROUND; TRUNC; SUBSTR
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("w::INT", 1),
-        ("PARSE_JSON('false')::NUMBER(5,2)", 0),
-        ("PARSE_JSON('true')::FLOAT", 1.0),
-        ("PARSE_JSON('true')::VARCHAR", "true"),
-        ("n IN (SELECT s FROM mixed)", True),
-        ("n NOT IN (SELECT s FROM mixed)", False),
-        ("s IN (SELECT n FROM mixed)", True),
-        ("m IN (SELECT '-123.4567')", True),
-        ("n = ANY (SELECT s FROM mixed)", True),
-        ("n = (SELECT MAX(s) FROM mixed)", True),
-        ("NULLIF(s, 1)", None),
-        ("NULLIF(s, 2)", "01"),
-        ("NULLIF(n, '01')", None),
-        ("SUBSTR(b, 2)::VARCHAR", "EF01"),
-        ("SUBSTR(b, 2, 1)::VARCHAR", "EF"),
-        ("SUBSTR(b, -2, n)::VARCHAR", "EF"),
-        ("LEFT(b, 2)::VARCHAR", "CDEF"),
-        ("RIGHT(b, n)::VARCHAR", "01"),
-        ("ROUND(m, k)", Decimal("-123.46")),
-        ("ROUND(m, -k)", Decimal("-100")),
-        ("ROUND(m, k + 30)", Decimal("-123.4567")),
-        ("ROUND(m, NULLIF(k, 2))", None),
-        ("ROUND(f, k)", 123.46),
-        ("TRUNC(m, k)", Decimal("-123.45")),
-        ("TRUNC(f, n)", 123.4),
-        ("d IN ('29-FEB-2024', '2024-03-01')", True),
-        ("d = '29-FEB-2024'", True),
-        ("d BETWEEN '28-FEB-2024' AND '01-MAR-2024'", True),
-        ("d < '2024-02-29'", False),
-        ("CASE d WHEN '29-FEB-2024' THEN 1 END", 1),
-        ("DECODE(d, '29-FEB-2024', 1)", 1),
-        ("z = '03:00 PM'", True),
-        ("b IN ('CD', 'cdef01')", True),
-        ("b = 'CDEF01'", True),
+def test_a_value_is_read_as_the_type_beside_it(mixed):
+    for expression, value in [
+        ("w::INT", 1), ("PARSE_JSON('false')::NUMBER(5,2)", 0), ("PARSE_JSON('true')::FLOAT", 1.0),
+        ("PARSE_JSON('true')::VARCHAR", "true"), ("n IN (SELECT s FROM mixed)", True),
+        ("n NOT IN (SELECT s FROM mixed)", False), ("s IN (SELECT n FROM mixed)", True),
+        ("m IN (SELECT '-123.4567')", True), ("n = ANY (SELECT s FROM mixed)", True),
+        ("n = (SELECT MAX(s) FROM mixed)", True), ("NULLIF(s, 1)", None), ("NULLIF(s, 2)", "01"),
+        ("NULLIF(n, '01')", None), ("SUBSTR(b, 2)::VARCHAR", "EF01"), ("SUBSTR(b, 2, 1)::VARCHAR", "EF"),
+        ("SUBSTR(b, -2, n)::VARCHAR", "EF"), ("LEFT(b, 2)::VARCHAR", "CDEF"), ("RIGHT(b, n)::VARCHAR", "01"),
+        ("ROUND(m, k)", Decimal("-123.46")), ("ROUND(m, -k)", Decimal("-100")),
+        ("ROUND(m, k + 30)", Decimal("-123.4567")), ("ROUND(m, NULLIF(k, 2))", None), ("ROUND(f, k)", 123.46),
+        ("TRUNC(m, k)", Decimal("-123.45")), ("TRUNC(f, n)", 123.4),
+        ("d IN ('29-FEB-2024', '2024-03-01')", True), ("d = '29-FEB-2024'", True),
+        ("d BETWEEN '28-FEB-2024' AND '01-MAR-2024'", True), ("d < '2024-02-29'", False),
+        ("CASE d WHEN '29-FEB-2024' THEN 1 END", 1), ("DECODE(d, '29-FEB-2024', 1)", 1),
+        ("z = '03:00 PM'", True), ("b IN ('CD', 'cdef01')", True), ("b = 'CDEF01'", True),
         ("'CDEF02' > b", True),
-    ],
-)
-def test_a_value_is_read_as_the_type_beside_it(mixed, expression, value):
-    assert mixed.values(f"SELECT {expression} FROM mixed") == [(value,)]
+    ]:  # fmt: skip
+        assert mixed.values(f"SELECT {expression} FROM mixed") == [(value,)]
 
 
 def test_a_text_that_is_not_of_the_type_beside_it_is_refused(mixed):
@@ -382,47 +321,38 @@ def test_a_text_that_is_not_of_the_type_beside_it_is_refused(mixed):
     assert mixed.refused("SELECT n IN (SELECT 'x') FROM mixed").code == "100038"
 
 
-@pytest.mark.parametrize(
-    "written", ["5 DIV 2", "[1,]", "{'a': 1,}", "ARRAY_CONSTRUCT(1,)", "1 IN (1,)", "COALESCE(1, 2,)"]
-)
-def test_what_sqlglot_reads_and_snowflake_does_not_is_a_syntax_error(sql, written):
-    assert sql.refused(f"SELECT {written}").code == "001003"
+def test_what_sqlglot_reads_and_snowflake_does_not_is_a_syntax_error(sql):
+    for written in ["5 DIV 2", "[1,]", "{'a': 1,}", "ARRAY_CONSTRUCT(1,)", "1 IN (1,)", "COALESCE(1, 2,)"]:
+        assert sql.refused(f"SELECT {written}").code == "001003"
 
 
 # TRY_CAST, TRY_TO_DATE, "Date and time input and output formats"
-@pytest.mark.parametrize("text", ["s", "TRIM(s)", "'05-Mar-2016'"])
-@pytest.mark.parametrize(
-    "read",
-    [
+def test_every_way_to_a_date_reads_the_formats_of_auto(sql):
+    for read in [
         "TRY_CAST({} AS TIMESTAMP)::DATE", "TRY_CAST({} AS DATE)", "TRY_TO_DATE({})", "TO_DATE({})",
         "TRY_TO_TIMESTAMP({})::DATE", "TRY_TO_TIMESTAMP_NTZ({})::DATE", "{}::DATE", "DATE({})",
-    ],
-)  # fmt: skip
-def test_every_way_to_a_date_reads_the_formats_of_auto(sql, text, read):
-    sql.run("CREATE OR REPLACE TABLE dated (s VARCHAR)", "INSERT INTO dated VALUES ('05-Mar-2016')")
-    assert sql.values(f"SELECT {read.format(text)} FROM dated") == [(dt.date(2016, 3, 5),)]
+    ]:  # fmt: skip
+        for text in ["s", "TRIM(s)", "'05-Mar-2016'"]:
+            sql.run("CREATE OR REPLACE TABLE dated (s VARCHAR)", "INSERT INTO dated VALUES ('05-Mar-2016')")
+            assert sql.values(f"SELECT {read.format(text)} FROM dated") == [(dt.date(2016, 3, 5),)]
 
 
-@pytest.mark.parametrize(
-    "tried",
-    ["TRY_CAST(s AS TIMESTAMP)", "TRY_CAST(s AS DATE)", "TRY_CAST(s AS TIME)", "TRY_TO_DATE(TRIM(s))"],
-)
-def test_what_is_no_time_is_null_where_it_is_tried(sql, tried):
-    sql.run("CREATE OR REPLACE TABLE odd (s VARCHAR)", "INSERT INTO odd VALUES ('zz'), ('infinity')")
-    assert sql.values(f"SELECT {tried} FROM odd") == [(None,), (None,)]
+def test_what_is_no_time_is_null_where_it_is_tried(sql):
+    for tried in [
+        "TRY_CAST(s AS TIMESTAMP)", "TRY_CAST(s AS DATE)", "TRY_CAST(s AS TIME)", "TRY_TO_DATE(TRIM(s))",
+    ]:  # fmt: skip
+        sql.run("CREATE OR REPLACE TABLE odd (s VARCHAR)", "INSERT INTO odd VALUES ('zz'), ('infinity')")
+        assert sql.values(f"SELECT {tried} FROM odd") == [(None,), (None,)]
 
 
 # SUBSTR , SUBSTRING: a start outside of the text gives an empty one
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
+def test_a_substring_starts_within_its_text(sql):
+    for expression, text in [
         ("SUBSTR('abc', -5)", ""), ("SUBSTR('abc', -5, 4)", ""), ("SUBSTR('abc', -3, 2)", "ab"),
         ("SUBSTR('abc', -1)", "c"), ("SUBSTR(s, -n)", ".5"), ("SUBSTR(s, -n - 2)", ""),
         ("SUBSTR(s, NULL)", None), ("SUBSTR(x, -9)", ""), ("SUBSTR('0A0B'::BINARY, -1)", b"\x0b"),
-    ],
-)  # fmt: skip
-def test_a_substring_starts_within_its_text(sql, expression, text):
-    assert value(sql, expression)[0] == text
+    ]:  # fmt: skip
+        assert value(sql, expression)[0] == text
 
 
 # ALTER SESSION; the words of the error are those that clients of Snowflake's report

@@ -8,7 +8,6 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -42,13 +41,6 @@ SLOW = (
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[ServiceInProcess]:
-    service = ServiceInProcess(tmp_path / "home")
-    yield service
-    service.close()
-
-
-@pytest.fixture
 def admin(service: ServiceInProcess) -> Any:
     connector = service.connect()
     connector.query(f"CREATE USER other PASSWORD = '{PASSWORD}'")
@@ -58,17 +50,14 @@ def admin(service: ServiceInProcess) -> Any:
 # -- results belong to user, session and statement ----------------------------------------------------------
 
 
-def test_a_request_id_belongs_to_a_session_and_to_one_statement(
-    service: ServiceInProcess, admin: Any
-) -> None:
+def test_a_request_id_belongs_to_a_session_and_to_one_statement(service, admin):
     admin.query("CREATE TABLE t (id INT)")
     request_id = str(uuid.uuid4())
     first = admin.query("INSERT INTO t VALUES (1)", request_id)
     assert admin.query("INSERT INTO t VALUES (1)", request_id)["data"]["queryId"] == first["data"]["queryId"]
     for changed in (
-        {"text": "INSERT INTO t VALUES (2)"},
-        {"bindings": {"1": {"type": "FIXED", "value": "1"}}},
-    ):
+        {"text": "INSERT INTO t VALUES (2)"}, {"bindings": {"1": {"type": "FIXED", "value": "1"}}},
+    ):  # fmt: skip
         again = admin.query(changed.pop("text", "INSERT INTO t VALUES (1)"), request_id, **changed)
         assert (again["success"], again["code"]) == (False, "391902")
         assert request_id in again["message"]
@@ -78,9 +67,7 @@ def test_a_request_id_belongs_to_a_session_and_to_one_statement(
     assert admin.query("SELECT COUNT(*) FROM t WHERE id = 1")["data"]["total"] == 1
 
 
-def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(
-    service: ServiceInProcess, admin: Any
-) -> None:
+def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(service, admin):
     pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
     path = f"/api/v2/statements?requestId={uuid.uuid4()}"
     first = service.call("POST", path, {"statement": "SELECT 1"}, token=service.jwt())
@@ -94,39 +81,31 @@ def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(
     assert service.call("GET", f"/api/v2/statements/{handles[0]}", token=pat).status == 404
 
 
-@pytest.mark.parametrize("bindings", [{"a": {"type": "TEXT", "value": "1"}}, [{"type": "TEXT"}]])
-def test_bindings_of_the_sql_api_are_numbered(service: ServiceInProcess, admin: Any, bindings: Any) -> None:
-    body = {"statement": "SELECT 1", "bindings": bindings}
-    refused = service.call("POST", "/api/v2/statements", body, token=service.jwt())
-    assert refused.status == 422
-    assert "positions" in refused.json()["message"]
+def test_bindings_of_the_sql_api_are_numbered(service: ServiceInProcess, admin: Any) -> None:
+    for bindings in [{"a": {"type": "TEXT", "value": "1"}}, [{"type": "TEXT"}]]:
+        body = {"statement": "SELECT 1", "bindings": bindings}
+        refused = service.call("POST", "/api/v2/statements", body, token=service.jwt())
+        assert refused.status == 422
+        assert "positions" in refused.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("wrong", "named"),
-    [
-        ({"statement": ["SELECT 1"]}, "statement"),
-        ({"statement": {"text": "SELECT 1"}}, "statement"),
-        ({"statement": 1}, "statement"),
-        ({"role": ["PUBLIC"]}, "role"),
-        ({"parameters": ["query_tag"]}, "parameters"),
-        ({"parameters": "query_tag"}, "parameters"),
+def test_the_sql_api_names_a_value_of_the_wrong_type(service: ServiceInProcess) -> None:
+    for wrong, named in [
+        ({"statement": ["SELECT 1"]}, "statement"), ({"statement": {"text": "SELECT 1"}}, "statement"),
+        ({"statement": 1}, "statement"), ({"role": ["PUBLIC"]}, "role"),
+        ({"parameters": ["query_tag"]}, "parameters"), ({"parameters": "query_tag"}, "parameters"),
         ({"parameters": {"query_tag": ["a"]}}, "query_tag"),
-    ],
-)
-def test_the_sql_api_names_a_value_of_the_wrong_type(
-    service: ServiceInProcess, wrong: Any, named: str
-) -> None:
-    refused = service.call(
-        "POST", "/api/v2/statements", {"statement": "SELECT 1", **wrong}, token=service.jwt()
-    )
-    assert (refused.status, refused.json()["code"]) == (400, "391902")
-    assert named in refused.json()["message"]
+    ]:  # fmt: skip
+        refused = service.call(
+            "POST", "/api/v2/statements", {"statement": "SELECT 1", **wrong}, token=service.jwt()
+        )
+        assert (refused.status, refused.json()["code"]) == (400, "391902")
+        assert named in refused.json()["message"]
 
 
-@pytest.mark.parametrize("path", ["/health", "/openapi.json"])
-def test_what_anybody_may_read_takes_get_only(service: ServiceInProcess, path: str) -> None:
-    assert [service.call(method, path).status for method in ("GET", "POST", "DELETE")] == [200, 405, 405]
+def test_what_anybody_may_read_takes_get_only(service: ServiceInProcess) -> None:
+    for path in ["/health", "/openapi.json"]:
+        assert [service.call(method, path).status for method in ("GET", "POST", "DELETE")] == [200, 405, 405]
 
 
 def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess, admin: Any) -> None:
@@ -150,14 +129,10 @@ def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess
         "REVOKE ROLE loader FROM USER other",
     ],
 )
-def test_sessions_and_statements_end_with_their_user(
-    service: ServiceInProcess, admin: Any, change: str
-) -> None:
+def test_sessions_and_statements_end_with_their_user(service, admin, change):
     for statement in (
-        "CREATE ROLE loader",
-        "GRANT ROLE loader TO USER other",
-        "ALTER USER other SET DEFAULT_ROLE = loader",
-    ):
+        "CREATE ROLE loader", "GRANT ROLE loader TO USER other", "ALTER USER other SET DEFAULT_ROLE = loader",
+    ):  # fmt: skip
         assert admin.query(statement)["success"]
     other = service.connect("OTHER", PASSWORD)
     assert other.query("SELECT CURRENT_ROLE()")["data"]["finalRoleName"] == "LOADER"
@@ -170,9 +145,7 @@ def test_sessions_and_statements_end_with_their_user(
 
 
 @pytest.mark.parametrize("kind", ["access token", "access token as password", "key"])
-def test_sessions_and_statements_end_with_the_credential_that_opened_them(
-    service: ServiceInProcess, admin: Any, kind: str
-) -> None:
+def test_sessions_and_statements_end_with_the_credential_that_opened_them(service, admin, kind):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     text = _public_key(key).splitlines()[1:-1]
     admin.query(f"ALTER USER other SET RSA_PUBLIC_KEY = '{''.join(text)}'")
@@ -213,9 +186,7 @@ def test_a_revoked_role_stops_its_statements_of_the_sql_api(service: ServiceInPr
     assert execution.error is not None
 
 
-def test_another_user_of_the_same_name_has_no_result_of_the_first(
-    service: ServiceInProcess, admin: Any
-) -> None:
+def test_another_user_of_the_same_name_has_no_result_of_the_first(service, admin):
     pat = admin.query("ALTER USER other ADD PAT p")["data"]["rowset"][0][1]
     path = f"/api/v2/statements?requestId={uuid.uuid4()}"
     handle = service.call("POST", path, {"statement": "SELECT 'mine'"}, token=pat).json()["statementHandle"]
@@ -256,9 +227,7 @@ def _jwt_of(service: ServiceInProcess, key: rsa.RSAPrivateKey) -> str:
     return jwt.encode(claims, key, algorithm="RS256")
 
 
-def test_a_session_ends_after_hours_without_a_call(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_session_ends_after_hours_without_a_call(service, monkeypatch):
     now = 0.0
     monkeypatch.setattr(sessions, "now", lambda: now)
     connector, renewed = service.connect(), service.connect()
@@ -310,13 +279,13 @@ def _exchanged(service: ServiceInProcess, credential: str, *, key_pair: bool = F
     return answer.content.decode()
 
 
-@pytest.mark.parametrize("kind", ["nan", "inf", "endless"])
-def test_a_jwt_whose_times_are_no_numbers_is_refused(service: ServiceInProcess, kind: str) -> None:
-    claims = jwt.decode(service.jwt(), options={"verify_signature": False})
-    for name in ("exp", "iat"):
-        token = _signed(service, claims | {name: 10**400 if kind == "endless" else float(kind)})
-        answer = service.call("POST", "/api/v2/statements", {"statement": "SELECT 1"}, token=token)
-        assert (answer.status, answer.json()["code"]) == (401, "JWT_TOKEN_INVALID")
+def test_a_jwt_whose_times_are_no_numbers_is_refused(service: ServiceInProcess) -> None:
+    for kind in ["nan", "inf", "endless"]:
+        claims = jwt.decode(service.jwt(), options={"verify_signature": False})
+        for name in ("exp", "iat"):
+            token = _signed(service, claims | {name: 10**400 if kind == "endless" else float(kind)})
+            answer = service.call("POST", "/api/v2/statements", {"statement": "SELECT 1"}, token=token)
+            assert (answer.status, answer.json()["code"]) == (401, "JWT_TOKEN_INVALID")
 
 
 def _signed(service: ServiceInProcess, claims: dict[str, Any]) -> str:
@@ -330,18 +299,16 @@ def _signed(service: ServiceInProcess, claims: dict[str, Any]) -> str:
     return (head + b"." + payload + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")).decode()
 
 
-@pytest.mark.parametrize(("command", "method"), [("PUT", "GET"), ("GET", "PUT")])
-def test_a_token_of_an_upload_only_uploads(
-    service: ServiceInProcess, admin: Any, tmp_path: Path, command: str, method: str
-) -> None:
-    admin.query("CREATE STAGE s")
-    info = _transfer(admin, "PUT file:///x/a.csv @s")
-    url, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
-    assert service.call("PUT", url, b"1\n", token=token).status == 200
-    assert service.call("HEAD", url, token=token).status == 200
-    info = _transfer(admin, "PUT file:///x/a.csv @s" if command == "PUT" else "GET @s/a.csv file:///tmp")
-    answer = service.call(method, url, b"2\n", token=info["creds"]["GCS_ACCESS_TOKEN"])
-    assert answer.status == 403
+def test_a_token_of_an_upload_only_uploads(service: ServiceInProcess, admin: Any, tmp_path: Path) -> None:
+    for command, method in [("PUT", "GET"), ("GET", "PUT")]:
+        admin.query("CREATE STAGE s")
+        info = _transfer(admin, "PUT file:///x/a.csv @s")
+        url, token = f"/{info['location']}a.csv", info["creds"]["GCS_ACCESS_TOKEN"]
+        assert service.call("PUT", url, b"1\n", token=token).status == 200
+        assert service.call("HEAD", url, token=token).status == 200
+        info = _transfer(admin, "PUT file:///x/a.csv @s" if command == "PUT" else "GET @s/a.csv file:///tmp")
+        answer = service.call(method, url, b"2\n", token=info["creds"]["GCS_ACCESS_TOKEN"])
+        assert answer.status == 403
 
 
 def _transfer(connector: Any, statement: str) -> Any:
@@ -385,10 +352,9 @@ def test_an_upload_of_the_streaming_sdk_is_signed(service: ServiceInProcess) -> 
     headers = signed_upload(f"https://127.0.0.1{path}", b"rows", info["creds"])
     assert service.call("PUT", path, b"rows", headers).status == 200
     for wrong in (
-        {"authorization": headers["authorization"][:-4] + "0000"},
-        {"x-amz-date": "20260101T000000Z"},
+        {"authorization": headers["authorization"][:-4] + "0000"}, {"x-amz-date": "20260101T000000Z"},
         {"host": "elsewhere"},
-    ):
+    ):  # fmt: skip
         assert service.call("PUT", path, b"rows", headers | wrong).status == 403
     assert service.call("PUT", path, b"other", headers).status == 400
 
@@ -402,9 +368,7 @@ def test_events_of_a_bucket_need_a_privilege(service: ServiceInProcess, admin: A
 # -- failures -----------------------------------------------------------------------------------------------
 
 
-def test_failures_of_the_service_are_500_and_logged_once(
-    service: ServiceInProcess, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_of_the_service_are_500_and_logged_once(service, caplog, monkeypatch):
     def fails(*_arguments: Any) -> None:
         raise KeyError("inside")
 
@@ -415,9 +379,7 @@ def test_failures_of_the_service_are_500_and_logged_once(
     assert [one.exc_info is not None for one in errors] == [True]
 
 
-def test_a_request_that_the_end_of_the_server_cuts_off_is_to_be_sent_again(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_that_the_end_of_the_server_cuts_off_is_to_be_sent_again(service, monkeypatch):
     begun, released = threading.Event(), threading.Event()
 
     def waits(_request: object) -> Any:
@@ -439,9 +401,7 @@ def test_a_request_that_the_end_of_the_server_cuts_off_is_to_be_sent_again(
     assert (answer.status, answer.json()["code"]) == (503, "SERVICE_UNAVAILABLE")
 
 
-def test_a_token_of_endlessly_nested_json_is_refused(
-    service: ServiceInProcess, admin: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_token_of_endlessly_nested_json_is_refused(service, admin, monkeypatch, caplog):
     admin.query("CREATE STAGE s")
     uploads = admin.query("PUT file:///tmp/a @s")["data"]["stageInfo"]["location"]
     token = ".".join(
@@ -456,12 +416,9 @@ def test_a_token_of_endlessly_nested_json_is_refused(
     monkeypatch.setattr(jwt, "decode", read)
     monkeypatch.setattr(jwt, "get_unverified_header", read)
     for path in (
-        "v2/streaming/hostname",
-        "api/v2/statements/x",
-        "local/status",
-        f"{uploads}a",
+        "v2/streaming/hostname", "api/v2/statements/x", "local/status", f"{uploads}a",
         "v1/data/pipes/x/insertReport",
-    ):
+    ):  # fmt: skip
         assert service.call("GET", f"/{path}", token=token).status == 400
     assert service.call("POST", f"{CHANNEL}/rows", b"{}", token=token).status == 400
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
@@ -482,9 +439,8 @@ def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any
         assert (answer.status, answer.json()["code"]) == (400, "391902")
     for number in ("9" * 5_000, "²"):
         for text in (
-            f"SELECT SYSTEM$CANCEL_ALL_QUERIES({number})",
-            f"SELECT SYSTEM$CANCEL_QUERY('{number}')",
-        ):
+            f"SELECT SYSTEM$CANCEL_ALL_QUERIES({number})", f"SELECT SYSTEM$CANCEL_QUERY('{number}')",
+        ):  # fmt: skip
             assert admin.query(text)["code"] in {"000606", None}
         assert service.login(SESSION_PARAMETERS={"CLIENT_PREFETCH_THREADS": number})["success"]
     answered = admin.query(f"SELECT i FROM {MANY.format(30_000)}")["data"]
@@ -495,19 +451,15 @@ def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any
     assert service.call("POST", "/v1/notifications/s3", notification, token=service.jwt()).status == 400
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
-        ("SELECT format('{:>1000000000}', 1)", "002140"),
-        ("SELECT printf('%1000000000d', 1)", "002140"),
+def test_a_text_longer_than_a_varchar_is_not_made(admin: Any) -> None:
+    for statement, code in [
+        ("SELECT format('{:>1000000000}', 1)", "002140"), ("SELECT printf('%1000000000d', 1)", "002140"),
         ("SELECT REPEAT('xy', 100000000)", "100078"),
         ("SELECT LENGTH(LPAD('x', i * 1000000, 'y')) FROM (SELECT 1000 AS i)", "100078"),
         ("SELECT SPACE(1000000000)", "100078"),
-    ],
-)
-def test_a_text_longer_than_a_varchar_is_not_made(admin: Any, statement: str, code: str) -> None:
-    assert admin.query(statement)["code"] == code
-    assert admin.query("SELECT REPEAT('xy', 3), RPAD('x', 3, 'y'), SPACE(2)")["success"]
+    ]:  # fmt: skip
+        assert admin.query(statement)["code"] == code
+        assert admin.query("SELECT REPEAT('xy', 3), RPAD('x', 3, 'y'), SPACE(2)")["success"]
 
 
 def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
@@ -530,9 +482,7 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         service.close()
 
 
-def test_calls_are_answered_while_many_statements_run(
-    service: ServiceInProcess, admin: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_are_answered_while_many_statements_run(service, admin, monkeypatch):
     ended = threading.Event()
 
     def hold(_request: Any) -> http.Response:
@@ -573,33 +523,29 @@ def test_a_result_has_bounded_memory(tmp_path: Path, value: str) -> None:
         service.close()
 
 
-@pytest.mark.parametrize("create", ["CREATE TABLE made AS", "CREATE OR REPLACE TABLE made AS"])
-def test_the_query_of_a_new_table_has_settings_and_time_limit_of_its_session(
-    service: ServiceInProcess, admin: Any, create: str
-) -> None:
-    admin.query("ALTER SESSION SET TIMEZONE = 'America/New_York'")
-    noon = "'2026-07-01 12:00 +00:00'::TIMESTAMP_TZ"
-    query = f"SELECT '2026-01-01'::TIMESTAMP_LTZ AS t, HOUR({noon}::TIMESTAMP_LTZ)"
-    assert admin.query(f"{create} {query} AS h")["success"]
-    made, selected = (admin.query(each)["data"]["rowset"] for each in ("SELECT * FROM made", query))
-    assert made == selected == [["1767243600.000000000", "8"]]
-    divided = admin.query(f"{create.replace('made', 'other')} SELECT 1::FLOAT / 0::FLOAT AS f")
-    assert divided["code"] == "100051"
-    admin.query("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 1")
-    slow = f"{create.replace('made', 'slow')} SELECT s FROM ({SLOW.replace('+ c.i)', '+ c.i) AS s')})"
-    assert admin.query(slow)["code"] == "000630"
-    assert admin.query("SHOW TABLES LIKE 'slow'")["data"]["total"] == 0
+def test_the_query_of_a_new_table_has_settings_and_time_limit_of_its_session(service, admin):
+    for create in ["CREATE TABLE made AS", "CREATE OR REPLACE TABLE made AS"]:
+        admin.query("ALTER SESSION SET TIMEZONE = 'America/New_York'")
+        noon = "'2026-07-01 12:00 +00:00'::TIMESTAMP_TZ"
+        query = f"SELECT '2026-01-01'::TIMESTAMP_LTZ AS t, HOUR({noon}::TIMESTAMP_LTZ)"
+        assert admin.query(f"{create} {query} AS h")["success"]
+        made, selected = (admin.query(each)["data"]["rowset"] for each in ("SELECT * FROM made", query))
+        assert made == selected == [["1767243600.000000000", "8"]]
+        divided = admin.query(f"{create.replace('made', 'other')} SELECT 1::FLOAT / 0::FLOAT AS f")
+        assert divided["code"] == "100051"
+        admin.query("ALTER SESSION SET STATEMENT_TIMEOUT_IN_SECONDS = 1")
+        slow = f"{create.replace('made', 'slow')} SELECT s FROM ({SLOW.replace('+ c.i)', '+ c.i) AS s')})"
+        assert admin.query(slow)["code"] == "000630"
+        assert admin.query("SHOW TABLES LIKE 'slow'")["data"]["total"] == 0
 
 
-@pytest.mark.parametrize("value", ["-1", "nan", "x", "0"])
-def test_no_value_of_a_session_lifts_the_time_limit(service: ServiceInProcess, value: str) -> None:
-    session = Session(service.catalog, "DEMO", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": value})
-    assert session.seconds_of() == DEFAULTS.statement_seconds
+def test_no_value_of_a_session_lifts_the_time_limit(service: ServiceInProcess) -> None:
+    for value in ["-1", "nan", "x", "0"]:
+        session = Session(service.catalog, "DEMO", parameters={"STATEMENT_TIMEOUT_IN_SECONDS": value})
+        assert session.seconds_of() == DEFAULTS.statement_seconds
 
 
-def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_where_lower(
-    service: ServiceInProcess,
-) -> None:
+def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_where_lower(service):
     """ "Parameters", STATEMENT_TIMEOUT_IN_SECONDS: the lowest of session and warehouse is enforced."""
     session = Session(service.catalog, "DEMO")
     for statement, seconds in (
@@ -615,9 +561,7 @@ def test_the_time_limit_is_the_users_unless_the_session_asks_and_the_warehouses_
     session.close()
 
 
-def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(
-    service: ServiceInProcess, admin: Any
-) -> None:
+def test_the_pattern_of_a_pipe_takes_linear_time_and_is_checked_at_its_creation(service, admin):
     for statement in ("CREATE TABLE t (id INT)", "CREATE STAGE s"):
         admin.query(statement)
     copy = "AS COPY INTO t FROM @s PATTERN = "
@@ -633,15 +577,9 @@ def test_the_pattern_of_show_takes_linear_time(admin: Any) -> None:
     name = "a" * 200
     admin.query(f"CREATE TABLE {name} (id INT)")
     for pattern, count in (
-        ("%a" * 100 + "%b", 0),
-        ("%A" * 100 + "%", 1),
-        ("a%" + "_" * 199, 1),
-        ("a%" + "_" * 200, 0),
-        ("_" * 200, 1),
-        (r"a\\_%", 0),
-        ("a", 0),
-        ("%", 1),
-    ):
+        ("%a" * 100 + "%b", 0), ("%A" * 100 + "%", 1), ("a%" + "_" * 199, 1), ("a%" + "_" * 200, 0),
+        ("_" * 200, 1), (r"a\\_%", 0), ("a", 0), ("%", 1),
+    ):  # fmt: skip
         shown = admin.query(f"SHOW TABLES LIKE '{pattern}'")["data"]["total"]
         assert shown == count, pattern
 
@@ -649,16 +587,16 @@ def test_the_pattern_of_show_takes_linear_time(admin: Any) -> None:
 DEEP = {"objects": '{"a":' * 50_000 + "1" + "}" * 50_000, "arrays": "[[]," * 50_000 + "1" + "]" * 50_000}
 
 
-@pytest.mark.parametrize("kind", DEEP)
-def test_json_that_is_nested_deeper_than_the_engine_s_stack_is_refused(admin: Any, kind: str) -> None:
+def test_json_that_is_nested_deeper_than_the_engine_s_stack_is_refused(admin: Any) -> None:
     """The process would end: the engine handles a JSON value by calls of calls."""
-    refused = admin.query(f"SELECT PARSE_JSON('{DEEP[kind]}') = PARSE_JSON('1')")
-    assert (refused["code"], "more than 10000 levels" in refused["message"]) == ("100069", True)
-    for statement in ("CREATE TABLE v (v VARIANT)", "CREATE STAGE s"):
-        admin.query(statement)
-    tried = f"INSERT INTO v SELECT TRY_PARSE_JSON('{DEEP[kind]}')"
-    assert admin.query(tried)["success"]
-    assert admin.query("SELECT 1 FROM v WHERE v IS NULL")["data"]["total"] == 1
+    for kind in DEEP:
+        refused = admin.query(f"SELECT PARSE_JSON('{DEEP[kind]}') = PARSE_JSON('1')")
+        assert (refused["code"], "more than 10000 levels" in refused["message"]) == ("100069", True)
+        for statement in ("CREATE OR REPLACE TABLE v (v VARIANT)", "CREATE OR REPLACE STAGE s"):
+            admin.query(statement)
+        tried = f"INSERT INTO v SELECT TRY_PARSE_JSON('{DEEP[kind]}')"
+        assert admin.query(tried)["success"]
+        assert admin.query("SELECT 1 FROM v WHERE v IS NULL")["data"]["total"] == 1
 
 
 def test_large_json_that_is_flat_is_read(admin: Any) -> None:
@@ -667,11 +605,11 @@ def test_large_json_that_is_flat_is_read(admin: Any) -> None:
     assert counted["data"]["rowset"] == [["12000"]]
 
 
-@pytest.mark.parametrize("bindings", [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}])
-def test_what_is_no_bound_value_is_an_error_of_the_statement(admin: Any, bindings: Any) -> None:
-    admin.query("CREATE TABLE t (id INT)")
-    for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
-        assert admin.query(statement, bindings=bindings)["code"] == "100038"
+def test_what_is_no_bound_value_is_an_error_of_the_statement(admin: Any) -> None:
+    for bindings in [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}]:
+        admin.query("CREATE TABLE t (id INT)")
+        for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
+            assert admin.query(statement, bindings=bindings)["code"] == "100038"
 
 
 # -- several statements in one request ----------------------------------------------------------------------
@@ -713,19 +651,13 @@ def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProc
         assert admin.query(f"CREATE {statement}")["success"], statement
     token, scoped = service.jwt(), service.account.issue_scoped_token("127.0.0.1")
     for database, schema, pipe, status in (
-        ("LOCAL", "%22public%22", "T-STREAMING", 404),
-        ("%22local%22", "PUBLIC", "T-STREAMING", 404),
-        ("local", "public", "t-streaming", 200),
-        ("%22LOCAL%22", "%22PUBLIC%22", "%22T-STREAMING%22", 200),
-        ("LOCAL", "PUBLIC", "%22t-STREAMING%22", 404),
-        ("LOCAL", "PUBLIC", "%22T-streaming%22", 404),
-        ("LOCAL", "PUBLIC", "%22a%22%22b-STREAMING%22", 200),
-        ("LOCAL", "PUBLIC", "A%22B-STREAMING", 200),
-        ("LOCAL", "PUBLIC", "%22a%22b-STREAMING%22", 404),
-        ("LOCAL", "PUBLIC", "%22%22", 404),
-        ("LOCAL", "PUBLIC", "%22P%22", 200),
-        ("LOCAL", "PUBLIC", "%22p%22", 404),
-    ):
+        ("LOCAL", "%22public%22", "T-STREAMING", 404), ("%22local%22", "PUBLIC", "T-STREAMING", 404),
+        ("local", "public", "t-streaming", 200), ("%22LOCAL%22", "%22PUBLIC%22", "%22T-STREAMING%22", 200),
+        ("LOCAL", "PUBLIC", "%22t-STREAMING%22", 404), ("LOCAL", "PUBLIC", "%22T-streaming%22", 404),
+        ("LOCAL", "PUBLIC", "%22a%22%22b-STREAMING%22", 200), ("LOCAL", "PUBLIC", "A%22B-STREAMING", 200),
+        ("LOCAL", "PUBLIC", "%22a%22b-STREAMING%22", 404), ("LOCAL", "PUBLIC", "%22%22", 404),
+        ("LOCAL", "PUBLIC", "%22P%22", 200), ("LOCAL", "PUBLIC", "%22p%22", 404),
+    ):  # fmt: skip
         url = f"databases/{database}/schemas/{schema}"
         target = f"{url}/pipes/{pipe}"
         info = service.call("POST", f"/v2/streaming/{target}:pipe-info", {}, token=token)
@@ -748,9 +680,7 @@ def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProc
 @pytest.mark.parametrize(
     "change", ["SET PASSWORD = 'another long password'", "UNSET PASSWORD", "SET DISABLED = TRUE"]
 )
-def test_alter_user_ends_the_password_that_was_issued_for_the_first_user(
-    service: ServiceInProcess, admin: Any, change: str
-) -> None:
+def test_alter_user_ends_the_password_that_was_issued_for_the_first_user(service, admin, change):
     issued = service.home.password_file.read_text().strip()
     assert service.login("DEMO", issued)["success"]
     assert admin.query(f"ALTER USER demo {change}")["success"]
@@ -771,9 +701,7 @@ def test_the_password_of_the_first_user_shows_until_it_is_removed(admin: Any) ->
     assert has_password() == "false"
 
 
-def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(
-    service: ServiceInProcess, admin: Any
-) -> None:
+def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(service, admin):
     admin.query("CREATE TABLE t (id INT)")
     token = service.jwt()
     assert service.call("PUT", f"{PIPE}/channels/c", {}, token=token).status == 200

@@ -16,8 +16,8 @@ import pytest
 from snowpipe_local import admin, cli
 from snowpipe_local.admin import Commands
 from snowpipe_local.datadir import Clock, DataDirectory, write_file
+from snowpipe_local.definitions import transact
 from snowpipe_local.engine.spool import disk_full
-from snowpipe_local.engine.store import transact
 from snowpipe_local.faults import Faults
 from tests.unit.service_in_process import ServiceInProcess
 
@@ -51,9 +51,7 @@ def _disk_full(*_arguments: Any) -> None:
     raise duckdb.TransactionException("Failed to commit: could not write: No space left on device")
 
 
-def test_channels_are_opened_and_dropped_when_there_is_room_again(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_channels_are_opened_and_dropped_when_there_is_room_again(service, monkeypatch, caplog):
     channel = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
     token = service.account.issue_scoped_token("127.0.0.1")
     store = service.catalog.database("LOCAL").store
@@ -78,9 +76,7 @@ def test_channels_are_opened_and_dropped_when_there_is_room_again(
     assert not [one for one in caplog.records if one.levelname == "ERROR"]
 
 
-def test_an_inactive_channel_stays_until_it_can_be_removed(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_inactive_channel_stays_until_it_can_be_removed(service, monkeypatch):
     channels = service.catalog.database("LOCAL").channels
     pipe = service.catalog.database("LOCAL").pipes.resolve("PUBLIC", "T-STREAMING")
     channels.open(pipe, "c", offset_token="7", fail_on_uncommitted_rows=False)
@@ -94,9 +90,7 @@ def test_an_inactive_channel_stays_until_it_can_be_removed(
     assert opened.committed.offset_token is None
 
 
-def test_a_call_that_meets_a_broken_database_is_asked_for_again(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_meets_a_broken_database_is_asked_for_again(service, monkeypatch):
     def broken(*_arguments: Any) -> None:
         raise duckdb.FatalException("Database has been invalidated because of a previous fatal error")
 
@@ -131,9 +125,7 @@ def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert json.loads(answer) == {"ok": False, "error": disk_full().message}
 
 
-def test_streaming_is_refused_until_there_is_room(
-    service: ServiceInProcess, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streaming_is_refused_until_there_is_room(service, monkeypatch):
     pipe = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
     token = service.account.issue_scoped_token("127.0.0.1")
     opened = service.call("PUT", f"/v2/streaming/{pipe}", {}, token=token).json()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -16,27 +14,12 @@ USAGE = ("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local
 
 
 @pytest.fixture
-def sql(tmp_path):
-    yield from made(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    """The same for all tests that change nothing."""
-    yield from made(tmp_path_factory.mktemp("unchanged"))
-
-
-def made(folder: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(folder)
+def sql(sql: SqlSessions) -> SqlSessions:
     sql.run(
-        "CREATE ROLE r",
-        "CREATE USER ann DEFAULT_ROLE = r PASSWORD = 'correct horse'",
-        "GRANT ROLE r TO USER ann",
-        "CREATE TABLE t (id INT)",
-        "INSERT INTO t VALUES (1), (2)",
-    )
-    yield sql
-    sql.close()
+        "CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r PASSWORD = 'correct horse'",
+        "GRANT ROLE r TO USER ann", "CREATE TABLE t (id INT)", "INSERT INTO t VALUES (1), (2)",
+    )  # fmt: skip
+    return sql
 
 
 def test_a_table_is_hidden_until_usage_and_a_privilege_on_it_are_granted(sql):
@@ -51,35 +34,28 @@ def test_a_table_is_hidden_until_usage_and_a_privilege_on_it_are_granted(sql):
     assert [row["name"] for row in sql.run("SHOW TABLES", user="ANN")] == ["T"]
 
 
-@pytest.mark.parametrize(
-    ("privilege", "statement"),
-    [
-        ("INSERT", "INSERT INTO t VALUES (3)"),
-        ("UPDATE", "UPDATE t SET id = 4"),
-        ("DELETE", "DELETE FROM t"),
-        ("TRUNCATE", "TRUNCATE TABLE t"),
+def test_every_change_of_rows_needs_its_own_privilege(sql):
+    for privilege, statement in [
+        ("INSERT", "INSERT INTO t VALUES (3)"), ("UPDATE", "UPDATE t SET id = 4"),
+        ("DELETE", "DELETE FROM t"), ("TRUNCATE", "TRUNCATE TABLE t"),
         ("UPDATE", "MERGE INTO t USING (SELECT 1 AS i) s ON t.id = s.i WHEN MATCHED THEN UPDATE SET id = 9"),
-    ],
-)
-def test_every_change_of_rows_needs_its_own_privilege(sql, privilege, statement):
-    sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
-    error = sql.refused(statement, "ANN")
-    assert (error.code, error.sqlstate) == ("003001", "42501")
-    assert error.message == "SQL access control error:\nInsufficient privileges to operate on table 'T'"
-    sql.run(f"GRANT {privilege} ON TABLE t TO r")
-    sql.run(statement, user="ANN")
-    sql.run(f"REVOKE {privilege} ON TABLE t FROM ROLE r")
-    assert sql.refused(statement, "ANN").code == "003001"
+    ]:  # fmt: skip
+        sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
+        error = sql.refused(statement, "ANN")
+        assert (error.code, error.sqlstate) == ("003001", "42501")
+        assert error.message == "SQL access control error:\nInsufficient privileges to operate on table 'T'"
+        sql.run(f"GRANT {privilege} ON TABLE t TO r")
+        sql.run(statement, user="ANN")
+        sql.run(f"REVOKE {privilege} ON TABLE t FROM ROLE r")
+        assert sql.refused(statement, "ANN").code == "003001"
 
 
 def test_a_query_needs_select_on_every_table_it_reads(sql):
     sql.run(*USAGE, "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE r")
     for query in (
-        "SELECT * FROM t JOIN other ON t.id = other.id",
-        "SELECT (SELECT max(id) FROM other) FROM t",
-        "WITH o AS (SELECT * FROM other) SELECT * FROM o",
-        "CREATE TABLE copied AS SELECT * FROM other",
-    ):
+        "SELECT * FROM t JOIN other ON t.id = other.id", "SELECT (SELECT max(id) FROM other) FROM t",
+        "WITH o AS (SELECT * FROM other) SELECT * FROM o", "CREATE TABLE copied AS SELECT * FROM other",
+    ):  # fmt: skip
         assert sql.refused(query, "ANN").code in {"002003", "003001"}
 
 
@@ -105,11 +81,9 @@ def test_creating_needs_the_privilege_and_makes_the_current_role_owner(sql):
 def test_only_the_owner_alters_replaces_and_drops(sql):
     sql.run(*USAGE, "GRANT ALL PRIVILEGES ON TABLE t TO ROLE r", "GRANT ALL ON SCHEMA public TO ROLE r")
     for statement in (
-        "DROP TABLE t",
-        "ALTER TABLE t SET ERROR_LOGGING = TRUE",
-        "CREATE OR REPLACE TABLE t (id INT)",
+        "DROP TABLE t", "ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)",
         "DROP SCHEMA local.public",
-    ):
+    ):  # fmt: skip
         assert sql.refused(statement, "ANN").code == "003001"
     sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r COPY CURRENT GRANTS")
     sql.run("ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)", user="ANN")
@@ -128,20 +102,17 @@ def test_ownership_moves_only_with_a_word_about_the_other_grants(sql):
 
 def test_grants_on_all_and_on_future_tables(sql):
     sql.run(
-        *USAGE,
-        "CREATE TABLE u (id INT)",
-        "GRANT SELECT ON ALL TABLES IN SCHEMA local.public TO ROLE r",
+        *USAGE, "CREATE TABLE u (id INT)", "GRANT SELECT ON ALL TABLES IN SCHEMA local.public TO ROLE r",
         "GRANT SELECT, INSERT ON FUTURE TABLES IN SCHEMA local.public TO ROLE r",
         "CREATE TABLE later (id INT)",
-    )
+    )  # fmt: skip
     assert sql.values("SELECT count(*) FROM u", "ANN") == [(0,)]
     assert sql.refused("INSERT INTO u VALUES (1)", "ANN").code == "003001"
     sql.run("INSERT INTO later VALUES (1)", user="ANN")
     future = sql.run("SHOW FUTURE GRANTS IN SCHEMA local.public")
     assert [(row["privilege"], row["grant_on"], row["name"]) for row in future] == [
-        ("INSERT", "TABLE", "LOCAL.PUBLIC.<TABLE>"),
-        ("SELECT", "TABLE", "LOCAL.PUBLIC.<TABLE>"),
-    ]
+        ("INSERT", "TABLE", "LOCAL.PUBLIC.<TABLE>"), ("SELECT", "TABLE", "LOCAL.PUBLIC.<TABLE>"),
+    ]  # fmt: skip
     sql.run("REVOKE INSERT ON FUTURE TABLES IN SCHEMA local.public FROM ROLE r", "CREATE TABLE last (i INT)")
     assert len(sql.run("SHOW FUTURE GRANTS TO ROLE r")) == 1
     assert sql.refused("INSERT INTO last VALUES (1)", "ANN").code == "003001"
@@ -197,15 +168,11 @@ def test_what_a_dropped_role_owned_goes_to_the_role_that_dropped_it(sql):
     assert sql.refused("SELECT * FROM orphan", "ANN").code == "002003"
 
 
-def test_grants_and_owners_survive_a_restart(sql, tmp_path):
+def test_grants_and_owners_survive_a_restart(sql):
     sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r", "CREATE WAREHOUSE w WAREHOUSE_SIZE = 'LARGE'")
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        assert again.values("SELECT count(*) FROM t", "ANN") == [(2,)]
-        assert again.run("SHOW WAREHOUSES LIKE 'w'")[0]["size"] == "Large"
-    finally:
-        again.close()
+    sql.restart()
+    assert sql.values("SELECT count(*) FROM t", "ANN") == [(2,)]
+    assert sql.run("SHOW WAREHOUSES LIKE 'w'")[0]["size"] == "Large"
 
 
 def test_grants_die_with_a_dropped_or_replaced_table(sql):
@@ -298,36 +265,25 @@ def test_pipes_have_privileges_of_their_own(sql):
     assert sql.refused("DROP PIPE p", "ANN").code == "003001"
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
-        ("GRANT SELECT ON PIPE p TO ROLE r", "001003"),
-        ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
+def test_wrong_statements_report_what_is_wrong(sql):
+    for statement, code in [
+        ("GRANT SELECT ON PIPE p TO ROLE r", "001003"), ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
         ("GRANT SELECT ON TABLE t TO ROLE nobody", "002043"),
         ("GRANT SELECT ON TABLE t TO USER ann", "000002"),
-        ("GRANT USAGE ON INTEGRATION i TO ROLE r", "000002"),
-        ("GRANT SELECT TABLE t", "001003"),
+        ("GRANT USAGE ON INTEGRATION i TO ROLE r", "000002"), ("GRANT SELECT TABLE t", "001003"),
         ("GRANT SELECT ON TABLE t TO ROLE r SOMETIMES", "001003"),
-        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"),
-        ("GRANT ROLE r ann", "001003"),
-        ("SHOW GRANTS ABOVE r", "001003"),
-        ("ALTER ROLE r JUMP", "000002"),
-        ("CREATE ROLE", "001003"),
-    ],
-)
-def test_wrong_statements_report_what_is_wrong(unchanged, statement, code):
-    assert unchanged.refused(statement).code == code
+        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("GRANT ROLE r ann", "001003"),
+        ("SHOW GRANTS ABOVE r", "001003"), ("ALTER ROLE r JUMP", "000002"), ("CREATE ROLE", "001003"),
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == code
 
 
 def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
     sql.run(
-        "CREATE ROLE loader",
-        "GRANT USAGE ON DATABASE local TO ROLE loader",
-        "CREATE TABLE kept (x INT)",
-        "GRANT SELECT ON TABLE kept TO ROLE loader",
-        "CREATE USER lou DEFAULT_ROLE = loader",
+        "CREATE ROLE loader", "GRANT USAGE ON DATABASE local TO ROLE loader", "CREATE TABLE kept (x INT)",
+        "GRANT SELECT ON TABLE kept TO ROLE loader", "CREATE USER lou DEFAULT_ROLE = loader",
         "GRANT ROLE loader TO USER lou",
-    )
+    )  # fmt: skip
     assert sql.refused("CREATE TEMPORARY TABLE staged (x INT)", user="LOU").code == "002003"
     sql.run("GRANT USAGE ON SCHEMA local.public TO ROLE loader")
     assert sql.refused("CREATE TABLE staged (x INT)", user="LOU").code == "003001"

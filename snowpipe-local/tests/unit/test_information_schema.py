@@ -9,25 +9,16 @@ def sql(tmp_path_factory):
     sql = SqlSessions(tmp_path_factory.mktemp("information"))
     sql.run(
         "CREATE TABLE t (id INT NOT NULL, s VARCHAR(10) DEFAULT 'x', n NUMBER(10,2)) CLUSTER BY (id)",
-        "INSERT INTO t (id) VALUES (1), (2)",
-        "COMMENT ON TABLE t IS 'rows'",
-        "COMMENT ON COLUMN t.n IS 'number'",
-        "CREATE VIEW w AS SELECT id FROM t",
-        "CREATE SEQUENCE sq START 3",
-        "CREATE STAGE st",
-        "CREATE FILE FORMAT ff TYPE = JSON",
+        "INSERT INTO t (id) VALUES (1), (2)", "COMMENT ON TABLE t IS 'rows'",
+        "COMMENT ON COLUMN t.n IS 'number'", "CREATE VIEW w AS SELECT id FROM t",
+        "CREATE SEQUENCE sq START 3", "CREATE STAGE st", "CREATE FILE FORMAT ff TYPE = JSON",
         "CREATE PIPE p AS COPY INTO t (id) FROM "
         "(SELECT $1:id::INT FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))",
-        "CREATE DATABASE other",
-        "CREATE TABLE elsewhere (x INT)",
-        "USE SCHEMA local.public",
-        "CREATE ROLE r",
-        "CREATE USER ann DEFAULT_ROLE = r",
-        "GRANT ROLE r TO USER ann",
-        "GRANT USAGE ON DATABASE local TO ROLE r",
-        "GRANT USAGE ON SCHEMA local.public TO ROLE r",
+        "CREATE DATABASE other", "CREATE TABLE elsewhere (x INT)", "USE SCHEMA local.public", "CREATE ROLE r",
+        "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann",
+        "GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r",
         "GRANT SELECT ON VIEW w TO ROLE r",
-    )
+    )  # fmt: skip
     yield sql
     sql.close()
 
@@ -39,15 +30,13 @@ def test_columns_join_with_tables_and_have_their_types(sql):
         "JOIN information_schema.tables t USING (table_schema, table_name) "
         "WHERE t.table_name = 'T' ORDER BY c.ordinal_position"
     ) == [
-        ("ID", 1, "NO", "NUMBER", None, 0, None, None),
-        ("S", 2, "YES", "TEXT", 10, None, "'x'", None),
+        ("ID", 1, "NO", "NUMBER", None, 0, None, None), ("S", 2, "YES", "TEXT", 10, None, "'x'", None),
         ("N", 3, "YES", "NUMBER", None, 2, None, "number"),
-    ]
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("query", "rows"),
-    [
+def test_every_view_lists_its_objects(sql):
+    for query, rows in [
         ("SELECT schema_name FROM information_schema.schemata ORDER BY 1", ["INFORMATION_SCHEMA", "PUBLIC"]),
         ("SELECT database_name FROM information_schema.databases ORDER BY 1", ["LOCAL", "OTHER"]),
         ("SELECT table_name FROM other.information_schema.tables", ["ELSEWHERE"]),
@@ -58,10 +47,8 @@ def test_columns_join_with_tables_and_have_their_types(sql):
         ("SELECT sequence_name FROM information_schema.sequences WHERE start_value = 3", ["SQ"]),
         ("SELECT grantee FROM information_schema.table_privileges WHERE privilege_type = 'SELECT'", ["R"]),
         ("SELECT MAX(role_name) FROM information_schema.enabled_roles", ["USERADMIN"]),
-    ],
-)
-def test_every_view_lists_its_objects(sql, query, rows):
-    assert [row[0] for row in sql.values(query)] == rows
+    ]:
+        assert [row[0] for row in sql.values(query)] == rows
 
 
 def test_a_role_sees_what_it_may_use(sql):

@@ -10,7 +10,6 @@ import pytest
 from snowpipe_local import cli, server
 from snowpipe_local.errors import ConfigurationError
 from snowpipe_local.server import InitFile
-from tests.local_catalog import local_catalog
 
 SETUP = """-- The setup of a project; 'quoted; text' and; all
 CREATE DATABASE d;
@@ -24,12 +23,6 @@ CREATE USER u PASSWORD = 'a; long password' DEFAULT_ROLE = loader;
 GRANT ROLE loader TO USER u;
 MERGE INTO d.s.t USING (SELECT 1 AS a) n ON t.a = n.a WHEN NOT MATCHED THEN INSERT (a, b) VALUES (n.a, 'x;y')
 """
-
-
-@pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path / "catalog") as made:
-        yield made
 
 
 @pytest.fixture
@@ -92,18 +85,14 @@ def test_an_error_holds_no_secret(local, file):
     assert "hidden" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "word"),
-    [
-        ("SELECT 1;\n-- rows\ninsert into t values (1)", "line 3"),
-        ("PUT file:///a @s", "PUT"),
+def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file):
+    for text, word in [
+        ("SELECT 1;\n-- rows\ninsert into t values (1)", "line 3"), ("PUT file:///a @s", "PUT"),
         ("SELECT 1;\n\nSELECT 'open\n", "setup.sql.*line 3"),
-    ],
-)
-def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file, text, word):
-    file.write_text(text)
-    with pytest.raises(ConfigurationError, match=word):
-        InitFile.read(file)
+    ]:  # fmt: skip
+        file.write_text(text)
+        with pytest.raises(ConfigurationError, match=word):
+            InitFile.read(file)
 
 
 def test_a_missing_file_is_named(file, capsys):

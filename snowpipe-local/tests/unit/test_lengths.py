@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from snowpipe_local.errors import SqlError
@@ -16,34 +13,25 @@ SHORT = {"1": {"type": "TEXT", "value": "abc"}, "2": {"type": "BINARY", "value":
 
 
 @pytest.fixture
-def sql(tmp_path: Path) -> Iterator[SqlSessions]:
-    sessions = SqlSessions(tmp_path)
-    sessions.run("CREATE TABLE t (id INT, s VARCHAR(3), b BINARY(2))", "INSERT INTO t VALUES (1, 'x', 'ff')")
-    sessions.run("CREATE TABLE long (s VARCHAR, b BINARY)", "INSERT INTO long VALUES ('abcd', 'ff0011')")
-    yield sessions
-    sessions.close()
+def sql(sql: SqlSessions) -> SqlSessions:
+    sql.run("CREATE TABLE t (id INT, s VARCHAR(3), b BINARY(2))", "INSERT INTO t VALUES (1, 'x', 'ff')")
+    sql.run("CREATE TABLE long (s VARCHAR, b BINARY)", "INSERT INTO long VALUES ('abcd', 'ff0011')")
+    return sql
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO t (s) VALUES ('abcd')",
-        "INSERT INTO t (s) VALUES (NULL), (CONCAT('ab', 'cd'))",
-        "INSERT INTO t (id, s) SELECT 1, s FROM long",
-        "INSERT INTO t SELECT 1, s, NULL FROM long ORDER BY s",
-        "INSERT INTO t (b) SELECT b FROM long",
-        "INSERT INTO t (b) VALUES ('ff0011')",
-        "INSERT OVERWRITE INTO t (s) SELECT s FROM long",
-        "UPDATE t SET s = s || 'abc'",
+def test_dml_never_writes_what_is_too_long(sql: SqlSessions) -> None:
+    for statement in [
+        "INSERT INTO t (s) VALUES ('abcd')", "INSERT INTO t (s) VALUES (NULL), (CONCAT('ab', 'cd'))",
+        "INSERT INTO t (id, s) SELECT 1, s FROM long", "INSERT INTO t SELECT 1, s, NULL FROM long ORDER BY s",
+        "INSERT INTO t (b) SELECT b FROM long", "INSERT INTO t (b) VALUES ('ff0011')",
+        "INSERT OVERWRITE INTO t (s) SELECT s FROM long", "UPDATE t SET s = s || 'abc'",
         "UPDATE t SET s = long.s FROM long",
         "MERGE INTO t USING long ON t.s = long.s WHEN NOT MATCHED THEN INSERT (s) VALUES (long.s)",
         "MERGE INTO t USING long ON t.id = 1 WHEN MATCHED THEN UPDATE SET t.b = long.b",
-    ],
-)
-def test_dml_never_writes_what_is_too_long(sql: SqlSessions, statement: str) -> None:
-    error = sql.refused(statement)
-    assert (error.code, error.sqlstate, "too long" in error.message) == ("100078", "22000", True)
-    assert sql.values("SELECT * FROM t") == [(1, "x", b"\xff")]
+    ]:  # fmt: skip
+        error = sql.refused(statement)
+        assert (error.code, error.sqlstate, "too long" in error.message) == ("100078", "22000", True)
+        assert sql.values("SELECT * FROM t") == [(1, "x", b"\xff")]
 
 
 def test_what_fits_is_written(sql: SqlSessions) -> None:
@@ -65,30 +53,20 @@ def test_what_fits_is_written(sql: SqlSessions) -> None:
     assert error.value.code == "100078"
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("'abcdef'::VARCHAR(3)", "abc"),
-        ("CAST(s AS CHAR(2))", "ab"),
-        ("s::STRING", "abcd"),
-        ("12345::VARCHAR(2)", "12"),
-        ('PARSE_JSON(\'{"a": "long"}\'):a::VARCHAR(2)', "lo"),
-        ("TO_BINARY('ff00')", b"\xff\x00"),
-        ("'FF00'::BINARY", b"\xff\x00"),
-        ("b::BINARY", b"\xff\x00\x11"),
-        ("TO_BINARY('a', 'UTF-8')", b"a"),
-        ("TRY_TO_BINARY('zz')", None),
+def test_casts_cut_text_and_read_binary(sql: SqlSessions) -> None:
+    for expression, value in [
+        ("'abcdef'::VARCHAR(3)", "abc"), ("CAST(s AS CHAR(2))", "ab"), ("s::STRING", "abcd"),
+        ("12345::VARCHAR(2)", "12"), ('PARSE_JSON(\'{"a": "long"}\'):a::VARCHAR(2)', "lo"),
+        ("TO_BINARY('ff00')", b"\xff\x00"), ("'FF00'::BINARY", b"\xff\x00"), ("b::BINARY", b"\xff\x00\x11"),
+        ("TO_BINARY('a', 'UTF-8')", b"a"), ("TRY_TO_BINARY('zz')", None),
         ("DATEADD(hour, 1, '2026-01-01 10:00:00')", dt.datetime(2026, 1, 1, 11)),
         ("DATEADD(day, 1, '2026-01-01'::DATE)", dt.date(2026, 1, 2)),
-    ],
-)
-def test_casts_cut_text_and_read_binary(sql: SqlSessions, expression: str, value: Any) -> None:
-    assert sql.values(f"SELECT {expression} FROM long") == [(value,)]
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {expression} FROM long") == [(value,)]
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
+def test_wrong_values_have_snowflakes_numbers(sql: SqlSessions) -> None:
+    for statement, code in [
         ("SELECT TO_BINARY('zz')", "100115"),
         ("SELECT 'zz'::BINARY", "100115"),
         (
@@ -96,10 +74,8 @@ def test_casts_cut_text_and_read_binary(sql: SqlSessions, expression: str, value
             "WHEN MATCHED THEN UPDATE SET t.s = 'y'",
             "100090",
         ),
-    ],
-)
-def test_wrong_values_have_snowflakes_numbers(sql: SqlSessions, statement: str, code: str) -> None:
-    assert sql.refused(statement).code == code
+    ]:
+        assert sql.refused(statement).code == code
 
 
 def test_a_column_keeps_its_length_through_subqueries_and_aggregates(sql):

@@ -55,17 +55,10 @@ def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
         off.take("c", 1 << 30)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x=1",
-        "requests_per_second=1",
-        "request-bytes=0",
-        "request-bytes=1.5",
-        "channels-per-pipe=-1",
+def test_an_unknown_limit_or_value_is_refused():
+    for text in [
+        "x=1", "requests_per_second=1", "request-bytes=0", "request-bytes=1.5", "channels-per-pipe=-1",
         "bytes-per-second=a",
-    ],
-)
-def test_an_unknown_limit_or_value_is_refused(text):
-    with pytest.raises(ConfigurationError):
-        parse_limits(text)
+    ]:  # fmt: skip
+        with pytest.raises(ConfigurationError):
+            parse_limits(text)

@@ -1,24 +1,16 @@
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from snowpipe_local.engine.append import arrow_lines, split_lines
+from snowpipe_local.engine.lines import arrow_lines, split_lines
 
 
-@pytest.mark.parametrize(
-    ("body", "rows"),
-    [
-        (b"", []),
-        (b"\n\n", []),
-        (b"{}", ["{}"]),
-        (b'{"a":1}\n\n{"a":2}\n', ['{"a":1}', '{"a":2}']),
-        (b'\n\r\n{"a":1}\r\n\r\n{"a":2}', ['{"a":1}', '{"a":2}']),
-        ('{"a":"ü"}\n'.encode(), ['{"a":"ü"}']),
-    ],
-)
-def test_empty_lines_are_no_rows(body, rows):
-    lines = split_lines(body)
-    assert lines.parsed == len(rows)
-    assert [line.strip() for line in arrow_lines([lines])["l"].to_pylist()] == rows
+def test_empty_lines_are_no_rows():
+    for body, rows in [
+        (b"", []), (b"\n\n", []), (b"{}", ["{}"]), (b'{"a":1}\n\n{"a":2}\n', ['{"a":1}', '{"a":2}']),
+        (b'\n\r\n{"a":1}\r\n\r\n{"a":2}', ['{"a":1}', '{"a":2}']), ('{"a":"ü"}\n'.encode(), ['{"a":"ü"}']),
+    ]:  # fmt: skip
+        lines = split_lines(body)
+        assert lines.parsed == len(rows)
+        assert [line.strip() for line in arrow_lines([lines])["l"].to_pylist()] == rows
 
 
 def test_lines_that_are_not_utf8_are_rejected_one_by_one():
@@ -37,12 +29,12 @@ def test_rows_of_joined_appends_are_those_of_each_append(appends):
     assert sum(part.parsed for part in parts) == len(expected)
 
 
-@pytest.mark.parametrize("opening", [b"[", b'{"a":', b"[[],"])
-def test_a_line_that_is_nested_too_deeply_is_a_rejected_row(opening):
-    deep = b'{"v":' + opening * 10_001 + b"1" + (b"}" if opening[:1] == b"{" else b"]") * 10_001 + b"}"
-    text = b'{"v":"' + b"[" * 30_000 + b'\\""}'
-    lines = split_lines(b"\n".join([b'{"v":1}', deep, text]))
-    assert lines.body == b'{"v":1}\n' + text + b"\n"
-    assert [(line.row, line.reason) for line in lines.rejected] == [
-        (1, "the row is nested more than 10000 levels deep")
-    ]
+def test_a_line_that_is_nested_too_deeply_is_a_rejected_row():
+    for opening in [b"[", b'{"a":', b"[[],"]:
+        deep = b'{"v":' + opening * 10_001 + b"1" + (b"}" if opening[:1] == b"{" else b"]") * 10_001 + b"}"
+        text = b'{"v":"' + b"[" * 30_000 + b'\\""}'
+        lines = split_lines(b"\n".join([b'{"v":1}', deep, text]))
+        assert lines.body == b'{"v":1}\n' + text + b"\n"
+        assert [(line.row, line.reason) for line in lines.rejected] == [
+            (1, "the row is nested more than 10000 levels deep")
+        ]

@@ -57,13 +57,9 @@ class Serving(asyncio.SelectorEventLoop):
         super().__init__()
         self._passed = 0.0
         config = uvicorn.Config(
-            _answer,
-            port=0,
-            log_level="error",
-            lifespan="off",
-            http=listener.TimedProtocol,
+            _answer, port=0, log_level="error", lifespan="off", http=listener.TimedProtocol,
             timeout_keep_alive=keep_alive,
-        )
+        )  # fmt: skip
         self.server = listener.Server(config, lambda: None)
         self._door = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)
@@ -102,24 +98,24 @@ class Serving(asyncio.SelectorEventLoop):
         assert moved.wait(240)
 
 
-@pytest.mark.parametrize("begun", [b"", REQUEST[:-2], REQUEST, REQUEST + b"GET"])
-def test_a_connection_without_the_head_of_a_request_is_closed(begun: bytes) -> None:
-    with Serving(keep_alive=5) as serving, serving.connect() as client:
-        client.sendall(begun)
-        received = client.recv(4096) if begun.startswith(REQUEST) else b""
-        serving.move_time(2 * listener.HEADER_SECONDS)
-        with suppress(ConnectionResetError):
-            assert client.recv(4096) == b""
-    assert (b"204" in received) == begun.startswith(REQUEST)
+def test_a_connection_without_the_head_of_a_request_is_closed() -> None:
+    for begun in [b"", REQUEST[:-2], REQUEST, REQUEST + b"GET"]:
+        with Serving(keep_alive=5) as serving, serving.connect() as client:
+            client.sendall(begun)
+            received = client.recv(4096) if begun.startswith(REQUEST) else b""
+            serving.move_time(2 * listener.HEADER_SECONDS)
+            with suppress(ConnectionResetError):
+                assert client.recv(4096) == b""
+        assert (b"204" in received) == begun.startswith(REQUEST)
 
 
-@pytest.mark.parametrize("begun", [b"GET /", REQUEST[:-2] + b"x: "])
-def test_a_connection_with_a_head_that_never_ends_is_closed(begun: bytes) -> None:
-    with Serving(keep_alive=5) as serving, serving.connect() as client:
-        with suppress(ConnectionResetError, BrokenPipeError):
-            client.sendall(begun + b"a" * (4 * listener.MOST_HEAD_BYTES))
-        with suppress(ConnectionResetError):
-            assert client.recv(4096) == b""
+def test_a_connection_with_a_head_that_never_ends_is_closed() -> None:
+    for begun in [b"GET /", REQUEST[:-2] + b"x: "]:
+        with Serving(keep_alive=5) as serving, serving.connect() as client:
+            with suppress(ConnectionResetError, BrokenPipeError):
+                client.sendall(begun + b"a" * (4 * listener.MOST_HEAD_BYTES))
+            with suppress(ConnectionResetError):
+                assert client.recv(4096) == b""
 
 
 def test_an_idle_connection_stays_open_between_requests() -> None:
@@ -137,16 +133,16 @@ def test_sigterm_ends_the_process_whatever_runs() -> None:
     assert (ended.returncode, ended.stdout) == (1, "cancelled\n")
 
 
-@pytest.mark.parametrize("name", ["server.pem", "server.key"])
-def test_a_damaged_certificate_is_reported_with_its_remedy(tmp_path: Path, name: str) -> None:
-    home = DataDirectory(tmp_path / "data")
-    home.create()
-    listener.ensure_certificates(home)
-    file = home.tls_dir / name
-    file.write_bytes(file.read_bytes()[:80])
-    with pytest.raises(DataDirectoryError, match="is damaged; delete the folder"):
+def test_a_damaged_certificate_is_reported_with_its_remedy(tmp_path: Path) -> None:
+    for name in ["server.pem", "server.key"]:
+        home = DataDirectory(tmp_path / "data")
+        home.create()
         listener.ensure_certificates(home)
-    shutil.rmtree(home.tls_dir)
-    home.create()
-    listener.ensure_certificates(home)
-    assert file.stat().st_size > 80
+        file = home.tls_dir / name
+        file.write_bytes(file.read_bytes()[:80])
+        with pytest.raises(DataDirectoryError, match="is damaged; delete the folder"):
+            listener.ensure_certificates(home)
+        shutil.rmtree(home.tls_dir)
+        home.create()
+        listener.ensure_certificates(home)
+        assert file.stat().st_size > 80

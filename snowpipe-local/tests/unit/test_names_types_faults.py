@@ -13,16 +13,12 @@ from snowpipe_local.tables import ColumnType, find_name, quote, read_path
 from sqlglot import exp
 
 
-@pytest.mark.parametrize(
-    ("text", "path", "rest"),
-    [
-        ("a.b.c", ("A", "B", "C"), ""),
-        ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
+def test_unquoted_names_are_upper_cased_and_quoted_names_kept():
+    for text, path, rest in [
+        ("a.b.c", ("A", "B", "C"), ""), ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
         (" x$1 (y)", ("X$1",), "(y)"),
-    ],
-)
-def test_unquoted_names_are_upper_cased_and_quoted_names_kept(text, path, rest):
-    assert read_path(text) == (path, rest)
+    ]:  # fmt: skip
+        assert read_path(text) == (path, rest)
 
 
 def test_text_that_is_no_name_is_a_syntax_error():
@@ -37,56 +33,37 @@ def test_an_exact_name_wins_over_one_in_other_case():
     assert quote('a"b') == '"a""b"'
 
 
-@pytest.mark.parametrize(
-    ("written", "snowflake", "duckdb"),
-    [
-        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"),
-        ("NUMBER", "NUMBER(38,0)", "DECIMAL(38,0)"),
-        ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"),
-        ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
-        ("DOUBLE PRECISION", "FLOAT", "DOUBLE"),
-        ("FLOAT(67)", "FLOAT", "DOUBLE"),
-        ("STRING", "VARCHAR(16777216)", "VARCHAR"),
-        ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
-        ("CHAR", "VARCHAR(1)", "VARCHAR"),
-        ("BINARY", "BINARY(8388608)", "BLOB"),
-        ("BOOLEAN", "BOOLEAN", "BOOLEAN"),
-        ("DATE", "DATE", "DATE"),
-        ("TIME", "TIME(9)", "TIME"),
-        ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
-        ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+def test_snowflake_types_have_one_spelling_and_one_storage_type():
+    for written, snowflake, duckdb in [
+        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"), ("NUMBER", "NUMBER(38,0)", "DECIMAL(38,0)"),
+        ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"), ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
+        ("DOUBLE PRECISION", "FLOAT", "DOUBLE"), ("FLOAT(67)", "FLOAT", "DOUBLE"),
+        ("STRING", "VARCHAR(16777216)", "VARCHAR"), ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
+        ("CHAR", "VARCHAR(1)", "VARCHAR"), ("BINARY", "BINARY(8388608)", "BLOB"),
+        ("BOOLEAN", "BOOLEAN", "BOOLEAN"), ("DATE", "DATE", "DATE"), ("TIME", "TIME(9)", "TIME"),
+        ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"), ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
         ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(6)", "TIMESTAMP WITH TIME ZONE"),
         ("TIMESTAMP_TZ", "TIMESTAMP_TZ(9)", "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"),
-        ("VARIANT", "VARIANT", "JSON"),
-        ("OBJECT", "OBJECT", "JSON"),
-        ("ARRAY", "ARRAY", "JSON"),
-    ],
-)
-def test_snowflake_types_have_one_spelling_and_one_storage_type(written, snowflake, duckdb):
-    tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
-    definition = tree.find(exp.ColumnDef)
-    assert definition is not None
-    kind = ColumnType.from_sqlglot(definition.kind)
-    assert (str(kind), kind.duckdb) == (snowflake, duckdb)
-    assert ColumnType.from_text(str(kind)) == kind
+        ("VARIANT", "VARIANT", "JSON"), ("OBJECT", "OBJECT", "JSON"), ("ARRAY", "ARRAY", "JSON"),
+    ]:  # fmt: skip
+        tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
+        definition = tree.find(exp.ColumnDef)
+        assert definition is not None
+        kind = ColumnType.from_sqlglot(definition.kind)
+        assert (str(kind), kind.duckdb) == (snowflake, duckdb)
+        assert ColumnType.from_text(str(kind)) == kind
 
 
-@pytest.mark.parametrize(
-    ("value", "kind", "text"),
-    [
-        (None, "NUMBER", None),
-        (True, "BOOLEAN", "1"),
-        (Decimal("1E+3"), "NUMBER", "1000"),
-        (dt.date(1970, 1, 3), "DATE", "2"),
-        (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
+def test_values_are_encoded_for_the_wire():
+    for value, kind, text in [
+        (None, "NUMBER", None), (True, "BOOLEAN", "1"), (Decimal("1E+3"), "NUMBER", "1000"),
+        (dt.date(1970, 1, 3), "DATE", "2"), (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
         (dt.datetime(1970, 1, 1, 0, 0, 1, 500000), "TIMESTAMP_NTZ", "1.500000000"),
         (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
         (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
         (b"\x0a\xff", "BINARY", "0AFF"),
-    ],
-)
-def test_values_are_encoded_for_the_wire(value, kind, text):
-    assert encode(value, kind) == text
+    ]:  # fmt: skip
+        assert encode(value, kind) == text
 
 
 def test_faults_are_read_from_one_text():
@@ -127,35 +104,16 @@ def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
     faults.hold("statement")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "nonsense=1",
-        "commit-delay",
-        "hold-commits=5",
-        "append-503=x",
-        "answer-append=200",
-        "answer-append=429xx",
-        "answer-append=429@-1",
-        "answer-append=429@soon",
-        "answer-nothing=429",
-        "slow-append=x",
-        "kill-nowhere=1",
-        "kill-before-commit=-1",
-        "commit-delay=nan",
-        "commit-delay=-1",
-        "append-503=-1",
-        "drop-append-response=-1",
-        "slow-append=inf",
-        "slow-append=1x-1",
-        "answer-append=429x-1",
-        "kill-before-commit=x",
-        "failover-pipe=T-STREAMING",
-    ],
-)
-def test_an_unknown_fault_or_value_is_refused(text):
-    with pytest.raises(ConfigurationError):
-        parse_faults(text)
+def test_an_unknown_fault_or_value_is_refused():
+    for text in [
+        "nonsense=1", "commit-delay", "hold-commits=5", "append-503=x", "answer-append=200",
+        "answer-append=429xx", "answer-append=429@-1", "answer-append=429@soon", "answer-nothing=429",
+        "slow-append=x", "kill-nowhere=1", "kill-before-commit=-1", "commit-delay=nan", "commit-delay=-1",
+        "append-503=-1", "drop-append-response=-1", "slow-append=inf", "slow-append=1x-1",
+        "answer-append=429x-1", "kill-before-commit=x", "failover-pipe=T-STREAMING",
+    ]:  # fmt: skip
+        with pytest.raises(ConfigurationError):
+            parse_faults(text)
 
 
 def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written():
@@ -163,13 +121,9 @@ def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_writ
     assert faults.drop_response()
     faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
     assert faults.shown() == [
-        "commit-delay=1.5",
-        "drop-append-response=2",
-        "answer-open=503@2",
-        "answer-open=503@2",
-        "kill-before-commit=3",
-        "failover-pipe=A.B.C-STREAMING",
-    ]
+        "commit-delay=1.5", "drop-append-response=2", "answer-open=503@2", "answer-open=503@2",
+        "kill-before-commit=3", "failover-pipe=A.B.C-STREAMING",
+    ]  # fmt: skip
     assert [faults.drop_response() for _ in range(3)] == [False, True, False]
     with pytest.raises(ConfigurationError):
         faults.add("append-503=1,nonsense=1")

@@ -20,39 +20,27 @@ def sql(tmp_path_factory):
 
 
 # "Numeric data types": INT and its synonyms are NUMBER(38, 0)
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("86400 * 1000 * 30", 2_592_000_000),
-        ("2147483647 + 1", 2_147_483_648),
-        ("9223372036854775807 + 1", 9_223_372_036_854_775_808),
-        ("-2147483648 - 1", -2_147_483_649),
-        ("(100000 + 1) * (100000 - 1)", 9_999_999_999),
-        ("3000000000::INT", 3_000_000_000),
+def test_whole_numbers_have_38_digits(sql):
+    for expression, value in [
+        ("86400 * 1000 * 30", 2_592_000_000), ("2147483647 + 1", 2_147_483_648),
+        ("9223372036854775807 + 1", 9_223_372_036_854_775_808), ("-2147483648 - 1", -2_147_483_649),
+        ("(100000 + 1) * (100000 - 1)", 9_999_999_999), ("3000000000::INT", 3_000_000_000),
         ("'99999999999999999999'::INTEGER + 1", 100_000_000_000_000_000_000),
         ("TRY_CAST('3000000000' AS SMALLINT)", 3_000_000_000),
-        ("300::TINYINT * 100000::BIGINT * 100000", 3_000_000_000_000),
-        ("1.5::INT", 2),
+        ("300::TINYINT * 100000::BIGINT * 100000", 3_000_000_000_000), ("1.5::INT", 2),
         ("LENGTH('abc') * 9223372036854775807", 27_670_116_110_564_327_421),
-        ("IFF(TRUE, 2000000000, 0) + 2000000000", 4_000_000_000),
-        (f"{_MOST} + 0", int(_MOST)),
+        ("IFF(TRUE, 2000000000, 0) + 2000000000", 4_000_000_000), (f"{_MOST} + 0", int(_MOST)),
         (f"-{_MOST}", -int(_MOST)),
-    ],
-)
-def test_whole_numbers_have_38_digits(sql, expression, value):
-    assert sql.values(f"SELECT {expression}") == [(value,)]
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {expression}") == [(value,)]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "WITH c AS (SELECT 100000 AS a) SELECT a * a FROM c",
-        "SELECT column1 * column1 FROM VALUES (100000)",
+def test_products_of_columns_that_a_query_makes_have_38_digits(sql):
+    for query in [
+        "WITH c AS (SELECT 100000 AS a) SELECT a * a FROM c", "SELECT column1 * column1 FROM VALUES (100000)",
         "SELECT SUM(a * a) FROM (SELECT 100000 AS a)",
-    ],
-)
-def test_products_of_columns_that_a_query_makes_have_38_digits(sql, query):
-    assert sql.values(query) == [(10_000_000_000,)]
+    ]:  # fmt: skip
+        assert sql.values(query) == [(10_000_000_000,)]
 
 
 def test_a_name_may_be_of_several_types(sql):
@@ -78,49 +66,36 @@ def test_products_with_a_fraction_keep_their_scale(sql):
 
 
 # "Arithmetic operators", multiplication
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("r * r", "1.000246928242"),
-        ("(r * 1.5) * r", "1.500370392362"),
-        ("-r * 0.1234567", "-0.123471941532"),
-        ("n * n * n * n", "5.06250000"),
+def test_a_product_has_at_most_twelve_decimals_or_those_of_a_factor(sql):
+    for expression, value in [
+        ("r * r", "1.000246928242"), ("(r * 1.5) * r", "1.500370392362"),
+        ("-r * 0.1234567", "-0.123471941532"), ("n * n * n * n", "5.06250000"),
         ("f * 1.5", "1.50000000000000000015"),
-    ],
-)
-def test_a_product_has_at_most_twelve_decimals_or_those_of_a_factor(sql, expression, value):
-    sql.run(
-        "CREATE OR REPLACE TABLE rates (r NUMBER(38, 10), n NUMBER(10, 2), f NUMBER(38, 20))",
-        "INSERT INTO rates VALUES (1.0001234565, 1.5, 1.0000000000000000001)",
-    )
-    assert [str(cell) for cell in sql.values(f"SELECT {expression} FROM rates")[0]] == [value]
+    ]:  # fmt: skip
+        sql.run(
+            "CREATE OR REPLACE TABLE rates (r NUMBER(38, 10), n NUMBER(10, 2), f NUMBER(38, 20))",
+            "INSERT INTO rates VALUES (1.0001234565, 1.5, 1.0000000000000000001)",
+        )
+        assert [str(cell) for cell in sql.values(f"SELECT {expression} FROM rates")[0]] == [value]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        f"SELECT {_MOST} + 1",
-        f"SELECT -{_MOST} - 1",
-        f"SELECT SUM(x) FROM (SELECT {_MOST} AS x UNION ALL SELECT 1)",
-        f"SELECT {_MOST} * 10",
-        f"INSERT INTO t (i) SELECT {_MOST} + 1",
-        f"CREATE OR REPLACE TABLE made AS SELECT {_MOST} + 1 AS x",
+def test_a_result_of_39_digits_is_refused(sql):
+    for query in [
+        f"SELECT {_MOST} + 1", f"SELECT -{_MOST} - 1",
+        f"SELECT SUM(x) FROM (SELECT {_MOST} AS x UNION ALL SELECT 1)", f"SELECT {_MOST} * 10",
+        f"INSERT INTO t (i) SELECT {_MOST} + 1", f"CREATE OR REPLACE TABLE made AS SELECT {_MOST} + 1 AS x",
         "SELECT FACTORIAL(34)",
-    ],
-)
-def test_a_result_of_39_digits_is_refused(sql, query):
-    refused = sql.refused(query)
-    assert (refused.code, refused.sqlstate) == ("100046", "22003")
-    assert refused.message.startswith("Number out of representable range")
+    ]:  # fmt: skip
+        refused = sql.refused(query)
+        assert (refused.code, refused.sqlstate) == ("100046", "22003")
+        assert refused.message.startswith("Number out of representable range")
 
 
-@pytest.mark.parametrize(
-    "literal", ["1" + "0" * 38, "-" + "9" * 40, "1" + "0" * 38 + ".5", "1e400", "-1E400"]
-)
-def test_a_literal_that_no_number_has_room_for_is_refused(sql, literal):
-    refused = sql.refused(f"SELECT {literal}")
-    assert refused.code == "100039"
-    assert refused.message == f"Numeric value '{literal.lstrip('-')}' is out of range"
+def test_a_literal_that_no_number_has_room_for_is_refused(sql):
+    for literal in ["1" + "0" * 38, "-" + "9" * 40, "1" + "0" * 38 + ".5", "1e400", "-1E400"]:
+        refused = sql.refused(f"SELECT {literal}")
+        assert refused.code == "100039"
+        assert refused.message == f"Numeric value '{literal.lstrip('-')}' is out of range"
 
 
 # "Numeric data types", special values of FLOAT
@@ -129,14 +104,13 @@ def test_float_has_values_that_are_not_finite(sql):
     assert sql.values(text) == [(float("inf"), float("-inf"), float("inf"), float("inf"))]
 
 
-@pytest.mark.parametrize("call", ["SQRT(-1)", "LN(0)", "LOG(10, -1)", "ACOS(2)", "ASIN(2)", "ATANH(2)"])
-def test_a_value_outside_of_a_functions_domain_is_refused(sql, call):
-    assert sql.refused(f"SELECT {call}").code == "100054"
+def test_a_value_outside_of_a_functions_domain_is_refused(sql):
+    for call in ["SQRT(-1)", "LN(0)", "LOG(10, -1)", "ACOS(2)", "ASIN(2)", "ATANH(2)"]:
+        assert sql.refused(f"SELECT {call}").code == "100054"
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
+def test_a_column_may_stand_where_a_whole_number_is_asked_for(sql):
+    for expression, value in [
         ("LEFT(s, i)", "ab"),
         ("RIGHT(s, i)", "cb"),
         ("SUBSTR(s, i, i)", "bc"),
@@ -170,45 +144,31 @@ def test_a_value_outside_of_a_functions_domain_is_refused(sql, call):
         ("TO_CHAR(d + 1::INT, 'YYYY-MM-DD')", "2026-02-01"),
         ("TO_CHAR(d + k, 'YYYY-MM-DD')", "2026-02-03"),
         ("LEFT(s, 1.5)", "ab"),
-    ],
-)
-def test_a_column_may_stand_where_a_whole_number_is_asked_for(sql, expression, value):
-    assert sql.values(f"SELECT {expression} FROM t, (SELECT 3 AS k)") == [(value,)]
+    ]:
+        assert sql.values(f"SELECT {expression} FROM t, (SELECT 3 AS k)") == [(value,)]
 
 
 # "MEDIAN", "PERCENTILE_CONT", "MOD", "CEIL", "FLOOR", "MONTHS_BETWEEN"
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
-        ("MEDIAN(a)", "1.500"),
-        ("PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY a)", "1.250"),
-        ("PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a)", "1"),
-        ("APPROX_PERCENTILE(a, 0.5)", "1.5"),
-        ("MOD(MAX(a) + 5, 2.5)", "2.0"),
-        ("CEIL(SUM(a) / 8, 1)", "0.4"),
-        ("CEIL(-1.25, 1)", "-1.2"),
-        ("FLOOR(123.456, -1)", "120"),
-        ("FLOOR(-975.975, 2)", "-975.98"),
+def test_fractions_of_whole_numbers_are_kept(sql):
+    for expression, text in [
+        ("MEDIAN(a)", "1.500"), ("PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY a)", "1.250"),
+        ("PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a)", "1"), ("APPROX_PERCENTILE(a, 0.5)", "1.5"),
+        ("MOD(MAX(a) + 5, 2.5)", "2.0"), ("CEIL(SUM(a) / 8, 1)", "0.4"), ("CEIL(-1.25, 1)", "-1.2"),
+        ("FLOOR(123.456, -1)", "120"), ("FLOOR(-975.975, 2)", "-975.98"),
         ("MONTHS_BETWEEN('2019-03-01'::DATE, '2019-02-15'::DATE)", "0.548387"),
-    ],
-)
-def test_fractions_of_whole_numbers_are_kept(sql, expression, text):
-    query = f"SELECT ({expression})::VARCHAR FROM (SELECT 1::INT AS a UNION ALL SELECT 2::INT)"
-    assert sql.values(query)[0] == (text,)
+    ]:  # fmt: skip
+        query = f"SELECT ({expression})::VARCHAR FROM (SELECT 1::INT AS a UNION ALL SELECT 2::INT)"
+        assert sql.values(query)[0] == (text,)
 
 
 # "Numeric data types": a FLOAT without a fraction is written without a point
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
+def test_a_computed_float_is_written_as_a_float(sql):
+    for expression, text in [
         ("f * 2", "5"), ("-f", "-2.5"), ("f + i", "4.5"), ("SUM(f) * 2", "5"), ("SQRT(4)", "2"),
-        ("1e3", "1000"),
-        ("IFF(TRUE, f * 2, 0)", "5"), ("ROUND(f)", "3"), ("POWER(2, 3)", "8"), ("'nan'::FLOAT", "NaN"),
-        ("TO_DOUBLE('3')", "3"), ("DIV0(f, 2.5::FLOAT)", "1"),
-    ],
-)  # fmt: skip
-def test_a_computed_float_is_written_as_a_float(sql, expression, text):
-    sql.run("CREATE OR REPLACE TABLE g AS SELECT 2 AS i, 2.5::FLOAT AS f")
-    assert sql.values(f"SELECT ({expression})::VARCHAR FROM g") == [(text,)]
-    assert sql.values(f"SELECT ({expression}) || '' FROM g") == [(text,)]
-    assert sql.values(f"SELECT x || '' FROM (SELECT {expression} AS x FROM g)") == [(text,)]
+        ("1e3", "1000"), ("IFF(TRUE, f * 2, 0)", "5"), ("ROUND(f)", "3"), ("POWER(2, 3)", "8"),
+        ("'nan'::FLOAT", "NaN"), ("TO_DOUBLE('3')", "3"), ("DIV0(f, 2.5::FLOAT)", "1"),
+    ]:  # fmt: skip
+        sql.run("CREATE OR REPLACE TABLE g AS SELECT 2 AS i, 2.5::FLOAT AS f")
+        assert sql.values(f"SELECT ({expression})::VARCHAR FROM g") == [(text,)]
+        assert sql.values(f"SELECT ({expression}) || '' FROM g") == [(text,)]
+        assert sql.values(f"SELECT x || '' FROM (SELECT {expression} AS x FROM g)") == [(text,)]

@@ -23,26 +23,19 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceInProce
     service.close()
 
 
-@pytest.mark.parametrize(
-    ("client", "asked", "form"),
-    [
-        (PYTHON, {}, "arrow"),
-        (SNOWPARK, {}, "arrow"),
-        (JDBC, {}, "arrow"),
-        (NODE, {}, "json"),
-        ({}, {}, "json"),
-        (PYTHON, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}, "json"),
+def test_a_client_gets_arrow_only_if_it_reads_it(service: ServiceInProcess) -> None:
+    for client, asked, form in [
+        (PYTHON, {}, "arrow"), (SNOWPARK, {}, "arrow"), (JDBC, {}, "arrow"), (NODE, {}, "json"),
+        ({}, {}, "json"), (PYTHON, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}, "json"),
         (JDBC, {"JDBC_QUERY_RESULT_FORMAT": "json"}, "json"),
         (JDBC, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}, "arrow"),
         (NODE, {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "ARROW"}, "json"),
-    ],
-)
-def test_a_client_gets_arrow_only_if_it_reads_it(
-    service: ServiceInProcess, client: dict[str, Any], asked: dict[str, str], form: str
-) -> None:
-    data = service.connect(**client, SESSION_PARAMETERS=asked).query("SELECT 1 AS one, 'x' AS two")["data"]
-    assert data["queryResultFormat"] == form
-    assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
+    ]:  # fmt: skip
+        data = service.connect(**client, SESSION_PARAMETERS=asked).query("SELECT 1 AS one, 'x' AS two")[
+            "data"
+        ]
+        assert data["queryResultFormat"] == form
+        assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
 
 
 def test_a_login_returns_how_times_are_written_as_text(service: ServiceInProcess) -> None:
@@ -86,9 +79,8 @@ def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None
     assert service.connect().query(both, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
 
 
-@pytest.mark.parametrize(
-    ("statement", "rows"),
-    [
+def test_what_snowpark_writes_is_understood(service: ServiceInProcess) -> None:
+    for statement, rows in [
         # DataFrame.except_, union and describe put each side in parentheses.
         ("( SELECT 1 AS a) UNION ( SELECT 2 AS a) ORDER BY a", [["1"], ["2"]]),
         ("( SELECT 1 AS a) EXCEPT ( SELECT 1 AS a)", []),
@@ -106,35 +98,28 @@ def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None
         ("SELECT CAST (parse_json(a) AS ARRAY) FROM (SELECT '[1]' AS a)", [["[\n  1\n]"]]),
         ("SELECT CAST (parse_json(a) AS OBJECT) FROM (SELECT '{\"k\": 1}' AS a)", [['{\n  "k": 1\n}']]),
         ('SELECT "$1"[\'k\'] FROM (SELECT parse_json(\'{"k": 1}\')::VARIANT AS "$1")', [["1"]]),
-    ],
-)
-def test_what_snowpark_writes_is_understood(
-    service: ServiceInProcess, statement: str, rows: list[list[str]]
-) -> None:
-    connector = service.connect()
-    described = connector.query(statement, describeOnly=True)
-    assert described["success"], described["message"]
-    assert len(described["data"]["rowtype"]) == 1
-    answer = connector.query(statement)
-    assert answer["success"], answer["message"]
-    assert answer["data"]["rowset"] == rows
+    ]:
+        connector = service.connect()
+        described = connector.query(statement, describeOnly=True)
+        assert described["success"], described["message"]
+        assert len(described["data"]["rowtype"]) == 1
+        answer = connector.query(statement)
+        assert answer["success"], answer["message"]
+        assert answer["data"]["rowset"] == rows
 
 
 def test_objects_and_tables_have_their_columns_in_snowflakes_order(service: ServiceInProcess) -> None:
     connector = service.connect(**NODE)
     for statement in (
-        "CREATE OR REPLACE SCHEMA shown",
-        "CREATE TABLE shown.t (id INT) ERROR_LOGGING = TRUE",
-        "COMMENT ON TABLE shown.t IS 'it'",
-        "CREATE VIEW shown.v AS SELECT id FROM shown.t",
-    ):
+        "CREATE OR REPLACE SCHEMA shown", "CREATE TABLE shown.t (id INT) ERROR_LOGGING = TRUE",
+        "COMMENT ON TABLE shown.t IS 'it'", "CREATE VIEW shown.v AS SELECT id FROM shown.t",
+    ):  # fmt: skip
         assert connector.query(statement)["success"]
     # JDBC's getTables reads columns 2 to 6 by position.
     rows = connector.query("SHOW OBJECTS IN SCHEMA shown")["data"]["rowset"]
     assert sorted(row[1:6] for row in rows) == [
-        ["T", "LOCAL", "SHOWN", "TABLE", "it"],
-        ["V", "LOCAL", "SHOWN", "VIEW", ""],
-    ]
+        ["T", "LOCAL", "SHOWN", "TABLE", "it"], ["V", "LOCAL", "SHOWN", "VIEW", ""],
+    ]  # fmt: skip
     assert all(float(row[0]) > 0 for row in rows)
     data = connector.query("SHOW TABLES IN SCHEMA shown")["data"]
     names = [column["name"] for column in data["rowtype"]]
@@ -167,9 +152,7 @@ def _path(url: str) -> str:
     return "/" + url.partition("://")[2].partition("/")[2]
 
 
-def test_a_rest_api_that_the_service_lacks_is_not_found_whatever_the_credential(
-    service: ServiceInProcess,
-) -> None:
+def test_a_rest_api_that_the_service_lacks_is_not_found_whatever_the_credential(service):
     # Snowflake CLI's "object create" calls it with the token of its session (observed with 3.30.0).
     assert service.call("POST", "/api/v2/schemas/", b"{}").status == 404
     assert service.call("POST", "/api/v2/statements", b"{}").status == 401
@@ -183,11 +166,8 @@ def test_the_sql_api_counts_the_rows_that_a_statement_changed(service: ServiceIn
     answer("CREATE OR REPLACE TABLE counted (a INT)")
     inserted = answer("INSERT INTO counted VALUES (1), (2)")
     assert inserted["stats"] == {
-        "numRowsInserted": 2,
-        "numRowsUpdated": 0,
-        "numRowsDeleted": 0,
-        "numDuplicateRowsUpdated": 0,
-    }
+        "numRowsInserted": 2, "numRowsUpdated": 0, "numRowsDeleted": 0, "numDuplicateRowsUpdated": 0,
+    }  # fmt: skip
     assert answer("DELETE FROM counted WHERE a > 5")["stats"]["numRowsDeleted"] == 0
     assert "stats" not in answer("SELECT 1")
 

@@ -5,13 +5,6 @@ from __future__ import annotations
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.results import MULTI_TABLE_INSERT
-from tests.local_catalog import local_catalog
-
-
-@pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        yield made
 
 
 def values(local, statement):
@@ -37,29 +30,23 @@ def test_every_row_goes_into_every_table(targets):
     )
     assert rows == [
         {
-            "number of rows inserted into t1": 4,
-            "number of rows inserted into t2": 2,
+            "number of rows inserted into t1": 4, "number of rows inserted into t2": 2,
             "number of rows inserted into t3": 2,
         }
-    ]
+    ]  # fmt: skip
     assert values(targets, "SELECT * FROM t1 ORDER BY 1") == [(1, 11), (5, 55), (11, 1), (55, 5)]
     assert values(targets, "SELECT * FROM t2 ORDER BY 1") == [(1, 7), (5, 7)]
     assert values(targets, "SELECT * FROM t3 ORDER BY 1") == [(22, 7), (110, 7)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "expected"),
-    [
-        ("ALL", {"t1": [101], "t2": [5, 101], "t3": [1]}),
-        ("FIRST", {"t1": [101], "t2": [5], "t3": [1]}),
-    ],
-)
-def test_conditions_choose_the_tables(targets, kind, expected):
-    targets.sql(
-        f"INSERT {kind} WHEN n1 > 100 THEN INTO t1 WHEN n1 > 3 THEN INTO t2 ELSE INTO t3 SELECT * FROM src"
-    )
-    for table, numbers in expected.items():
-        assert values(targets, f"SELECT n1 FROM {table} ORDER BY 1") == [(n,) for n in numbers]
+def test_conditions_choose_the_tables(targets):
+    for kind, expected in [
+        ("ALL", {"t1": [101], "t2": [5, 101], "t3": [1]}), ("FIRST", {"t1": [101], "t2": [5], "t3": [1]}),
+    ]:  # fmt: skip
+        chosen = "WHEN n1 > 100 THEN INTO t1 WHEN n1 > 3 THEN INTO t2 ELSE INTO t3"
+        targets.sql(f"INSERT OVERWRITE {kind} {chosen} SELECT * FROM src")
+        for table, numbers in expected.items():
+            assert values(targets, f"SELECT n1 FROM {table} ORDER BY 1") == [(n,) for n in numbers]
 
 
 def test_one_condition_may_have_several_tables(targets):
@@ -81,9 +68,9 @@ def test_all_tables_or_none_get_rows(targets):
     assert values(targets, "SELECT count(*) FROM t1") == [(0,)]
 
 
-@pytest.mark.parametrize("statement", ["INSERT FIRST INTO t1 SELECT * FROM src", "INSERT ALL SELECT 1"])
-def test_other_forms_are_refused(targets, statement):
-    assert targets.refused(statement).code == "001003"
+def test_other_forms_are_refused(targets):
+    for statement in ["INSERT FIRST INTO t1 SELECT * FROM src", "INSERT ALL SELECT 1"]:
+        assert targets.refused(statement).code == "001003"
 
 
 def test_it_is_part_of_an_open_transaction(targets):
@@ -132,12 +119,8 @@ def test_validate_refuses_what_it_does_not_know(local):
     local.sql("CREATE TABLE t (a INT)")
     local.put("a.csv", b"1\n")
     for arguments in (
-        "t, JOB_ID => '_last'",
-        "t, JOB_ID => 'none'",
-        "t",
-        "JOB_ID => '_last'",
-        "t, X => '_last'",
-    ):
+        "t, JOB_ID => '_last'", "t, JOB_ID => 'none'", "t", "JOB_ID => '_last'", "t, X => '_last'",
+    ):  # fmt: skip
         assert local.refused(f"SELECT * FROM TABLE(VALIDATE({arguments}))").code == "001003"
     local.sql("COPY INTO t FROM (SELECT $1 FROM @s)")
     assert "transform" in local.refused("SELECT * FROM TABLE(VALIDATE(t, JOB_ID => '_last'))").message
@@ -146,29 +129,32 @@ def test_validate_refuses_what_it_does_not_know(local):
 # -- GET_DDL ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("statements", "kind", "name"),
-    [
+def test_the_ddl_creates_the_same_object_again(local):
+    for statements, kind, name in [
         (
-            ["CREATE TABLE t (id INT NOT NULL COMMENT 'it''s', n VARCHAR(5) DEFAULT 'x', \"q\" FLOAT, "
-             "k INT AUTOINCREMENT) CLUSTER BY (id) ERROR_LOGGING = TRUE COMMENT = 'c'"],
-            "TABLE", "t",
+            [
+                "CREATE TABLE t (id INT NOT NULL COMMENT 'it''s', n VARCHAR(5) DEFAULT 'x', \"q\" FLOAT, "
+                "k INT AUTOINCREMENT) CLUSTER BY (id) ERROR_LOGGING = TRUE COMMENT = 'c'"
+            ],
+            "TABLE",
+            "t",
         ),
         (["CREATE VIEW v (a) AS SELECT 1 AS x"], "VIEW", "public.v"),
-        (["CREATE FILE FORMAT f TYPE = CSV FIELD_DELIMITER = '|' NULL_IF = ('', 'NULL') COMMENT = 'c'"],
-         "FILE_FORMAT", "f"),
+        (
+            ["CREATE FILE FORMAT f TYPE = CSV FIELD_DELIMITER = '|' NULL_IF = ('', 'NULL') COMMENT = 'c'"],
+            "FILE_FORMAT", "f",
+        ),
         (["CREATE FILE FORMAT f TYPE = JSON STRIP_OUTER_ARRAY = TRUE"], "file_format", "local.public.f"),
         (["CREATE SEQUENCE q START 5 INCREMENT 2"], "SEQUENCE", "q"),
         (["CREATE TABLE t (a INT)", "CREATE PIPE p COMMENT = 'c' AS COPY INTO t FROM @s"], "PIPE", "p"),
-    ],
-)  # fmt: skip
-def test_the_ddl_creates_the_same_object_again(local, statements, kind, name):
-    for statement in statements:
-        local.sql(statement)
-    ask = f"SELECT GET_DDL('{kind}', '{name}')"
-    ((written,),) = values(local, ask)
-    local.sql(written.rstrip(";"))
-    assert values(local, ask) == [(written,)]
+    ]:  # fmt: skip
+        local.empty()
+        for statement in statements:
+            local.sql(statement)
+        ask = f"SELECT GET_DDL('{kind}', '{name}')"
+        ((written,),) = values(local, ask)
+        local.sql(written.rstrip(";"))
+        assert values(local, ask) == [(written,)]
 
 
 def test_the_ddl_of_a_table_has_snowflake_s_text(local):
@@ -185,25 +171,18 @@ def test_the_ddl_of_a_schema_has_what_is_in_it(local):
     ((schema,),) = values(local, "SELECT GET_DDL('SCHEMA', 'public')")
     starts = [part.split(" (")[0].split(" start")[0] for part in schema.split("\n\n")]
     assert starts[:4] == [
-        "create or replace schema PUBLIC;",
-        "create or replace sequence Q",
-        "create or replace TABLE T",
+        "create or replace schema PUBLIC;", "create or replace sequence Q", "create or replace TABLE T",
         "create or replace view V AS SELECT a FROM t;",
-    ]
+    ]  # fmt: skip
     assert values(local, "SELECT GET_DDL('DATABASE', 'local')")[0][0].endswith(schema)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ("'STAGE', 's'", "000002"),
-        ("'TABLE', 'none'", "002003"),
-        ("'TABLE'", "000938"),
+def test_ddl_of_what_there_is_not(local):
+    for arguments, code in [
+        ("'STAGE', 's'", "000002"), ("'TABLE', 'none'", "002003"), ("'TABLE'", "000938"),
         ("'TABLE', 'a b'", "001003"),
-    ],
-)
-def test_ddl_of_what_there_is_not(local, arguments, code):
-    assert local.refused(f"SELECT GET_DDL({arguments})").code == code
+    ]:  # fmt: skip
+        assert local.refused(f"SELECT GET_DDL({arguments})").code == code
 
 
 # -- system functions ---------------------------------------------------------------------------------------
@@ -222,37 +201,29 @@ def test_the_column_of_a_system_function_has_its_alias(local):
 # -- TRY_* of aggregates and window functions ("TRY_PARSE_JSON", "TRY_CAST") --------------------------
 
 
-@pytest.mark.parametrize(
-    ("expression", "expected"),
-    [
+def test_what_is_tried_may_be_an_aggregate(local):
+    for expression, expected in [
         ("TRY_PARSE_JSON(LISTAGG(x, ',') WITHIN GROUP (ORDER BY x))", None),
         ("TRY_PARSE_JSON('[' || LISTAGG(x, ',') WITHIN GROUP (ORDER BY x) || ']')[1]::INT", 2),
-        ("TRY_TO_BINARY(MAX(x) || '0', 'HEX')", b"\x20"),
-        ("TRY_TO_BINARY(MAX(x), 'UTF-8')", b"2"),
-        ("TRY_TO_DATE(MAX(x) || '024-01-01')", "2024-01-01"),
-        ("TRY_TO_TIMESTAMP(MAX(x) || ' nope')", None),
-        ("TRY_TO_TIME(MIN(x) || '0:00:00')", "10:00:00"),
-        ("TRY_TO_NUMBER(MAX(x))", 2),
-        ("TRY_TO_BOOLEAN(MIN(x))", True),
-        ("TRY_CAST(MAX(x) || MIN(x) AS INT)", 21),
-        ("TRY_TO_DOUBLE(MIN(x))", 1.0),
-        ("TRY_TO_DATE((SELECT MAX(x) FROM t) || '024-01-01')", "2024-01-01"),
+        ("TRY_TO_BINARY(MAX(x) || '0', 'HEX')", b"\x20"), ("TRY_TO_BINARY(MAX(x), 'UTF-8')", b"2"),
+        ("TRY_TO_DATE(MAX(x) || '024-01-01')", "2024-01-01"), ("TRY_TO_TIMESTAMP(MAX(x) || ' nope')", None),
+        ("TRY_TO_TIME(MIN(x) || '0:00:00')", "10:00:00"), ("TRY_TO_NUMBER(MAX(x))", 2),
+        ("TRY_TO_BOOLEAN(MIN(x))", True), ("TRY_CAST(MAX(x) || MIN(x) AS INT)", 21),
+        ("TRY_TO_DOUBLE(MIN(x))", 1.0), ("TRY_TO_DATE((SELECT MAX(x) FROM t) || '024-01-01')", "2024-01-01"),
         ("TRY_TO_DATE(MAX(MAX(x)) OVER () || '024-01-01')", "2024-01-01"),
-    ],
-)
-def test_what_is_tried_may_be_an_aggregate(local, expression, expected):
-    local.sql("CREATE TABLE t (x VARCHAR)")
-    local.sql("INSERT INTO t VALUES ('1'), ('2')")
-    found = values(local, f"SELECT {expression} FROM t LIMIT 1")
-    assert [str(value) if isinstance(expected, str) else value for (value,) in found] == [expected]
+    ]:  # fmt: skip
+        local.empty()
+        local.sql("CREATE TABLE t (x VARCHAR)")
+        local.sql("INSERT INTO t VALUES ('1'), ('2')")
+        found = values(local, f"SELECT {expression} FROM t LIMIT 1")
+        assert [str(value) if isinstance(expected, str) else value for (value,) in found] == [expected]
 
 
 # -- Clauses of queries ("SELECT", "WITH", "ORDER BY", "ASOF JOIN", "JOIN", "Table literals") ---------
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
+def test_clauses_that_the_engine_writes_in_another_way(local):
+    for query, expected in [
         ("SELECT k, v FROM l ORDER BY ALL", [(1, 5), (1, 30), (2, 20), (3, None)]),
         ("SELECT k, COUNT(*) FROM l GROUP BY ALL ORDER BY ALL DESC", [(3, 1), (2, 1), (1, 2)]),
         ("SELECT * FROM r ORDER BY ALL DESC NULLS LAST", [(2, 15), (1, 10)]),
@@ -271,40 +242,38 @@ def test_what_is_tried_may_be_an_aggregate(local, expression, expected):
             [(1, 10), (1, None), (2, None), (3, None)],
         ),
         (
-            "SELECT l.k, r.v FROM l, r WHERE l.k = r.k (+) AND l.v > 5 ORDER BY l.k",
-            [(1, 10), (2, 15)],
+            "SELECT l.k, r.v FROM l, r WHERE l.k = r.k (+) AND l.v > 5 ORDER BY l.k", [(1, 10), (2, 15)],
         ),
-        ("SELECT a.k, b.v FROM l a, r b WHERE b.k (+) = a.k AND b.v (+) > 12 ORDER BY 1, 2",
-         [(1, None), (1, None), (2, 15), (3, None)]),
+        (
+            "SELECT a.k, b.v FROM l a, r b WHERE b.k (+) = a.k AND b.v (+) > 12 ORDER BY 1, 2",
+            [(1, None), (1, None), (2, 15), (3, None)],
+        ),
         ("SELECT COUNT(*) FROM local..l", [(4,)]),
         ("SELECT COUNT(*) FROM TABLE($name)", [(4,)]),
         ("SELECT COUNT(*) FROM TABLE('l')", [(4,)]),
-    ],
-)  # fmt: skip
-def test_clauses_that_the_engine_writes_in_another_way(local, query, expected):
-    local.sql("CREATE TABLE l (k INT, v INT)")
-    local.sql("INSERT INTO l VALUES (1, 5), (1, 30), (2, 20), (3, NULL)")
-    local.sql("CREATE TABLE r (k INT, v INT)")
-    local.sql("INSERT INTO r VALUES (1, 10), (2, 15)")
-    local.sql("SET name = 'public.l'")
-    assert values(local, query) == expected
+    ]:  # fmt: skip
+        local.empty()
+        local.sql("CREATE TABLE l (k INT, v INT)")
+        local.sql("INSERT INTO l VALUES (1, 5), (1, 30), (2, 20), (3, NULL)")
+        local.sql("CREATE TABLE r (k INT, v INT)")
+        local.sql("INSERT INTO r VALUES (1, 10), (2, 15)")
+        local.sql("SET name = 'public.l'")
+        assert values(local, query) == expected
 
 
-@pytest.mark.parametrize(
-    ("query", "named"),
-    [
+def test_forms_of_a_clause_that_are_not_known_are_named(local):
+    for query, named in [
         ("SELECT * FROM t PIVOT (SUM(v) FOR k IN (ANY ORDER BY k))", "PIVOT"),
         ("SELECT * FROM t PIVOT (SUM(v) FOR k IN (SELECT k FROM t))", "PIVOT"),
         ("SELECT * FROM t ASOF JOIN t u MATCH_CONDITION (t.v >= u.v) USING (k)", "ASOF JOIN"),
-    ],
-)
-def test_forms_of_a_clause_that_are_not_known_are_named(local, query, named):
-    local.sql("CREATE TABLE t (k INT, v INT)")
-    error = local.refused(query)
-    assert (error.code, named in error.message) == ("000002", True)
+    ]:
+        local.empty()
+        local.sql("CREATE TABLE t (k INT, v INT)")
+        error = local.refused(query)
+        assert (error.code, named in error.message) == ("000002", True)
 
 
-@pytest.mark.parametrize("rest", [", 1", " FROM t"])
-def test_a_system_function_beside_something_else_is_refused_by_its_name(local, rest):
-    error = local.refused(f"SELECT SYSTEM$WAIT(0){rest}")
-    assert (error.code, "SYSTEM$WAIT beside" in error.message) == ("000002", True)
+def test_a_system_function_beside_something_else_is_refused_by_its_name(local):
+    for rest in [", 1", " FROM t"]:
+        error = local.refused(f"SELECT SYSTEM$WAIT(0){rest}")
+        assert (error.code, "SYSTEM$WAIT beside" in error.message) == ("000002", True)

@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import resolve_location
 from snowpipe_local.stages.files import FolderArea
-from snowpipe_local.stages.location import resolve_location
 from tests.unit.sql_sessions import SqlSessions
 
 _INSIDE = (
     "CREATE TABLE t (id INT, n INT IDENTITY(10, 5), q INT DEFAULT counted.NEXTVAL, s VARCHAR)",
-    "INSERT INTO t (id, s) VALUES (1, 'a'), (2, 'b')",
-    "CREATE VIEW v AS SELECT id, n, q FROM t",
-    "COMMENT ON TABLE t IS 'rows'",
-    "COMMENT ON COLUMN t.s IS 'a text'",
-    "CREATE FILE FORMAT f TYPE = CSV",
-    "CREATE STAGE g FILE_FORMAT = (FORMAT_NAME = 'f')",
-    "CREATE PIPE p AS COPY INTO t (id, s) FROM @g",
+    "INSERT INTO t (id, s) VALUES (1, 'a'), (2, 'b')", "CREATE VIEW v AS SELECT id, n, q FROM t",
+    "COMMENT ON TABLE t IS 'rows'", "COMMENT ON COLUMN t.s IS 'a text'", "CREATE FILE FORMAT f TYPE = CSV",
+    "CREATE STAGE g FILE_FORMAT = (FORMAT_NAME = 'f')", "CREATE PIPE p AS COPY INTO t (id, s) FROM @g",
     "CREATE PIPE streamed AS COPY INTO t (id) "
     "FROM (SELECT $1:id FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))",
-)
+)  # fmt: skip
 
 
 @pytest.fixture
-def sql(tmp_path):
-    yield from made(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    """The same for all tests that change nothing."""
-    yield from made(tmp_path_factory.mktemp("unchanged"))
-
-
-def made(folder: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(folder)
+def sql(sql: SqlSessions) -> SqlSessions:
     sql.run("CREATE DATABASE d", "CREATE SCHEMA s", "CREATE SEQUENCE counted START 100")
     sql.run(*_INSIDE)
     sql.run("COMMENT ON SCHEMA d.s IS 'of s'", "COMMENT ON DATABASE d IS 'of d'")
-    yield sql
-    sql.close()
+    return sql
 
 
 def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
@@ -68,9 +49,8 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
     assert pipes == [(database, schema, "P"), (database, schema, "STREAMED")]
     assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{schema_name}.p')")[0][0]
     assert sql.values("SELECT table_name FROM information_schema.tables WHERE table_schema <> 'PUBLIC'") == [
-        ("T",),
-        ("V",),
-    ]
+        ("T",), ("V",),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -82,9 +62,7 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
         pytest.param('ALTER DATABASE IF EXISTS d RENAME TO "d"', "d", "S", id="database-other-case"),
     ],
 )
-def test_everything_inside_has_the_new_name_now_and_after_a_restart(
-    sql, tmp_path, statement, database, schema
-):
+def test_everything_inside_has_the_new_name_now_and_after_a_restart(sql, statement, database, schema):
     engine = sql.catalog.database("D")
     channel = engine.channels.open(
         engine.pipes.resolve("S", "STREAMED"), "c", offset_token="7", fail_on_uncommitted_rows=False
@@ -99,18 +77,14 @@ def test_everything_inside_has_the_new_name_now_and_after_a_restart(
     assert (comments[database], comments[schema]) == ("of d", "of s")
     if database.isupper() and schema.isupper():
         _assert_all_there(sql, database, schema)
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        again.run(f"USE SCHEMA {quoted[0]}.{quoted[1]}")
-        assert again.values("SELECT MAX(n) FROM v") == [(15,)]
-        comments = {r["name"]: r["comment"] for r in again.run("SHOW SCHEMAS")}
-        assert comments[schema] == "of s"
-        assert again.values("SELECT s FROM t WHERE id = 1") == [("a",)]
-        again.run("INSERT INTO t (id) VALUES (9)")
-        assert again.values("SELECT COUNT(n), COUNT(q) FROM t WHERE id = 9") == [(1, 1)]
-    finally:
-        again.close()
+    sql.restart()
+    sql.run(f"USE SCHEMA {quoted[0]}.{quoted[1]}")
+    assert sql.values("SELECT MAX(n) FROM v") == [(15,)]
+    comments = {r["name"]: r["comment"] for r in sql.run("SHOW SCHEMAS")}
+    assert comments[schema] == "of s"
+    assert sql.values("SELECT s FROM t WHERE id = 1") == [("a",)]
+    sql.run("INSERT INTO t (id) VALUES (9)")
+    assert sql.values("SELECT COUNT(n), COUNT(q) FROM t WHERE id = 9") == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -120,7 +94,7 @@ def test_everything_inside_has_the_new_name_now_and_after_a_restart(
         pytest.param("ALTER SCHEMA d.s RENAME TO r", "CREATE SCHEMA d.s", "d.s", id="schema"),
     ],
 )
-def test_the_old_name_is_free_for_another(sql, tmp_path, rename, create, schema_name):
+def test_the_old_name_is_free_for_another(sql, rename, create, schema_name):
     sql.run(
         rename, create, f"CREATE TABLE {schema_name}.t (id INT)", f"INSERT INTO {schema_name}.t VALUES (7)"
     )
@@ -129,21 +103,17 @@ def test_the_old_name_is_free_for_another(sql, tmp_path, rename, create, schema_
     assert sql.values(f"SELECT COUNT(*), MAX(id) FROM {renamed}.t") == [(2, 2)]
     _put(sql, f"@{schema_name}.%t", "new")
     _put(sql, f"@{renamed}.%t", "old")
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        assert again.values(f"SELECT MAX(id) FROM {schema_name}.t") == [(7,)]
-        assert [row[0] for row in again.values(f"LIST @{schema_name}.%t")] == ["new"]
-        assert [row[0] for row in again.values(f"LIST @{renamed}.%t")] == ["old"]
-        assert again.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
-        again.run(f"DROP {create.split()[1]} {create.split()[2]}")
-        assert again.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
-        # And back again.
-        new, old = rename.split()[-1], rename.split()[2]
-        again.run(rename.split(old)[0] + (f"d.{new}" if "." in old else new) + f" RENAME TO {old}")
-        assert again.values("SELECT MAX(id) FROM d.s.t") == [(2,)]
-    finally:
-        again.close()
+    sql.restart()
+    assert sql.values(f"SELECT MAX(id) FROM {schema_name}.t") == [(7,)]
+    assert [row[0] for row in sql.values(f"LIST @{schema_name}.%t")] == ["new"]
+    assert [row[0] for row in sql.values(f"LIST @{renamed}.%t")] == ["old"]
+    assert sql.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
+    sql.run(f"DROP {create.split()[1]} {create.split()[2]}")
+    assert sql.values(f"SELECT MAX(id) FROM {renamed}.t") == [(2,)]
+    # And back again.
+    new, old = rename.split()[-1], rename.split()[2]
+    sql.run(rename.split(old)[0] + (f"d.{new}" if "." in old else new) + f" RENAME TO {old}")
+    assert sql.values("SELECT MAX(id) FROM d.s.t") == [(2,)]
 
 
 def _put(sql: SqlSessions, stage: str, name: str) -> None:
@@ -154,9 +124,8 @@ def _put(sql: SqlSessions, stage: str, name: str) -> None:
     (area.root / name).write_text("1,x\n")
 
 
-@pytest.mark.parametrize(
-    ("statement", "code", "expected_message"),
-    [
+def test_a_refused_rename_gives_the_reason_and_changes_nothing(sql):
+    for statement, code, expected_message in [
         ("ALTER DATABASE d RENAME TO local", "002002", "LOCAL"),
         ('ALTER DATABASE d RENAME TO "Local"', "002002", "Local"),
         ("ALTER DATABASE d RENAME TO d", "002002", "D"),
@@ -171,15 +140,12 @@ def _put(sql: SqlSessions, stage: str, name: str) -> None:
         ("ALTER SCHEMA d.nope RENAME TO r", "002003", "D.NOPE"),
         ("ALTER SCHEMA d.s RENAME TO local.s", "000002", "from D to LOCAL"),
         ("ALTER SCHEMA d.information_schema RENAME TO r", "002003", "D.INFORMATION_SCHEMA"),
-    ],
-)
-def test_a_refused_rename_gives_the_reason_and_changes_nothing(unchanged, statement, code, expected_message):
-    sql = unchanged
-    before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
-    error = sql.refused(statement)
-    assert (error.code, expected_message in error.message) == (code, True), error.message
-    assert (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT")) == before
-    assert sql.values("SELECT COUNT(*) FROM d.s.v") == [(2,)]
+    ]:
+        before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
+        error = sql.refused(statement)
+        assert (error.code, expected_message in error.message) == (code, True), error.message
+        assert (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT")) == before
+        assert sql.values("SELECT COUNT(*) FROM d.s.v") == [(2,)]
 
 
 def test_if_exists_tolerates_only_that_there_is_nothing_to_rename(sql):
@@ -188,25 +154,20 @@ def test_if_exists_tolerates_only_that_there_is_nothing_to_rename(sql):
     assert sql.refused("ALTER SCHEMA IF EXISTS d.s RENAME TO public").code == "002002"
 
 
-def test_grants_and_future_grants_follow(sql, tmp_path):
+def test_grants_and_future_grants_follow(sql):
     sql.run("CREATE ROLE r", "CREATE USER ann DEFAULT_ROLE = r", "GRANT ROLE r TO USER ann")
     sql.run(
-        "GRANT USAGE ON DATABASE d TO ROLE r",
-        "GRANT USAGE ON SCHEMA d.s TO ROLE r",
-        "GRANT SELECT ON TABLE d.s.t TO ROLE r",
-        "GRANT SELECT ON FUTURE TABLES IN SCHEMA d.s TO ROLE r",
-    )
+        "GRANT USAGE ON DATABASE d TO ROLE r", "GRANT USAGE ON SCHEMA d.s TO ROLE r",
+        "GRANT SELECT ON TABLE d.s.t TO ROLE r", "GRANT SELECT ON FUTURE TABLES IN SCHEMA d.s TO ROLE r",
+    )  # fmt: skip
     sql.run("ALTER SCHEMA d.s RENAME TO moved", "ALTER DATABASE d RENAME TO e")
-    for reader in (sql, None):
-        if reader is None:
-            sql.close()
-            reader = SqlSessions(tmp_path)
-        assert reader.values("SELECT COUNT(*) FROM e.moved.t", "ANN") == [(2,)]
-        names = {r["name"] for r in reader.run("SHOW GRANTS TO ROLE r")}
+    for _ in range(2):
+        assert sql.values("SELECT COUNT(*) FROM e.moved.t", "ANN") == [(2,)]
+        names = {r["name"] for r in sql.run("SHOW GRANTS TO ROLE r")}
         assert names - {"E.MOVED.LATE"} == {"E", "E.MOVED", "E.MOVED.T"}
-        reader.run("CREATE OR REPLACE TABLE e.moved.late (x INT)")
-        assert reader.values("SELECT COUNT(*) FROM e.moved.late", "ANN") == [(0,)]
-    reader.close()
+        sql.run("CREATE OR REPLACE TABLE e.moved.late (x INT)")
+        assert sql.values("SELECT COUNT(*) FROM e.moved.late", "ANN") == [(0,)]
+        sql.restart()
 
 
 def test_a_rename_needs_ownership_and_the_right_to_create(sql):
@@ -229,13 +190,9 @@ def test_a_rename_needs_ownership_and_the_right_to_create(sql):
 def test_other_sessions_stay_where_they_are_with_their_temporary_objects(sql):
     other = Session(sql.catalog, "DEMO", "D", "S")
     for statement in (
-        "CREATE TEMPORARY TABLE mine (x INT)",
-        "INSERT INTO mine VALUES (5)",
-        "CREATE TEMPORARY STAGE staged",
-        "CREATE TEMPORARY FILE FORMAT formatted TYPE = JSON",
-        "BEGIN",
-        "INSERT INTO t (id) VALUES (50)",
-    ):
+        "CREATE TEMPORARY TABLE mine (x INT)", "INSERT INTO mine VALUES (5)", "CREATE TEMPORARY STAGE staged",
+        "CREATE TEMPORARY FILE FORMAT formatted TYPE = JSON", "BEGIN", "INSERT INTO t (id) VALUES (50)",
+    ):  # fmt: skip
         front.execute(other, statement)
     sql.run("ALTER SCHEMA d.s RENAME TO r", "ALTER DATABASE d RENAME TO e")
     assert (other.database, other.schema) == ("E", "R")

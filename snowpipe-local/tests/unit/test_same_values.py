@@ -122,36 +122,40 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", CASES)
-def test_a_text_means_the_same_whichever_way_it_comes(local, kind):
-    ways = Ways(local, kind, CASES[kind])
-    local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
-    found = {
-        "COPY of CSV": ways.as_csv(),
-        "COPY of JSON": ways.as_json(),
-        "streamed row": ways.streamed(),
-        "INSERT of a literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
-        "INSERT of a bound text": ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
-        "INSERT .. SELECT of a column": ways.by_statement("INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"),
-    }
-    if not kind.startswith("VARCHAR"):
-        # A cast to VARCHAR(n) cuts.
-        found["cast"] = ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})")
-        found["cast of a literal"] = ways.by_statement(
-            f"INSERT INTO t SELECT {{}}, CAST({{}} AS {kind})", quoted=True
-        )
-    expected = found["streamed row"]
-    differing = {
-        (way, CASES[kind][number]): (values.get(number, REFUSED), expected.get(number, REFUSED))
-        for way, values in found.items()
-        for number in range(len(CASES[kind]))
-        if repr(values.get(number, REFUSED)) != repr(expected.get(number, REFUSED))
-    }
-    # The connector binds times as text that holds epoch numbers.
-    bound = {key for key in differing if key[0] == "INSERT of a bound text" and key[1].strip("-").isdigit()}
-    differing = {key: values for key, values in differing.items() if key not in bound or kind not in TIMED}
-    assert differing == {}
-    assert 0 < len(expected) < len(CASES[kind])
+def test_a_text_means_the_same_whichever_way_it_comes(local):
+    for kind in CASES:
+        ways = Ways(local, kind, CASES[kind])
+        local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
+        found = {
+            "COPY of CSV": ways.as_csv(), "COPY of JSON": ways.as_json(), "streamed row": ways.streamed(),
+            "INSERT of a literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+            "INSERT of a bound text": ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
+            "INSERT .. SELECT of a column": ways.by_statement(
+                "INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"
+            ),
+        }  # fmt: skip
+        if not kind.startswith("VARCHAR"):
+            # A cast to VARCHAR(n) cuts.
+            found["cast"] = ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})")
+            found["cast of a literal"] = ways.by_statement(
+                f"INSERT INTO t SELECT {{}}, CAST({{}} AS {kind})", quoted=True
+            )
+        expected = found["streamed row"]
+        differing = {
+            (way, CASES[kind][number]): (values.get(number, REFUSED), expected.get(number, REFUSED))
+            for way, values in found.items()
+            for number in range(len(CASES[kind]))
+            if repr(values.get(number, REFUSED)) != repr(expected.get(number, REFUSED))
+        }
+        # The connector binds times as text that holds epoch numbers.
+        bound = {
+            key for key in differing if key[0] == "INSERT of a bound text" and key[1].strip("-").isdigit()
+        }
+        differing = {
+            key: values for key, values in differing.items() if key not in bound or kind not in TIMED
+        }
+        assert differing == {}
+        assert 0 < len(expected) < len(CASES[kind])
 
 
 def test_a_date_is_no_time(local):
@@ -164,31 +168,28 @@ def test_a_date_is_no_time(local):
 def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
     ways = Ways(local, "BINARY(2)", ["CD", "cdEF", "", "C", "1e2", "zz", "é", "😀", "CDEF01"])
     found = [
-        ways.as_csv(),
-        ways.as_json(),
-        ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+        ways.as_csv(), ways.as_json(), ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
         ways.by_statement("INSERT INTO t VALUES ({}, ?)"),
         ways.by_statement("INSERT INTO t SELECT {}, s FROM (SELECT ? AS s)"),
         ways.by_statement("INSERT INTO t SELECT {}, TO_BINARY(?)"),
         ways.by_statement("INSERT INTO t SELECT {}, CAST(? AS BINARY)"),
         ways.by_statement("INSERT INTO t SELECT {}, CAST({} AS BINARY)", quoted=True),
-    ]
+    ]  # fmt: skip
     assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
     assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
 
 
-@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"])
-def test_what_the_engine_alone_would_read_as_a_time_is_refused(local, kind):
-    assert Ways(local, kind, NO_TIMES).as_csv() == {}
-    formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
-    assert Ways(local, kind, NO_TIMES).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
+def test_what_the_engine_alone_would_read_as_a_time_is_refused(local):
+    for kind in ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"]:
+        assert Ways(local, kind, NO_TIMES).as_csv() == {}
+        formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
+        assert Ways(local, kind, NO_TIMES).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
 
 
 def test_times_of_twelve_hours_and_dates_with_the_name_of_a_month(local):
     assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM", "03:04:05 x"]).as_csv() == {
-        0: dt.time(15, 4, 5),
-        1: dt.time(0, 0),
-    }
+        0: dt.time(15, 4, 5), 1: dt.time(0, 0),
+    }  # fmt: skip
     assert Ways(local, "DATE", ["02-JAN-2026"]).as_csv() == {0: dt.date(2026, 1, 2)}
     afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"])
     assert afternoon.as_csv() == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 import pytest
 from snowpipe_local.errors import SqlError
@@ -12,23 +10,17 @@ from snowpipe_local.sql import front
 from tests.unit.sql_sessions import SqlSessions
 
 
-@pytest.fixture
-def sql(tmp_path):
-    yield from made(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def unchanged(tmp_path_factory):
-    """The same for all tests that change nothing."""
-    yield from made(tmp_path_factory.mktemp("unchanged"))
-
-
-def made(folder: Path) -> Iterator[SqlSessions]:
-    sql = SqlSessions(folder)
+def begin(sql):
+    """Begin again, with what each test needs."""
+    sql.empty()
     sql.run("CREATE TABLE t (id INT, s VARCHAR(10), v VARIANT)")
     sql.run("INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"k\":\"x\"}') UNION ALL SELECT 2, 'b', NULL")
-    yield sql
-    sql.close()
+
+
+@pytest.fixture
+def sql(sql):
+    begin(sql)
+    return sql
 
 
 def test_a_view_reads_its_tables_as_they_are_now(sql):
@@ -37,30 +29,25 @@ def test_a_view_reads_its_tables_as_they_are_now(sql):
     sql.run("INSERT INTO t (id) VALUES (3)")
     assert sql.values("SELECT COUNT(*) FROM local.public.w x JOIN t ON x.number = t.id") == [(3,)]
     assert [(r["name"], r["type"]) for r in sql.run("DESC VIEW w")] == [
-        ("NUMBER", "NUMBER(38,0)"),
-        ("DOC", "VARIANT"),
-    ]
+        ("NUMBER", "NUMBER(38,0)"), ("DOC", "VARIANT"),
+    ]  # fmt: skip
     (shown,) = sql.run("SHOW VIEWS")
     assert (shown["name"], shown["comment"], shown["owner"]) == ("W", "all", "ACCOUNTADMIN")
     assert shown["text"].startswith("CREATE VIEW w (number, doc)")
 
 
-def test_a_view_is_stored_replaced_and_dropped(sql, tmp_path):
+def test_a_view_is_stored_replaced_and_dropped(sql):
     sql.run("CREATE VIEW w AS SELECT id FROM t")
     assert sql.refused("CREATE VIEW w AS SELECT s FROM t").code == "002002"
     sql.run("CREATE OR REPLACE VIEW w AS SELECT s FROM t", "CREATE VIEW IF NOT EXISTS w AS SELECT 1 AS x")
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        assert again.values("SELECT s FROM w ORDER BY 1") == [("a",), ("b",)]
-        again.run("DROP TABLE t")
-        error = again.refused("SELECT * FROM w")
-        assert error.code == "002037"
-        assert "Failure during expansion of view 'W'" in error.message
-        again.run("DROP VIEW w", "DROP VIEW IF EXISTS w")
-        assert again.refused("SELECT * FROM w").code == "002003"
-    finally:
-        again.close()
+    sql.restart()
+    assert sql.values("SELECT s FROM w ORDER BY 1") == [("a",), ("b",)]
+    sql.run("DROP TABLE t")
+    error = sql.refused("SELECT * FROM w")
+    assert error.code == "002037"
+    assert "Failure during expansion of view 'W'" in error.message
+    sql.run("DROP VIEW w", "DROP VIEW IF EXISTS w")
+    assert sql.refused("SELECT * FROM w").code == "002003"
 
 
 def test_a_view_shows_more_than_its_reader_may_read(sql):
@@ -75,7 +62,7 @@ def test_a_view_shows_more_than_its_reader_may_read(sql):
     assert sql.refused("INSERT INTO w VALUES (1)").code == "000002"
 
 
-def test_a_sequence_counts_and_fills_columns(sql, tmp_path):
+def test_a_sequence_counts_and_fills_columns(sql):
     sql.run("CREATE SEQUENCE sq START 5 INCREMENT 2 COMMENT = 'odd'")
     assert sql.values("SELECT sq.NEXTVAL") == [(5,)]
     assert sql.values("SELECT local.public.sq.nextval AS n") == [(7,)]
@@ -84,17 +71,13 @@ def test_a_sequence_counts_and_fills_columns(sql, tmp_path):
     assert sql.values("SELECT id, x FROM numbered ORDER BY x") == [(9, 1), (11, 2)]
     (shown,) = sql.run("SHOW SEQUENCES")
     assert (shown["name"], shown["interval"], shown["comment"]) == ("SQ", 2, "odd")
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        assert again.values("SELECT sq.NEXTVAL") == [(13,)]
-        again.run("DROP SEQUENCE sq", "INSERT INTO numbered (x) VALUES (3)")
-        assert again.refused("SELECT sq.NEXTVAL").code in {"000904", "002003"}
-    finally:
-        again.close()
+    sql.restart()
+    assert sql.values("SELECT sq.NEXTVAL") == [(13,)]
+    sql.run("DROP SEQUENCE sq", "INSERT INTO numbered (x) VALUES (3)")
+    assert sql.refused("SELECT sq.NEXTVAL").code in {"000904", "002003"}
 
 
-def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql, tmp_path):
+def test_a_temporary_table_belongs_to_its_session_and_ends_with_it(sql):
     sql.run("CREATE TEMPORARY TABLE t (x INT)", "INSERT INTO t VALUES (7)", "UPDATE t SET x = t.x + 1")
     assert sql.values("SELECT t.x FROM t") == [(8,)]
     assert sql.values("SELECT COUNT(*) FROM t", role="ACCOUNTADMIN") == [(2,)]
@@ -115,57 +98,46 @@ def test_temporary_tables_of_a_crashed_service_are_gone_at_the_next_start(tmp_pa
     first.run("CREATE TEMPORARY TABLE gone (x INT)")
     first.catalog.close()
     again = SqlSessions(tmp_path)
-    try:
-        assert list(again.catalog.database("LOCAL").tables) == []
-    finally:
-        again.close()
+    assert list(again.catalog.database("LOCAL").tables) == []
+    again.close()
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE w (a INT)",
-        "CREATE OR REPLACE TABLE w (a INT)",
-        "CREATE TABLE IF NOT EXISTS w (a INT)",
-        "CREATE TABLE w AS SELECT 1 AS a",
-        "CREATE TABLE w LIKE t",
-        "CREATE OR REPLACE TABLE w CLONE t",
-        "ALTER TABLE t RENAME TO w",
-        "CREATE VIEW t AS SELECT 1 AS x",
-        "CREATE OR REPLACE VIEW t AS SELECT 1 AS x",
-        "CREATE VIEW IF NOT EXISTS t AS SELECT 1 AS x",
-    ],
-)
-def test_tables_and_views_have_no_name_in_common(sql, statement):
-    sql.run("CREATE VIEW w AS SELECT id FROM t")
-    error = sql.refused(statement)
-    assert (error.code, error.sqlstate) == ("001998", "42710")
-    assert "already exists as" in error.message
-    assert sql.values("SELECT id FROM w ORDER BY 1") == [(1,), (2,)]
+def test_tables_and_views_have_no_name_in_common(sql):
+    for statement in [
+        "CREATE TABLE w (a INT)", "CREATE OR REPLACE TABLE w (a INT)", "CREATE TABLE IF NOT EXISTS w (a INT)",
+        "CREATE TABLE w AS SELECT 1 AS a", "CREATE TABLE w LIKE t", "CREATE OR REPLACE TABLE w CLONE t",
+        "ALTER TABLE t RENAME TO w", "CREATE VIEW t AS SELECT 1 AS x",
+        "CREATE OR REPLACE VIEW t AS SELECT 1 AS x", "CREATE VIEW IF NOT EXISTS t AS SELECT 1 AS x",
+    ]:  # fmt: skip
+        begin(sql)
+        sql.run("CREATE VIEW w AS SELECT id FROM t")
+        error = sql.refused(statement)
+        assert (error.code, error.sqlstate) == ("001998", "42710")
+        assert "already exists as" in error.message
+        assert sql.values("SELECT id FROM w ORDER BY 1") == [(1,), (2,)]
 
 
-@pytest.mark.parametrize("tolerant", ["", "IF EXISTS"])
-def test_drop_of_another_kind_is_refused(sql, tolerant):
-    sql.run("CREATE VIEW w AS SELECT id FROM t")
-    for kind, name, found in (("TABLE", "w", "VIEW"), ("VIEW", "t", "TABLE")):
-        error = sql.refused(f"DROP {kind} {tolerant} {name}")
-        assert (error.code, error.sqlstate) == ("002203", "42601")
-        assert f"Object found is of type '{found}', not specified type '{kind}'" in error.message
+def test_drop_of_another_kind_is_refused(sql):
+    for tolerant in ["", "IF EXISTS"]:
+        begin(sql)
+        sql.run("CREATE VIEW w AS SELECT id FROM t")
+        for kind, name, found in (("TABLE", "w", "VIEW"), ("VIEW", "t", "TABLE")):
+            error = sql.refused(f"DROP {kind} {tolerant} {name}")
+            assert (error.code, error.sqlstate) == ("002203", "42601")
+            assert f"Object found is of type '{found}', not specified type '{kind}'" in error.message
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_copy_grants_keeps_those_of_the_replaced_table(sql):
+    for statement in [
         "CREATE OR REPLACE TABLE t COPY GRANTS (id INT)",
         "CREATE OR REPLACE TABLE t COPY GRANTS AS SELECT 1 AS id",
         "CREATE OR REPLACE TABLE t LIKE other COPY GRANTS",
         "CREATE OR REPLACE TABLE t CLONE other COPY GRANTS",
-    ],
-)
-def test_copy_grants_keeps_those_of_the_replaced_table(sql, statement):
-    sql.run("CREATE ROLE reader", "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE reader")
-    sql.run("GRANT INSERT ON FUTURE TABLES IN SCHEMA public TO ROLE reader", statement)
-    assert _granted(sql, "TABLE t") == [("OWNERSHIP", "ACCOUNTADMIN"), ("SELECT", "READER")]
+    ]:
+        begin(sql)
+        sql.run("CREATE ROLE reader", "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE reader")
+        sql.run("GRANT INSERT ON FUTURE TABLES IN SCHEMA public TO ROLE reader", statement)
+        assert _granted(sql, "TABLE t") == [("OWNERSHIP", "ACCOUNTADMIN"), ("SELECT", "READER")]
 
 
 def test_copy_grants_of_a_new_copy_takes_those_of_its_source(sql):
@@ -209,23 +181,19 @@ def test_the_copies_of_a_table_count_by_themselves(sql):
     assert sql.values("SELECT MAX(n) FROM a") == [(25,)]
 
 
-@pytest.mark.parametrize(
-    ("column", "code"),
-    [
-        ("a INT DEFAULT 'x'", "002023"),
-        ("a DATE DEFAULT 'yesterday'", "002023"),
-        ("a BOOLEAN DEFAULT 'x'", "002023"),
-        ("a NUMBER(3, 0) DEFAULT 1234", "002023"),
+def test_a_default_that_no_row_could_have_is_refused(sql):
+    for column, code in [
+        ("a INT DEFAULT 'x'", "002023"), ("a DATE DEFAULT 'yesterday'", "002023"),
+        ("a BOOLEAN DEFAULT 'x'", "002023"), ("a NUMBER(3, 0) DEFAULT 1234", "002023"),
         ("a VARCHAR(3) DEFAULT 'long'", "100078"),
-    ],
-)
-def test_a_default_that_no_row_could_have_is_refused(sql, column, code):
-    assert sql.refused(f"CREATE TABLE n ({column})").code == code
-    assert sql.refused(f"ALTER TABLE t ADD COLUMN {column}").code == code
-    sql.run(
-        "CREATE TABLE n (a INT DEFAULT '5', b VARCHAR(3) DEFAULT 'abc', c DATE DEFAULT CURRENT_DATE, "
-        "d VARIANT DEFAULT NULL, e TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP, f BINARY DEFAULT 'AB')"
-    )
+    ]:  # fmt: skip
+        begin(sql)
+        assert sql.refused(f"CREATE TABLE n ({column})").code == code
+        assert sql.refused(f"ALTER TABLE t ADD COLUMN {column}").code == code
+        sql.run(
+            "CREATE TABLE n (a INT DEFAULT '5', b VARCHAR(3) DEFAULT 'abc', c DATE DEFAULT CURRENT_DATE, "
+            "d VARIANT DEFAULT NULL, e TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP, f BINARY DEFAULT 'AB')"
+        )
 
 
 def test_the_schema_of_views_exists_already(sql):
@@ -256,34 +224,28 @@ def test_a_variable_holds_256_bytes(sql):
     assert sql.values("SELECT LENGTH($v)") == [(256,)]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "CREATE TABLE order (a INT)",
-        "CREATE OR REPLACE TABLE public.from LIKE t",
-        "CREATE VIEW table AS SELECT 1 AS a",
-        "CREATE STAGE values",
-        "CREATE ROLE grant",
-        "CREATE TABLE n (a INT, group INT)",
-        "CREATE TABLE n (start) AS SELECT 1",
+def test_a_reserved_word_names_something_in_quotes_only(sql):
+    for statement in [
+        "CREATE TABLE order (a INT)", "CREATE OR REPLACE TABLE public.from LIKE t",
+        "CREATE VIEW table AS SELECT 1 AS a", "CREATE STAGE values", "CREATE ROLE grant",
+        "CREATE TABLE n (a INT, group INT)", "CREATE TABLE n (start) AS SELECT 1",
         "ALTER TABLE t ADD COLUMN from INT",
-    ],
-)
-def test_a_reserved_word_names_something_in_quotes_only(sql, statement):
-    error = sql.refused(statement)
-    assert error.code == "001003"
-    assert "unexpected" in error.message
-    assert "'select'" in sql.refused("CREATE TABLE select (a INT)").message
-    sql.run(
-        'CREATE TABLE "ORDER" ("GROUP" INT, value INT, date DATE)',
-        'ALTER TABLE "ORDER" ADD COLUMN "FROM" INT',
-    )
-    assert [row["name"] for row in sql.run('DESC TABLE "ORDER"')] == ["GROUP", "VALUE", "DATE", "FROM"]
+    ]:  # fmt: skip
+        begin(sql)
+        error = sql.refused(statement)
+        assert error.code == "001003"
+        assert "unexpected" in error.message
+        assert "'select'" in sql.refused("CREATE TABLE select (a INT)").message
+        sql.run(
+            'CREATE TABLE "ORDER" ("GROUP" INT, value INT, date DATE)',
+            'ALTER TABLE "ORDER" ADD COLUMN "FROM" INT',
+        )
+        assert [row["name"] for row in sql.run('DESC TABLE "ORDER"')] == ["GROUP", "VALUE", "DATE", "FROM"]
 
 
-@pytest.mark.parametrize("columns", ["(a INT, a INT)", '(a INT, "a" INT)', "AS SELECT 1 AS a, 2 AS a"])
-def test_a_repeated_column_is_named(sql, columns):
-    assert sql.refused(f"CREATE TABLE n {columns}").code == "002025"
+def test_a_repeated_column_is_named(sql):
+    for columns in ["(a INT, a INT)", '(a INT, "a" INT)', "AS SELECT 1 AS a, 2 AS a"]:
+        assert sql.refused(f"CREATE TABLE n {columns}").code == "002025"
 
 
 def test_like_copies_the_columns_and_clone_the_rows_too(sql):
@@ -295,7 +257,7 @@ def test_like_copies_the_columns_and_clone_the_rows_too(sql):
     assert sql.refused("CREATE TABLE x CLONE t AT (OFFSET => -60)").code == "000002"
 
 
-def test_a_table_is_replaced_by_a_query_of_itself(sql, tmp_path):
+def test_a_table_is_replaced_by_a_query_of_itself(sql):
     for expected in (3, 4, 5):
         sql.run("CREATE OR REPLACE TABLE t AS SELECT MAX(id) + 1 AS id FROM t")
         assert sql.values("SELECT id FROM t") == [(expected,)]
@@ -316,22 +278,18 @@ def test_a_temporary_table_hides_another_one_only_once_it_is_made(sql):
     assert len(sql.values("SELECT id FROM t")) == 2
 
 
-@pytest.mark.parametrize(
-    ("kind", "rest"),
-    [
+def test_or_replace_excludes_if_not_exists(sql):
+    for kind, rest in [
         ("TABLE", "(a INT)"), ("ICEBERG TABLE", "(a INT)"), ("VIEW", "AS SELECT 1 AS a"), ("SEQUENCE", ""),
         ("STAGE", ""), ("FILE FORMAT", "TYPE = CSV"), ("SCHEMA", ""), ("DATABASE", ""), ("ROLE", ""),
         ("USER", ""), ("WAREHOUSE", ""), ("PIPE", "AS COPY INTO t FROM @~"),
-    ],
-)  # fmt: skip
-def test_or_replace_excludes_if_not_exists(unchanged, kind, rest):
-    error = unchanged.refused(f"CREATE OR REPLACE {kind} IF NOT EXISTS made {rest}")
-    assert (error.code, "incompatible" in error.message) == ("001003", True)
+    ]:  # fmt: skip
+        error = sql.refused(f"CREATE OR REPLACE {kind} IF NOT EXISTS made {rest}")
+        assert (error.code, "incompatible" in error.message) == ("001003", True)
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
+def test_options_that_would_be_ignored_are_refused(sql):
+    for statement, code in [
         ("CREATE STAGE e1 ENCRYPTION = (TYPE = 'NOPE')", "001008"),
         ("CREATE STAGE e1 ENCRYPTION = (FOO = 'NOPE')", "001008"),
         ("CREATE STAGE e1 COPY_OPTIONS = (ON_ERROR = 'NOPE')", "001008"),
@@ -339,17 +297,12 @@ def test_or_replace_excludes_if_not_exists(unchanged, kind, rest):
         ("ALTER TABLE t SET STAGE_COPY_OPTIONS = (ON_ERROR = 'SKIP_FILE_101%')", "001008"),
         ("CREATE TABLE e1 (a VARCHAR COLLATE 'en-ci')", "000002"),
         ("CREATE SCHEMA e1 DEFAULT_DDL_COLLATION = 'en-ci'", "000002"),
-        ("CREATE TABLE e1 AS SELECT 1 AS a, 2 AS a", "002025"),
-        ("CREATE TABLE e1 (a OUT INT)", "000002"),
-        ("CREATE TABLE e1 (a INT CONSTRAINT c)", "000002"),
-        ("ALTER TABLE t ADD COLUMN a IN INT", "000002"),
-        ("SHOW TABLES LIMIT -1", "001003"),
-        ("ALTER TABLE t ALTER s VARCHAR(5)", "002108"),
+        ("CREATE TABLE e1 AS SELECT 1 AS a, 2 AS a", "002025"), ("CREATE TABLE e1 (a OUT INT)", "000002"),
+        ("CREATE TABLE e1 (a INT CONSTRAINT c)", "000002"), ("ALTER TABLE t ADD COLUMN a IN INT", "000002"),
+        ("SHOW TABLES LIMIT -1", "001003"), ("ALTER TABLE t ALTER s VARCHAR(5)", "002108"),
         ("ALTER TABLE t ALTER s SET MASKING POLICY p", "000002"),
-    ],
-)
-def test_options_that_would_be_ignored_are_refused(unchanged, statement, code):
-    assert unchanged.refused(statement).code == code
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == code
 
 
 def test_a_column_is_widened_without_the_words_for_it(sql):
@@ -365,41 +318,30 @@ def test_identifier_takes_a_session_variable(sql):
     assert sql.refused("SELECT * FROM t").code == "002003"
 
 
-def test_columns_are_added_renamed_widened_and_dropped(sql, tmp_path):
+def test_columns_are_added_renamed_widened_and_dropped(sql):
     sql.run(
         "ALTER TABLE t ADD COLUMN extra VARCHAR DEFAULT 'q', n NUMBER(5,2)",
-        "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INT",
-        "ALTER TABLE t RENAME COLUMN extra TO more",
+        "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INT", "ALTER TABLE t RENAME COLUMN extra TO more",
         "ALTER TABLE t ALTER COLUMN s SET DATA TYPE VARCHAR(20), COLUMN id SET NOT NULL",
-        "ALTER TABLE t MODIFY COLUMN n TYPE NUMBER(10,2)",
-        "ALTER TABLE t ALTER id DROP NOT NULL",
-        "ALTER TABLE t DROP COLUMN v",
-        "ALTER TABLE t DROP COLUMN IF EXISTS v",
+        "ALTER TABLE t MODIFY COLUMN n TYPE NUMBER(10,2)", "ALTER TABLE t ALTER id DROP NOT NULL",
+        "ALTER TABLE t DROP COLUMN v", "ALTER TABLE t DROP COLUMN IF EXISTS v",
         "ALTER TABLE t ADD PRIMARY KEY (id)",
-    )
-    sql.close()
-    again = SqlSessions(tmp_path)
-    try:
-        assert [(r["name"], r["type"], r["null?"]) for r in again.run("DESC TABLE t")] == [
-            ("ID", "NUMBER(38,0)", "Y"),
-            ("S", "VARCHAR(20)", "Y"),
-            ("MORE", "VARCHAR(16777216)", "Y"),
-            ("N", "NUMBER(10,2)", "Y"),
-        ]
-        assert again.values("SELECT more FROM t WHERE id = 1") == [("q",)]
-        for statement, code in (
-            ("ALTER TABLE t ADD COLUMN s INT", "001430"),
-            ("ALTER TABLE t DROP COLUMN nope", "000904"),
-            ("ALTER TABLE t RENAME COLUMN s TO more", "001430"),
-            ("ALTER TABLE t ALTER COLUMN s TYPE VARCHAR(5)", "002108"),
-            ("ALTER TABLE t ALTER COLUMN s TYPE INT", "002108"),
-            ("ALTER TABLE nope ADD COLUMN x INT", "002003"),
-            ("ALTER TABLE t JUMP", "000002"),
-        ):
-            assert again.refused(statement).code == code, statement
-        again.run("ALTER TABLE IF EXISTS nope ADD COLUMN x INT")
-    finally:
-        again.close()
+    )  # fmt: skip
+    sql.restart()
+    assert [(r["name"], r["type"], r["null?"]) for r in sql.run("DESC TABLE t")] == [
+        ("ID", "NUMBER(38,0)", "Y"), ("S", "VARCHAR(20)", "Y"), ("MORE", "VARCHAR(16777216)", "Y"),
+        ("N", "NUMBER(10,2)", "Y"),
+    ]  # fmt: skip
+    assert sql.values("SELECT more FROM t WHERE id = 1") == [("q",)]
+    for statement, code in (
+        ("ALTER TABLE t ADD COLUMN s INT", "001430"), ("ALTER TABLE t DROP COLUMN nope", "000904"),
+        ("ALTER TABLE t RENAME COLUMN s TO more", "001430"),
+        ("ALTER TABLE t ALTER COLUMN s TYPE VARCHAR(5)", "002108"),
+        ("ALTER TABLE t ALTER COLUMN s TYPE INT", "002108"), ("ALTER TABLE nope ADD COLUMN x INT", "002003"),
+        ("ALTER TABLE t JUMP", "000002"),
+    ):  # fmt: skip
+        assert sql.refused(statement).code == code, statement
+    sql.run("ALTER TABLE IF EXISTS nope ADD COLUMN x INT")
 
 
 def test_tables_are_renamed_and_swapped_with_their_grants(sql):
@@ -437,13 +379,10 @@ def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql):
 
 def test_comments_are_kept_and_shown(sql):
     sql.run(
-        "COMMENT ON TABLE t IS 'it''s'",
-        "COMMENT ON COLUMN t.id IS 'key'",
-        "COMMENT IF EXISTS ON TABLE nope IS 'x'",
-        "ALTER SCHEMA public SET COMMENT = 'all'",
-        "ALTER DATABASE local SET COMMENT = 'mine'",
-        "ALTER TABLE t ALTER COLUMN s COMMENT 'text'",
-    )
+        "COMMENT ON TABLE t IS 'it''s'", "COMMENT ON COLUMN t.id IS 'key'",
+        "COMMENT IF EXISTS ON TABLE nope IS 'x'", "ALTER SCHEMA public SET COMMENT = 'all'",
+        "ALTER DATABASE local SET COMMENT = 'mine'", "ALTER TABLE t ALTER COLUMN s COMMENT 'text'",
+    )  # fmt: skip
     shown = {row["column_name"]: row["comment"] for row in sql.run("SHOW COLUMNS IN TABLE t")}
     assert shown == {"ID": "key", "S": "text", "V": ""}
     assert [row["comment"] for row in sql.run("SHOW OBJECTS")] == ["it's"]
@@ -460,50 +399,31 @@ def test_show_columns_gives_types_as_json(sql):
     assert [row["name"] for row in sql.run("DESCRIBE DATABASE local")] == ["PUBLIC"]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SHOW STREAMS",
-        "SHOW TASKS IN SCHEMA public",
-        "SHOW PRIMARY KEYS IN TABLE t",
-        "SHOW INTEGRATIONS",
+def test_kinds_that_never_exist_here_show_no_rows(sql):
+    for statement in [
+        "SHOW STREAMS", "SHOW TASKS IN SCHEMA public", "SHOW PRIMARY KEYS IN TABLE t", "SHOW INTEGRATIONS",
         "SHOW TRANSACTIONS",
-    ],
-)
-def test_kinds_that_never_exist_here_show_no_rows(unchanged, statement):
-    assert unchanged.run(statement) == []
+    ]:  # fmt: skip
+        assert sql.run(statement) == []
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "ALTER TABLE t SET TAG x = 'y'",
-        "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
-        "ALTER TABLE t ADD SEARCH OPTIMIZATION",
-        "CREATE DATABASE ROLE r",
-        "UNDROP TABLE t",
-        "ALTER SCHEMA public SWAP WITH other",
-        "ALTER DATABASE local REFRESH",
-        "CREATE STREAM s ON TABLE t",
-        "CREATE TASK k AS SELECT 1",
-        "CREATE FUNCTION f() RETURNS INT AS '1'",
-        "CALL f()",
-        "EXPLAIN SELECT 1",
-    ],
-)
-def test_what_is_not_supported_is_error_000002(unchanged, statement):
-    assert unchanged.refused(statement).code == "000002"
+def test_what_is_not_supported_is_error_000002(sql):
+    for statement in [
+        "ALTER TABLE t SET TAG x = 'y'", "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
+        "ALTER TABLE t ADD SEARCH OPTIMIZATION", "CREATE DATABASE ROLE r", "UNDROP TABLE t",
+        "ALTER SCHEMA public SWAP WITH other", "ALTER DATABASE local REFRESH", "CREATE STREAM s ON TABLE t",
+        "CREATE TASK k AS SELECT 1", "CREATE FUNCTION f() RETURNS INT AS '1'", "CALL f()", "EXPLAIN SELECT 1",
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == "000002"
 
 
 def test_options_without_effect_are_accepted_and_wrong_values_are_not(sql):
     sql.run(
         "CREATE TABLE o (id INT) CLUSTER BY (id) DATA_RETENTION_TIME_IN_DAYS = 1",
         "ALTER TABLE o SET DATA_RETENTION_TIME_IN_DAYS = 0, ENABLE_SCHEMA_EVOLUTION = TRUE",
-        "ALTER TABLE o SET CHANGE_TRACKING = TRUE",
-        "ALTER TABLE o UNSET DATA_RETENTION_TIME_IN_DAYS",
-        "ALTER TABLE o SUSPEND RECLUSTER",
-        "ALTER TABLE o RESUME RECLUSTER",
-    )
+        "ALTER TABLE o SET CHANGE_TRACKING = TRUE", "ALTER TABLE o UNSET DATA_RETENTION_TIME_IN_DAYS",
+        "ALTER TABLE o SUSPEND RECLUSTER", "ALTER TABLE o RESUME RECLUSTER",
+    )  # fmt: skip
     shown = sql.run("SHOW TABLES LIKE 'O'")[0]
     assert (shown["cluster_by"], shown["enable_schema_evolution"]) == ("LINEAR(ID)", "Y")
     assert sql.refused("ALTER TABLE o SET ERROR_LOGGING = 1").code == "001003"
@@ -522,12 +442,12 @@ def test_create_table_as_select_takes_columns_with_and_without_types(sql):
     assert sql.refused("CREATE TABLE other (a, b) AS SELECT 1").code == "002026"
 
 
-@pytest.mark.parametrize("kind", ["DATABASE", "SCHEMA", "TABLE", "STAGE", "SEQUENCE"])
-def test_a_name_has_at_most_255_characters(sql, kind):
-    columns = " (a INT)" if kind == "TABLE" else ""
-    refused = sql.refused(f"CREATE {kind} {'N' * 256}{columns}")
-    assert refused.code == "001003"
-    assert "255" in str(refused)
+def test_a_name_has_at_most_255_characters(sql):
+    for kind in ["DATABASE", "SCHEMA", "TABLE", "STAGE", "SEQUENCE"]:
+        columns = " (a INT)" if kind == "TABLE" else ""
+        refused = sql.refused(f"CREATE {kind} {'N' * 256}{columns}")
+        assert refused.code == "001003"
+        assert "255" in str(refused)
 
 
 def test_a_database_has_a_name_that_a_file_can_have(sql):
@@ -535,41 +455,37 @@ def test_a_database_has_a_name_that_a_file_can_have(sql):
     sql.run(f"CREATE DATABASE {'N' * 200}")
 
 
-@pytest.mark.parametrize(
-    "bindings", [{}, {"1": {"type": "TEXT", "value": None}}, {"1": {"type": "FIXED", "value": "1"}}]
-)
-def test_a_value_that_is_not_bound_is_reported(sql, bindings):
-    sql.run("CREATE TABLE bound (id INT, name VARCHAR)")
-    with pytest.raises(SqlError) as refused:
-        front.execute(sql.session(), "INSERT INTO bound (id, name) VALUES (?, ?)", bindings)
-    assert refused.value.code == "002049"
+def test_a_value_that_is_not_bound_is_reported(sql):
+    for bindings in [{}, {"1": {"type": "TEXT", "value": None}}, {"1": {"type": "FIXED", "value": "1"}}]:
+        begin(sql)
+        sql.run("CREATE TABLE bound (id INT, name VARCHAR)")
+        with pytest.raises(SqlError) as refused:
+            front.execute(sql.session(), "INSERT INTO bound (id, name) VALUES (?, ?)", bindings)
+        assert refused.value.code == "002049"
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["TEMP", "VOLATILE", "LOCAL TEMPORARY", "GLOBAL TEMP", "local volatile", "OR REPLACE GLOBAL TEMPORARY"],
-)
-def test_every_word_for_temporary_makes_a_table_of_the_session(sql, words):
-    sql.run(f"CREATE {words} TABLE passing (x INT)", "INSERT INTO passing VALUES (1)")
-    assert sql.run("SHOW TABLES LIKE 'PASSING'")[0]["kind"] == "TEMPORARY"
-    assert sql.refused("SELECT * FROM passing", role="ACCOUNTADMIN").code == "002003"
+def test_every_word_for_temporary_makes_a_table_of_the_session(sql):
+    for words in [
+        "TEMP", "VOLATILE", "LOCAL TEMPORARY", "GLOBAL TEMP", "local volatile", "OR REPLACE GLOBAL TEMPORARY",
+    ]:  # fmt: skip
+        begin(sql)
+        sql.run(f"CREATE {words} TABLE passing (x INT)", "INSERT INTO passing VALUES (1)")
+        assert sql.run("SHOW TABLES LIKE 'PASSING'")[0]["kind"] == "TEMPORARY"
+        assert sql.refused("SELECT * FROM passing", role="ACCOUNTADMIN").code == "002003"
 
 
-@pytest.mark.parametrize("kind", ["DATABASE d", "SCHEMA s", "PIPE p AS COPY INTO t FROM @%t"])
-def test_what_cannot_be_temporary_is_refused(sql, kind):
-    assert sql.refused(f"CREATE TEMPORARY {kind}").code == "000002"
+def test_what_cannot_be_temporary_is_refused(sql):
+    for kind in ["DATABASE d", "SCHEMA s", "PIPE p AS COPY INTO t FROM @%t"]:
+        assert sql.refused(f"CREATE TEMPORARY {kind}").code == "000002"
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
+def test_a_size_or_constraint_that_would_not_hold_is_refused(sql):
+    for column in [
         "x VARCHAR(134217729)", "x VARCHAR(0)", "x BINARY(67108865)", "x TIME(10)", "x TIMESTAMP_NTZ(10)",
         "x INT, CHECK (x > 1)", "x INT CHECK (x > 1)", "x INT, CONSTRAINT c CHECK (x > 1)",
-    ],
-)  # fmt: skip
-def test_a_size_or_constraint_that_would_not_hold_is_refused(sql, column):
-    assert sql.refused(f"CREATE TABLE bad ({column})").code in {"000002", "001003"}
-    assert sql.run("SHOW TABLES LIKE 'BAD'") == []
+    ]:  # fmt: skip
+        assert sql.refused(f"CREATE TABLE bad ({column})").code in {"000002", "001003"}
+        assert sql.run("SHOW TABLES LIKE 'BAD'") == []
 
 
 # Overview of constraints: a PRIMARY KEY implies NOT NULL
@@ -579,17 +495,14 @@ def test_the_columns_of_a_primary_key_beside_them_take_no_null(sql):
     assert sql.refused("INSERT INTO keyed VALUES (NULL, 1, 1)").code == "100072"
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
+def test_a_key_of_a_column_that_the_table_lacks_is_refused(sql):
+    for statement in [
         "CREATE TABLE bad (a INT, PRIMARY KEY (b))", "CREATE TABLE bad (a INT, CONSTRAINT k UNIQUE (b))",
         "CREATE TABLE bad (a INT, FOREIGN KEY (b) REFERENCES t (id))",
         'CREATE TABLE bad ("a" INT, PRIMARY KEY (a))', "ALTER TABLE t ADD PRIMARY KEY (b)",
-    ],
-)  # fmt: skip
-def test_a_key_of_a_column_that_the_table_lacks_is_refused(sql, statement):
-    assert sql.refused(statement).code == "000904"
-    assert sql.run("SHOW TABLES LIKE 'BAD'") == []
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == "000904"
+        assert sql.run("SHOW TABLES LIKE 'BAD'") == []
 
 
 def test_a_column_may_have_the_name_by_which_the_engine_knows_rows(sql):
@@ -600,21 +513,20 @@ def test_a_column_may_have_the_name_by_which_the_engine_knows_rows(sql):
 
 
 # CREATE TABLE .. AS SELECT, CREATE VIEW, DESCRIBE
-@pytest.mark.parametrize("kind", ["TABLE", "VIEW"])
-@pytest.mark.parametrize(
-    ("query", "types"),
-    [
+def test_a_column_of_a_query_keeps_the_length_that_it_has_in_its_table(sql):
+    for query, types in [
         ("SELECT * FROM long_names", ["VARCHAR(20)", "BINARY(4)", "VARIANT"]),
-        ("SELECT name AS n, UPPER(name) AS u, b FROM long_names",
-         ["VARCHAR(20)", "VARCHAR(16777216)", "BINARY(4)"]),
+        (
+            "SELECT name AS n, UPPER(name) AS u, b FROM long_names",
+            ["VARCHAR(20)", "VARCHAR(16777216)", "BINARY(4)"],
+        ),
         ("SELECT a.name FROM long_names a JOIN long_names c ON a.name = c.name", ["VARCHAR(20)"]),
         ("SELECT name FROM (SELECT name || name AS name FROM long_names)", ["VARCHAR(16777216)"]),
         ("SELECT name FROM long_names UNION ALL SELECT name || name FROM long_names", ["VARCHAR(16777216)"]),
-    ],
-)  # fmt: skip
-def test_a_column_of_a_query_keeps_the_length_that_it_has_in_its_table(sql, kind, query, types):
-    sql.run(
-        "CREATE TABLE IF NOT EXISTS long_names (name VARCHAR(20), b BINARY(4), v VARIANT)",
-        f"CREATE OR REPLACE {kind} made_{kind} AS {query}",
-    )
-    assert [row["type"] for row in sql.run(f"DESCRIBE {kind} made_{kind}")] == types
+    ]:
+        for kind in ["TABLE", "VIEW"]:
+            sql.run(
+                "CREATE TABLE IF NOT EXISTS long_names (name VARCHAR(20), b BINARY(4), v VARIANT)",
+                f"CREATE OR REPLACE {kind} made_{kind} AS {query}",
+            )
+            assert [row["type"] for row in sql.run(f"DESCRIBE {kind} made_{kind}")] == types

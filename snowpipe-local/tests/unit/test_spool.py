@@ -115,20 +115,16 @@ def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(ho
     assert not any(start(home).key_ids - again.key_ids)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [SECRET, b"SPB1", b"SPB1" + b"0" * 10, b"SPB1" + b"\xff" * 40],
-    ids=["other", "cut", "short", "key"],
-)
-def test_what_is_no_body_is_not_read_and_gone_after_a_restart(home, content):
-    spool = start(home)
-    path = upload(home, spool)
-    path.write_bytes(content)
-    with pytest.raises(SpoolError, match="gone" if len(content) == 44 else "no body"):
-        spool.read(path)
+def test_what_is_no_body_is_not_read_and_gone_after_a_restart(home):
+    for content in [SECRET, b"SPB1", b"SPB1" + b"0" * 10, b"SPB1" + b"\xff" * 40]:
+        spool = start(home)
+        path = upload(home, spool)
+        path.write_bytes(content)
+        with pytest.raises(SpoolError, match="gone" if len(content) == 44 else "no body"):
+            spool.read(path)
 
-    assert start(home).files == 0
-    assert not path.parent.exists()
+        assert start(home).files == 0
+        assert not path.parent.exists()
 
 
 def test_a_body_of_another_key_ring_is_gone_after_a_restart(home):
@@ -180,11 +176,11 @@ def test_a_key_file_with_more_than_base64_is_damaged(home):
         start(home)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"keys":{"a":"AA=="},"current":"a"}'])
-def test_a_damaged_key_file_is_named(home, content):
-    home.spool_keys_file.write_text(content)
-    with pytest.raises(DataDirectoryError, match=r"spool_keys\.json is damaged"):
-        start(home)
+def test_a_damaged_key_file_is_named(home):
+    for content in ["", "{}", "[]", '{"keys":{"a":"AA=="},"current":"a"}']:
+        home.spool_keys_file.write_text(content)
+        with pytest.raises(DataDirectoryError, match=r"spool_keys\.json is damaged"):
+            start(home)
 
 
 def test_no_key_is_in_a_representation(home):
@@ -193,24 +189,17 @@ def test_no_key_is_in_a_representation(home):
     assert key not in repr(spool) + repr(spool.park(SECRET)) + repr(vars(spool))
 
 
-@pytest.mark.parametrize(
-    ("error", "full", "invalidated"),
-    [
-        (OSError(errno.ENOSPC, "no space"), True, False),
-        (OSError(errno.EDQUOT, "quota"), True, False),
+def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_that_it_broke():
+    for error, full, invalidated in [
+        (OSError(errno.ENOSPC, "no space"), True, False), (OSError(errno.EDQUOT, "quota"), True, False),
         (OSError(errno.EACCES, "No space left on device"), False, False),
         (ValueError("has been invalidated: No space left on device"), False, False),
         (duckdb.IOException("IO Error: No space left on device"), True, False),
         (duckdb.IOException("IO Error: Disk quota exceeded"), True, False),
         (duckdb.FatalException("the database has been invalidated"), False, True),
         (duckdb.IOException("IO Error: another one"), False, False),
-    ],
-    ids=repr,
-)
-def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_that_it_broke(
-    error, full, invalidated
-):
-    assert (is_full(error), is_invalidated(error)) == (full, invalidated)
+    ]:  # fmt: skip
+        assert (is_full(error), is_invalidated(error)) == (full, invalidated)
 
 
 def test_room_is_what_is_free_without_the_reserve(tmp_path, monkeypatch):

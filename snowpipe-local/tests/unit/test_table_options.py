@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
-from tests.local_catalog import local_catalog
-
-
-@pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        yield made
-
 
 def comments(local):
     return {row["name"]: row["comment"] for row in local.sql("SHOW TABLES")}
 
 
-@pytest.mark.parametrize(
-    "options", ["COMMENT = 'x'", "ERROR_LOGGING = TRUE COMMENT = 'x'", "COMMENT = 'x' ERROR_LOGGING = TRUE"]
-)
-def test_comments_of_create_table_are_kept_and_go_with_it(local, options):
-    local.sql(f"CREATE TABLE t (a INT COMMENT 'col') {options}")
-    assert comments(local) == {"T": "x"}
-    assert [row["comment"] for row in local.sql("DESCRIBE TABLE t")] == ["col"]
-    local.sql("ALTER TABLE t RENAME TO u")
-    assert comments(local) == {"U": "x"}
-    assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == ["col"]
-    local.sql("DROP TABLE u")
-    local.sql("CREATE TABLE u (a INT)")
-    assert comments(local) == {"U": ""}
-    assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == [None]
+def test_comments_of_create_table_are_kept_and_go_with_it(local):
+    for options in [
+        "COMMENT = 'x'", "ERROR_LOGGING = TRUE COMMENT = 'x'", "COMMENT = 'x' ERROR_LOGGING = TRUE",
+    ]:  # fmt: skip
+        local.empty()
+        local.sql(f"CREATE TABLE t (a INT COMMENT 'col') {options}")
+        assert comments(local) == {"T": "x"}
+        assert [row["comment"] for row in local.sql("DESCRIBE TABLE t")] == ["col"]
+        local.sql("ALTER TABLE t RENAME TO u")
+        assert comments(local) == {"U": "x"}
+        assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == ["col"]
+        local.sql("DROP TABLE u")
+        local.sql("CREATE TABLE u (a INT)")
+        assert comments(local) == {"U": ""}
+        assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == [None]
 
 
 def test_alter_table_sets_several_options(local):
@@ -58,19 +50,15 @@ def test_a_transient_table_is_shown_as_one(local):
     assert local.sql("SHOW TABLES LIKE 'W'")[0]["kind"] == "TABLE"
 
 
-@pytest.mark.parametrize(
-    ("statement", "word"),
-    [
-        ("CREATE TABLE u (a INT) FOO = 1", "FOO"),
-        ("ALTER TABLE t SET FOO = 1", "FOO"),
-        ("ALTER TABLE t UNSET FOO", "FOO"),
-        ("ALTER TABLE t SET ERROR_LOGGING = TRUE garbage", "garbage"),
+def test_unknown_options_are_refused(local):
+    for statement, word in [
+        ("CREATE TABLE u (a INT) FOO = 1", "FOO"), ("ALTER TABLE t SET FOO = 1", "FOO"),
+        ("ALTER TABLE t UNSET FOO", "FOO"), ("ALTER TABLE t SET ERROR_LOGGING = TRUE garbage", "garbage"),
         ("CREATE TABLE u (a INT) STAGE_FILE_FORMAT = (TYPE = CSV FOO = 1)", "FOO"),
-    ],
-)
-def test_unknown_options_are_refused(local, statement, word):
-    local.sql("CREATE TABLE t (a INT)")
-    assert word in local.refused(statement).message
+    ]:  # fmt: skip
+        local.empty()
+        local.sql("CREATE TABLE t (a INT)")
+        assert word in local.refused(statement).message
 
 
 def test_the_stage_format_of_a_table_counts_for_copy_and_select(local):
@@ -111,14 +99,15 @@ def test_describe_shows_which_columns_have_part_in_a_key(local):
     assert _keys(local) == {"A": "NN", "B": "NY", "D": "YY"}
 
 
-@pytest.mark.parametrize("column", ["c INT NOT NULL", "c INT IDENTITY"])
-def test_a_table_with_rows_gets_no_column_that_they_have_no_value_for(local, column):
-    local.sql("CREATE TABLE filled (a INT)")
-    local.sql("ALTER TABLE filled ADD COLUMN first INT NOT NULL")
-    local.sql("INSERT INTO filled VALUES (1, 2)")
-    assert "non-empty table 'FILLED'" in local.refused(f"ALTER TABLE filled ADD COLUMN {column}").message
-    local.sql("ALTER TABLE filled ADD COLUMN c INT NOT NULL DEFAULT 5")
-    assert local.sql("SELECT c FROM filled") == [{"c": 5}]
+def test_a_table_with_rows_gets_no_column_that_they_have_no_value_for(local):
+    for column in ["c INT NOT NULL", "c INT IDENTITY"]:
+        local.empty()
+        local.sql("CREATE TABLE filled (a INT)")
+        local.sql("ALTER TABLE filled ADD COLUMN first INT NOT NULL")
+        local.sql("INSERT INTO filled VALUES (1, 2)")
+        assert "non-empty table 'FILLED'" in local.refused(f"ALTER TABLE filled ADD COLUMN {column}").message
+        local.sql("ALTER TABLE filled ADD COLUMN c INT NOT NULL DEFAULT 5")
+        assert local.sql("SELECT c FROM filled") == [{"c": 5}]
 
 
 def test_a_table_made_of_a_query_has_the_lengths_of_its_casts(local):

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql import front
 from tests.unit.sql_sessions import SqlSessions
 
 FAILING = (
-    "SELECT 1/0",
-    "SELECT nope FROM t",
-    "SELEC",
-    "INSERT INTO t VALUES ('abc')",
-    "INSERT INTO t VALUES (90), (NULL)",
-    "UPDATE t SET id = 1/0",
-    "DELETE FROM t WHERE 1/0 = id",
-    "INSERT OVERWRITE INTO t SELECT 1/0",
-    "COPY INTO t FROM @%t FILES = ('missing.csv')",
-)
+    "SELECT 1/0", "SELECT nope FROM t", "SELEC", "INSERT INTO t VALUES ('abc')",
+    "INSERT INTO t VALUES (90), (NULL)", "UPDATE t SET id = 1/0", "DELETE FROM t WHERE 1/0 = id",
+    "INSERT OVERWRITE INTO t SELECT 1/0", "COPY INTO t FROM @%t FILES = ('missing.csv')",
+)  # fmt: skip
+
+
+def begin(sql):
+    """Begin again, with what each test needs."""
+    sql.empty()
+    sql.run("CREATE TABLE t (id INT NOT NULL)", "INSERT INTO t VALUES (1)")
 
 
 @pytest.fixture
-def sql(tmp_path: Path) -> Iterator[SqlSessions]:
-    sessions = SqlSessions(tmp_path)
-    sessions.run("CREATE TABLE t (id INT NOT NULL)", "INSERT INTO t VALUES (1)")
-    yield sessions
-    sessions.close()
+def sql(sql):
+    begin(sql)
+    return sql
 
 
 # A role of its own is a session of its own.
@@ -39,51 +34,45 @@ def ids(sql: SqlSessions, role: str = "") -> list[int]:
     return [row[0] for row in sql.values("SELECT id FROM t ORDER BY id", role=role)]
 
 
-@pytest.mark.parametrize("failing", FAILING)
-@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-def test_a_failed_statement_leaves_the_transaction_open(sql: SqlSessions, failing: str, ending: str) -> None:
-    sql.run("BEGIN", "INSERT INTO t VALUES (2)", "UPDATE t SET id = id + 10 WHERE id = 1")
-    sql.refused(failing)
-    assert ids(sql) == [2, 11]
-    assert ids(sql, OTHER) == [1]
-    sql.run("INSERT INTO t VALUES (3)", "DELETE FROM t WHERE id = 2")
-    sql.refused(failing)
-    sql.run(ending)
-    assert ids(sql) == ([3, 11] if ending == "COMMIT" else [1])
+def test_a_failed_statement_leaves_the_transaction_open(sql: SqlSessions) -> None:
+    for ending in ["COMMIT", "ROLLBACK"]:
+        for failing in FAILING:
+            begin(sql)
+            sql.run("BEGIN", "INSERT INTO t VALUES (2)", "UPDATE t SET id = id + 10 WHERE id = 1")
+            sql.refused(failing)
+            assert ids(sql) == [2, 11]
+            assert ids(sql, OTHER) == [1]
+            sql.run("INSERT INTO t VALUES (3)", "DELETE FROM t WHERE id = 2")
+            sql.refused(failing)
+            sql.run(ending)
+            assert ids(sql) == ([3, 11] if ending == "COMMIT" else [1])
 
 
-@pytest.mark.parametrize(
-    "failing",
-    [
-        # The engine refuses the second part; the front refuses it, which the engine never gets.
-        "INSERT ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
-        "INSERT ALL INTO t (id) VALUES (i) INTO missing (id) VALUES (i) SELECT 20 AS i",
-        "INSERT OVERWRITE ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
-    ],
-)
-@pytest.mark.parametrize("start", ["BEGIN", "ALTER SESSION SET AUTOCOMMIT = FALSE"])
-@pytest.mark.parametrize("before", [[], ["INSERT INTO t VALUES (2)"]])
-def test_a_failed_insert_into_many_tables_leaves_none_of_its_parts(
-    sql: SqlSessions, failing: str, start: str, before: list[str]
-) -> None:
-    sql.run(start, *before)
-    sql.refused(failing)
-    kept = [1, 2] if before else [1]
-    assert (ids(sql), ids(sql, OTHER)) == (kept, [1])
-    sql.run("INSERT INTO t VALUES (3)")
-    sql.refused("SELECT 1/0")
-    sql.run("COMMIT")
-    assert ids(sql, OTHER) == [*kept, 3]
+def test_a_failed_insert_into_many_tables_leaves_none_of_its_parts(sql: SqlSessions) -> None:
+    for before in [[], ["INSERT INTO t VALUES (2)"]]:
+        for start in ["BEGIN", "ALTER SESSION SET AUTOCOMMIT = FALSE"]:
+            for failing in [
+                # The engine refuses the second part; the front refuses it, which the engine never gets.
+                "INSERT ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
+                "INSERT ALL INTO t (id) VALUES (i) INTO missing (id) VALUES (i) SELECT 20 AS i",
+                "INSERT OVERWRITE ALL INTO t (id) VALUES (i) INTO t (id) VALUES (NULL) SELECT 20 AS i",
+            ]:
+                begin(sql)
+                sql.run(start, *before)
+                sql.refused(failing)
+                kept = [1, 2] if before else [1]
+                assert (ids(sql), ids(sql, OTHER)) == (kept, [1])
+                sql.run("INSERT INTO t VALUES (3)")
+                sql.refused("SELECT 1/0")
+                sql.run("COMMIT")
+                assert ids(sql, OTHER) == [*kept, 3]
 
 
 def test_a_failed_change_of_several_bound_rows_leaves_none_of_them(sql: SqlSessions) -> None:
     sql.run(
-        "CREATE TABLE new (was INT, id INT)",
-        "INSERT INTO new VALUES (2, 20), (3, 30), (3, 31)",
-        "ALTER SESSION SET ERROR_ON_NONDETERMINISTIC_UPDATE = TRUE",
-        "BEGIN",
-        "INSERT INTO t VALUES (2), (3)",
-    )
+        "CREATE TABLE new (was INT, id INT)", "INSERT INTO new VALUES (2, 20), (3, 30), (3, 31)",
+        "ALTER SESSION SET ERROR_ON_NONDETERMINISTIC_UPDATE = TRUE", "BEGIN", "INSERT INTO t VALUES (2), (3)",
+    )  # fmt: skip
     update = "UPDATE t SET id = new.id FROM new WHERE t.id = new.was AND t.id = ?"
     with pytest.raises(SqlError) as error:
         front.execute(sql.session(), update, {"1": {"type": "FIXED", "value": ["2", "3"]}})
@@ -120,46 +109,33 @@ def test_ddl_commits_and_truncate_does_not(sql: SqlSessions) -> None:
     assert ids(sql) == [1, 2]
 
 
-@pytest.mark.parametrize(
-    "unread",
-    [
-        "CREATE TABLE other (id INT",
-        "CREATE TABLE other (id NOTYPE)",
-        "CREATE TABLE other (id INT) NO_SUCH_OPTION = 1",
-        "CREATE TABLE other AS SELECT nope FROM t",
-        "ALTER TABLE t",
-        "ALTER TABLE t ADD COLUMN other NOTYPE",
+def test_ddl_that_cannot_be_read_commits_nothing(sql: SqlSessions) -> None:
+    for unread in [
+        "CREATE TABLE other (id INT", "CREATE TABLE other (id NOTYPE)",
+        "CREATE TABLE other (id INT) NO_SUCH_OPTION = 1", "CREATE TABLE other AS SELECT nope FROM t",
+        "ALTER TABLE t", "ALTER TABLE t ADD COLUMN other NOTYPE",
         "ALTER TABLE t RENAME COLUMN id TO other garbage",
-        "ALTER TABLE t ALTER COLUMN id SET DATA TYPE NOTYPE",
-        "ALTER TABLE t SET COMMENT = 'x' garbage",
-        "ALTER TABLE t CLUSTER BY (id) garbage",
-        "ALTER TABLE t RENAME TO other garbage",
-        "ALTER TABLE t SWAP WITH other garbage",
-        "ALTER TABLE t SUSPEND RECLUSTER garbage",
+        "ALTER TABLE t ALTER COLUMN id SET DATA TYPE NOTYPE", "ALTER TABLE t SET COMMENT = 'x' garbage",
+        "ALTER TABLE t CLUSTER BY (id) garbage", "ALTER TABLE t RENAME TO other garbage",
+        "ALTER TABLE t SWAP WITH other garbage", "ALTER TABLE t SUSPEND RECLUSTER garbage",
         "ALTER TABLE t DROP COLUMN id garbage",
-    ],
-)
-def test_ddl_that_cannot_be_read_commits_nothing(sql: SqlSessions, unread: str) -> None:
-    sql.run("BEGIN", "INSERT INTO t VALUES (2)")
-    sql.refused(unread)
-    assert ids(sql) == [1, 2]
-    sql.run("ROLLBACK")
-    assert ids(sql) == [1]
+    ]:  # fmt: skip
+        sql.run("BEGIN", "INSERT INTO t VALUES (2)")
+        sql.refused(unread)
+        assert ids(sql) == [1, 2]
+        sql.run("ROLLBACK")
+        assert ids(sql) == [1]
 
 
-@pytest.mark.parametrize(
-    "ddl",
-    [
-        "CREATE TABLE other AS SELECT id FROM t",
-        "CREATE TABLE IF NOT EXISTS t (id INT)",
-        "ALTER TABLE t SET COMMENT = 'x'",
-        "ALTER TABLE t ADD PRIMARY KEY (id)",
+def test_ddl_that_was_read_commits(sql: SqlSessions) -> None:
+    for ddl in [
+        "CREATE TABLE other AS SELECT id FROM t", "CREATE TABLE IF NOT EXISTS t (id INT)",
+        "ALTER TABLE t SET COMMENT = 'x'", "ALTER TABLE t ADD PRIMARY KEY (id)",
         "ALTER TABLE IF EXISTS other SUSPEND RECLUSTER",
-    ],
-)
-def test_ddl_that_was_read_commits(sql: SqlSessions, ddl: str) -> None:
-    sql.run("BEGIN", "INSERT INTO t VALUES (2)", ddl, "ROLLBACK")
-    assert ids(sql) == [1, 2]
+    ]:  # fmt: skip
+        begin(sql)
+        sql.run("BEGIN", "INSERT INTO t VALUES (2)", ddl, "ROLLBACK")
+        assert ids(sql) == [1, 2]
 
 
 def test_autocommit_is_of_the_session_and_its_change_commits(sql: SqlSessions) -> None:
@@ -171,9 +147,8 @@ def test_autocommit_is_of_the_session_and_its_change_commits(sql: SqlSessions) -
     assert ids(sql, OTHER) == [1, 3, 4]
 
 
-@pytest.mark.parametrize(
-    ("statement", "columns"),
-    [
+def test_the_result_of_dml_counts_the_rows_of_each_kind(sql: SqlSessions) -> None:
+    for statement, columns in [
         ("INSERT INTO t VALUES (2), (3)", {"number of rows inserted": 2}),
         ("UPDATE t SET t.id = 5", {"number of rows updated": 1, "number of multi-joined rows updated": 0}),
         ("DELETE FROM t", {"number of rows deleted": 1}),
@@ -186,12 +161,9 @@ def test_autocommit_is_of_the_session_and_its_change_commits(sql: SqlSessions) -
             "MERGE INTO t AS x USING (SELECT 1 AS i) s ON x.id = s.i WHEN MATCHED THEN DELETE",
             {"number of rows deleted": 1},
         ),
-    ],
-)
-def test_the_result_of_dml_counts_the_rows_of_each_kind(
-    sql: SqlSessions, statement: str, columns: dict[str, int]
-) -> None:
-    assert sql.run(statement) == [columns]
+    ]:
+        begin(sql)
+        assert sql.run(statement) == [columns]
 
 
 def test_only_columns_of_the_target_are_set(sql: SqlSessions) -> None:

@@ -40,39 +40,26 @@ def test_typeof_names_the_type_of_each_value(sql):
 
 
 # OBJECT_CONSTRUCT_KEEP_NULL
-@pytest.mark.parametrize(
-    ("arguments", "value"),
-    [
+def test_a_null_value_is_kept_and_a_key_that_is_null_left_out(sql):
+    for arguments, value in [
         ("'key_1', 'one', 'key_2', NULL", '{"key_1":"one","key_2":null}'),
-        ("'key_1', 'one', NULL, 'two'", '{"key_1":"one"}'),
-        ("'b', n, 'a', NULLIF(n, 1)", '{"a":null,"b":1}'),
-        ("NULLIF('a', 'a'), 1, 'c', NULL, 'a', 2", '{"a":2,"c":null}'),
-        ("", "{}"),
-    ],
-)
-def test_a_null_value_is_kept_and_a_key_that_is_null_left_out(sql, arguments, value):
-    found = sql.values(f"SELECT OBJECT_CONSTRUCT_KEEP_NULL({arguments}) FROM vartab WHERE n = 1")
-    assert found == [(value,)]
+        ("'key_1', 'one', NULL, 'two'", '{"key_1":"one"}'), ("'b', n, 'a', NULLIF(n, 1)", '{"a":null,"b":1}'),
+        ("NULLIF('a', 'a'), 1, 'c', NULL, 'a', 2", '{"a":2,"c":null}'), ("", "{}"),
+    ]:  # fmt: skip
+        found = sql.values(f"SELECT OBJECT_CONSTRUCT_KEEP_NULL({arguments}) FROM vartab WHERE n = 1")
+        assert found == [(value,)]
 
 
 # TO_ARRAY, TO_OBJECT
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("PARSE_JSON('[1]')::ARRAY", "[1]"),
-        ("PARSE_JSON('1')::ARRAY", "[1]"),
-        ("PARSE_JSON('null')::ARRAY", None),
-        ("TO_ARRAY('x')", '["x"]'),
-        ("5::ARRAY", "[5]"),
-        ("NULL::OBJECT", None),
-        ('PARSE_JSON(\'{"b":1,"a":2}\')::OBJECT:a::INT', 2),
-        ("TO_OBJECT(PARSE_JSON('null'))", None),
-        ("ARRAY_SIZE(PARSE_JSON('{\"a\":[1,2]}'):a::ARRAY)", 2),
-    ],
-)
-def test_casts_to_array_and_object(sql, expression, value):
-    assert sql.values(f"SELECT {expression}") == [(value,)]
-    assert sql.values(f"SELECT {expression} FROM vartab WHERE n = 1") == [(value,)]
+def test_casts_to_array_and_object(sql):
+    for expression, value in [
+        ("PARSE_JSON('[1]')::ARRAY", "[1]"), ("PARSE_JSON('1')::ARRAY", "[1]"),
+        ("PARSE_JSON('null')::ARRAY", None), ("TO_ARRAY('x')", '["x"]'), ("5::ARRAY", "[5]"),
+        ("NULL::OBJECT", None), ('PARSE_JSON(\'{"b":1,"a":2}\')::OBJECT:a::INT', 2),
+        ("TO_OBJECT(PARSE_JSON('null'))", None), ("ARRAY_SIZE(PARSE_JSON('{\"a\":[1,2]}'):a::ARRAY)", 2),
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {expression}") == [(value,)]
+        assert sql.values(f"SELECT {expression} FROM vartab WHERE n = 1") == [(value,)]
 
 
 def test_only_an_object_is_cast_to_one_and_a_cast_is_flattened(sql):
@@ -100,15 +87,11 @@ def test_a_json_null_stays_one_as_variant_and_is_null_as_anything_else(sql):
 
 
 # Semi-structured data types
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("'1'::VARIANT = 1::VARIANT", False),
-        ("1::VARIANT = 1.0::VARIANT", True),
-        ("'true'::VARIANT = TRUE::VARIANT", False),
-        ("10::VARIANT > 9::VARIANT", True),
-        ("PARSE_JSON('null') IS NULL", False),
-        ("PARSE_JSON('{\"a\":null}'):a IS NULL", False),
+def test_values_are_compared_by_type_and_shown_with_sorted_keys(sql):
+    for expression, value in [
+        ("'1'::VARIANT = 1::VARIANT", False), ("1::VARIANT = 1.0::VARIANT", True),
+        ("'true'::VARIANT = TRUE::VARIANT", False), ("10::VARIANT > 9::VARIANT", True),
+        ("PARSE_JSON('null') IS NULL", False), ("PARSE_JSON('{\"a\":null}'):a IS NULL", False),
         ("PARSE_JSON('{\"a\":null}'):b IS NULL", True),
         ("PARSE_JSON('{\"a\":null}'):a::VARCHAR IS NULL", True),
         ("IS_NULL_VALUE(PARSE_JSON('{\"a\":null}'):a)", True),
@@ -117,58 +100,56 @@ def test_a_json_null_stays_one_as_variant_and_is_null_as_anything_else(sql):
         ("OBJECT_CONSTRUCT('b', 1, 'a', 2)", '{"a":2,"b":1}'),
         ("OBJECT_INSERT(OBJECT_CONSTRUCT('b', 1), 'a', 2)", '{"a":2,"b":1}'),
         ('PARSE_JSON(\'{"b":12345678901234567890123,"a":1}\'):b', "12345678901234567890123"),
-    ],
-)
-def test_values_are_compared_by_type_and_shown_with_sorted_keys(sql, expression, value):
-    assert sql.values(f"SELECT {expression}") == [(value,)]
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {expression}") == [(value,)]
 
 
-@pytest.mark.parametrize(
-    ("query", "rows"),
-    [
+def test_queries_order_and_group_variants_by_value(sql):
+    for query, rows in [
         ("SELECT v FROM numbers ORDER BY v", ["9", "9.5", "10", "100", '"x"']),
         ("SELECT v FROM numbers ORDER BY 1 DESC LIMIT 2", ['"x"', "100"]),
         ("SELECT MAX(v) FROM numbers WHERE v < 50", ["10"]),
         ("SELECT v FROM numbers WHERE v > 9.7 ORDER BY v", ["10", "100"]),
         ("SELECT v FROM numbers WHERE v IN (9, 100) ORDER BY v", ["9", "100"]),
         ("SELECT DISTINCT v FROM objects", ['{"a":{"c":2,"d":1},"b":1}']),
-        ("SELECT COUNT(*) FROM objects GROUP BY v", [2]),
-        ("SELECT COUNT(DISTINCT v) FROM objects", [1]),
+        ("SELECT COUNT(*) FROM objects GROUP BY v", [2]), ("SELECT COUNT(DISTINCT v) FROM objects", [1]),
         ("SELECT v FROM objects UNION SELECT v FROM objects", ['{"a":{"c":2,"d":1},"b":1}']),
         ("SELECT COUNT(*) FROM objects a JOIN objects b ON a.v = b.v", [4]),
         ("SELECT v:a::VARCHAR FROM objects", ['{"c":2,"d":1}'] * 2),
         ("SELECT n FROM vartab WHERE v = TRUE", [3]),
-    ],
-)
-def test_queries_order_and_group_variants_by_value(sql, query, rows):
-    assert [value for (value,) in sql.values(query)] == rows
+    ]:  # fmt: skip
+        assert [value for (value,) in sql.values(query)] == rows
 
 
 def test_changes_assign_and_compare_variants(sql):
     sql.run(
-        "CREATE OR REPLACE TABLE changed (n INT, v VARIANT)",
-        "INSERT INTO changed SELECT * FROM objects",
+        "CREATE OR REPLACE TABLE changed (n INT, v VARIANT)", "INSERT INTO changed SELECT * FROM objects",
         'UPDATE changed SET v = PARSE_JSON(\'[1]\') WHERE v = PARSE_JSON(\'{"b":1,"a":{"c":2,"d":1}}\')',
-    )
+    )  # fmt: skip
     assert sql.values("SELECT v FROM changed") == [("[1]",), ("[1]",)]
 
 
 # FLATTEN
-@pytest.mark.parametrize(
-    ("arguments", "rows"),
-    [
+def test_flatten_returns_the_documented_columns(sql):
+    for arguments, rows in [
         ("INPUT => PARSE_JSON('[1, 77]')", [(1, None, "[0]", 0, 1), (1, None, "[1]", 1, 77)]),
-        (f"INPUT => PARSE_JSON('{FLATTENED}'), PATH => '\"b x\"'",
-         [(1, None, "['b x'][0]", 0, 77), (1, None, "['b x'][1]", 1, 88)]),
-        (f"INPUT => PARSE_JSON('{FLATTENED}'), RECURSIVE => TRUE, MODE => 'OBJECT'",
-         [(1, "b x", "['b x']", None, [77, 88]), (1, "a", "a", None, 1), (1, "c", "c", None, {"d": "X"}),
-          (1, "d", "c.d", None, "X")]),
+        (
+            f"INPUT => PARSE_JSON('{FLATTENED}'), PATH => '\"b x\"'",
+            [(1, None, "['b x'][0]", 0, 77), (1, None, "['b x'][1]", 1, 88)],
+        ),
+        (
+            f"INPUT => PARSE_JSON('{FLATTENED}'), RECURSIVE => TRUE, MODE => 'OBJECT'",
+            [
+                (1, "b x", "['b x']", None, [77, 88]), (1, "a", "a", None, 1),
+                (1, "c", "c", None, {"d": "X"}), (1, "d", "c.d", None, "X"),
+            ],
+        ),
         ("INPUT => PARSE_JSON('[]')", []),
-    ],
-)  # fmt: skip
-def test_flatten_returns_the_documented_columns(sql, arguments, rows):
-    found = sql.values(f"SELECT seq, key, path, index, value FROM TABLE(FLATTEN({arguments})) ORDER BY path")
-    assert [(*row[:4], json.loads(row[4])) for row in found] == rows
+    ]:  # fmt: skip
+        found = sql.values(
+            f"SELECT seq, key, path, index, value FROM TABLE(FLATTEN({arguments})) ORDER BY path"
+        )
+        assert [(*row[:4], json.loads(row[4])) for row in found] == rows
 
 
 def test_flatten_with_outer_gives_a_row_for_an_empty_input(sql):
@@ -177,33 +158,40 @@ def test_flatten_with_outer_gives_a_row_for_an_empty_input(sql):
     ]
 
 
-@pytest.mark.parametrize(
-    ("flattened", "rows"),
-    [
-        ("SELECT n, f.index, f.value FROM lists, LATERAL FLATTEN(v) f",
-         [(1, 0, "3"), (1, 1, "1"), (1, 2, "2"), (2, 0, "[9,8]"), (2, 1, "[7]")]),
+def test_flatten_gives_the_elements_in_their_order(sql):
+    for flattened, rows in [
+        (
+            "SELECT n, f.index, f.value FROM lists, LATERAL FLATTEN(v) f",
+            [(1, 0, "3"), (1, 1, "1"), (1, 2, "2"), (2, 0, "[9,8]"), (2, 1, "[7]")],
+        ),
         ("SELECT n, f.value::VARCHAR FROM lists l, TABLE(FLATTEN(l.v)) f LIMIT 2", [(1, "3"), (1, "1")]),
         ("SELECT f.e FROM lists, LATERAL FLATTEN(v) f (a, b, c, d, e) WHERE n = 1", [("3",), ("1",), ("2",)]),
         ("SELECT f.value FROM lists, LATERAL FLATTEN(v) f WHERE n = 1 AND f.index > 0", [("1",), ("2",)]),
-        ("SELECT g.value FROM lists l, LATERAL FLATTEN(l.v) f, LATERAL FLATTEN(f.value) g WHERE n = 2",
-         [("9",), ("8",), ("7",)]),
-        ("SELECT f.key FROM (SELECT 1) a, LATERAL FLATTEN(PARSE_JSON('{\"b\":1,\"a\":2,\"c\":3}')) f",
-         [("a",), ("b",), ("c",)]),
+        (
+            "SELECT g.value FROM lists l, LATERAL FLATTEN(l.v) f, LATERAL FLATTEN(f.value) g WHERE n = 2",
+            [("9",), ("8",), ("7",)],
+        ),
+        (
+            'SELECT f.key FROM (SELECT 1) a, LATERAL FLATTEN(PARSE_JSON(\'{"b":1,"a":2,"c":3}\')) f',
+            [("a",), ("b",), ("c",)],
+        ),
         ("SELECT n, f.value FROM lists, LATERAL FLATTEN(v:nope, OUTER => TRUE) f", [(1, None), (2, None)]),
-        ("SELECT ARRAY_SIZE(OBJECT_KEYS(OBJECT_AGG(n || f.index, 1))) FROM lists, LATERAL FLATTEN(v) f",
-         [(5,)]),
-        ("SELECT n, BITOR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f GROUP BY n ORDER BY n",
-         [(1, 3), (2, 1)]),
+        (
+            "SELECT ARRAY_SIZE(OBJECT_KEYS(OBJECT_AGG(n || f.index, 1))) FROM lists, LATERAL FLATTEN(v) f",
+            [(5,)],
+        ),
+        (
+            "SELECT n, BITOR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f GROUP BY n ORDER BY n",
+            [(1, 3), (2, 1)],
+        ),
         ("SELECT BITOR_AGG(f.index) FROM lists, LATERAL FLATTEN(v) f", [(3,)]),
         ("SELECT DISTINCT n FROM lists, LATERAL FLATTEN(v) f ORDER BY 1 DESC", [(2,), (1,)]),
-    ],
-)  # fmt: skip
-def test_flatten_gives_the_elements_in_their_order(sql, flattened, rows):
-    sql.run(
-        "CREATE OR REPLACE TABLE lists (n INT, v VARIANT)",
-        "INSERT INTO lists SELECT 1, PARSE_JSON('[3,1,2]') UNION ALL SELECT 2, PARSE_JSON('[[9,8],[7]]')",
-    )
-    assert sql.values(flattened) == rows
+    ]:
+        sql.run(
+            "CREATE OR REPLACE TABLE lists (n INT, v VARIANT)",
+            "INSERT INTO lists SELECT 1, PARSE_JSON('[3,1,2]') UNION ALL SELECT 2, PARSE_JSON('[[9,8],[7]]')",
+        )
+        assert sql.values(flattened) == rows
 
 
 def test_seq_of_flatten_is_that_of_the_input_record(sql):
@@ -213,48 +201,30 @@ def test_seq_of_flatten_is_that_of_the_input_record(sql):
 
 
 # The page of each function; of no rows LISTAGG makes an empty text, ARRAY_AGG an empty array
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("ARRAY_SLICE([0, 1, 2, 3], 0, -1)", "[0,1,2]"),
-        ("ARRAY_SLICE([0, 1, 2, 3], -2, 4)", "[2,3]"),
-        ("ARRAY_MAX([2, 10, NULL])", "10"),
-        ("ARRAY_MIN([2, 10])", "2"),
-        ("ARRAY_MAX([])", None),
+def test_functions_of_arrays_and_objects(sql):
+    for expression, value in [
+        ("ARRAY_SLICE([0, 1, 2, 3], 0, -1)", "[0,1,2]"), ("ARRAY_SLICE([0, 1, 2, 3], -2, 4)", "[2,3]"),
+        ("ARRAY_MAX([2, 10, NULL])", "10"), ("ARRAY_MIN([2, 10])", "2"), ("ARRAY_MAX([])", None),
         ("ARRAY_TO_STRING([1, NULL, 2], ',')", "1,,2"),
         ("OBJECT_KEYS({'b': 1, 'a': 2})::VARCHAR", '["a","b"]'),
         ("""OBJECT_INSERT({'a': {'x': 1}}, 'a', PARSE_JSON('{"z":1}'), TRUE)""", '{"a":{"z":1}}'),
         ("OBJECT_INSERT({'a': 1}, 'b', NULL)", '{"a":1}'),
-        ("""OBJECT_PICK(PARSE_JSON('{"a":null,"b":1}'), 'a', 'z')""", '{"a":null}'),
-        ("PARSE_JSON('')", None),
-        ("PARSE_JSON(' ')", None),
-        ("LISTAGG(column1, ',')", ""),
-        ("ARRAY_AGG(column1)", "[]"),
+        ("""OBJECT_PICK(PARSE_JSON('{"a":null,"b":1}'), 'a', 'z')""", '{"a":null}'), ("PARSE_JSON('')", None),
+        ("PARSE_JSON(' ')", None), ("LISTAGG(column1, ',')", ""), ("ARRAY_AGG(column1)", "[]"),
         ("TO_VARCHAR(PARSE_JSON('\"a\"'))", "a"),
-    ],
-)
-def test_functions_of_arrays_and_objects(sql, expression, value):
-    rows = " FROM VALUES (1) WHERE column1 > 1" if "column1" in expression else ""
-    assert sql.values(f"SELECT {expression}{rows}") == [(value,)]
+    ]:  # fmt: skip
+        rows = " FROM VALUES (1) WHERE column1 > 1" if "column1" in expression else ""
+        assert sql.values(f"SELECT {expression}{rows}") == [(value,)]
 
 
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("CASE v:k WHEN 'x' THEN 1 END", 1),
-        ("DECODE(v:k, 'x', 1)", 1),
-        ("DECODE(v:n, 2, 'two')", "two"),
-        ("NULLIF(v:k, 'x')", None),
-        ("NULLIF(v:k, 'y')::VARCHAR", "x"),
-        ("MIN(v:k)::VARCHAR", "x"),
-        ("ANY_VALUE(v:k)::VARCHAR", "x"),
-        ("LISTAGG(v:k, ',')", "x"),
-        ("TO_VARCHAR(v:k)", "x"),
-    ],
-)
-def test_the_text_of_a_member_has_no_quotes(sql, expression, value):
-    source = """(SELECT PARSE_JSON('{"k": "x", "n": 2}') AS v)"""
-    assert sql.values(f"SELECT {expression} FROM {source}") == [(value,)]
+def test_the_text_of_a_member_has_no_quotes(sql):
+    for expression, value in [
+        ("CASE v:k WHEN 'x' THEN 1 END", 1), ("DECODE(v:k, 'x', 1)", 1), ("DECODE(v:n, 2, 'two')", "two"),
+        ("NULLIF(v:k, 'x')", None), ("NULLIF(v:k, 'y')::VARCHAR", "x"), ("MIN(v:k)::VARCHAR", "x"),
+        ("ANY_VALUE(v:k)::VARCHAR", "x"), ("LISTAGG(v:k, ',')", "x"), ("TO_VARCHAR(v:k)", "x"),
+    ]:  # fmt: skip
+        source = """(SELECT PARSE_JSON('{"k": "x", "n": 2}') AS v)"""
+        assert sql.values(f"SELECT {expression} FROM {source}") == [(value,)]
 
 
 def test_a_key_that_is_there_is_not_replaced_silently(sql):
@@ -266,14 +236,14 @@ def test_a_member_is_not_written_with_a_point(sql):
     assert sql.refused("SELECT v.k FROM m").code == "000904"
 
 
-@pytest.mark.parametrize("macro", ["_parse_json(reverse(s))", "_sorted_keys(CAST(reverse(s) AS JSON))"])
-def test_macros_of_json_write_their_argument_a_few_times_only(macro):
+def test_macros_of_json_write_their_argument_a_few_times_only():
     """The engine prepares each copy of it: with 72 of them PARSE_JSON took 5 ms."""
-    with duckdb.connect() as engine:
-        conversions.define(engine)
-        engine.execute("SET explain_output = 'all'")
-        plan = engine.execute(f"EXPLAIN SELECT {macro} FROM (SELECT 'x' AS s)").fetchall()[0][1]
-    assert 1 <= re.sub(r"[│\s]", "", plan).count("reverse(") <= 20
+    for macro in ["_parse_json(reverse(s))", "_sorted_keys(CAST(reverse(s) AS JSON))"]:
+        with duckdb.connect() as engine:
+            conversions.define(engine)
+            engine.execute("SET explain_output = 'all'")
+            plan = engine.execute(f"EXPLAIN SELECT {macro} FROM (SELECT 'x' AS s)").fetchall()[0][1]
+        assert 1 <= re.sub(r"[│\s]", "", plan).count("reverse(") <= 20
 
 
 LONG = "1234567890123456789.0123456789"
@@ -309,17 +279,14 @@ BUILT = {
 
 
 # OBJECT_CONSTRUCT, ARRAY_CONSTRUCT, TO_VARIANT and others: a BINARY is its text, a NUMBER has 38 digits
-@pytest.mark.parametrize(("expression", "text"), BUILT.items(), ids=BUILT)
-@pytest.mark.parametrize(
-    ("column", "member"),
-    [("b", '"00FF"'), ("n", LONG), ("z", '"2024-01-02 03:04:05.000 +0200"')],
-)
-def test_what_is_built_from_values_keeps_them(sql, expression, text, column, member):
-    sql.run(
-        "CREATE TABLE IF NOT EXISTS built (b BINARY, n NUMBER(38,10), z TIMESTAMP_TZ)",
-        f"INSERT OVERWRITE INTO built VALUES ('00FF', {LONG}, '2024-01-02 03:04:05 +0200')",
-    )
-    assert sql.values(f"SELECT {expression.format(column)} FROM built") == [(text.format(member),)]
+def test_what_is_built_from_values_keeps_them(sql):
+    for column, member in [("b", '"00FF"'), ("n", LONG), ("z", '"2024-01-02 03:04:05.000 +0200"')]:
+        for expression, text in BUILT.items():
+            sql.run(
+                "CREATE TABLE IF NOT EXISTS built (b BINARY, n NUMBER(38,10), z TIMESTAMP_TZ)",
+                f"INSERT OVERWRITE INTO built VALUES ('00FF', {LONG}, '2024-01-02 03:04:05 +0200')",
+            )
+            assert sql.values(f"SELECT {expression.format(column)} FROM built") == [(text.format(member),)]
 
 
 def test_digits_are_kept_by_what_is_read_and_stored(sql):
@@ -330,19 +297,16 @@ def test_digits_are_kept_by_what_is_read_and_stored(sql):
 
 
 # The engine's HAVING takes no field of a lambda's parameter, which it reads as a column.
-@pytest.mark.parametrize(
-    "built",
-    [
+def test_having_takes_what_is_built_of_aggregates(sql):
+    for built in [
         "OBJECT_CONSTRUCT('a', MAX(s))", "OBJECT_CONSTRUCT(MAX(s), 1)", "OBJECT_AGG(s, n)",
         "OBJECT_INSERT(OBJECT_CONSTRUCT('a', MAX(s)), 'k', 1)", "ARRAY_CONSTRUCT(MAX(s), MAX(n))",
         "OBJECT_PICK(OBJECT_CONSTRUCT('a', MAX(s)), 'a')",
-        "OBJECT_DELETE(OBJECT_CONSTRUCT('a', MAX(s)), 'b')",
-        "ARRAY_SORT(ARRAY_AGG(n))", "ARRAY_MAX(ARRAY_AGG(n))", "ARRAY_DISTINCT(ARRAY_AGG(n))",
-    ],
-)  # fmt: skip
-def test_having_takes_what_is_built_of_aggregates(sql, built):
-    rows = sql.values(f"SELECT s FROM (SELECT 'x' AS s, 1 AS n) GROUP BY s HAVING {built} IS NOT NULL")
-    assert rows == [("x",)]
+        "OBJECT_DELETE(OBJECT_CONSTRUCT('a', MAX(s)), 'b')", "ARRAY_SORT(ARRAY_AGG(n))",
+        "ARRAY_MAX(ARRAY_AGG(n))", "ARRAY_DISTINCT(ARRAY_AGG(n))",
+    ]:  # fmt: skip
+        rows = sql.values(f"SELECT s FROM (SELECT 'x' AS s, 1 AS n) GROUP BY s HAVING {built} IS NOT NULL")
+        assert rows == [("x",)]
 
 
 def test_a_key_twice_is_refused_unless_one_of_its_values_is_null(sql):
@@ -362,9 +326,8 @@ def test_an_array_may_hold_a_column_that_is_named_as_a_function(sql):
 
 
 # Semi-structured data types ("VARIANT", decimal numbers), "FLATTEN"
-@pytest.mark.parametrize(
-    ("query", "value"),
-    [
+def test_paths_and_flatten_keep_all_digits_of_a_decimal(sql):
+    for query, value in [
         ("SELECT v:n FROM long", "12345678901234567890.123"),
         ("SELECT v:n::NUMBER(38, 3) FROM long", Decimal("12345678901234567890.123")),
         ("SELECT v['o']['n']::NUMBER(38, 3) FROM long", Decimal("-12345678901234567890.125")),
@@ -380,34 +343,32 @@ def test_an_array_may_hold_a_column_that_is_named_as_a_function(sql):
             "SELECT SUM(f.value:n::NUMBER(38, 3)) FROM long, LATERAL FLATTEN(v) f WHERE f.key = 'o'",
             Decimal("-12345678901234567890.125"),
         ),
-    ],
-)
-def test_paths_and_flatten_keep_all_digits_of_a_decimal(sql, query, value):
-    sql.run(
-        "CREATE OR REPLACE TABLE long (v VARIANT)",
-        'INSERT INTO long SELECT PARSE_JSON(\'{"n": 12345678901234567890.123, "e": 1000000000000000000000.5, '
-        '"o": {"t": "x", "n": -12345678901234567890.125}, "t": "1234567890123456.7890"}\')',
-    )
-    assert sql.values(query) == [(value,)]
+    ]:
+        sql.run(
+            "CREATE OR REPLACE TABLE long (v VARIANT)",
+            'INSERT INTO long SELECT PARSE_JSON(\'{"n": 12345678901234567890.123, '
+            '"e": 1000000000000000000000.5, '
+            '"o": {"t": "x", "n": -12345678901234567890.125}, "t": "1234567890123456.7890"}\')',
+        )
+        assert sql.values(query) == [(value,)]
 
 
 # Semi-structured data types, "FLATTEN": keys with signs of paths, what Python reads otherwise than the engine
-@pytest.mark.parametrize(
-    ("document", "query", "value"),
-    [
+def test_digits_are_found_at_any_path(sql):
+    for document, query, value in [
         ('{"a.b": {"c \\"d": [1, 0.12345678901234567]}}', "v['a.b']['c \"d'][1]", "0.12345678901234567"),
-        ('{"a": {"x": 1.50, "n": 12345678901234567890.5, "t": "é"}}', "v:a",
-         '{"n":12345678901234567890.5,"t":"é","x":1.5}'),
+        (
+            '{"a": {"x": 1.50, "n": 12345678901234567890.5, "t": "é"}}', "v:a",
+            '{"n":12345678901234567890.5,"t":"é","x":1.5}',
+        ),
         ('{"a": [1e300, 1234567890123456.7]}', "v:a[0]", "1e300"),
         ('{"a": "1234567890123456.78901"}', "v:a", '"1234567890123456.78901"'),
         ('{"n": ' + "[" * 2_000 + "0.123456789012345678" + "]" * 2_000 + ', "d": 0.5}', "v:d", "0.5"),
-    ],
-)  # fmt: skip
-def test_digits_are_found_at_any_path(sql, document, query, value):
-    sql.run("CREATE OR REPLACE TABLE pathed (v VARIANT)")
-    stored = document.replace("\\", "\\\\")
-    sql.run(f"INSERT INTO pathed SELECT PARSE_JSON('{stored}')")
-    assert sql.values(f"SELECT {query} FROM pathed") == [(value,)]
+    ]:  # fmt: skip
+        sql.run("CREATE OR REPLACE TABLE pathed (v VARIANT)")
+        stored = document.replace("\\", "\\\\")
+        sql.run(f"INSERT INTO pathed SELECT PARSE_JSON('{stored}')")
+        assert sql.values(f"SELECT {query} FROM pathed") == [(value,)]
 
 
 def test_flatten_keeps_digits_below_a_path_and_in_all_levels(sql):
@@ -422,29 +383,20 @@ def test_flatten_keeps_digits_below_a_path_and_in_all_levels(sql):
 
 
 # "Accessing elements in a VARIANT column", GET
-@pytest.mark.parametrize(
-    ("expression", "value"),
-    [
-        ("v[-1]", None),
-        ("GET(v, -1)", None),
-        ("v[n]", "2"),
-        ("v[n + 1]:a::INT", 7),
-        ("v[2]['a']::INT", 7),
-        ("v[2].a::INT", 7),
-        ("v[2]['b c'].d[0]::VARCHAR", "x"),
-        ("v[9]", None),
-    ],
-)
-def test_subscripts_of_an_array(sql, expression, value):
-    array = 'PARSE_JSON(\'[1, 2, {"a": 7, "b c": {"d": ["x"]}}]\')'
-    assert sql.values(f"SELECT {expression} FROM (SELECT 1 AS n, {array} AS v)") == [(value,)]
+def test_subscripts_of_an_array(sql):
+    for expression, value in [
+        ("v[-1]", None), ("GET(v, -1)", None), ("v[n]", "2"), ("v[n + 1]:a::INT", 7), ("v[2]['a']::INT", 7),
+        ("v[2].a::INT", 7), ("v[2]['b c'].d[0]::VARCHAR", "x"), ("v[9]", None),
+    ]:  # fmt: skip
+        array = 'PARSE_JSON(\'[1, 2, {"a": 7, "b c": {"d": ["x"]}}]\')'
+        assert sql.values(f"SELECT {expression} FROM (SELECT 1 AS n, {array} AS v)") == [(value,)]
 
 
 # PARSE_JSON
-@pytest.mark.parametrize("text", ['{"a":1', "[1,", '{"a": nope}'])
-def test_the_error_of_broken_json_shows_the_text_as_it_was_given(sql, text):
-    assert sql.refused(f"SELECT PARSE_JSON('{text}')").message.endswith(f'Input: "{text}"')
-    assert "duplicate" in sql.refused('SELECT PARSE_JSON(\'{"k":1,"k":2}\')').message
+def test_the_error_of_broken_json_shows_the_text_as_it_was_given(sql):
+    for text in ['{"a":1', "[1,", '{"a": nope}']:
+        assert sql.refused(f"SELECT PARSE_JSON('{text}')").message.endswith(f'Input: "{text}"')
+        assert "duplicate" in sql.refused('SELECT PARSE_JSON(\'{"k":1,"k":2}\')').message
 
 
 def test_flatten_takes_what_split_makes_of_a_column(sql):
@@ -470,28 +422,20 @@ def test_long_numbers_keep_their_digits_as_text_and_in_comparisons(sql):
         assert sql.values(f"SELECT v:a = {number} FROM {rows}") == [(expected,)]
 
 
-@pytest.mark.parametrize(
-    ("call", "text"),
-    [
-        ("ARRAY_GENERATE_RANGE(0, 3)", "[0,1,2]"),
-        ("STRTOK_TO_ARRAY('a.b', '.')", '["a","b"]'),
+def test_the_text_of_a_made_array_is_json(sql):
+    for call, text in [
+        ("ARRAY_GENERATE_RANGE(0, 3)", "[0,1,2]"), ("STRTOK_TO_ARRAY('a.b', '.')", '["a","b"]'),
         ("REGEXP_SUBSTR_ALL('a1b2', '[0-9]')", '["1","2"]'),
-    ],
-)
-def test_the_text_of_a_made_array_is_json(sql, call, text):
-    assert sql.values(f"SELECT {call}::VARCHAR") == [(text,)]
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {call}::VARCHAR") == [(text,)]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SELECT OBJECT_CONSTRUCT('a', 1, 'a', 2)",
-        "SELECT {'a': 1, 'a': 2}",
+def test_an_object_has_each_key_once(sql):
+    for statement in [
+        "SELECT OBJECT_CONSTRUCT('a', 1, 'a', 2)", "SELECT {'a': 1, 'a': 2}",
         "SELECT OBJECT_CONSTRUCT(column1, 1, column2, 2) FROM VALUES ('a', 'a')",
-    ],
-)
-def test_an_object_has_each_key_once(sql, statement):
-    assert "Duplicate field key" in sql.refused(statement).message
+    ]:  # fmt: skip
+        assert "Duplicate field key" in sql.refused(statement).message
 
 
 def test_functions_of_numbers_take_a_variant(sql):
@@ -503,15 +447,10 @@ def test_functions_of_numbers_take_a_variant(sql):
 
 
 # "Data type conversion": a VARCHAR is coerced to a DATE or TIMESTAMP.
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        ("DATEADD(DAY, 1, d)", dt.datetime(2024, 2, 1)),
-        ("LAST_DAY(d)", dt.date(2024, 1, 31)),
-        ("DATEDIFF(DAY, d, '2024-02-01')", 1),
-        ("DATE_TRUNC('MONTH', d)", dt.datetime(2024, 1, 1)),
+def test_functions_of_times_take_a_column_of_texts(sql):
+    for call, value in [
+        ("DATEADD(DAY, 1, d)", dt.datetime(2024, 2, 1)), ("LAST_DAY(d)", dt.date(2024, 1, 31)),
+        ("DATEDIFF(DAY, d, '2024-02-01')", 1), ("DATE_TRUNC('MONTH', d)", dt.datetime(2024, 1, 1)),
         ("YEAR(d) + MONTH(d)", 2025),
-    ],
-)
-def test_functions_of_times_take_a_column_of_texts(sql, call, value):
-    assert sql.values(f"SELECT {call} FROM VALUES ('2024-01-31') AS t (d)") == [(value,)]
+    ]:  # fmt: skip
+        assert sql.values(f"SELECT {call} FROM VALUES ('2024-01-31') AS t (d)") == [(value,)]

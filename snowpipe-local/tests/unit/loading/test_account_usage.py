@@ -3,8 +3,8 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from snowpipe_local.loading.history import DAY_MS
-from tests.local_catalog import LocalCatalog, local_catalog
+from snowpipe_local.engine.load_history import DAY_MS
+from tests.local_catalog import LocalCatalog
 from tests.unit.sql_sessions import SqlSessions
 
 COPIES = "SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY"
@@ -13,13 +13,12 @@ DAY = DAY_MS / 1000
 
 
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        for statement in ("CREATE TABLE t (id INT)", "CREATE ROLE r", "GRANT ROLE r TO USER demo"):
-            made.sql(statement)
-        made.put("a.csv", b"1\nbad\n")
-        made.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
-        yield made
+def local(local):
+    for statement in ("CREATE TABLE t (id INT)", "CREATE ROLE r", "GRANT ROLE r TO USER demo"):
+        local.sql(statement)
+    local.put("a.csv", b"1\nbad\n")
+    local.sql("COPY INTO t FROM @s ON_ERROR = CONTINUE")
+    return local
 
 
 @pytest.fixture
@@ -98,28 +97,23 @@ def test_load_history_shows_loads_by_copy(local):
     assert (row["file_name"], row["status"], row["catalog_id"]) == ("a.csv", "PARTIALLY_LOADED", None)
 
 
-@pytest.mark.parametrize(
-    "right",
-    ["IMPORTED PRIVILEGES ON DATABASE snowflake", "DATABASE ROLE snowflake.usage_viewer"],
-    ids=["imported-privileges", "usage-viewer"],
-)
-def test_the_views_are_hidden_from_roles_without_the_right(local, other, right):
-    hidden = local.refused(FILES, session=other)
-    assert (hidden.code, hidden.sqlstate) == ("002003", "02000")
-    assert "'SNOWFLAKE' does not exist or not authorized" in hidden.message
+def test_the_views_are_hidden_from_roles_without_the_right(local, other):
+    for right in ["IMPORTED PRIVILEGES ON DATABASE snowflake", "DATABASE ROLE snowflake.usage_viewer"]:
+        hidden = local.refused(FILES, session=other)
+        assert (hidden.code, hidden.sqlstate) == ("002003", "02000")
+        assert "'SNOWFLAKE' does not exist or not authorized" in hidden.message
 
-    assert local.refused(f"GRANT {right} TO ROLE r", session=other).code == "003001"
-    local.sql(f"GRANT {right} TO ROLE r")
-    assert len(local.sql(FILES, session=other)) == 1
-    (shown,) = local.sql("SHOW GRANTS TO ROLE r")
-    assert shown["privilege"] == "USAGE"
-    assert (shown["granted_on"], shown["name"]) in {
-        ("DATABASE", "SNOWFLAKE"),
-        ("DATABASE_ROLE", "SNOWFLAKE.USAGE_VIEWER"),
-    }
+        assert local.refused(f"GRANT {right} TO ROLE r", session=other).code == "003001"
+        local.sql(f"GRANT {right} TO ROLE r")
+        assert len(local.sql(FILES, session=other)) == 1
+        (shown,) = local.sql("SHOW GRANTS TO ROLE r")
+        assert shown["privilege"] == "USAGE"
+        assert (shown["granted_on"], shown["name"]) in {
+            ("DATABASE", "SNOWFLAKE"), ("DATABASE_ROLE", "SNOWFLAKE.USAGE_VIEWER"),
+        }  # fmt: skip
 
-    local.sql(f"REVOKE {right} FROM ROLE r")
-    assert local.refused(FILES, session=other).code == "002003"
+        local.sql(f"REVOKE {right} FROM ROLE r")
+        assert local.refused(FILES, session=other).code == "002003"
 
 
 def test_another_database_role_does_not_show_them(local, other):
@@ -130,32 +124,24 @@ def test_another_database_role_does_not_show_them(local, other):
 def test_the_right_outlives_a_restart(tmp_path):
     first = SqlSessions(tmp_path)
     first.run(
-        "CREATE ROLE r",
-        "GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE r",
+        "CREATE ROLE r", "GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE TO ROLE r",
         "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE r",
-    )
+    )  # fmt: skip
     first.close()
     second = SqlSessions(tmp_path)
     assert len(second.run("SHOW GRANTS TO ROLE r")) == 2
     second.close()
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
-        (f"INSERT INTO {COPIES} (file_name) VALUES ('x')", "003001"),
-        (f"DELETE FROM {COPIES}", "003001"),
+def test_nothing_in_the_database_can_be_changed(local):
+    for statement, code in [
+        (f"INSERT INTO {COPIES} (file_name) VALUES ('x')", "003001"), (f"DELETE FROM {COPIES}", "003001"),
         ("CREATE TABLE snowflake.account_usage.t (id INT)", "003001"),
-        ("CREATE SCHEMA snowflake.s", "003001"),
-        ("DROP DATABASE snowflake", "003001"),
-        ("DROP DATABASE IF EXISTS snowflake", "003001"),
-        ("DROP SCHEMA snowflake.account_usage", "003001"),
-        (f"DROP VIEW {COPIES}", "003001"),
-        ("ALTER DATABASE snowflake RENAME TO d", "003001"),
-        ("COMMENT ON DATABASE snowflake IS 'x'", "003001"),
-        ("USE DATABASE snowflake", "003001"),
-        ("CREATE DATABASE snowflake", "002002"),
-        ("ALTER DATABASE local RENAME TO snowflake", "002002"),
+        ("CREATE SCHEMA snowflake.s", "003001"), ("DROP DATABASE snowflake", "003001"),
+        ("DROP DATABASE IF EXISTS snowflake", "003001"), ("DROP SCHEMA snowflake.account_usage", "003001"),
+        (f"DROP VIEW {COPIES}", "003001"), ("ALTER DATABASE snowflake RENAME TO d", "003001"),
+        ("COMMENT ON DATABASE snowflake IS 'x'", "003001"), ("USE DATABASE snowflake", "003001"),
+        ("CREATE DATABASE snowflake", "002002"), ("ALTER DATABASE local RENAME TO snowflake", "002002"),
         ("SELECT * FROM snowflake.account_usage.tables", "002003"),
         ("SELECT * FROM snowflake.other.copy_history", "002003"),
         ("GRANT USAGE ON DATABASE snowflake TO ROLE r", "001003"),
@@ -165,9 +151,7 @@ def test_the_right_outlives_a_restart(tmp_path):
         ("GRANT DATABASE ROLE local.r TO ROLE r", "002003"),
         ("GRANT DATABASE ROLE snowflake.usage_viewer TO ROLE nobody", "002043"),
         ("GRANT DATABASE ROLE usage_viewer TO ROLE r", "001003"),
-    ],
-)
-def test_nothing_in_the_database_can_be_changed(local, statement, code):
-    assert local.refused(statement).code == code
-    assert local.sql("SHOW GRANTS TO ROLE r") == []
-    assert [row["name"] for row in local.sql("SHOW DATABASES")] == ["LOCAL"]
+    ]:  # fmt: skip
+        assert local.refused(statement).code == code
+        assert local.sql("SHOW GRANTS TO ROLE r") == []
+        assert [row["name"] for row in local.sql("SHOW DATABASES")] == ["LOCAL"]

@@ -3,21 +3,19 @@ from __future__ import annotations
 import datetime as dt
 
 import pytest
-from snowpipe_local.loading.history import DAY_MS
-from tests.local_catalog import LocalCatalog, local_catalog
+from snowpipe_local.engine.load_history import DAY_MS
+from tests.local_catalog import LocalCatalog
 
 HOUR = "DATEADD(hours, -1, CURRENT_TIMESTAMP())"
 
 
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        made.sql("CREATE TABLE t (id INT, name VARCHAR)")
-        made.put("in/a.csv", b"1,x\n")
-        made.put("in/b.csv", b"bad,x\n2,y\n")
-        made.put("in/c.csv", b"bad,x\n")
-        made.sql("COPY INTO t FROM @s/in ON_ERROR = CONTINUE")
-        yield made
+def local(local):
+    local.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    for name, content in (("a", b"1,x\n"), ("b", b"bad,x\n2,y\n"), ("c", b"bad,x\n")):
+        local.put(f"in/{name}.csv", content)
+    local.sql("COPY INTO t FROM @s/in ON_ERROR = CONTINUE")
+    return local
 
 
 def history(
@@ -34,10 +32,8 @@ def test_copy_history_shows_every_load_with_its_first_error(local):
         "ORDER BY h.file_name"
     )
     assert [(row["file_name"], row["status"]) for row in rows] == [
-        ("a.csv", "Loaded"),
-        ("b.csv", "Partially loaded"),
-        ("c.csv", "Load failed"),
-    ]
+        ("a.csv", "Loaded"), ("b.csv", "Partially loaded"), ("c.csv", "Load failed"),
+    ]  # fmt: skip
     failed = rows[1]
     assert (failed["row_count"], failed["row_parsed"], failed["error_count"]) == (1, 2, 1)
     assert failed["first_error_message"] == "Numeric value 'bad' is not recognized"
@@ -45,10 +41,8 @@ def test_copy_history_shows_every_load_with_its_first_error(local):
     assert failed["first_error_column_name"] == '"T"["ID":1]'
     assert failed["stage_location"] == "LOCAL.PUBLIC.S/in"
     assert (failed["table_catalog_name"], failed["table_schema_name"], failed["table_name"]) == (
-        "LOCAL",
-        "PUBLIC",
-        "T",
-    )
+        "LOCAL", "PUBLIC", "T",
+    )  # fmt: skip
     assert (failed["pipe_name"], failed["bytes_billed"]) == (None, None)
     assert isinstance(failed["last_load_time"], dt.datetime)
 
@@ -79,15 +73,11 @@ def test_the_history_ends_after_14_days_and_with_the_rows(local):
     assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
+def test_wrong_arguments_are_refused(local):
+    for arguments, code in [
         ("TABLE_NAME => 'nowhere', START_TIME => CURRENT_TIMESTAMP()", "002003"),
-        ("TABLE_NAME => 't'", "001003"),
-        ("START_TIME => CURRENT_TIMESTAMP()", "001003"),
+        ("TABLE_NAME => 't'", "001003"), ("START_TIME => CURRENT_TIMESTAMP()", "001003"),
         ("TABLE_NAME => 't', START_TIME => CURRENT_TIMESTAMP(), NONSENSE => 1", "001003"),
-    ],
-)
-def test_wrong_arguments_are_refused(local, arguments, code):
-    statement = f"SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments}))"
-    assert local.refused(statement).code == code
+    ]:  # fmt: skip
+        statement = f"SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments}))"
+        assert local.refused(statement).code == code

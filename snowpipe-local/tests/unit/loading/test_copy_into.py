@@ -13,18 +13,23 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from pyarrow import orc
-from snowpipe_local.loading.history import DAY_MS
+from snowpipe_local.engine.load_history import DAY_MS
 from tests.local_catalog import LocalCatalog, local_catalog
 
 CSV = "FILE_FORMAT = (TYPE = CSV FIELD_OPTIONALLY_ENCLOSED_BY = '\"')"
 NOTHING = [{"status": "Copy executed with 0 files processed."}]
 
 
+def begin(local):
+    """Begin again, with what each test needs."""
+    local.empty()
+    local.sql("CREATE TABLE t (id INT, name VARCHAR(5))")
+
+
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        made.sql("CREATE TABLE t (id INT, name VARCHAR(5))")
-        yield made
+def local(local):
+    begin(local)
+    return local
 
 
 def ids(local: LocalCatalog, table: str = "t") -> list[int]:
@@ -39,17 +44,10 @@ def test_the_result_has_a_row_for_each_file(local):
     local.put("in/b.csv", b"3,z\n")
     first, second = local.sql(f"COPY INTO t FROM @s/in {CSV}")
     assert first == {
-        "file": "s/in/a.csv",
-        "status": "LOADED",
-        "rows_parsed": 2,
-        "rows_loaded": 2,
-        "error_limit": 1,
-        "errors_seen": 0,
-        "first_error": None,
-        "first_error_line": None,
-        "first_error_character": None,
+        "file": "s/in/a.csv", "status": "LOADED", "rows_parsed": 2, "rows_loaded": 2, "error_limit": 1,
+        "errors_seen": 0, "first_error": None, "first_error_line": None, "first_error_character": None,
         "first_error_column_name": None,
-    }
+    }  # fmt: skip
     assert second["file"] == "s/in/b.csv"
     assert ids(local) == [1, 2, 3]
 
@@ -92,43 +90,34 @@ def test_continue_loads_the_good_rows_and_counts_every_bad_one(local):
     assert row["first_error_column_name"] == '"T"["ID":1]'
 
 
-@pytest.mark.parametrize(
-    ("on_error", "loaded"),
-    [
-        ("SKIP_FILE", [9]),
-        ("SKIP_FILE_5", [9]),
-        ("SKIP_FILE_6", [1, 6, 9]),
-        ("'SKIP_FILE_50%'", [9]),
+def test_skip_file_gives_a_file_up_at_its_limit(local):
+    for on_error, loaded in [
+        ("SKIP_FILE", [9]), ("SKIP_FILE_5", [9]), ("SKIP_FILE_6", [1, 6, 9]), ("'SKIP_FILE_50%'", [9]),
         ("'SKIP_FILE_80%'", [1, 6, 9]),
-    ],
-)
-def test_skip_file_gives_a_file_up_at_its_limit(local, on_error, loaded):
-    local.put("a.csv", BAD)
-    local.put("b.csv", b"9,x\n")
-    outcomes = local.sql(f"COPY INTO t FROM @s {CSV} ON_ERROR = {on_error}")
-    assert ids(local) == loaded
-    assert outcomes[0]["errors_seen"] == 5
-    assert outcomes[0]["status"] == ("LOAD_FAILED" if loaded == [9] else "PARTIALLY_LOADED")
+    ]:  # fmt: skip
+        begin(local)
+        local.put("a.csv", BAD)
+        local.put("b.csv", b"9,x\n")
+        outcomes = local.sql(f"COPY INTO t FROM @s {CSV} ON_ERROR = {on_error}")
+        assert ids(local) == loaded
+        assert outcomes[0]["errors_seen"] == 5
+        assert outcomes[0]["status"] == ("LOAD_FAILED" if loaded == [9] else "PARTIALLY_LOADED")
 
 
-@pytest.mark.parametrize(
-    ("content", "code", "message", "column"),
-    [
+def test_records_that_cannot_be_split_are_errors(local):
+    for content, code, message, column in [
         (b"1,x\n2,y,z\n", "100080", "Number of columns in file (3) does not match", '"T"[3]'),
         (b"1,x\n2\n", "100080", "Number of columns in file (1) does not match", '"T"["NAME":2]'),
         (b"1,x\n\n", "100080", "Number of columns in file (1)", '"T"["NAME":2]'),
         (b"1,x\n2,\xff\n", "100016", "Invalid UTF8 detected in string '0xFF'", None),
         (b'1,x\n2,"y\n', "100016", "Unterminated enclosed field", None),
-    ],
-    ids=["too many", "too few", "blank line", "utf-8", "quote"],
-)
-def test_records_that_cannot_be_split_are_errors(local, content, code, message, column):
-    local.put("a.csv", content)
-    error = local.refused(f"COPY INTO t FROM @s {CSV}")
-    assert error.code == code
-    assert message in error.message
-    assert "line 2" in error.message
-    assert column is None or column in error.message
+    ]:
+        local.put("a.csv", content)
+        error = local.refused(f"COPY INTO t FROM @s {CSV}")
+        assert error.code == code
+        assert message in error.message
+        assert "line 2" in error.message
+        assert column is None or column in error.message
 
 
 def test_required_columns_need_a_value(local):
@@ -166,9 +155,8 @@ def test_loaded_files_are_not_loaded_again_unless_changed_or_forced(local):
     local.put("b.csv", b"2,x\n")
     outcomes = local.sql("COPY INTO t FROM @s FILES = ('a.csv', 'b.csv')")
     assert [(row["status"], row["first_error"]) for row in outcomes] == [
-        ("LOADED", None),
-        ("LOAD_SKIPPED", "File was loaded before."),
-    ]
+        ("LOADED", None), ("LOAD_SKIPPED", "File was loaded before."),
+    ]  # fmt: skip
     local.put("a.csv", b"3,x\n")
     local.sql("COPY INTO t FROM @s")
     assert ids(local) == [1, 2, 3]
@@ -176,15 +164,13 @@ def test_loaded_files_are_not_loaded_again_unless_changed_or_forced(local):
     assert ids(local) == [1, 2, 2, 3, 3]
 
 
-@pytest.mark.parametrize(
-    "statement", ["TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT, name VARCHAR)"]
-)
-def test_truncating_or_replacing_a_table_forgets_its_files(local, statement):
-    local.put("a.csv", b"1,x\n")
-    local.sql("COPY INTO t FROM @s")
-    local.sql(statement)
-    local.sql("COPY INTO t FROM @s")
-    assert ids(local) == [1]
+def test_truncating_or_replacing_a_table_forgets_its_files(local):
+    for statement in ["TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT, name VARCHAR)"]:
+        local.put("a.csv", b"1,x\n")
+        local.sql("COPY INTO t FROM @s")
+        local.sql(statement)
+        local.sql("COPY INTO t FROM @s")
+        assert ids(local) == [1]
 
 
 def test_a_renamed_table_keeps_its_history(local):
@@ -253,22 +239,16 @@ def test_return_failed_only_shows_files_with_errors(local):
 # -- formats ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "compress"),
-    [
-        ("a.csv.gz", gzip.compress),
-        ("a.csv.bz2", bz2.compress),
-        ("a.csv.zst", zstandard.ZstdCompressor().compress),
-        ("a.csv.deflate", zlib.compress),
-        ("a.csv.br", lambda data: pa.Codec("brotli").compress(data, asbytes=True)),
-        ("a", gzip.compress),
-    ],
-    ids=["gzip", "bz2", "zstd", "deflate", "brotli", "gzip without a name"],
-)
-def test_compressed_files_are_read(local, name, compress):
-    local.put(name, compress(b"1,x\n2,y\n"))
-    local.sql("COPY INTO t FROM @s")
-    assert ids(local) == [1, 2]
+def test_compressed_files_are_read(local):
+    for name, compress in [
+        ("a.csv.gz", gzip.compress), ("a.csv.bz2", bz2.compress),
+        ("a.csv.zst", zstandard.ZstdCompressor().compress), ("a.csv.deflate", zlib.compress),
+        ("a.csv.br", lambda data: pa.Codec("brotli").compress(data, asbytes=True)), ("a", gzip.compress),
+    ]:  # fmt: skip
+        begin(local)
+        local.put(name, compress(b"1,x\n2,y\n"))
+        local.sql("COPY INTO t FROM @s")
+        assert ids(local) == [1, 2]
 
 
 def test_text_becomes_every_type(local):
@@ -284,42 +264,25 @@ def test_text_becomes_every_type(local):
     local.sql(f"COPY INTO all_types FROM @s {CSV}")
     (row,) = local.sql("SELECT * FROM all_types")
     assert row == {
-        "n": Decimal("1.26"),
-        "f": 1000.0,
-        "b": True,
-        "s": 'a "b"',
-        "x": b"AB",
-        "d": dt.date(2026, 1, 31),
-        "t": dt.time(23, 59, 59),
-        "ntz": dt.datetime(2026, 1, 2, 3, 4, 5, 678000),
-        "ltz": dt.datetime(2026, 1, 2, 2, 4, 5, tzinfo=dt.UTC),
-        "v": '{"k":1}',
-        "o": "{}",
-        "a": "[1]",
-    }
+        "n": Decimal("1.26"), "f": 1000.0, "b": True, "s": 'a "b"', "x": b"AB", "d": dt.date(2026, 1, 31),
+        "t": dt.time(23, 59, 59), "ntz": dt.datetime(2026, 1, 2, 3, 4, 5, 678000),
+        "ltz": dt.datetime(2026, 1, 2, 2, 4, 5, tzinfo=dt.UTC), "v": '{"k":1}', "o": "{}", "a": "[1]",
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "code"),
-    [
-        ("NUMBER(4,0)", b"12345", "100038"),
-        ("FLOAT", b"x", "100038"),
-        ("BOOLEAN", b"maybe", "100037"),
-        ("DATE", b"2026-13-01", "100040"),
-        ("TIME", b"25:00", "100108"),
-        ("TIMESTAMP_NTZ", b"soon", "100035"),
-        ("BINARY", b"zz", "100115"),
-        ("VARIANT", b"{", "100069"),
-        ("OBJECT", b"[1]", "100071"),
+def test_text_that_is_no_value_has_its_own_error(local):
+    for kind, text, code in [
+        ("NUMBER(4,0)", b"12345", "100038"), ("FLOAT", b"x", "100038"), ("BOOLEAN", b"maybe", "100037"),
+        ("DATE", b"2026-13-01", "100040"), ("TIME", b"25:00", "100108"), ("TIMESTAMP_NTZ", b"soon", "100035"),
+        ("BINARY", b"zz", "100115"), ("VARIANT", b"{", "100069"), ("OBJECT", b"[1]", "100071"),
         ("VARCHAR(2)", b"abc", "100074"),
-    ],
-)
-def test_text_that_is_no_value_has_its_own_error(local, kind, text, code):
-    local.sql(f"CREATE TABLE c (v {kind})")
-    local.put("a.csv", text + b"\n")
-    error = local.refused("COPY INTO c FROM @s")
-    assert error.code == code
-    assert kind == "OBJECT" or text.decode() in error.message
+    ]:  # fmt: skip
+        begin(local)
+        local.sql(f"CREATE TABLE c (v {kind})")
+        local.put("a.csv", text + b"\n")
+        error = local.refused("COPY INTO c FROM @s")
+        assert error.code == code
+        assert kind == "OBJECT" or text.decode() in error.message
 
 
 def test_formats_of_dates_and_binaries_are_obeyed(local):
@@ -345,14 +308,12 @@ def test_json_fills_one_variant_or_columns_by_name(local):
     local.put("a.json", b'{"ID":1,"name":"x"}\n{"Id":2,"more":true}\n')
     local.sql("COPY INTO j FROM @s FILE_FORMAT = (TYPE = JSON)")
     assert [json.loads(row["v"]) for row in local.sql("SELECT v FROM j")] == [
-        {"ID": 1, "name": "x"},
-        {"Id": 2, "more": True},
-    ]
+        {"ID": 1, "name": "x"}, {"Id": 2, "more": True},
+    ]  # fmt: skip
     local.sql("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
     assert local.sql("SELECT * FROM t ORDER BY id") == [
-        {"id": Decimal(1), "name": "x"},
-        {"id": Decimal(2), "name": None},
-    ]
+        {"id": Decimal(1), "name": "x"}, {"id": Decimal(2), "name": None},
+    ]  # fmt: skip
     assert local.refused("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
 
 
@@ -384,22 +345,22 @@ def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_but_no_defaults(
 BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 
 
-@pytest.mark.parametrize("kind", ["JSON", "PARQUET", "ORC"])
-def test_null_if_and_trim_space_count_by_name(local, kind):
-    table = pa.table({"ID": [1, 2], "NAME": [" a ", "NULL"], "V": ["x", "NULL"]})
-    sink = pa.BufferOutputStream()
-    if kind == "JSON":
-        sink.write("\n".join(json.dumps(row) for row in table.to_pylist()).encode())
-    else:
-        (pq if kind == "PARQUET" else orc).write_table(table, sink)
-    local.put("n/a", sink.getvalue().to_pybytes())
-    local.sql("CREATE TABLE n (id INT, name VARCHAR, v VARIANT)")
-    cleaned = f"TYPE = {kind} TRIM_SPACE = TRUE NULL_IF = ('NULL', '2')"
-    local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = ({cleaned}) {BY_NAME}")
-    assert local.sql("SELECT id, name, v::VARCHAR AS v FROM n ORDER BY id NULLS LAST") == [
-        {"id": Decimal(1), "name": "a", "v": "x"},
-        {"id": None, "name": None, "v": None},
-    ]
+def test_null_if_and_trim_space_count_by_name(local):
+    for kind in ["JSON", "PARQUET", "ORC"]:
+        begin(local)
+        table = pa.table({"ID": [1, 2], "NAME": [" a ", "NULL"], "V": ["x", "NULL"]})
+        sink = pa.BufferOutputStream()
+        if kind == "JSON":
+            sink.write("\n".join(json.dumps(row) for row in table.to_pylist()).encode())
+        else:
+            (pq if kind == "PARQUET" else orc).write_table(table, sink)
+        local.put("n/a", sink.getvalue().to_pybytes())
+        local.sql("CREATE TABLE n (id INT, name VARCHAR, v VARIANT)")
+        cleaned = f"TYPE = {kind} TRIM_SPACE = TRUE NULL_IF = ('NULL', '2')"
+        local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = ({cleaned}) {BY_NAME}")
+        assert local.sql("SELECT id, name, v::VARCHAR AS v FROM n ORDER BY id NULLS LAST") == [
+            {"id": Decimal(1), "name": "a", "v": "x"}, {"id": None, "name": None, "v": None},
+        ]  # fmt: skip
 
 
 def test_a_column_without_a_field_of_its_name_is_null(local):
@@ -445,45 +406,38 @@ def test_a_year_of_two_digits_and_an_offset_without_room_for_it(local):
         "TIMESTAMP_FORMAT = 'DD.MM.YYYY HH24:MI TZHTZM')"
     )
     assert [(row["d"].year, str(row["t"])) for row in local.sql("SELECT * FROM n ORDER BY d DESC")] == [
-        (2069, "2024-12-31 23:00:00"),
-        (1970, "2024-12-31 23:00:00"),
-    ]
+        (2069, "2024-12-31 23:00:00"), (1970, "2024-12-31 23:00:00"),
+    ]  # fmt: skip
 
 
 ARROW = pa.table(
     {
-        "ID": pa.array([1, 2, None], pa.int32()),
-        "name": ["x", None, "z"],
+        "ID": pa.array([1, 2, None], pa.int32()), "name": ["x", None, "z"],
         "AMOUNT": pa.array([Decimal("1.10"), Decimal("2.25"), None], pa.decimal128(10, 2)),
-        "AT": pa.array([0, 1_000_000, None], pa.timestamp("us")),
-        "DAY": pa.array([0, 1, None], pa.date32()),
-        "RAW": pa.array([b"hi", b"\xff", None]),
-        "NESTED": pa.array([{"k": [1, 2]}, None, None]),
+        "AT": pa.array([0, 1_000_000, None], pa.timestamp("us")), "DAY": pa.array([0, 1, None], pa.date32()),
+        "RAW": pa.array([b"hi", b"\xff", None]), "NESTED": pa.array([{"k": [1, 2]}, None, None]),
     }
-)
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", ["PARQUET", "ORC"])
-def test_parquet_and_orc_fill_columns_by_name(local, kind):
-    local.sql(
-        "CREATE TABLE p (id INT, name VARCHAR, amount NUMBER(10,2), at TIMESTAMP_NTZ, day DATE, raw BINARY, "
-        "nested VARIANT)"
-    )
-    target = local.put("a.bin", b"")
-    (pq if kind == "PARQUET" else orc).write_table(ARROW, target)
-    local.sql(f"COPY INTO p FROM @s FILE_FORMAT = (TYPE = {kind}) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
-    rows = local.sql("SELECT * FROM p ORDER BY id NULLS LAST")
-    assert rows[0] == {
-        "id": Decimal(1),
-        "name": "x",
-        "amount": Decimal("1.10"),
-        "at": dt.datetime(1970, 1, 1),
-        "day": dt.date(1970, 1, 1),
-        "raw": b"hi",
-        "nested": '{"k":[1,2]}',
-    }
-    assert rows[1]["raw"] == b"\xff"
-    assert rows[2]["name"] == "z"
+def test_parquet_and_orc_fill_columns_by_name(local):
+    for kind in ["PARQUET", "ORC"]:
+        local.sql(
+            "CREATE OR REPLACE TABLE p (id INT, name VARCHAR, amount NUMBER(10,2), at TIMESTAMP_NTZ, "
+            "day DATE, raw BINARY, nested VARIANT)"
+        )
+        target = local.put("a.bin", b"")
+        (pq if kind == "PARQUET" else orc).write_table(ARROW, target)
+        local.sql(
+            f"COPY INTO p FROM @s FILE_FORMAT = (TYPE = {kind}) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+        )
+        rows = local.sql("SELECT * FROM p ORDER BY id NULLS LAST")
+        assert rows[0] == {
+            "id": Decimal(1), "name": "x", "amount": Decimal("1.10"), "at": dt.datetime(1970, 1, 1),
+            "day": dt.date(1970, 1, 1), "raw": b"hi", "nested": '{"k":[1,2]}',
+        }  # fmt: skip
+        assert rows[1]["raw"] == b"\xff"
+        assert rows[2]["name"] == "z"
 
 
 def test_a_parquet_record_has_the_keys_with_a_value(local):
@@ -505,16 +459,13 @@ def test_parquet_by_expression_and_as_one_variant(local):
         "COPY INTO t FROM (SELECT $1:ID::INT + 10, $1:NESTED:k[1] FROM @s) FILE_FORMAT = (TYPE = PARQUET)"
     )
     assert local.sql("SELECT * FROM t WHERE id IS NOT NULL ORDER BY id")[0] == {
-        "id": Decimal(11),
-        "name": "2",
-    }
+        "id": Decimal(11), "name": "2",
+    }  # fmt: skip
     local.sql("CREATE TABLE v (v VARIANT)")
     local.sql("COPY INTO v FROM @s FILE_FORMAT = (TYPE = PARQUET)")
     assert json.loads(local.sql("SELECT v FROM v LIMIT 1")[0]["v"]) == {
-        "ID": 1,
-        "name": "x",
-        "NESTED": {"k": [1, 2]},
-    }
+        "ID": 1, "name": "x", "NESTED": {"k": [1, 2]},
+    }  # fmt: skip
 
 
 def test_avro_and_xml_are_refused(local):
@@ -567,13 +518,10 @@ def test_options_may_stand_inside_of_the_select(local):
     assert ids(local) == [5]
 
 
-@pytest.mark.parametrize(
-    ("statement", "code"),
-    [
-        ("COPY INTO nowhere FROM @s", "002003"),
-        ("COPY INTO t FROM @nowhere", "002003"),
-        ("COPY INTO t (other) FROM @s", "000904"),
-        ("COPY INTO t FROM (SELECT $1 FROM @s)", "002020"),
+def test_wrong_statements_are_refused(local):
+    for statement, code in [
+        ("COPY INTO nowhere FROM @s", "002003"), ("COPY INTO t FROM @nowhere", "002003"),
+        ("COPY INTO t (other) FROM @s", "000904"), ("COPY INTO t FROM (SELECT $1 FROM @s)", "002020"),
         ("COPY INTO t FROM (SELECT $1, nonsense FROM @s)", "000904"),
         ("COPY INTO t FROM (SELECT $1, count($2) FROM @s)", "002079"),
         ("COPY INTO t FROM (SELECT $1, $2 FROM @s WHERE $1 > 1)", "000002"),
@@ -581,19 +529,15 @@ def test_options_may_stand_inside_of_the_select(local):
         ("COPY INTO t FROM @s ON_ERROR = PANIC", "001008"),
         ("COPY INTO t FROM @s ON_ERROR = SKIP_FILE_0", "001008"),
         ("COPY INTO t FROM @s ON_ERROR = SKIP_FILE_50%", "001003"),
-        ("COPY INTO t FROM @s SIZE_LIMIT = 0", "001008"),
-        ("COPY INTO t FROM @s FORCE = 1", "001008"),
-        ("COPY INTO t FROM @s FRCE = TRUE", "001420"),
-        ("COPY INTO t FROM @s PATTERN = '['", "2201B"),
+        ("COPY INTO t FROM @s SIZE_LIMIT = 0", "001008"), ("COPY INTO t FROM @s FORCE = 1", "001008"),
+        ("COPY INTO t FROM @s FRCE = TRUE", "001420"), ("COPY INTO t FROM @s PATTERN = '['", "2201B"),
         ("COPY INTO t FROM @s FILE_FORMAT = (TYPE = CSV STRIP_OUTER_ARRAY = TRUE)", "001420"),
         ("COPY INTO t FROM @s nonsense", "001003"),
-    ],
-)
-def test_wrong_statements_are_refused(local, statement, code):
-    local.put("a.csv", b"1,x\n")
-    error = local.refused(statement)
-    assert code in (error.code, error.sqlstate)
-    assert ids(local) == []
+    ]:  # fmt: skip
+        local.put("a.csv", b"1,x\n")
+        error = local.refused(statement)
+        assert code in (error.code, error.sqlstate)
+        assert ids(local) == []
 
 
 def test_at_most_a_thousand_files_are_named(local):
@@ -654,23 +598,16 @@ def test_concurrent_statements_load_each_file_once(local):
     assert ids(local) == list(range(20))
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT * FROM read_csv('{path}')",
-        "SELECT * FROM '{path}'",
-        "SELECT * FROM read_text('{path}')",
-        "SELECT * FROM glob('{path}')",
-        "SELECT read_blob('{path}')",
-        'SELECT * FROM "{path}"',
+def test_sql_cannot_read_files_of_the_machine_or_of_stages(local):
+    for query in [
+        "SELECT * FROM read_csv('{path}')", "SELECT * FROM '{path}'", "SELECT * FROM read_text('{path}')",
+        "SELECT * FROM glob('{path}')", "SELECT read_blob('{path}')", 'SELECT * FROM "{path}"',
         "COPY INTO t FROM 'file://{path}'",
-    ],
-)
-def test_sql_cannot_read_files_of_the_machine_or_of_stages(local, query):
-    staged = local.put("a.csv", b"1,x\n")
-    for path in ("/etc/passwd", str(staged)):
-        assert local.refused(query.format(path=path)).code != "000603"
-    assert ids(local) == []
+    ]:  # fmt: skip
+        staged = local.put("a.csv", b"1,x\n")
+        for path in ("/etc/passwd", str(staged)):
+            assert local.refused(query.format(path=path)).code != "000603"
+        assert ids(local) == []
 
 
 # -- validation ---------------------------------------------------------------------------------------------
@@ -681,13 +618,9 @@ def test_validation_returns_every_error_and_loads_nothing(local):
     local.put("b.csv", b"x,y\n")
     errors = local.sql(f"COPY INTO t FROM @s {CSV} VALIDATION_MODE = RETURN_ERRORS")
     assert [(row["file"], row["line"], row["row_number"]) for row in errors] == [
-        ("s/a.csv", 2, 2),
-        ("s/a.csv", 3, 3),
-        ("s/a.csv", 4, 4),
-        ("s/a.csv", 5, 5),
-        ("s/a.csv", 6, 6),
+        ("s/a.csv", 2, 2), ("s/a.csv", 3, 3), ("s/a.csv", 4, 4), ("s/a.csv", 5, 5), ("s/a.csv", 6, 6),
         ("s/b.csv", 1, 1),
-    ]
+    ]  # fmt: skip
     assert errors[0]["error"] == "Numeric value 'bad' is not recognized"
     assert (errors[0]["code"], errors[0]["sql_state"]) == (100038, "22018")
     assert (errors[0]["column_name"], errors[0]["rejected_record"]) == ('"T"["ID":1]', "bad,y")
@@ -700,26 +633,23 @@ def test_validation_returns_every_error_and_loads_nothing(local):
 def test_validation_returns_the_first_rows_or_their_error(local):
     local.put("a.csv", b"1,x\n2,y\nbad,z\n")
     assert local.sql("COPY INTO t FROM @s VALIDATION_MODE = RETURN_2_ROWS") == [
-        {"id": Decimal(1), "name": "x"},
-        {"id": Decimal(2), "name": "y"},
-    ]
+        {"id": Decimal(1), "name": "x"}, {"id": Decimal(2), "name": "y"},
+    ]  # fmt: skip
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_3_ROWS").code == "100038"
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_SOME").code == "001008"
     assert ids(local) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "options"),
-    [
+def test_blanks_between_the_values_of_an_array_do_not_count(local):
+    for name, content, options in [
         ("v.csv", b'"[1, 2, ""a b"", 12345678901234567890.12345]"\n', CSV),
         ("v.json", b'[1, 2,\t"a b", 12345678901234567890.12345]\n', "FILE_FORMAT = (TYPE = JSON)"),
-    ],
-)
-def test_blanks_between_the_values_of_an_array_do_not_count(local, name, content, options):
-    local.sql("CREATE TABLE v (v VARIANT)")
-    local.put(name, content)
-    local.sql(f"COPY INTO v FROM @s {options}")
-    equal = "v = PARSE_JSON('[1,2,\"a b\",12345678901234567890.12345]')"
-    assert local.sql(f"SELECT v, {equal} AS is_equal FROM v") == [
-        {"v": '[1,2,"a b",12345678901234567890.12345]', "is_equal": True}
-    ]
+    ]:
+        begin(local)
+        local.sql("CREATE TABLE v (v VARIANT)")
+        local.put(name, content)
+        local.sql(f"COPY INTO v FROM @s {options}")
+        equal = "v = PARSE_JSON('[1,2,\"a b\",12345678901234567890.12345]')"
+        assert local.sql(f"SELECT v, {equal} AS is_equal FROM v") == [
+            {"v": '[1,2,"a b",12345678901234567890.12345]', "is_equal": True}
+        ]

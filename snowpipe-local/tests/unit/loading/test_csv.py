@@ -3,7 +3,6 @@ from __future__ import annotations
 import random
 from typing import Any
 
-import pytest
 from snowpipe_local.loading.csv_reader import (
     CsvDialect,
     Fields,
@@ -26,14 +25,11 @@ def read(content: bytes, width: int = 3, block: int = 7, **options: Any) -> list
     return [row for chunk in read_csv(blocks, options, width) for row in chunk.table.to_pylist()]
 
 
-@pytest.mark.parametrize(
-    ("content", "dialect", "expected"),
-    [
+def test_both_paths_split_into_the_same_fields():
+    for content, dialect, expected in [
         (b"a,b\n\nc,\n", CsvDialect(), [["a", "b"], [None], ["c", None]]),
-        (b"a,b\r\nc,d\r\n", CsvDialect(), [["a", "b"], ["c", "d"]]),
-        (b'"a,1",""\n', QUOTED, [["a,1", ""]]),
-        (b'"say ""hi""","x\ny"\n', QUOTED, [['say "hi"', "x\ny"]]),
-        (b'"""",""""""\n', QUOTED, [['"', '""']]),
+        (b"a,b\r\nc,d\r\n", CsvDialect(), [["a", "b"], ["c", "d"]]), (b'"a,1",""\n', QUOTED, [["a,1", ""]]),
+        (b'"say ""hi""","x\ny"\n', QUOTED, [['say "hi"', "x\ny"]]), (b'"""",""""""\n', QUOTED, [['"', '""']]),
         (b"\\N,a\\,b,c\\\\d\n", CsvDialect(), [[None, "a,b", "c\\d"]]),
         (b"\\N\n", CsvDialect(bare_escape=b"", nulls=()), [["\\N"]]),
         (b"a||b||\n", CsvDialect(field=b"||"), [["a", "b", None]]),
@@ -42,73 +38,55 @@ def read(content: bytes, width: int = 3, block: int = 7, **options: Any) -> list
         (b",x\n", CsvDialect(empty_is_null=False), [["", "x"]]),
         (b"a\n\n\nb\n", CsvDialect(skip_blank=True), [["a"], ["b"]]),
         (b"NULL,null\n", CsvDialect(nulls=(b"NULL",)), [[None, "null"]]),
-    ],
-    ids=lambda value: repr(value)[:40] if isinstance(value, bytes) else "",
-)
-def test_both_paths_split_into_the_same_fields(content, dialect, expected):
-    fast = split_fields(content, dialect)
-    assert fast is not None
-    assert rows(fast) == rows(split_exactly(content, dialect, final=True)) == expected
+    ]:  # fmt: skip
+        fast = split_fields(content, dialect)
+        assert fast is not None
+        assert rows(fast) == rows(split_exactly(content, dialect, final=True)) == expected
 
 
-@pytest.mark.parametrize(
-    ("content", "dialect", "expected"),
-    [
+def test_the_exact_path_reads_what_the_fast_one_leaves():
+    for content, dialect, expected in [
         (b'5" pipe,6" bolt\n', QUOTED, [['5" pipe', '6" bolt']]),
         (b' "a" , "b,c"\n', CsvDialect(quote=b'"', trim=True), [["a", "b,c"]]),
         (b'"a\\"b","c\\\\"\n', CsvDialect(quote=b'"', escape=b"\\"), [['a"b', "c\\"]]),
-    ],
-    ids=["quote in a field", "blanks around quotes", "escaped quotes"],
-)
-def test_the_exact_path_reads_what_the_fast_one_leaves(content, dialect, expected):
-    assert split_fields(content, dialect) is None
-    assert rows(split_exactly(content, dialect, final=True)) == expected
+    ]:
+        assert split_fields(content, dialect) is None
+        assert rows(split_exactly(content, dialect, final=True)) == expected
 
 
-@pytest.mark.parametrize(
-    "dialect",
-    [
-        CsvDialect(),
-        QUOTED,
-        CsvDialect(quote=b'"', bare_escape=b""),
-        CsvDialect(quote=b'"', skip_blank=True),
-        CsvDialect(trim=True),
+def test_the_fast_path_agrees_with_the_exact_one_on_random_text():
+    for dialect in [
+        CsvDialect(), QUOTED, CsvDialect(quote=b'"', bare_escape=b""),
+        CsvDialect(quote=b'"', skip_blank=True), CsvDialect(trim=True),
         CsvDialect(field=b"ab", bare_escape=b""),
-    ],
-    ids=["plain", "quoted", "no escape", "skip blank", "trim", "long delimiter"],
-)
-def test_the_fast_path_agrees_with_the_exact_one_on_random_text(dialect):
-    chooser = random.Random(7)
-    parts = (b"a", b",", b"\n", b'"', b"\\", b"\r\n", b"b", b'""', b"N", "é".encode())
-    compared = 0
-    for _ in range(3000):
-        text = b"".join(chooser.choice(parts) for _ in range(chooser.randint(0, 14))) + b"\n"
-        fast = split_fields(text, dialect)
-        if fast is None or fast.consumed < len(text):
-            continue
-        exact = split_exactly(text, dialect, final=True)
-        assert (rows(fast), exact.broken) == (rows(exact), {}), text
-        compared += 1
-    assert compared > 500
+    ]:  # fmt: skip
+        chooser = random.Random(7)
+        parts = (b"a", b",", b"\n", b'"', b"\\", b"\r\n", b"b", b'""', b"N", "é".encode())
+        compared = 0
+        for _ in range(3000):
+            text = b"".join(chooser.choice(parts) for _ in range(chooser.randint(0, 14))) + b"\n"
+            fast = split_fields(text, dialect)
+            if fast is None or fast.consumed < len(text):
+                continue
+            exact = split_exactly(text, dialect, final=True)
+            assert (rows(fast), exact.broken) == (rows(exact), {}), text
+            compared += 1
+        assert compared > 500
 
 
 def test_records_continue_over_blocks_and_the_last_needs_no_newline():
     content = b'head\n1,"x\ny",z\n2,"longer than a block",\n3,,end'
     found = read(content, FIELD_OPTIONALLY_ENCLOSED_BY='"', SKIP_HEADER=1)
     assert [(row["i"], row["c0"], row["c1"], row["c2"]) for row in found] == [
-        (0, "1", "x\ny", "z"),
-        (1, "2", "longer than a block", None),
-        (2, "3", None, "end"),
-    ]
+        (0, "1", "x\ny", "z"), (1, "2", "longer than a block", None), (2, "3", None, "end"),
+    ]  # fmt: skip
 
 
 def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not():
     found = read(b"a,b\nc,\xff\xfe\nd,e\n", width=2)
     assert [(row["c0"], row["x"]) for row in found] == [
-        ("a", None),
-        ("c", "Invalid UTF8 detected in string '0xFF'"),
-        ("d", None),
-    ]
+        ("a", None), ("c", "Invalid UTF8 detected in string '0xFF'"), ("d", None),
+    ]  # fmt: skip
     replaced = read(b"a,\xff\n", width=2, REPLACE_INVALID_CHARACTERS=True)
     assert (replaced[0]["c1"], replaced[0]["x"]) == ("\ufffd", None)
     cut = read("a,é\n".encode(), width=2, block=3, REPLACE_INVALID_CHARACTERS=True)
@@ -121,21 +99,19 @@ def test_blanks_inside_of_quotes_stay():
     assert [row["c0"], row["c1"], row["c2"]] == [" Hello ", " world ", "x"]
 
 
-@pytest.mark.parametrize("block", [7, 100])
-def test_a_record_of_several_lines_is_broken_without_multi_line(block):
-    options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "MULTI_LINE": False, "SKIP_BLANK_LINES": True}
-    found = read(b'1,"a"\n\n2,"b\nc"\n3,d\n', width=2, block=block, **options)
-    assert [row["x"] for row in found] == [None, "Record delimiter found inside of a field", None]
+def test_a_record_of_several_lines_is_broken_without_multi_line():
+    for block in [7, 100]:
+        options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "MULTI_LINE": False, "SKIP_BLANK_LINES": True}
+        found = read(b'1,"a"\n\n2,"b\nc"\n3,d\n', width=2, block=block, **options)
+        assert [row["x"] for row in found] == [None, "Record delimiter found inside of a field", None]
 
 
 def test_an_enclosed_field_that_does_not_end_breaks_its_record_only():
     found = read(b'a,b\n"c"x,d\ne,f\n"g', width=2, FIELD_OPTIONALLY_ENCLOSED_BY='"')
     assert [row["x"] for row in found] == [
-        None,
-        "Found character 'x' instead of field delimiter ','",
-        None,
+        None, "Found character 'x' instead of field delimiter ','", None,
         "Unterminated enclosed field or missing record delimiter",
-    ]
+    ]  # fmt: skip
 
 
 def test_delimiters_may_be_none():
@@ -164,10 +140,10 @@ def test_positions_count_lines_of_the_file_and_characters_of_the_line():
     assert chunk.locate(1, None).character == 1
 
 
-@pytest.mark.parametrize("enclosed", [None, '"'])
-def test_escape_counts_in_fields_of_both_kinds_and_overrides_that_of_fields_without_quotes(enclosed):
-    found = read(b"a^,b,c\\d\n", width=2, ESCAPE="^", FIELD_OPTIONALLY_ENCLOSED_BY=enclosed)
-    assert [(row["c0"], row["c1"]) for row in found] == [("a,b", "c\\d")]
+def test_escape_counts_in_fields_of_both_kinds_and_overrides_that_of_fields_without_quotes():
+    for enclosed in [None, '"']:
+        found = read(b"a^,b,c\\d\n", width=2, ESCAPE="^", FIELD_OPTIONALLY_ENCLOSED_BY=enclosed)
+        assert [(row["c0"], row["c1"]) for row in found] == [("a,b", "c\\d")]
 
 
 def test_the_escape_of_fields_without_quotes_leaves_enclosed_ones_alone():

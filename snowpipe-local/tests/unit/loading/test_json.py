@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from snowpipe_local.loading.chunks import read_json
 
 
@@ -22,39 +21,30 @@ def read(content: bytes, block: int = 9, **options: Any) -> list[tuple[Any, str 
     return [(value, reason) for _, value, reason in found]
 
 
-@pytest.mark.parametrize(
-    ("content", "options", "expected"),
-    [
-        (b'{"a":1}\n\n{"a":2}\r\n{"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
-        (b'{"a":1}{"a":2}\n {"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
-        (b'{\n "a": "}\\"{",\n "b": [1]}\n{"c":{}}', {}, [{"a": '}"{', "b": [1]}, {"c": {}}]),
-        (b'[{"a":1},\n {"b":[2]}]', {"STRIP_OUTER_ARRAY": True}, [{"a": 1}, {"b": [2]}]),
-        (b'[{"a":1},\n {"b":[2]}]', {}, [[{"a": 1}, {"b": [2]}]]),
-        (b'1\n"x"\n', {}, [1, "x"]),
-        (b"", {}, []),
-    ],
-    ids=["lines", "concatenated", "pretty", "outer array", "array kept", "scalars", "empty"],
-)
-@pytest.mark.parametrize("block", [1, 9, 1000])
-def test_documents_are_found_however_they_are_laid_out(content, options, expected, block):
-    if block < 20 and options.get("STRIP_OUTER_ARRAY") is None and b"\n " in content[:30]:
-        block = 20
-    assert read(content, max(block, 16), **options) == [(value, None) for value in expected]
+def test_documents_are_found_however_they_are_laid_out():
+    for block in [1, 9, 1000]:
+        for content, options, expected in [
+            (b'{"a":1}\n\n{"a":2}\r\n{"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
+            (b'{"a":1}{"a":2}\n {"a":3}', {}, [{"a": 1}, {"a": 2}, {"a": 3}]),
+            (b'{\n "a": "}\\"{",\n "b": [1]}\n{"c":{}}', {}, [{"a": '}"{', "b": [1]}, {"c": {}}]),
+            (b'[{"a":1},\n {"b":[2]}]', {"STRIP_OUTER_ARRAY": True}, [{"a": 1}, {"b": [2]}]),
+            (b'[{"a":1},\n {"b":[2]}]', {}, [[{"a": 1}, {"b": [2]}]]), (b'1\n"x"\n', {}, [1, "x"]),
+            (b"", {}, []),
+        ]:  # fmt: skip
+            if block < 20 and options.get("STRIP_OUTER_ARRAY") is None and b"\n " in content[:30]:
+                block = 20
+            assert read(content, max(block, 16), **options) == [(value, None) for value in expected]
 
 
-@pytest.mark.parametrize(
-    ("document", "stripped"),
-    [
+def test_fields_that_are_null_are_stripped_at_every_depth():
+    for document, stripped in [
         (b'{"a":null,"b":null,"c":123}', '{"c":123}'),
         (b'{"a":[1,{"x":null}],"b":{"x":null,"y":8.10}}', '{"a":[1,{}],"b":{"y":8.10}}'),
-        (b'[{"x": null, "y": ":null"}]', '[{"y":":null"}]'),
-        (b'{"a":1 null}', '{"a":1 null}'),
+        (b'[{"x": null, "y": ":null"}]', '[{"y":":null"}]'), (b'{"a":1 null}', '{"a":1 null}'),
         (b"null", "null"),
-    ],
-)
-def test_fields_that_are_null_are_stripped_at_every_depth(document, stripped):
-    (chunk,) = read_json([document], {"STRIP_NULL_VALUES": True})
-    assert [text.strip() for text in chunk.table["l"].to_pylist()] == [stripped]
+    ]:  # fmt: skip
+        (chunk,) = read_json([document], {"STRIP_NULL_VALUES": True})
+        assert [text.strip() for text in chunk.table["l"].to_pylist()] == [stripped]
 
 
 def test_the_last_field_of_a_name_counts_where_that_is_allowed():

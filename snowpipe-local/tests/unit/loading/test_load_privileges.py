@@ -1,27 +1,23 @@
 from __future__ import annotations
 
 import pytest
-from snowpipe_local.engine.names import PipeKey
 from snowpipe_local.errors import SqlError
-from snowpipe_local.loading.pipe_loads import compile_pipe
-from tests.local_catalog import LocalCatalog, local_catalog
+from snowpipe_local.names import PipeKey
+from snowpipe_local.sql.pipe_loads import compile_pipe
+from tests.local_catalog import LocalCatalog
 
 PIPE = "CREATE PIPE p AS COPY INTO t FROM @s"
 
 
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        for statement in (
-            "CREATE TABLE t (id INT)",
-            "CREATE ROLE loader",
-            "GRANT ROLE loader TO USER demo",
-            "GRANT USAGE ON DATABASE local TO ROLE loader",
-            "GRANT USAGE ON SCHEMA public TO ROLE loader",
-        ):
-            made.sql(statement)
-        made.put("a.csv", b"1\n")
-        yield made
+def local(local):
+    for statement in (
+        "CREATE TABLE t (id INT)", "CREATE ROLE loader", "GRANT ROLE loader TO USER demo",
+        "GRANT USAGE ON DATABASE local TO ROLE loader", "GRANT USAGE ON SCHEMA public TO ROLE loader",
+    ):  # fmt: skip
+        local.sql(statement)
+    local.put("a.csv", b"1\n")
+    return local
 
 
 @pytest.fixture

@@ -7,22 +7,22 @@ from typing import Any
 
 import duckdb
 import pytest
-from snowpipe_local.engine.names import PipeKey
+from snowpipe_local.engine.load_history import DAY_MS, LoadEvent
 from snowpipe_local.errors import SqlError
-from snowpipe_local.loading import loader, pipe_loads
-from snowpipe_local.loading.history import DAY_MS, LoadEvent
-from snowpipe_local.loading.pipe_loads import PipeLoads
+from snowpipe_local.loading import loader
+from snowpipe_local.names import PipeKey
+from snowpipe_local.sql import pipe_loads
+from snowpipe_local.sql.pipe_loads import PipeLoads
 from tests.local_catalog import LocalCatalog, local_catalog
 
 KEY = PipeKey("PUBLIC", "P")
 
 
 @pytest.fixture
-def local(tmp_path):
-    with local_catalog(tmp_path) as made:
-        made.sql("CREATE TABLE t (id INT)")
-        made.sql("CREATE PIPE p AS COPY INTO t FROM @s")
-        yield made
+def local(local):
+    local.sql("CREATE TABLE t (id INT)")
+    local.sql("CREATE PIPE p AS COPY INTO t FROM @s")
+    return local
 
 
 def submit(local: LocalCatalog, *paths: str) -> None:
@@ -102,18 +102,14 @@ def test_the_information_schema_lists_file_pipes(local):
         "WHERE pipe_name IN ('P', 'Q') ORDER BY 1"
     ) == [
         {
-            "pipe_name": "P",
-            "notification_channel_name": None,
-            "definition": "COPY INTO t FROM @s",
+            "pipe_name": "P", "notification_channel_name": None, "definition": "COPY INTO t FROM @s",
             "comment": None,
         },
         {
-            "pipe_name": "Q",
-            "notification_channel_name": "local",
-            "definition": "COPY INTO t FROM @s/in/",
+            "pipe_name": "Q", "notification_channel_name": "local", "definition": "COPY INTO t FROM @s/in/",
             "comment": "hi",
         },
-    ]
+    ]  # fmt: skip
 
 
 def test_refresh_covers_the_last_7_days(local):
@@ -161,10 +157,8 @@ def test_a_file_that_breaks_the_engine_fails_alone(local, monkeypatch):
     drain(local)
     assert ids(local) == [1, 3]
     assert [(event.file_name, event.status) for event in events(local)] == [
-        ("a.csv", "LOADED"),
-        ("b.csv", "LOAD_FAILED"),
-        ("c.csv", "LOADED"),
-    ]
+        ("a.csv", "LOADED"), ("b.csv", "LOAD_FAILED"), ("c.csv", "LOADED"),
+    ]  # fmt: skip
 
 
 def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):

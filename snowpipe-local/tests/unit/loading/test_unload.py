@@ -7,8 +7,6 @@ import gzip
 import json
 import os
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -17,7 +15,7 @@ import zstandard
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql import unload
 from snowpipe_local.sql.execution import Execution
-from tests.local_catalog import LocalCatalog, local_catalog
+from tests.local_catalog import LocalCatalog
 from tests.unit.sql_sessions import SqlSessions
 
 PLAIN = "FILE_FORMAT = (COMPRESSION = NONE)"
@@ -26,12 +24,17 @@ JSON = "FILE_FORMAT = (TYPE = JSON COMPRESSION = NONE)"
 PARQUET = "FILE_FORMAT = (TYPE = PARQUET)"
 
 
+def begin(local):
+    """Begin again, with what each test needs."""
+    local.empty()
+    local.sql("CREATE TABLE t (a INT, b VARCHAR)")
+    local.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
+
+
 @pytest.fixture
-def local(tmp_path: Path) -> Iterator[LocalCatalog]:
-    with local_catalog(tmp_path) as made:
-        made.sql("CREATE TABLE t (a INT, b VARCHAR)")
-        made.sql("INSERT INTO t VALUES (1, 'x'), (2, 'y')")
-        yield made
+def local(local):
+    begin(local)
+    return local
 
 
 def files(local: LocalCatalog, path: str = "@s") -> dict[str, int]:
@@ -58,11 +61,9 @@ def test_a_table_becomes_a_compressed_csv_file_and_both_sizes_are_counted(local)
     assert gzip.decompress(content(local, "u/data_0_0_0.csv.gz")) == b"1,x\n2,y\n"
 
 
-@pytest.mark.parametrize(
-    ("target", "options", "name"),
-    [
-        ("@s", "", "s/data_0_0_0.csv.gz"),
-        ("@s/in/x", "", "s/in/x_0_0_0.csv.gz"),
+def test_a_file_is_named_by_path_format_and_compression(local):
+    for target, options, name in [
+        ("@s", "", "s/data_0_0_0.csv.gz"), ("@s/in/x", "", "s/in/x_0_0_0.csv.gz"),
         ("'@s/in/x y'", "", "s/in/x y_0_0_0.csv.gz"),
         ("@s/u/", "FILE_FORMAT = (COMPRESSION = NONE)", "s/u/data_0_0_0.csv"),
         ("@s/u/", "FILE_FORMAT = (COMPRESSION = BZ2)", "s/u/data_0_0_0.csv.bz2"),
@@ -71,13 +72,11 @@ def test_a_table_becomes_a_compressed_csv_file_and_both_sizes_are_counted(local)
         ("@s/u/", PARQUET, "s/u/data_0_0_0.snappy.parquet"),
         ("@s/u/", "FILE_FORMAT = (TYPE = PARQUET COMPRESSION = NONE)", "s/u/data_0_0_0.parquet"),
         ("@s/u/", "FILE_FORMAT = (TYPE = PARQUET SNAPPY_COMPRESSION = FALSE)", "s/u/data_0_0_0.parquet"),
-        ("@s/u/", "SINGLE = TRUE", "s/u/data"),
-        ("@s/u/out.csv", "SINGLE = TRUE", "s/u/out.csv"),
-    ],
-)
-def test_a_file_is_named_by_path_format_and_compression(local, target, options, name):
-    local.sql(f"COPY INTO {target} FROM t {options}")
-    assert list(files(local)) == [name]
+        ("@s/u/", "SINGLE = TRUE", "s/u/data"), ("@s/u/out.csv", "SINGLE = TRUE", "s/u/out.csv"),
+    ]:  # fmt: skip
+        begin(local)
+        local.sql(f"COPY INTO {target} FROM t {options}")
+        assert list(files(local)) == [name]
 
 
 def test_each_compression_is_that_of_the_name(local):
@@ -238,51 +237,38 @@ def test_a_partition_may_name_a_column_of_the_query_and_be_longer_than_a_set(loc
     assert rows == {"0": 6667, "1": 6667, "2": 6666}
 
 
-@pytest.mark.parametrize("value", ["../x", "/", "a//b", "a\\\\b", ""])
-def test_a_partition_does_not_leave_its_location(local, value):
-    error = local.refused(f"COPY INTO @s/p/ FROM t PARTITION BY '{value}' {PLAIN}")
-    assert "invalid file path" in error.message
-    assert files(local) == {}
+def test_a_partition_does_not_leave_its_location(local):
+    for value in ["../x", "/", "a//b", "a\\\\b", ""]:
+        error = local.refused(f"COPY INTO @s/p/ FROM t PARTITION BY '{value}' {PLAIN}")
+        assert "invalid file path" in error.message
+        assert files(local) == {}
 
 
 # -- refused ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("rest", "code"),
-    [
-        ("FROM t NO_SUCH_OPTION = 1", "001420"),
-        ("FROM t ON_ERROR = CONTINUE", "001420"),
-        ("FROM t STORAGE_INTEGRATION = x", "001420"),
-        ("FROM t OVERWRITE = 'TRUE'", "001008"),
-        ("FROM t SINGLE = MAYBE", "001008"),
-        ("FROM t MAX_FILE_SIZE = 0", "001008"),
-        ("FROM t MAX_FILE_SIZE = 5368709121", "001008"),
-        ("FROM t VALIDATION_MODE = RETURN_ERRORS", "001008"),
+def test_what_it_does_not_take_is_refused_and_leaves_no_file(local):
+    for rest, code in [
+        ("FROM t NO_SUCH_OPTION = 1", "001420"), ("FROM t ON_ERROR = CONTINUE", "001420"),
+        ("FROM t STORAGE_INTEGRATION = x", "001420"), ("FROM t OVERWRITE = 'TRUE'", "001008"),
+        ("FROM t SINGLE = MAYBE", "001008"), ("FROM t MAX_FILE_SIZE = 0", "001008"),
+        ("FROM t MAX_FILE_SIZE = 5368709121", "001008"), ("FROM t VALIDATION_MODE = RETURN_ERRORS", "001008"),
         ("FROM t FILE_FORMAT = (TYPE = PARQUET FILE_EXTENSION = 'x')", "001420"),
-        ("FROM t FILE_FORMAT = (TYPE = AVRO)", "000002"),
-        ("FROM t FILE_FORMAT = (TYPE = JSON)", "000002"),
+        ("FROM t FILE_FORMAT = (TYPE = AVRO)", "000002"), ("FROM t FILE_FORMAT = (TYPE = JSON)", "000002"),
         ("FROM (SELECT b FROM t) FILE_FORMAT = (TYPE = JSON)", "000002"),
         ("FROM t INCLUDE_QUERY_ID = TRUE SINGLE = TRUE", "001003"),
         ("FROM t INCLUDE_QUERY_ID = TRUE OVERWRITE = TRUE", "001003"),
         ("FROM t PARTITION BY (b) SINGLE = TRUE", "001003"),
         ("FROM t PARTITION BY (b) OVERWRITE = TRUE", "001003"),
-        ("FROM t PARTITION BY (b) INCLUDE_QUERY_ID = FALSE", "001003"),
-        ("FROM t PARTITION BY (a)", "001003"),
-        ("FROM t PARTITION BY (b), (b)", "001003"),
-        ("FROM t PARTITION BY b FROM t", "001003"),
-        ("FROM t SINGLE = TRUE PARTITION BY (b)", "001003"),
-        ("FROM (DELETE FROM t)", "000002"),
-        ("FROM (DELETE FROM t) VALIDATION_MODE = RETURN_ROWS", "000002"),
-        ("FROM missing", "002003"),
-        ("FROM @s", "001003"),
-        ("t", "001003"),
-    ],
-)
-def test_what_it_does_not_take_is_refused_and_leaves_no_file(local, rest, code):
-    assert local.refused(f"COPY INTO @s/r {rest}").code == code
-    assert files(local) == {}
-    assert local.sql("SELECT COUNT(*) AS n FROM t") == [{"n": 2}]
+        ("FROM t PARTITION BY (b) INCLUDE_QUERY_ID = FALSE", "001003"), ("FROM t PARTITION BY (a)", "001003"),
+        ("FROM t PARTITION BY (b), (b)", "001003"), ("FROM t PARTITION BY b FROM t", "001003"),
+        ("FROM t SINGLE = TRUE PARTITION BY (b)", "001003"), ("FROM (DELETE FROM t)", "000002"),
+        ("FROM (DELETE FROM t) VALIDATION_MODE = RETURN_ROWS", "000002"), ("FROM missing", "002003"),
+        ("FROM @s", "001003"), ("t", "001003"),
+    ]:  # fmt: skip
+        assert local.refused(f"COPY INTO @s/r {rest}").code == code
+        assert files(local) == {}
+        assert local.sql("SELECT COUNT(*) AS n FROM t") == [{"n": 2}]
 
 
 def test_locations_outside_of_the_service_are_refused(local):
@@ -338,14 +324,14 @@ def leftover(local: LocalCatalog) -> list[str]:
     return [path.name for path in (local.folder / "data" / "staged" / "incoming").iterdir()]
 
 
-@pytest.mark.parametrize("options", [PLAIN, "", PARQUET])
-def test_an_error_behind_the_first_files_leaves_none(local, options):
-    query = "SELECT RANDSTR(50, 1), 1 / (19999 - SEQ4()) FROM TABLE(GENERATOR(ROWCOUNT => 20000))"
-    error = local.refused(f"COPY INTO @s/f/ FROM ({query}) {options} MAX_FILE_SIZE = 1000")
-    assert (error.code, error.message) == ("100051", "Division by zero")
-    assert (files(local), leftover(local)) == ({}, [])
-    # The session goes on, also in its transaction.
-    assert local.sql("SELECT COUNT(*) AS n FROM t") == [{"n": 2}]
+def test_an_error_behind_the_first_files_leaves_none(local):
+    for options in [PLAIN, "", PARQUET]:
+        query = "SELECT RANDSTR(50, 1), 1 / (19999 - SEQ4()) FROM TABLE(GENERATOR(ROWCOUNT => 20000))"
+        error = local.refused(f"COPY INTO @s/f/ FROM ({query}) {options} MAX_FILE_SIZE = 1000")
+        assert (error.code, error.message) == ("100051", "Division by zero")
+        assert (files(local), leftover(local)) == ({}, [])
+        # The session goes on, also in its transaction.
+        assert local.sql("SELECT COUNT(*) AS n FROM t") == [{"n": 2}]
 
 
 def test_a_failed_unload_leaves_the_transaction_open(local):
@@ -400,9 +386,8 @@ def test_the_history_counts_rows_unloaded(local):
 # -- CSV ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("query", "options", "expected"),
-    [
+def test_csv_is_written_as_the_file_format_sets(local):
+    for query, options, expected in [
         ("SELECT 1.50::NUMBER(5,2), 2.5::FLOAT, 3::FLOAT, TRUE, NULL", "", "1.50,2.5,3,true,\\N\n"),
         ("SELECT 'a,b', 'c\\\\d', 'e\\nf'", "", "a\\,b,c\\\\d,e\\\nf\n"),
         ("SELECT 'a\"b', 1, NULL, ''", "FIELD_OPTIONALLY_ENCLOSED_BY = '\"'", '"a""b",1,\\N,""\n'),
@@ -415,17 +400,21 @@ def test_the_history_counts_rows_unloaded(local):
         ("SELECT TO_BINARY('AB01')", "", "AB01\n"),
         ("SELECT TO_BINARY('AB01')", "BINARY_FORMAT = BASE64", "qwE=\n"),
         ("SELECT TO_BINARY('6869')", "BINARY_FORMAT = UTF8", "hi\n"),
-        ("SELECT PARSE_JSON('{\"b\": [1, null], \"a\": \"x\"}')", "FIELD_DELIMITER = '|'",
-         '{"a":"x","b":[1,null]}\n'),
+        (
+            'SELECT PARSE_JSON(\'{"b": [1, null], "a": "x"}\')', "FIELD_DELIMITER = '|'",
+            '{"a":"x","b":[1,null]}\n',
+        ),
         ("SELECT DATE '2026-01-02', TIME '03:04:05'", "", "2026-01-02,03:04:05\n"),
-        ("SELECT DATE '2026-01-02', TIME '03:04:05'", "DATE_FORMAT = 'DD/MM/YY' TIME_FORMAT = 'HH24.MI'",
-         "02/01/26,03.04\n"),
-        ("SELECT '2026-01-02 03:04:05'::TIMESTAMP", "TIMESTAMP_FORMAT = 'YYYYMMDD\"T\"HH24MISS'",
-         "20260102T030405\n"),
-    ],
-)  # fmt: skip
-def test_csv_is_written_as_the_file_format_sets(local, query, options, expected):
-    assert unloaded(local, query, f"FILE_FORMAT = (COMPRESSION = NONE {options})") == expected
+        (
+            "SELECT DATE '2026-01-02', TIME '03:04:05'", "DATE_FORMAT = 'DD/MM/YY' TIME_FORMAT = 'HH24.MI'",
+            "02/01/26,03.04\n",
+        ),
+        (
+            "SELECT '2026-01-02 03:04:05'::TIMESTAMP", "TIMESTAMP_FORMAT = 'YYYYMMDD\"T\"HH24MISS'",
+            "20260102T030405\n",
+        ),
+    ]:  # fmt: skip
+        assert unloaded(local, query, f"FILE_FORMAT = (COMPRESSION = NONE {options})") == expected
 
 
 def test_headers_are_the_names_of_the_columns(local):
@@ -511,9 +500,8 @@ def types(local: LocalCatalog) -> LocalCatalog:
     return local
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_every_type_comes_back_from_csv(types):
+    for options in [
         "COMPRESSION = AUTO",
         # COPY INTO a table takes the text of NULL_IF for NULL in enclosed fields too.
         "FIELD_OPTIONALLY_ENCLOSED_BY = '\"' NULL_IF = ()",
@@ -521,14 +509,15 @@ def types(local: LocalCatalog) -> LocalCatalog:
         "FIELD_DELIMITER = 'b' RECORD_DELIMITER = '€' ESCAPE_UNENCLOSED_FIELD = '^' NULL_IF = ('~')",
         "FIELD_OPTIONALLY_ENCLOSED_BY = '\"' RECORD_DELIMITER = '\\r\\n' COMPRESSION = ZSTD NULL_IF = ('')",
         "FIELD_DELIMITER = '\\t' COMPRESSION = BZ2 BINARY_FORMAT = BASE64 NULL_IF = ('~null~')",
-    ],
-)
-def test_every_type_comes_back_from_csv(types, options):
-    types.sql(f"COPY INTO @s/r/ FROM types FILE_FORMAT = (TYPE = CSV {options})")
-    types.sql("ALTER SESSION SET TIMEZONE = 'America/New_York'")
-    [loaded] = types.sql(f"COPY INTO again FROM @s/r/ FILE_FORMAT = (TYPE = CSV {options})")
-    assert (loaded["status"], loaded["rows_loaded"]) == ("LOADED", 5)
-    assert rows_of(types, "again") == rows_of(types, "types")
+    ]:
+        types.sql("TRUNCATE TABLE again")
+        types.sql("REMOVE @s")
+        types.sql("ALTER SESSION UNSET TIMEZONE")
+        types.sql(f"COPY INTO @s/r/ FROM types FILE_FORMAT = (TYPE = CSV {options})")
+        types.sql("ALTER SESSION SET TIMEZONE = 'America/New_York'")
+        [loaded] = types.sql(f"COPY INTO again FROM @s/r/ FILE_FORMAT = (TYPE = CSV {options})")
+        assert (loaded["status"], loaded["rows_loaded"]) == ("LOADED", 5)
+        assert rows_of(types, "again") == rows_of(types, "types")
 
 
 def test_every_type_comes_back_from_json(types):
@@ -568,9 +557,8 @@ def test_null_and_empty_text_are_different_in_enclosed_fields(local):
     local.sql("CREATE TABLE e (a VARCHAR, b VARCHAR)")
     for name, options in (
         ("x", "FIELD_OPTIONALLY_ENCLOSED_BY = '\"'"),
-        ("y", "FIELD_OPTIONALLY_ENCLOSED_BY = '\"' NULL_IF = ()"),
-        ("z", "EMPTY_FIELD_AS_NULL = FALSE"),
-    ):
+        ("y", "FIELD_OPTIONALLY_ENCLOSED_BY = '\"' NULL_IF = ()"), ("z", "EMPTY_FIELD_AS_NULL = FALSE"),
+    ):  # fmt: skip
         local.sql("TRUNCATE TABLE e")
         local.sql(f"COPY INTO @s/{name}/ FROM (SELECT NULL, '') FILE_FORMAT = ({options})")
         local.sql(f"COPY INTO e FROM @s/{name}/ FILE_FORMAT = ({options})")

@@ -13,21 +13,15 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
-from snowpipe_local.stages.location import resolve_location
+from snowpipe_local.sql.stage_references import resolve_location
 
 ROWS = {
-    "ID": pa.array([1], pa.int32()),
-    "my price": pa.array([Decimal("1.50")], pa.decimal128(12, 2)),
-    "ratio": [1.5],
-    "ok": [True],
-    "name": ["a"],
-    "raw": [b"a"],
-    "day": [dt.date(2026, 1, 1)],
+    "ID": pa.array([1], pa.int32()), "my price": pa.array([Decimal("1.50")], pa.decimal128(12, 2)),
+    "ratio": [1.5], "ok": [True], "name": ["a"], "raw": [b"a"], "day": [dt.date(2026, 1, 1)],
     "at": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us")),
-    "seen": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us", tz="UTC")),
-    "list": [[1]],
+    "seen": pa.array([dt.datetime(2026, 1, 1)], pa.timestamp("us", tz="UTC")), "list": [[1]],
     "object": [{"a": 1}],
-}
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -35,11 +29,9 @@ def session(tmp_path):
     catalog = Catalog(tmp_path, Faults())
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in (
-        "CREATE STAGE s",
-        "CREATE FILE FORMAT pq TYPE = PARQUET",
-        "CREATE FILE FORMAT oc TYPE = ORC",
+        "CREATE STAGE s", "CREATE FILE FORMAT pq TYPE = PARQUET", "CREATE FILE FORMAT oc TYPE = ORC",
         "CREATE FILE FORMAT csv TYPE = CSV",
-    ):
+    ):  # fmt: skip
         front.execute(session, statement)
     location, _ = resolve_location(session, "@s")
     folder, _ = location.upload_folder()
@@ -72,17 +64,13 @@ def test_case_can_be_ignored_and_orc_is_read(session):
     assert found == [("ID", "NUMBER(38, 0)")]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("FILE_FORMAT => 'pq'", "LOCATION"),
-        ("LOCATION => '@s'", "FILE_FORMAT"),
+def test_a_wrong_call_reports_what_is_wrong(session):
+    for arguments, message in [
+        ("FILE_FORMAT => 'pq'", "LOCATION"), ("LOCATION => '@s'", "FILE_FORMAT"),
         ("LOCATION => '@s', FILE_FORMAT => 'pq', COLOUR => 1", "COLOUR|takes"),
         ("LOCATION => '@s/c', FILE_FORMAT => 'pq'", "c.orc"),
         ("LOCATION => '@s', FILE_FORMAT => 'csv'", "CSV"),
         ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
-    ],
-)
-def test_a_wrong_call_reports_what_is_wrong(session, arguments, message):
-    with pytest.raises(SqlError, match=message):
-        _inferred(session, arguments)
+    ]:  # fmt: skip
+        with pytest.raises(SqlError, match=message):
+            _inferred(session, arguments)

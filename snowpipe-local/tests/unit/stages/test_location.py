@@ -9,8 +9,8 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.stage_references import resolve_file_format, resolve_location
 from snowpipe_local.stages.definition import StageDefinition
-from snowpipe_local.stages.location import resolve_file_format, resolve_location
 from snowpipe_local.stages.storage import Outside, Storage, table_identity, user_identity
 from snowpipe_local.tables import TEXT, Column, Table
 
@@ -55,33 +55,27 @@ def _stage(session: Session, name: str) -> StageDefinition:
     return stage
 
 
-@pytest.mark.parametrize(
-    ("text", "name", "prefix", "rest"),
-    [
+def test_references_of_every_form_are_resolved(session):
+    for text, name, prefix, rest in [
         ("@s", "@LOCAL.PUBLIC.S", "", ""),
         ("@s/a/b.csv PATTERN = 'x'", "@LOCAL.PUBLIC.S/a/b.csv", "a/b.csv", "PATTERN = 'x'"),
         ("@local.public.s/a)", "@LOCAL.PUBLIC.S/a", "a", ")"),
         ('@"My Stage"/p t', "@LOCAL.PUBLIC.My Stage/p", "p", "t"),
         ("'@s/with blank/x' (a)", "@LOCAL.PUBLIC.S/with blank/x", "with blank/x", "(a)"),
-        ('\'@"LOCAL"."PUBLIC"."My Stage"\'', "@LOCAL.PUBLIC.My Stage", "", ""),
-        ("@~/a", "@~/a", "a", ""),
-        ("@~", "@~", "", ""),
-        ('@%"My T"/a', "@LOCAL.PUBLIC.%My T/a", "a", ""),
+        ('\'@"LOCAL"."PUBLIC"."My Stage"\'', "@LOCAL.PUBLIC.My Stage", "", ""), ("@~/a", "@~/a", "a", ""),
+        ("@~", "@~", "", ""), ('@%"My T"/a', "@LOCAL.PUBLIC.%My T/a", "a", ""),
         ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""),
-    ],
-)
-def test_references_of_every_form_are_resolved(session, text, name, prefix, rest):
-    location, left = resolve_location(session, text)
-    assert (location.name, location.prefix, left) == (name, prefix, rest)
+    ]:  # fmt: skip
+        location, left = resolve_location(session, text)
+        assert (location.name, location.prefix, left) == (name, prefix, rest)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["@none", "@%none", "@none.public.s", "s", "@", "@s/../x", "'@s/a/../../x'", "'@s/a\\0b'", "'ftp://x'"],
-)
-def test_what_does_not_exist_or_leaves_the_stage_is_refused(session, text):
-    with pytest.raises(SqlError):
-        resolve_location(session, text)
+def test_what_does_not_exist_or_leaves_the_stage_is_refused(session):
+    for text in [
+        "@none", "@%none", "@none.public.s", "s", "@", "@s/../x", "'@s/a/../../x'", "'@s/a\\0b'", "'ftp://x'",
+    ]:  # fmt: skip
+        with pytest.raises(SqlError):
+            resolve_location(session, text)
 
 
 def test_a_path_is_a_prefix_and_not_only_a_folder(session):
@@ -90,10 +84,8 @@ def test_a_path_is_a_prefix_and_not_only_a_folder(session):
         path: [f.path for f in resolve_location(session, path)[0].list()] for path in ("@s", "@s/a", "@s/a/")
     }
     assert listed == {
-        "@s": ["a/1.csv", "ab.csv", "b/a.csv"],
-        "@s/a": ["a/1.csv", "ab.csv"],
-        "@s/a/": ["a/1.csv"],
-    }
+        "@s": ["a/1.csv", "ab.csv", "b/a.csv"], "@s/a": ["a/1.csv", "ab.csv"], "@s/a/": ["a/1.csv"],
+    }  # fmt: skip
 
 
 def test_files_have_size_digest_and_names_for_list_and_metadata(session):
@@ -160,14 +152,9 @@ def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path):
     folder.mkdir()
     catalog = Catalog(folder, Faults())
     stage = StageDefinition(
-        "LOCAL",
-        "PUBLIC",
-        "S",
-        5,
-        file_format={"TYPE": "CSV", "NULL_IF": ("a",)},
-        format_name=("F",),
+        "LOCAL", "PUBLIC", "S", 5, file_format={"TYPE": "CSV", "NULL_IF": ("a",)}, format_name=("F",),
         comment="c",
-    )
+    )  # fmt: skip
     catalog.database("LOCAL").stages.put(stage, replace=False)
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     _fill(session, stage.identity, "kept.csv")
@@ -212,22 +199,20 @@ def test_a_statement_that_is_not_unicode_is_the_clients_error(session):
     assert front.execute(session, "LIST '@~/\\ud800'").rows == []
 
 
-@pytest.mark.parametrize(
-    "text", ["LIST", "LIST @", "LIST @ s", "PUT", "PUT @s", "GET @s", "RM 's3://", "LIST @s.'"]
-)
-def test_a_broken_file_statement_is_a_syntax_error(session, text):
-    session.moves_files = True
-    with pytest.raises(SqlError) as error:
-        front.execute(session, text)
-    assert error.value.code == "001003"
+def test_a_broken_file_statement_is_a_syntax_error(session):
+    for text in ["LIST", "LIST @", "LIST @ s", "PUT", "PUT @s", "GET @s", "RM 's3://", "LIST @s.'"]:
+        session.moves_files = True
+        with pytest.raises(SqlError) as error:
+            front.execute(session, text)
+        assert error.value.code == "001003"
 
 
-@pytest.mark.parametrize("path", ["a//b", "a//", f"a/{'x' * 300}"])
-def test_a_path_that_no_file_can_have_is_refused_by_put_and_not_by_the_upload(session, path):
-    session.moves_files = True
-    with pytest.raises(SqlError, match="invalid file path") as error:
-        front.execute(session, f"PUT file:///x @s/{path}")
-    assert error.value.code == "001003"
+def test_a_path_that_no_file_can_have_is_refused_by_put_and_not_by_the_upload(session):
+    for path in ["a//b", "a//", f"a/{'x' * 300}"]:
+        session.moves_files = True
+        with pytest.raises(SqlError, match="invalid file path") as error:
+            front.execute(session, f"PUT file:///x @s/{path}")
+        assert error.value.code == "001003"
 
 
 def test_files_stay_when_a_table_gets_another_name(session):

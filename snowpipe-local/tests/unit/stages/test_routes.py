@@ -55,12 +55,8 @@ def _call(
         headers.append((b"authorization", f"Bearer {token}".encode()))
     path = f"/{BUCKET}/s1/{name}"
     scope = {
-        "method": method,
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": headers,
-    }
+        "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
+    }  # fmt: skip
     messages = [
         {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
         for number, part in enumerate(parts)
@@ -110,33 +106,31 @@ def _padded(content: bytes) -> bytes:
     return content + bytes([left]) * left
 
 
-@pytest.mark.parametrize("content", [b"", b"x" * 16, b"rows" * 600_000], ids=["none", "block", "many"])
-def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage, content):
-    instructed = front.instruct(UPLOAD, _OPENED_BY, client="GO")
-    token = instructed["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
-    master = base64.b64decode(instructed["encryptionMaterial"]["queryStageMasterKey"])
-    body, header = _encrypted(master, content)
-    parts = [body[:1_000_003], body[1_000_003:]]
+def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage):
+    for content in [b"", b"x" * 16, b"rows" * 600_000]:
+        instructed = front.instruct(UPLOAD, _OPENED_BY, client="GO")
+        token = instructed["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
+        master = base64.b64decode(instructed["encryptionMaterial"]["queryStageMasterKey"])
+        body, header = _encrypted(master, content)
+        parts = [body[:1_000_003], body[1_000_003:]]
 
-    assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
-    assert storage.internal("s1").path("in/a").read_bytes() == content
+        assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
+        assert storage.internal("s1").path("in/a").read_bytes() == content
 
-    for broken, described in (
-        (body[:-1], header),
-        (body, (header[0], b"{}")),
-        (body, (header[0], b"no JSON")),
-    ):
-        status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
+        for broken, described in (
+            (body[:-1], header), (body, (header[0], b"{}")), (body, (header[0], b"no JSON")),
+        ):  # fmt: skip
+            status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
+            assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
+        status, answer = _call(front, "PUT", "in/b", UPLOAD, [body], headers=[_encrypted(b"k" * 16, b"")[1]])
         assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
-    status, answer = _call(front, "PUT", "in/b", UPLOAD, [body], headers=[_encrypted(b"k" * 16, b"")[1]])
-    assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
-    assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
-    assert list(storage.incoming.iterdir()) == []
+        assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
+        assert list(storage.incoming.iterdir()) == []
 
 
-@pytest.mark.parametrize(("client", "transfer"), [("PYTHON", UPLOAD), ("JDBC", UPLOAD), ("GO", DOWNLOAD)])
-def test_no_other_client_encrypts(front, client, transfer):
-    assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
+def test_no_other_client_encrypts(front):
+    for client, transfer in [("PYTHON", UPLOAD), ("JDBC", UPLOAD), ("GO", DOWNLOAD)]:
+        assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
@@ -144,12 +138,9 @@ def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
         token = front.instruct(UPLOAD, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
         path = f"/{BUCKET}/s1/in/a"
         scope = {
-            "query_string": b"",
-            "method": "PUT",
-            "path": path,
-            "raw_path": path.encode(),
+            "query_string": b"", "method": "PUT", "path": path, "raw_path": path.encode(),
             "headers": [(b"authorization", f"Bearer {token}".encode())],
-        }
+        }  # fmt: skip
         messages = [{"type": "http.request", "body": b"x" * 2_000_000, "more_body": True}]
 
         async def receive() -> dict[str, Any]:
@@ -177,23 +168,15 @@ def test_a_token_of_another_service_is_refused(front, storage):
     assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("method", "name", "transfer", "status"),
-    [
-        ("DELETE", "in/a", UPLOAD, 405),
-        ("GET", "in/none", DOWNLOAD, 404),
-        ("HEAD", "in/none", UPLOAD, 404),
-        ("GET", "in", DOWNLOAD, 403),
-        ("GET", "other/a", DOWNLOAD, 403),
-        ("PUT", "in/a", DOWNLOAD, 403),
-        ("PUT", "in/a", None, 401),
-        ("PUT", "in/../a", UPLOAD, 400),
-    ],
-)
-def test_what_a_token_does_not_open_is_refused(front, method, name, transfer, status):
-    answered, body = _call(front, method, name, transfer)
-    assert answered == status
-    assert json.loads(body)["code"]
+def test_what_a_token_does_not_open_is_refused(front):
+    for method, name, transfer, status in [
+        ("DELETE", "in/a", UPLOAD, 405), ("GET", "in/none", DOWNLOAD, 404), ("HEAD", "in/none", UPLOAD, 404),
+        ("GET", "in", DOWNLOAD, 403), ("GET", "other/a", DOWNLOAD, 403), ("PUT", "in/a", DOWNLOAD, 403),
+        ("PUT", "in/a", None, 401), ("PUT", "in/../a", UPLOAD, 400),
+    ]:  # fmt: skip
+        answered, body = _call(front, method, name, transfer)
+        assert answered == status
+        assert json.loads(body)["code"]
 
 
 def test_a_stage_that_is_gone_is_shown_to_those_with_a_token_for_it_only(front, storage):

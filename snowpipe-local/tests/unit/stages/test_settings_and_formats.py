@@ -13,22 +13,17 @@ def test_settings_of_every_form_are_read_and_the_rest_is_returned():
     assert settings == {
         "URL": "s3://b/p/",
         "FILE_FORMAT": {"TYPE": "CSV", "FIELD_DELIMITER": "\t", "NULL_IF": ("", "it's", r"\N")},
-        "PARALLEL": 4,
-        "OVERWRITE": True,
-        "FORMAT_NAME": 'db."My schema".fmt',
-        "EMPTY": (),
-    }
+        "PARALLEL": 4, "OVERWRITE": True, "FORMAT_NAME": 'db."My schema".fmt', "EMPTY": (),
+    }  # fmt: skip
     assert isinstance(settings["FORMAT_NAME"], Word)
     assert not isinstance(settings["URL"], Word)
     assert reader.rest() == "DO $1 'x'"
 
 
-@pytest.mark.parametrize(
-    "text", ["A = ", "A = (", "A = ('x'", "A = (B = 1", "A = ('x' 'y')", "A = 'x", "A = 1 A = 2"]
-)
-def test_broken_settings_are_refused(text):
-    with pytest.raises(SqlError):
-        _read(text)
+def test_broken_settings_are_refused():
+    for text in ["A = ", "A = (", "A = ('x'", "A = (B = 1", "A = ('x' 'y')", "A = 'x", "A = 1 A = 2"]:
+        with pytest.raises(SqlError):
+            _read(text)
 
 
 def _read(text: str) -> None:
@@ -43,18 +38,12 @@ def test_a_broken_value_is_not_shown_because_it_may_be_a_secret():
     assert "top-secret" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("'a''b' c", "a'b"),
-        (r"'a\'b' c", "a'b"),
-        (r"'\\' c", "\\"),
-        (r"'\x41\101\u0041\n' c", "AAA\n"),
+def test_literals_are_read_with_their_escapes():
+    for text, value in [
+        ("'a''b' c", "a'b"), (r"'a\'b' c", "a'b"), (r"'\\' c", "\\"), (r"'\x41\101\u0041\n' c", "AAA\n"),
         (r"$$a'\n$$ c", r"a'\n"),
-    ],
-)
-def test_literals_are_read_with_their_escapes(text, value):
-    assert read_literal(text) == (value, "c")
+    ]:  # fmt: skip
+        assert read_literal(text) == (value, "c")
 
 
 def test_a_format_has_the_defaults_of_its_type():
@@ -65,24 +54,12 @@ def test_a_format_has_the_defaults_of_its_type():
     assert "SKIP_HEADER" not in json
 
 
-@pytest.mark.parametrize(
-    ("written", "delimiter"),
-    [
-        ("NONE", None),
-        ("0x1f", "\x1f"),
-        (r"\x1F", "\x1f"),
-        (r"\037", "\x1f"),
-        (r"\t", "\t"),
-        ("||", "||"),
-        ("", None),
-        ("0x6161", "aa"),
-        ("¢", "¢"),
-        (r"\xC2\xA2", "¢"),
-        ("\xc2\xa2", "¢"),
-    ],
-)
-def test_delimiters_are_read_in_every_notation(written, delimiter):
-    assert read_file_format({"FIELD_DELIMITER": written})["FIELD_DELIMITER"] == delimiter
+def test_delimiters_are_read_in_every_notation():
+    for written, delimiter in [
+        ("NONE", None), ("0x1f", "\x1f"), (r"\x1F", "\x1f"), (r"\037", "\x1f"), (r"\t", "\t"), ("||", "||"),
+        ("", None), ("0x6161", "aa"), ("¢", "¢"), (r"\xC2\xA2", "¢"), ("\xc2\xa2", "¢"),
+    ]:  # fmt: skip
+        assert read_file_format({"FIELD_DELIMITER": written})["FIELD_DELIMITER"] == delimiter
 
 
 def test_options_of_the_statement_win_over_named_format_and_stage():
@@ -99,41 +76,27 @@ def test_options_of_another_type_do_not_count():
     assert read_file_format({}, {"TYPE": "PARQUET"}).type == "PARQUET"
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"TYPE": "PDF"}, "TYPE"),
-        ({"TYPE": "JSON", "SKIP_HEADER": 1}, "SKIP_HEADER"),
-        ({"NO_SUCH": 1}, "NO_SUCH"),
-        ({"SKIP_HEADER": -1}, "SKIP_HEADER"),
-        ({"SKIP_HEADER": True}, "SKIP_HEADER"),
-        ({"TRIM_SPACE": "maybe"}, "TRIM_SPACE"),
-        ({"COMPRESSION": "RAR"}, "COMPRESSION"),
-        ({"ESCAPE": "ab"}, "ESCAPE"),
-        ({"NULL_IF": (1,)}, "NULL_IF"),
-        ({"PARSE_HEADER": True, "SKIP_HEADER": 1}, "SKIP_HEADER"),
-        ({"ESCAPE": "é"}, "ESCAPE"),
+def test_an_unknown_option_or_a_wrong_value_is_named():
+    for settings, named in [
+        ({"TYPE": "PDF"}, "TYPE"), ({"TYPE": "JSON", "SKIP_HEADER": 1}, "SKIP_HEADER"),
+        ({"NO_SUCH": 1}, "NO_SUCH"), ({"SKIP_HEADER": -1}, "SKIP_HEADER"),
+        ({"SKIP_HEADER": True}, "SKIP_HEADER"), ({"TRIM_SPACE": "maybe"}, "TRIM_SPACE"),
+        ({"COMPRESSION": "RAR"}, "COMPRESSION"), ({"ESCAPE": "ab"}, "ESCAPE"), ({"NULL_IF": (1,)}, "NULL_IF"),
+        ({"PARSE_HEADER": True, "SKIP_HEADER": 1}, "SKIP_HEADER"), ({"ESCAPE": "é"}, "ESCAPE"),
         ({"FIELD_OPTIONALLY_ENCLOSED_BY": "x"}, "FIELD_OPTIONALLY_ENCLOSED_BY"),
         ({"FIELD_DELIMITER": "aa", "RECORD_DELIMITER": "aabb"}, "FIELD_DELIMITER"),
-        ({"FIELD_DELIMITER": "\n"}, "FIELD_DELIMITER"),
-        ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"),
-        ({"ENCODING": "ROT13"}, "ENCODING"),
-        ({"ENCODING": 5}, "ENCODING"),
-    ],
-    ids=lambda value: ",".join(value) if isinstance(value, dict) else value,
-)
-def test_an_unknown_option_or_a_wrong_value_is_named(settings, named):
-    with pytest.raises(SqlError) as error:
-        read_file_format(settings)  # type: ignore[arg-type]
-    assert error.value.sqlstate == "22023"
-    assert f"'{named}'" in error.value.message
+        ({"FIELD_DELIMITER": "\n"}, "FIELD_DELIMITER"), ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"),
+        ({"ENCODING": "ROT13"}, "ENCODING"), ({"ENCODING": 5}, "ENCODING"),
+    ]:  # fmt: skip
+        with pytest.raises(SqlError) as error:
+            read_file_format(settings)  # type: ignore[arg-type]
+        assert error.value.sqlstate == "22023"
+        assert f"'{named}'" in error.value.message
 
 
-@pytest.mark.parametrize(
-    "settings", [{"ENCODING": "IBM420"}, {"TYPE": "JSON", "ENABLE_OCTAL": True}], ids=lambda value: str(value)
-)
-def test_what_there_is_not_here_is_refused(settings):
-    with pytest.raises(SqlError) as error:
-        read_file_format(settings)
-    assert error.value.code == "000002"
-    assert read_file_format({"TYPE": "JSON", "ENABLE_OCTAL": False})["ENABLE_OCTAL"] is False
+def test_what_there_is_not_here_is_refused():
+    for settings in [{"ENCODING": "IBM420"}, {"TYPE": "JSON", "ENABLE_OCTAL": True}]:
+        with pytest.raises(SqlError) as error:
+            read_file_format(settings)
+        assert error.value.code == "000002"
+        assert read_file_format({"TYPE": "JSON", "ENABLE_OCTAL": False})["ENABLE_OCTAL"] is False

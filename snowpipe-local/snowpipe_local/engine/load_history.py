@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import duckdb
 import pyarrow as pa
 
-from snowpipe_local.engine.names import Names, PipeKey, Rename
-from snowpipe_local.engine.store import Definitions
+from snowpipe_local.definitions import Definitions
+from snowpipe_local.names import Names, PipeKey, Rename
 from snowpipe_local.tables import Table, literal
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
@@ -334,8 +334,7 @@ class LoadHistory:
             since this one began.
         """
         cursor.execute(
-            f"UPDATE {self._schema}.tables SET loads = coalesce(loads, 0) + 1 "
-            f"WHERE schema_name = ? AND table_name = ?",
+            f"UPDATE {self._schema}.tables SET loads = loads + 1 WHERE schema_name = ? AND table_name = ?",
             [schema, table],
         )
 

@@ -1,25 +1,14 @@
-"""One accepted append: its rows, in memory or on disk, on their way to the commit."""
+"""Newline-delimited bodies as zero-copy Arrow string columns."""
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-
-from snowpipe_local.engine.spool import Spool, SpoolFile
-
-if TYPE_CHECKING:
-    from snowpipe_local.engine.channel import Channel
-
-
-# -- Newline-delimited bodies as zero-copy Arrow string columns ------------------------------------------
 
 _NEWLINE, _RETURN = 10, 13
 MOST_LEVELS = 10_000
@@ -153,57 +142,3 @@ def arrow_lines(parts: Sequence[Lines]) -> pa.Table:
         pa.large_string(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(body)]
     )
     return pa.table({"i": pa.array(np.arange(len(ends), dtype=np.int64)), "l": column})
-
-
-@dataclass(slots=True)
-class Append:
-    """One accepted append on its way to the commit.
-
-    :param start_token: the client's token of the first row, or None.
-    :param end_token: the client's token of the last row; None does not move the committed token.
-    :param received_at: ``time.monotonic()`` of the request.
-    :param upload: file of a file-mode append, deleted after the commit.
-    :param parked: the rows while they wait on disk; ``lines`` is empty meanwhile.
-    :param durable: resolved at the commit; only elastic appends wait for it.
-    """
-
-    channel: Channel
-    client_sequencer: int
-    row_sequencer: int
-    request_id: str
-    lines: Lines
-    start_token: str | None
-    end_token: str | None
-    received_at: float
-    upload: SpoolFile | None = None
-    parked: SpoolFile | None = None
-    durable: Future[None] = field(default_factory=Future)
-    _size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._size = len(self.lines.body)
-
-    @property
-    def size(self) -> int:
-        """Bytes of the rows, wherever they are."""
-        return self._size
-
-    def park(self, spool: Spool) -> None:
-        """Move the rows from memory to disk."""
-        self.parked = spool.park(self.lines.body)
-        self.lines = Lines(b"", EMPTY, self.lines.rejected)
-
-    def restore(self) -> None:
-        """Bring the rows back into memory.
-
-        :raises SpoolError: when they cannot be read.
-        """
-        if self.parked is not None:
-            self.lines = dataclasses.replace(split_lines(self.parked.read()), rejected=self.lines.rejected)
-            self.unpark()
-
-    def unpark(self) -> None:
-        """Delete the rows on disk."""
-        if self.parked is not None:
-            self.parked.remove()
-            self.parked = None

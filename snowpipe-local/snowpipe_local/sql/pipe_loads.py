@@ -21,11 +21,9 @@ import watchfiles
 from snowpipe_local.access.access import DEFAULT_USER
 from snowpipe_local.access.model import Securable
 from snowpipe_local.catalog import Catalog
+from snowpipe_local.engine import load_history as history
 from snowpipe_local.engine.database import Database
-from snowpipe_local.engine.names import PipeKey
-from snowpipe_local.errors import SqlError
-from snowpipe_local.loading import history, loader
-from snowpipe_local.loading.history import (
+from snowpipe_local.engine.load_history import (
     COPY_MEMORY_MS,
     PIPE_MEMORY_MS,
     FilePipe,
@@ -33,8 +31,11 @@ from snowpipe_local.loading.history import (
     PipeFailure,
     QueuedFile,
 )
+from snowpipe_local.errors import SqlError
+from snowpipe_local.loading import loader
 from snowpipe_local.loading.loader import commit_load
 from snowpipe_local.loading.staging import SKIP_FILE, CopyPlan, OnError
+from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.copy_into import compile_copy
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.session import Session

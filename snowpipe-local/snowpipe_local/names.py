@@ -123,6 +123,11 @@ class Pipe:
         kind, name = ("TABLE", self.table) if self.definition is None else ("PIPE", self.key.name)
         return kind, database, self.key.schema, name
 
+    def moved(self, change: Rename) -> Pipe:
+        """Return the pipe as it is after a rename of its database or schema."""
+        _, schema = change.moved((change.old[0], self.key.schema))
+        return dataclasses.replace(self, key=PipeKey(schema, self.key.name))
+
 
 # -- Names of one database and its schemas, apart from the engine's names for them, which never change ---
 
