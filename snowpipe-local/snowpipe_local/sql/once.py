@@ -100,7 +100,10 @@ class _Generator(DuckDBGenerator):
 
 
 def to_sql(tree: exp.Expr) -> str:
-    """Write a translated tree, which changes, with names for what the engine or sqlglot would copy."""
+    """Write a translated tree, which changes, with names for what the engine or sqlglot would copy.
+
+    :raises UnsupportedError: for what the engine has no words for.
+    """
     weights: dict[int, int] = {}
     for node in reversed(list(tree.walk(prune=_is_literal_row))):
         own, parts, times = _mentions(node)
@@ -151,7 +154,7 @@ def _mentions(node: exp.Expr) -> tuple[int, list[exp.Expr], Sequence[int]]:
         own, times = _macros().get(node.name.lower(), (1, ()))
         return own, parts, [*times, *[1] * len(parts)][: len(parts)]
     copies = len(node.args["ifs"]) if isinstance(node, exp.Case) and node.this else _BY_ENGINE.get(type(node))
-    if copies is not None:
+    if copies is not None and not node.args.get("query"):
         return 1, parts, [copies, *[1] * len(parts)][: len(parts)]
     is_plain = not isinstance(node, exp.Func) or isinstance(node, (exp.AggFunc, exp.Cast, exp.Case, exp.If))
     own, times = (1, [1] * len(parts)) if is_plain else _written(node, parts)

@@ -1,6 +1,6 @@
-"""How many cases a fuzz test runs: a share of 1,000 by default, always the same ones.
+"""How many cases a fuzz test runs: a share of 100 by default, always the same ones.
 
-Requests to the described routes are 1,000 in all, and so are statements; other tests take smaller shares.
+Requests to the described routes are so many in all, and so are statements; other tests take smaller shares.
 ``SNOWPIPE_FUZZ_CASES=20000`` asks for shares of that many, with new random values (``make nightly``).
 """
 
@@ -11,7 +11,7 @@ import os
 from hypothesis import HealthCheck, settings
 
 _ASKED = os.environ.get("SNOWPIPE_FUZZ_CASES")
-_CASES = int(_ASKED or 1000)
+_CASES = int(_ASKED or 100)
 
 
 def cases(share: float) -> settings:

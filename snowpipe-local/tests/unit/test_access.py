@@ -71,7 +71,7 @@ def test_everything_is_in_a_private_file_and_comes_back(tmp_path):
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert Access(file).state == access.state
     file.write_text("{}")
-    with pytest.raises(DataDirectoryError, match=r"access\.json does not hold"):
+    with pytest.raises(DataDirectoryError, match=r"access\.json"):
         Access(file)
 
 

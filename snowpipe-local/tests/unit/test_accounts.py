@@ -74,7 +74,7 @@ def test_a_jwt_with_wrong_claims_is_a_401(home, account):
 
 def test_a_jwt_of_another_key_is_a_401(account):
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    with pytest.raises(Refusal, match="not signed by the registered RSA key"):
+    with pytest.raises(Refusal, match="RSA"):
         account.verify_key_pair(jwt.encode({"sub": "LOCAL.DEMO"}, key, algorithm="RS256"))
 
 

@@ -171,5 +171,5 @@ def test_the_clock_only_moves_forward_by_a_sensible_time(tmp_path):
 
 def test_a_clock_file_without_a_number_is_named(tmp_path):
     (tmp_path / "clock").write_text("soon")
-    with pytest.raises(DataDirectoryError, match="clock does not hold"):
+    with pytest.raises(DataDirectoryError, match="clock"):
         Clock.kept_in(tmp_path / "clock")

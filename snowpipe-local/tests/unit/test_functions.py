@@ -252,7 +252,7 @@ def test_no_query_reads_files_or_the_engines_own_tables(sql, tmp_path):
 
 def test_a_division_by_zero_fails_instead_of_being_infinite(sql):
     for expression in ["1 / 0", "1.5 / 0", "n / (id - 1)", "1::FLOAT / 0", "MOD(5, 0)"]:
-        with pytest.raises(SqlError, match="Division by zero") as caught:
+        with pytest.raises(SqlError, match="zero") as caught:
             sql.run(f"SELECT {expression} FROM t")
         assert caught.value.code == "100051"
 

@@ -32,7 +32,7 @@ def test_a_client_at_twice_the_rate_is_refused():
             clock.now += 0.05
             rate.take("c", 10)
 
-    with pytest.raises(Refusal, match="10 requests/s") as refusal:
+    with pytest.raises(Refusal, match="requests/s") as refusal:
         send()
     assert refusal.value.status == 429
 

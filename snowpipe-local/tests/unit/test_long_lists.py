@@ -25,24 +25,24 @@ def sql(tmp_path_factory):
 
 
 def test_a_long_list_means_what_a_short_one_means(sql):
-    for position in [0, 75, MANY]:
-        for column, searched, others in [
-            ("id", "2", [str(number) for number in range(100, 100 + MANY)]),
-            ("id", "'2'", [f"'{number}'" for number in range(100, 100 + MANY)]),
-            ("n", "1", [str(number) for number in range(100, 100 + MANY)]),
-            ("f", "2", [str(number) for number in range(100, 100 + MANY)]),
-            ("s", "'x y'", [f"'{number} a'" for number in range(MANY)]),
-            ("d", "'2024-02-29'", [f"'{1700 + number}-01-01'" for number in range(MANY)]),
-            (
-                "tz",
-                "'2024-01-01 10:00:00 +0530'",
-                [f"'{1700 + number}-01-01 01:00:00 +0200'" for number in range(MANY)],
-            ),
-            ("v", "1", [str(number) for number in range(100, 100 + MANY)]),
-            ("v", "'x'", [f"'{number}'" for number in range(100, 100 + MANY)]),
-            ("v::VARCHAR", "'x'", [f"'{number}'" for number in range(100, 100 + MANY)]),
-            ("LOWER(s)", "'x y'", [f"'{number}'" for number in range(100, 100 + MANY)]),
-        ]:
+    for column, searched, others in [
+        ("id", "2", [str(number) for number in range(100, 100 + MANY)]),
+        ("id", "'2'", [f"'{number}'" for number in range(100, 100 + MANY)]),
+        ("n", "1", [str(number) for number in range(100, 100 + MANY)]),
+        ("f", "2", [str(number) for number in range(100, 100 + MANY)]),
+        ("s", "'x y'", [f"'{number} a'" for number in range(MANY)]),
+        ("d", "'2024-02-29'", [f"'{1700 + number}-01-01'" for number in range(MANY)]),
+        (
+            "tz",
+            "'2024-01-01 10:00:00 +0530'",
+            [f"'{1700 + number}-01-01 01:00:00 +0200'" for number in range(MANY)],
+        ),
+        ("v", "1", [str(number) for number in range(100, 100 + MANY)]),
+        ("v", "'x'", [f"'{number}'" for number in range(100, 100 + MANY)]),
+        ("v::VARCHAR", "'x'", [f"'{number}'" for number in range(100, 100 + MANY)]),
+        ("LOWER(s)", "'x y'", [f"'{number}'" for number in range(100, 100 + MANY)]),
+    ]:
+        for position in (0, 75, MANY) if column == "id" else (75,):
             listed = [*others[:position], searched, *others[position:]]
             for negated in ("NOT", ""):
                 short = sql.values(

@@ -122,9 +122,12 @@ CASES = {
 }  # fmt: skip
 
 
-def test_a_text_means_the_same_whichever_way_it_comes(local):
-    for kind in CASES:
-        ways = Ways(local, kind, CASES[kind])
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_text_means_the_same_whichever_way_it_comes(local, step):
+    for first, (kind, texts) in enumerate(CASES.items()):
+        # Each type of times gets other ones of the texts that all of them have.
+        texts = texts[first % step :: step] if texts is TIMES else texts
+        ways = Ways(local, kind, texts)
         local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
         found = {
             "COPY of CSV": ways.as_csv(), "COPY of JSON": ways.as_json(), "streamed row": ways.streamed(),
@@ -142,9 +145,9 @@ def test_a_text_means_the_same_whichever_way_it_comes(local):
             )
         expected = found["streamed row"]
         differing = {
-            (way, CASES[kind][number]): (values.get(number, REFUSED), expected.get(number, REFUSED))
+            (way, texts[number]): (values.get(number, REFUSED), expected.get(number, REFUSED))
             for way, values in found.items()
-            for number in range(len(CASES[kind]))
+            for number in range(len(texts))
             if repr(values.get(number, REFUSED)) != repr(expected.get(number, REFUSED))
         }
         # The connector binds times as text that holds epoch numbers.
@@ -155,7 +158,7 @@ def test_a_text_means_the_same_whichever_way_it_comes(local):
             key: values for key, values in differing.items() if key not in bound or kind not in TIMED
         }
         assert differing == {}
-        assert 0 < len(expected) < len(CASES[kind])
+        assert 0 < len(expected) < len(texts)
 
 
 def test_a_date_is_no_time(local):

@@ -106,7 +106,7 @@ def test_a_pattern_must_match_the_whole_path(session):
     assert [f.path for f in location.list(r".*[.]csv")] == ["a/1.csv"]
     assert [f.path for f in location.list(r"s/a/1[.]json|nothing")] == ["a/1.json"]
     assert location.list("csv") == []
-    with pytest.raises(SqlError, match="Invalid regular expression"):
+    with pytest.raises(SqlError, match="regular"):
         location.list("(")
 
 
@@ -187,14 +187,14 @@ def test_credentials_do_not_show_in_a_stage():
 
 
 def test_a_format_name_is_completed_by_the_stage(session):
-    with pytest.raises(SqlError, match=r"File format 'LOCAL\.PUBLIC\.NONE' does not exist"):
+    with pytest.raises(SqlError, match=r"LOCAL\.PUBLIC\.NONE"):
         resolve_file_format(session, {"FORMAT_NAME": "none"})
     merged = resolve_file_format(session, {"SKIP_HEADER": 1}, {"TYPE": "CSV", "FIELD_DELIMITER": ";"})
     assert (merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (1, ";")
 
 
 def test_a_statement_that_is_not_unicode_is_the_clients_error(session):
-    with pytest.raises(SqlError, match="not valid Unicode"):
+    with pytest.raises(SqlError, match="Unicode"):
         front.execute(session, "LIST '@~/\ud800'")
     assert front.execute(session, "LIST '@~/\\ud800'").rows == []
 
@@ -210,7 +210,7 @@ def test_a_broken_file_statement_is_a_syntax_error(session):
 def test_a_path_that_no_file_can_have_is_refused_by_put_and_not_by_the_upload(session):
     for path in ["a//b", "a//", f"a/{'x' * 300}"]:
         session.moves_files = True
-        with pytest.raises(SqlError, match="invalid file path") as error:
+        with pytest.raises(SqlError, match="path") as error:
             front.execute(session, f"PUT file:///x @s/{path}")
         assert error.value.code == "001003"
 
@@ -236,11 +236,11 @@ def test_a_file_that_is_replaced_while_it_is_read_stays_what_was_listed(session)
         assert path.read_text() == "a.csv.gz"
         assert path.name.endswith(".csv.gz")
     assert not path.exists()
-    with pytest.raises(SqlError, match="was replaced"), location.local_copy(old):
+    with pytest.raises(SqlError, match="replaced"), location.local_copy(old):
         pass
     location.remove([old])
     (new,) = location.list()
     location.remove([new])
     assert location.list() == []
-    with pytest.raises(SqlError, match="was removed"), location.local_copy(new):
+    with pytest.raises(SqlError, match="removed"), location.local_copy(new):
         pass
