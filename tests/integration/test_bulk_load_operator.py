@@ -235,9 +235,7 @@ class TestOnce:
 
 class TestLocations:
     def test_an_external_stage_is_written_into_by_spark(self, bulk: Bulk) -> None:
-        assert bulk.service.allowed_folder is not None
-        lake = bulk.service.allowed_folder / bulk.table
-        lake.mkdir()
+        lake = bulk.service.new_folder()
         bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{lake}/'")
         arguments = {"stage": f"@{bulk.table}_LAKE/in", "keep_files": True}
         with pytest.MonkeyPatch.context() as patch:
