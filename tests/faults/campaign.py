@@ -40,6 +40,7 @@ from snowpipe_local.campaign import (
     drawn_hit,
     until_green,
 )
+from snowpipe_local.errors import SqlError
 
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile, run_folder
@@ -185,7 +186,7 @@ class Run:
 
     def present(self) -> Counter[int]:
         for _ in range(MOST_TRIES):
-            with suppress(AssertionError):  # a refusal that was meant for the task
+            with suppress(SqlError):  # a refusal that was meant for the task
                 return Counter(int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM {self.table}"))
         raise AssertionError(f"table {self.table} cannot be read")
 
@@ -578,7 +579,7 @@ def _judge_beside_foreign(run: Run, pipe: str, copy: Callable[[int], None]) -> N
     """When the pipe has loaded all, the next try of COPY has to show whether the rows are twice."""
     deadline = time.monotonic() + HUNG_SECONDS
     while time.monotonic() < deadline:
-        with suppress(AssertionError):  # a refusal that was meant for the task
+        with suppress(SqlError):  # a refusal that was meant for the task
             (row,) = run.service.sql(f"SELECT SYSTEM$PIPE_STATUS('{pipe}') AS STATUS")
             if json.loads(next(iter(row.values())))["pendingFileCount"] == 0:
                 break
@@ -773,14 +774,14 @@ def one_run(seed: int, service: LocalService, folder: Path, conn_id: str) -> Run
     try:
         PATHS[path](run)
         run.judge()
-    except AssertionError as error:
+    except (AssertionError, SqlError) as error:
         run.wrong["broken"] += 1
         run.notes.append(str(error)[:1_000])
     finally:
         service.admin("faults", clear=True)
         run.seconds = time.time() - run.began
     service.sql(f"DROP TABLE {run.table}")
-    with suppress(AssertionError):
+    with suppress(SqlError):
         service.sql(f"DROP STAGE {run.stage}")
     return run
 
