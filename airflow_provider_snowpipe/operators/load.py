@@ -29,7 +29,6 @@ from airflow_provider_snowpipe.operators.load_planning import (
     path_before,
     splits_csv,
 )
-from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
@@ -129,8 +128,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :return: ``path`` and what the operator of that path returns
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
+        self._run_mark = self._name_run(context)
         with failing_at_once():
-            require_own_channels(self, context)
             choice = self._choice(known_shape(self.shape, context), context)
             path, why = choice.path()
             if choice.plan is not None:
@@ -324,6 +323,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 lambda partition: files.channel(prefix, name, partition),
                 self.bulk_hook(self.table),
                 "skip" if self.on_data_loss == "skip" else "fail",
+                run=self._run_mark,
+                rebind=self.rebind,
             )
         return self._frozen
 

@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     RowsRejectedError,
     SnowpipeError,
+    SourceChangedError,
     WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -85,6 +86,7 @@ class FailureReason(Failure):
     CHANNEL_INVALID = "channel_invalid", ChannelInvalidError
     ROWS_REJECTED = "rows_rejected", RowsRejectedError
     BAD_TOKEN = "bad_token", OffsetTokenError
+    SOURCE_CHANGED = "source_changed", SourceChangedError
     CONFIGURATION = "configuration", ConfigurationError
     REFUSED = "refused", WaitRefusedError
     TOO_MANY_ERRORS = "too_many_errors", RetriesExhaustedError
@@ -219,15 +221,16 @@ def judge(
     behind: list[ChannelCommit] = []
     for name, status in found.items():
         try:
-            progress = expected.progress(status)
+            one = decide(
+                status,
+                expected.progress(status),
+                rejected_baseline=expected.rejected_baseline.get(name),
+                is_last=standing is not None and name in standing,
+            )
+        except SourceChangedError as error:
+            return unknown.failed(FailureReason.SOURCE_CHANGED, str(error))
         except OffsetTokenError as error:
             return unknown.failed(FailureReason.BAD_TOKEN, str(error))
-        one = decide(
-            status,
-            progress,
-            rejected_baseline=expected.rejected_baseline.get(name),
-            is_last=standing is not None and name in standing,
-        )
         if one.state in (CommitState.REJECTED, CommitState.INVALID):
             return unknown.failed(*_failure(one))
         if one.state is not CommitState.COMMITTED:

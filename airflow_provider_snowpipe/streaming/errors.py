@@ -82,6 +82,26 @@ class SourcePositionError(SnowpipeError):
     retry_reason = "the committed position is not in the source"
 
 
+class SourceChangedError(SourcePositionError):
+    """A channel's positions are those of another source, or count its rows in another way."""
+
+    error_id = "SP36"
+    remedy = (
+        'put the source or its options back; or set rebind="continue" where positions mean the same rows, '
+        'rebind="restart" where the source is to be loaded from its beginning'
+    )
+    retry_reason = "the channel belongs to another source"
+
+
+class ImbalanceError(SnowpipeError):
+    """A channel counts other rows than its checkpoint: rows were lost, doubled or written by others."""
+
+    error_id = "SP37"
+    remedy = "find out who else wrote to the channel or recreated it; airflow snowpipe audit counts"
+    retryable = False
+    retry_reason = "the channel's counters do not match its checkpoint; another try finds the same"
+
+
 class SourceMissingError(SourcePositionError):
     """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 

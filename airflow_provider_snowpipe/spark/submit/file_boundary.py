@@ -13,9 +13,9 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
@@ -44,6 +44,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Rebind
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -53,7 +54,12 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import (
+    FileLineOffset,
+    Offset,
+    VerifiedFileLineOffset,
+    offset_class,
+)
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 if TYPE_CHECKING:
@@ -81,6 +87,8 @@ class PartitionPosition:
     :param intent: the load of files that has begun and is not known to have ended
     :param token: the channel's committed offset token as it is stored, None for NULL
     :param rows_inserted: rows that were streamed into the channel and are visible
+    :param rows: rows that the channel counts, rejected ones among them
+    :param errors: its rejected rows that have been reported
     """
 
     partition: str
@@ -91,6 +99,8 @@ class PartitionPosition:
     intent: CopyIntent | None = None
     token: str | None = None
     rows_inserted: int = 0
+    rows: int = 0
+    errors: int = 0
 
     @property
     def untouched(self) -> tuple[str, ...]:
@@ -259,6 +269,8 @@ class FileBoundary:
     :param channel_of: names the channel of a partition
     :param hook: for the table's default pipe
     :param on_data_loss: ``skip`` allows that the committed file is gone
+    :param run: the run, as checkpoints name it
+    :param rebind: what to do about a channel whose checkpoint is another source's, None to refuse it
     :raises SourcePositionError: if there are no files
     """
 
@@ -268,8 +280,13 @@ class FileBoundary:
         channel_of: Callable[[str], str],
         hook: TableAccount,
         on_data_loss: OnDataLoss = "fail",
+        *,
+        run: str = "0",
+        rebind: Rebind | None = None,
     ) -> None:
         self._spec = spec
+        self._positions = offset_class(spec.offset_format)
+        self._run, self._rebind = run, rebind
         self._channel_of = channel_of
         self._hook = hook
         self._on_data_loss = on_data_loss
@@ -423,7 +440,8 @@ class FileBoundary:
         channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
         before = intent.after if intent else token
-        committed = None if before is None else VerifiedFileLineOffset.parse(before, channel=channel).plain
+        start = self._source(group.partition).start(replace(status, committed=before))
+        committed = None if start.position is None else _file_line(start.position)
         if self._spec.numbering == "checked":
             refuse_numbers_before(group, committed)
         reader = reader_of(self._spec.form)
@@ -440,8 +458,21 @@ class FileBoundary:
             has_rest = any(block.rows for block in rest)
         names = tuple(file.name for file in group.files if file.size)
         return PartitionPosition(
-            group.partition, channel, names, committed, has_rest, intent, token, status.rows_inserted
+            group.partition,
+            channel,
+            names,
+            committed,
+            has_rest,
+            intent,
+            token,
+            status.rows_inserted,
+            status.rows_inserted + status.rows_error_count,
+            start.errors,
         )
+
+    def _source(self, partition: str) -> ChannelSource:
+        """Whose rows the channel of a partition gets."""
+        return ChannelSource(self._positions, self._spec.binding(partition), self._run, self._rebind)
 
     def _share(
         self,
@@ -459,15 +490,21 @@ class FileBoundary:
             ContentPath.of(position.channel, file.name, Path(file.path), file.size) for file in files
         )
         before = position.intent
-        after = before.after if before else (None if position.committed is None else str(position.committed))
+        after = before.after if before else position.token
         since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
         intent = CopyIntent(after, files[-1].name, since, rows, loader)
         reader, line = reader_of(self._spec.form), 0
         for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
-        end = str(FileLineOffset(files[-1].name, line))
+        kind = VerifiedFileLineOffset if self._spec.verify == "digest" else FileLineOffset
+        last: Offset = kind(files[-1].name, line)
+        end = self._source(position.partition).token(last, position.rows, position.errors)
         return CopyShare(position, files, paths, end, intent)
+
+
+def _file_line(position: Offset) -> FileLineOffset:
+    return position.plain if isinstance(position, VerifiedFileLineOffset) else cast(FileLineOffset, position)
 
 
 def _under_intent(share: CopyShare, token: str) -> TokenChange:

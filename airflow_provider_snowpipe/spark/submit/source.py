@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
+from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -26,7 +27,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
@@ -189,7 +189,7 @@ def first_rows(
         if isinstance(partition, SourcePartition) and len(begun) < _MOST_PARTITIONS:
             with suppress(OffsetTokenError, SourcePositionError):
                 token = tokens.get(partition.name)
-                position = None if token is None else offset_class(spec.offset_format).parse(token)
+                position = None if token is None else position_of(token, partition.offset_class)
                 if (resume_at := partition.resume(position)) is not None:
                     begun.append((partition, resume_at))
     share = max(1, SAMPLE_ROWS // max(1, len(begun)))

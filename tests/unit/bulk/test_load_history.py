@@ -1,12 +1,8 @@
-"""Asking load history: what is asked, how far back, and what the answers mean."""
-
-from __future__ import annotations
+"""Asking load history and the histories of the account: what is asked, how far back, what answers mean."""
 
 import datetime as dt
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any
+import logging
 
 import pytest
 
@@ -15,8 +11,15 @@ from airflow_provider_snowpipe.bulk.load_history import (
     CopyHistory,
     HistoryQuestion,
     ReportThenSql,
+    account_copies,
+    age_of_table,
+    attributed_credits,
     copy_history,
+    may_have_run,
+    older_copies,
     poll_loads,
+    running_statements,
+    warehouse_seconds,
 )
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -39,116 +42,93 @@ NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
 TABLE = ("DB", "S", 'T"x')
 
 
-def ago(**parts: float) -> dt.datetime:
+def ago(**parts):
     return NOW - dt.timedelta(**parts)
 
 
-def question(*names: str, since: dt.datetime | None = None) -> HistoryQuestion:
+def question(*names, since=None):
     return HistoryQuestion(frozenset(names) if names else None, since or ago(days=1))
 
 
 class Sql:
-    """Remembers what was asked; answers with one row."""
+    """Remembers what was asked; answers with some rows, or refuses.
 
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, list[str]]] = []
+    :param rows: of each answer
+    :param error: what each statement ends in
+    """
 
-    def __call__(self, statement: str, values: Sequence[str]) -> list[dict[str, Any]]:
+    def __init__(self, *rows, error=None):
+        self.rows, self.error = list(rows), error
+        self.asked = []
+
+    def __call__(self, statement, values):
         self.asked.append((statement, list(values)))
-        return [
-            {
-                "file_name": "a.csv",
-                "stage_location": "DB.S.STAGE/in",
-                "last_load_time": dt.datetime(2026, 3, 15, 11),
-                "row_count": 1,
-                "row_parsed": 2,
-                "error_count": 1,
-                "status": "Partially loaded",
-                "first_error_message": "bad",
-                "first_error_line_number": 2,
-                "first_error_character_pos": 3,
-                "first_error_column_name": "C",
-            }
-        ]
+        if self.error is not None:
+            raise self.error
+        return self.rows
 
 
 class TestCopyHistory:
-    def test_a_row_is_read(self) -> None:
-        (load,) = CopyHistory(Sql(), TABLE).loads([question("a.csv")], NOW)
-
-        assert load == FileLoad(
-            "a.csv", "DB.S.STAGE/in", "PARTIALLY_LOADED", 1, 2, 1, FirstError("bad", 2, 3, "C"), ago(hours=1)
-        )
-
-    def test_names_are_quoted_and_values_bound(self) -> None:
+    def test_a_row_is_read_and_names_are_quoted_and_values_bound(self):
+        row = {
+            "file_name": "a.csv", "stage_location": "DB.S.STAGE/in", "status": "Partially loaded",
+            "last_load_time": dt.datetime(2026, 3, 15, 11), "row_count": 1, "row_parsed": 2, "error_count": 1,
+            "first_error_message": "bad", "first_error_line_number": 2, "first_error_character_pos": 3,
+            "first_error_column_name": "C",
+        }  # fmt: skip
+        (load,) = CopyHistory(Sql(row), TABLE).loads([question("a.csv")], NOW)
         statement, values = copy_history(TABLE, ago(hours=1), ("DB", "S", "P"), ["it's.csv"])
 
+        first = FirstError("bad", 2, 3, "C")
+        assert load == FileLoad("a.csv", "DB.S.STAGE/in", "PARTIALLY_LOADED", 1, 2, 1, first, ago(hours=1))
         assert 'TABLE("DB".INFORMATION_SCHEMA.COPY_HISTORY(' in statement
         assert statement.count("%s") == len(values) == 4
         assert values == ['"DB"."S"."T""x"', "2026-03-15T11:00:00.000+00:00", '"DB"."S"."P"', "it's.csv"]
 
-    def test_a_later_poll_asks_for_what_came_since(self) -> None:
+    def test_a_later_poll_asks_for_what_came_since_and_a_later_wait_for_everything(self):
         sql = Sql()
         history = CopyHistory(sql, TABLE)
-        first, second = question("a"), question("b", since=ago(days=40))
+        first, second, again = question("a"), question("b", since=ago(days=40)), question("a")
 
         history.loads([first], NOW)
         history.loads([first], NOW + dt.timedelta(hours=1))
+        history.loads([first, again], NOW + dt.timedelta(hours=2))
         history.loads([first, second], NOW + dt.timedelta(hours=2))
 
         starts = [dt.datetime.fromisoformat(values[1]) for _, values in sql.asked]
-        assert starts[:2] == [ago(days=1), ago(minutes=10)]
-        assert dt.timedelta(days=13) < NOW + dt.timedelta(hours=2) - starts[2] < dt.timedelta(days=14)
-        assert sql.asked[2][1][2:] == ["a", "b"]
+        assert starts[:3] == [ago(days=1), ago(minutes=10), ago(days=1)]
+        assert dt.timedelta(days=13) < NOW + dt.timedelta(hours=2) - starts[3] < dt.timedelta(days=14)
+        assert sql.asked[3][1][2:] == ["a", "b"]
 
-    def test_a_later_wait_for_the_same_files_gets_everything(self) -> None:
-        sql = Sql()
-        history = CopyHistory(sql, TABLE)
-        first, second = question("a"), question("a")
-
-        history.loads([first], NOW)
-        history.loads([first, second], NOW + dt.timedelta(hours=1))
-
-        assert dt.datetime.fromisoformat(sql.asked[1][1][1]) == ago(days=1)
-
-    def test_files_are_searched_under_every_end_of_their_path(self) -> None:
-        sql = Sql()
-
-        CopyHistory(sql, TABLE).loads([question("x/y/a.csv")], NOW)
-
-        assert sql.asked[0][1][2:] == ["a.csv", "x/y/a.csv", "y/a.csv"]
-
-    @pytest.mark.parametrize("names", [(), tuple(f"{n}" for n in range(5001))], ids=["prefix", "too-many"])
-    def test_without_names_every_file_is_asked_for(self, names: tuple[str, ...]) -> None:
-        sql = Sql()
-
-        CopyHistory(sql, TABLE).loads([question(*names)], NOW)
-
-        assert " WHERE " not in sql.asked[0][0]
+    def test_files_are_searched_under_every_end_of_their_path_unless_they_are_too_many_or_unknown(self):
+        for names, searched in {
+            ("x/y/a.csv",): ["a.csv", "x/y/a.csv", "y/a.csv"], (): None, tuple(map(str, range(5001))): None
+        }.items():  # fmt: skip
+            sql = Sql()
+            CopyHistory(sql, TABLE).loads([question(*names)], NOW)
+            ((statement, values),) = sql.asked
+            assert (" WHERE " in statement, values[2:]) == (searched is not None, searched or [])
 
 
 class Pipe:
     """A pipe that reports as prescribed, and remembers what it was asked."""
 
-    def __init__(self, *reports: PipeReport) -> None:
+    def __init__(self, *reports):
         self.reports = list(reports)
-        self.marks: list[str | None] = []
-        self.scans: list[dt.datetime] = []
+        self.marks = []
+        self.scans = []
 
-    def insert_report(self, begin_mark: str | None = None) -> PipeReport:
+    def insert_report(self, begin_mark=None):
         self.marks.append(begin_mark)
         return self.reports.pop(0) if self.reports else PipeReport([], True, "m")
 
-    def history(self, since: dt.datetime, until: dt.datetime) -> list[FileLoad]:
+    def history(self, since, until):
         self.scans.append(since)
         return [FileLoad("old", "S", "LOADED")]
 
-    def close(self) -> None:
-        pass
-
 
 class TestPipeHistory:
-    def test_history_is_scanned_once_and_then_the_report_goes_on(self) -> None:
+    def test_history_is_scanned_once_and_then_the_report_goes_on(self):
         pipe = Pipe(PipeReport([FileLoad("new", "S", "LOADED")], True, "m1"), PipeReport([], True, "m2"))
         history = PipeHistory(pipe)
         asked = question("a")
@@ -162,42 +142,34 @@ class TestPipeHistory:
         assert len(pipe.scans) == 1
         assert pipe.scans[0] <= ago(days=1)
 
-    def test_recent_loads_need_no_scan(self) -> None:
-        pipe = Pipe()
+    def test_recent_loads_need_no_scan_and_none_goes_back_further_than_history_does(self):
+        pipe, old = Pipe(), Pipe()
 
         PipeHistory(pipe).loads([question("a", since=ago(minutes=5))], NOW)
+        PipeHistory(old).loads([question("a", since=ago(days=60))], NOW)
 
         assert pipe.scans == []
+        assert dt.timedelta(days=13) < NOW - old.scans[0] < dt.timedelta(days=14)
 
-    def test_a_new_question_gets_the_whole_report_again(self) -> None:
+    @pytest.mark.parametrize(
+        ("second", "scans"), [(question("b", since=ago(minutes=2)), 1), (question("a"), 2)]
+    )
+    def test_a_new_question_gets_the_whole_report_again(self, second, scans):
         pipe = Pipe()
         history = PipeHistory(pipe)
-
-        first, second = question("a"), question("b", since=ago(minutes=2))
-        history.loads([first], NOW)
-        history.loads([first, second], NOW + dt.timedelta(seconds=15))
-
-        assert pipe.marks == [None, None]
-        assert len(pipe.scans) == 1
-
-    def test_a_later_wait_for_the_same_files_gets_everything(self) -> None:
-        pipe = Pipe()
-        history = PipeHistory(pipe)
-        first, second = question("a"), question("a")
+        first = question("a")
 
         history.loads([first], NOW)
         history.loads([first, second], NOW + dt.timedelta(seconds=15))
 
-        assert pipe.marks == [None, None]
-        assert len(pipe.scans) == 2
+        assert (pipe.marks, len(pipe.scans)) == ([None, None], scans)
 
     @pytest.mark.parametrize(
         ("complete", "minutes"), [(False, 1), (True, 9)], ids=["report-was-full", "report-forgot"]
     )
-    def test_what_was_missed_between_two_polls_is_scanned(self, complete: bool, minutes: int) -> None:
+    def test_what_was_missed_between_two_polls_is_scanned(self, complete, minutes):
         pipe = Pipe(PipeReport([], True, "m1"), PipeReport([], complete, "m2"))
         history = PipeHistory(pipe)
-
         asked = question("a", since=ago(minutes=1))
 
         history.loads([asked], NOW)
@@ -205,167 +177,256 @@ class TestPipeHistory:
 
         assert pipe.scans == [ago(minutes=10)]
 
-    def test_no_scan_goes_back_further_than_history_does(self) -> None:
-        pipe = Pipe()
-
-        PipeHistory(pipe).loads([question("a", since=ago(days=60))], NOW)
-
-        assert dt.timedelta(days=13) < NOW - pipe.scans[0] < dt.timedelta(days=14)
-
 
 class Source:
-    def __init__(self, outcome: list[FileLoad] | Exception) -> None:
+    def __init__(self, outcome):
         self.outcome, self.closed = outcome, False
-        self.asked: list[tuple[Sequence[HistoryQuestion], dt.datetime]] = []
+        self.asked = []
 
-    def loads(self, questions: Sequence[HistoryQuestion], now: dt.datetime) -> list[FileLoad]:
+    def loads(self, questions, now):
         self.asked.append((questions, now))
         if isinstance(self.outcome, Exception):
             raise self.outcome
         return self.outcome
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-class TestFallBack:
-    @pytest.mark.parametrize(
-        "refusal",
-        [
-            RetriesExhaustedError("429"),
-            AuthenticationError("no key"),
-            PipeNotFoundError("x", http_status=404),
-        ],
-        ids=["overloaded", "credentials", "privilege"],
-    )
-    def test_sql_answers_where_the_report_does_not(self, refusal: Exception) -> None:
-        answer = [FileLoad("a", "S", "LOADED")]
+class TestReportThenSql:
+    def test_sql_answers_where_the_report_does_not(self):
+        answer, asked = [FileLoad("a", "S", "LOADED")], [question("a")]
+        missing = PipeNotFoundError("x", http_status=404)
+        for refusal in (RetriesExhaustedError("429"), AuthenticationError("no key"), missing):
+            report, sql = Source(refusal), Source(answer)
+            both = ReportThenSql(report, sql)
+            assert both.loads(asked, NOW) == answer
+            assert report.asked == sql.asked == [(asked, NOW)]
+            both.close()
+            assert (report.closed, sql.closed) == (True, True)
 
-        report, sql, asked = Source(refusal), Source(answer), [question("a")]
-        assert ReportThenSql(report, sql).loads(asked, NOW) == answer
-        assert report.asked == sql.asked == [(asked, NOW)]
-
-    def test_one_poll_asks_for_now(self) -> None:
+    def test_one_poll_asks_for_now_and_an_error_of_both_is_that_of_sql(self):
         source, asked = Source([]), [question("a")]
-
         assert poll_loads(source, asked).loads == []
         ((passed, now),) = source.asked
         assert (passed, now.tzinfo) == (asked, dt.UTC)
 
-    def test_an_error_of_both_is_that_of_sql(self) -> None:
         both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
-
-        polled = poll_loads(both, [question("a")])
-
+        polled = poll_loads(both, asked)
         assert isinstance(polled.error, SqlError)
         assert isinstance(polled.error.__context__, ApiError)
-
-    def test_a_wrong_setting_is_no_reason_to_ask_elsewhere(self) -> None:
-        both = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
-
-        assert isinstance(poll_loads(both, [question("a")]).error, ConfigurationError)
-
-    def test_closing_closes_both(self) -> None:
-        sources = Source([]), Source([])
-
-        ReportThenSql(*sources).close()
-
-        assert [source.closed for source in sources] == [True, True]
+        wrong = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
+        assert isinstance(poll_loads(wrong, asked).error, ConfigurationError), "is no reason to ask elsewhere"
 
 
 class TestClient:
     @pytest.fixture
-    def service(self, tmp_path: Path) -> Iterator[ScriptedService]:
+    def service(self, tmp_path):
         with ScriptedService(tmp_path) as running:
             yield running
 
-    def client(self, service: ScriptedService, pem: str, pipe: str = "P") -> FilePipeClient:
-        return FilePipeClient(
-            service.url,
-            KeyPair("acc", "user", pem),
-            PipeName("DB", "S", pipe),
-            ca_bundle=service.ca_bundle,
-            retry=RetryPolicy(budget_seconds=2, initial_seconds=0.01),
-        )
+    @pytest.fixture
+    def client(self, service, pem):
+        def client(pipe="P"):
+            return FilePipeClient(
+                service.url,
+                KeyPair("acc", "user", pem),
+                PipeName("DB", "S", pipe),
+                ca_bundle=service.ca_bundle,
+                retry=RetryPolicy(budget_seconds=2, initial_seconds=0.01),
+            )
 
-    def test_a_report_is_read(self, service: ScriptedService, pem: str) -> None:
+        return client
+
+    def test_a_report_is_read(self, service, client):
         entry = {
-            "path": "a.csv",
-            "stageLocation": "s3://b/",
-            "rowsInserted": 1,
-            "rowsParsed": 2,
-            "errorsSeen": 1,
-            "firstError": "bad",
-            "firstErrorLineNum": 2,
-            "lastInsertTime": "2026-03-15T11:00:00Z",
-            "complete": True,
-            "status": "PARTIALLY_LOADED",
-        }
+            "path": "a.csv", "stageLocation": "s3://b/", "rowsInserted": 1, "rowsParsed": 2, "errorsSeen": 1,
+            "firstError": "bad", "firstErrorLineNum": 2, "lastInsertTime": "2026-03-15T11:00:00Z",
+            "complete": True, "status": "PARTIALLY_LOADED",
+        }  # fmt: skip
         unfinished = {"path": "b.csv", "status": "LOADED", "complete": False}
         body = {"files": [entry, unfinished], "completeResult": False, "nextBeginMark": "1_2"}
-        service.on("insertReport", Reply(body=json.dumps(body)))
+        # An overload is waited out.
+        service.on("insertReport", error(429, "TOO_MANY"), Reply(body=json.dumps(body)))
 
-        report = self.client(service, pem).insert_report("1_1")
+        report = client("my pipe").insert_report("1_1")
 
-        assert report == PipeReport(
-            [
-                FileLoad("a.csv", "s3://b/", "PARTIALLY_LOADED", 1, 2, 1, FirstError("bad", 2), ago(hours=1)),
-                FileLoad("b.csv", "", "LOAD_IN_PROGRESS"),
-            ],
-            False,
-            "1_2",
-        )
-        (request,) = service.requests("insertReport")
-        assert request.path == "/v1/data/pipes/DB.S.P/insertReport"
+        first = FirstError("bad", 2)
+        loads = [FileLoad("a.csv", "s3://b/", "PARTIALLY_LOADED", 1, 2, 1, first, ago(hours=1))]
+        loads.append(FileLoad("b.csv", "", "LOAD_IN_PROGRESS"))
+        assert report == PipeReport(loads, False, "1_2")
+        _, request = service.requests("insertReport")
+        assert request.path == "/v1/data/pipes/%22DB%22.%22S%22.%22my%20pipe%22/insertReport"
         assert request.query["beginMark"] == "1_1"
         assert request.headers["X-Snowflake-Authorization-Token-Type"] == "KEYPAIR_JWT"
 
-    def test_history_is_read_page_by_page(self, service: ScriptedService, pem: str) -> None:
-        def page(name: str, complete: bool, end: str) -> Reply:
+    def test_history_is_read_page_by_page_until_one_does_not_move_on(self, service, client):
+        def page(name, complete, end):
             body = {"files": [{"path": name, "status": "LOADED"}], "completeResult": complete}
             return Reply(body=json.dumps({**body, "rangeEndTime": end}))
 
-        service.on("loadHistoryScan", page("a", False, "T1"), page("b", False, "T2"), page("c", True, "T3"))
-
-        found = self.client(service, pem).history(ago(days=1), NOW)
-
-        assert [load.path for load in found] == ["a", "b", "c"]
-        starts = [request.query["startTimeInclusive"] for request in service.requests("loadHistoryScan")]
-        assert starts == ["2026-03-14T12:00:00.000+00:00", "T1", "T2"]
-
-    def test_a_page_that_does_not_move_on_ends_the_scan(self, service: ScriptedService, pem: str) -> None:
-        body = {"files": [], "completeResult": False, "rangeEndTime": "T1"}
-        service.on("loadHistoryScan", Reply(body=json.dumps(body)))
-
-        assert self.client(service, pem).history(ago(days=1), NOW) == []
-        assert len(service.requests("loadHistoryScan")) == 2
-
-    def test_names_in_other_letters_are_quoted(self, service: ScriptedService, pem: str) -> None:
-        service.on("insertReport", Reply(body='{"files": []}'))
-
-        self.client(service, pem, "my pipe").insert_report()
-
-        assert service.received[0].path == "/v1/data/pipes/%22DB%22.%22S%22.%22my%20pipe%22/insertReport"
-
-    def test_an_overload_is_waited_out(self, service: ScriptedService, pem: str) -> None:
-        service.on("insertReport", error(429, "TOO_MANY"), Reply(body='{"files": []}'))
-
-        assert self.client(service, pem).insert_report().loads == []
+        for last in (page("c", True, "T3"), page("c", False, "T2")):
+            service.on("loadHistoryScan", page("a", False, "T1"), page("b", False, "T2"), last)
+            found = client().history(ago(days=1), NOW)
+            assert [load.path for load in found] == ["a", "b", "c"]
+            asked = service.requests("loadHistoryScan")[-3:]
+            starts = [request.query["startTimeInclusive"] for request in asked]
+            assert starts == ["2026-03-14T12:00:00.000+00:00", "T1", "T2"]
 
     @pytest.mark.parametrize(
         ("reply", "kind", "text"),
         [
             (error(404, "390404"), PipeNotFoundError, "pipe DB.S.P.*MONITOR or OPERATE"),
-            (error(401, "390144"), AuthenticationError, "refuses the credentials"),
+            (error(401, "390144"), AuthenticationError, "credentials"),
             (error(400, "390400"), ApiError, "HTTP 400"),
-            (Reply(body="<html>"), ApiError, "no list of files"),
+            (Reply(body="<html>"), ApiError, "list"),
         ],
         ids=["404", "401", "400", "html"],
     )
-    def test_refusals_name_the_remedy(
-        self, service: ScriptedService, pem: str, reply: Reply, kind: type[Exception], text: str
-    ) -> None:
+    def test_refusals_name_the_remedy(self, service, client, reply, kind, text):
         service.on("insertReport", reply)
 
         with pytest.raises(kind, match=text):
-            self.client(service, pem).insert_report()
+            client().insert_report()
+
+
+class TestOlderCopies:
+    """COPY's loads that only the account's view has."""
+
+    @pytest.fixture
+    def older(self):
+        """Ask for older loads into a table of some age; the statement about the view and its values."""
+
+        def older(paths, days=100, error=None, **options):
+            asked = []
+
+            def run(statement, values):
+                if "INFORMATION_SCHEMA" in statement:
+                    return [{"created": None if days is None else ago(days=days), "account_now": NOW}]
+                asked.append((statement, list(values)))
+                if error is not None:
+                    raise error
+                load = {"file_name": "a.csv", "last_load_time": ago(days=30), "status": "Loaded"}
+                return [{**load, "row_count": 7, "pipe_name": None}]
+
+            return older_copies(run, TABLE, paths, **options), asked
+
+        return older
+
+    def test_names_are_quoted_and_values_bound(self):
+        statement, values = age_of_table(("my db", "S", 'T"x'))
+        table = 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s'
+        assert table in statement
+        assert values == ["S", 'T"x']
+
+        statement, values = account_copies(TABLE, ago(days=64), NOW, {"b.csv", "a'.csv"})
+        assert "FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY" in statement
+        assert "AND PIPE_NAME IS NULL" in statement
+        assert "FILE_NAME IN (%s, %s)" in statement
+        assert statement.count("%s") == len(values)
+        start, end = "2026-01-10T12:00:00.000+00:00", "2026-03-15T12:00:00.000+00:00"
+        assert values == [*TABLE, start, end, "a'.csv", "b.csv"]
+
+    def test_the_query_covers_copys_memory_up_to_the_information_schema(self, older):
+        (load,), ((_, values),) = older(["in/a.csv"])
+
+        end = "2026-03-01T13:05:00.000+00:00"
+        assert values[3:] == ["2026-01-10T12:00:00.000+00:00", end, "a.csv", "in/a.csv"]
+        assert (load.path, load.pipe, load.rows_loaded) == ("a.csv", None, 7)
+        for days, options, start in [
+            (None, {}, "2026-01-10T12:00:00.000+00:00"),
+            (20, {}, "2026-02-23T12:00:00.000+00:00"),  # an earlier table of the same name had others
+            (None, {"by_pipes": True}, "2025-03-15T12:00:00.000+00:00"),
+        ]:
+            _, ((statement, values),) = older(["a.csv"], days, **options)
+            assert (values[3], "PIPE_NAME IS NULL" in statement) == (start, not options)
+
+    def test_nothing_is_asked_where_nothing_can_be_found_and_no_names_where_they_are_too_many(self, older):
+        assert older(["a.csv"], 13.9) == older([]) == ([], [])
+        _, ((statement, values),) = older([f"{number}.csv" for number in range(5_001)])
+        assert ("FILE_NAME IN" in statement, len(values)) == (False, 5)
+
+    def test_a_missing_privilege_is_reported_with_what_is_unknown_and_the_grant(self, older, caplog):
+        for errno in (2003, 3001):
+            caplog.clear()
+            with caplog.at_level(logging.WARNING):
+                assert older(["a.csv", "b.csv"], error=SqlError("not authorized", errno=errno))[0] == []
+            (message,) = caplog.messages
+            for words in (
+                "these 2 files",
+                "between 2026-01-10 12:00 UTC and 2026-03-01 13:05 UTC is not known",
+                "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER",
+                "GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE",
+            ):
+                assert words in message
+        with pytest.raises(SqlError, match="warehouse"):
+            older(["a.csv"], error=SqlError("no active warehouse", errno=606))
+
+
+class TestUsage:
+    """What COPY has cost, and whether it runs or has run, as the account's histories report."""
+
+    def test_seconds_are_summed_by_size_of_the_warehouse_as_far_back_as_history_knows(self):
+        times = [("X-Small", 1500), ("X-Small", 500), ("2X-Large", 30_000)]
+        sql = Sql(*({"warehouse_size": size, "execution_time": time} for size, time in times))
+
+        found = warehouse_seconds(sql, 'A"B', "tag", ago(hours=1), NOW)
+        warehouse_seconds(sql, "D", "tag", ago(days=30), NOW)
+
+        assert found == {"X-SMALL": 2.0, "2X-LARGE": 30.0}
+        statement = (
+            'SELECT WAREHOUSE_SIZE, EXECUTION_TIME FROM TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY('
+            "END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => 10000)) "
+            "WHERE QUERY_TAG = %s AND QUERY_TYPE = 'COPY' AND WAREHOUSE_SIZE IS NOT NULL"
+        )
+        assert sql.asked[0] == (statement, ["2026-03-15T11:00:00.000+00:00", "tag"])
+        assert sql.asked[1][1][0] == "2026-03-08T12:00:00.000+00:00"
+
+    def test_attributed_credits_come_by_query_tag(self):
+        sql = Sql({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
+
+        assert attributed_credits(sql, set(), NOW) == {}
+        assert sql.asked == []
+        assert attributed_credits(sql, {"b", "a"}, NOW) == {"a": 0.25}
+        statement = (
+            "SELECT QUERY_TAG, SUM(CREDITS_ATTRIBUTED_COMPUTE) AS CREDITS "
+            "FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_ATTRIBUTION_HISTORY WHERE START_TIME >= %s::TIMESTAMP_LTZ "
+            "AND QUERY_TAG IN (%s, %s) GROUP BY QUERY_TAG"
+        )
+        assert sql.asked == [(statement, ["2026-03-15T12:00:00.000+00:00", "a", "b"])]
+
+    def test_what_no_history_shows_is_not_known(self, caplog):
+        caplog.set_level("INFO")
+        closed = Sql(error=SqlError("not authorized", errno=2003))
+
+        assert warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
+        assert warehouse_seconds(closed, "D", "tag", NOW, NOW) is None
+        assert attributed_credits(closed, {"a"}, NOW) == {}
+        assert "how long COPY ran is not known: " in caplog.text
+        assert "which credits are attributed to earlier loads is not known: " in caplog.text
+
+    def test_statements_that_run_are_found_by_their_tag(self):
+        sql = Sql({"query_id": "01b"}, {"query_id": "01c"})
+
+        assert running_statements(sql, 'A"B', "tag") == ["01b", "01c"]
+        history = '"A""B".INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(RESULT_LIMIT => 10000)'
+        states = "'RUNNING', 'QUEUED', 'BLOCKED', 'RESUMING_WAREHOUSE'"
+        where = f"QUERY_TAG = %s AND EXECUTION_STATUS IN ({states})"
+        assert sql.asked == [(f"SELECT QUERY_ID FROM TABLE({history}) WHERE {where}", ["tag"])]
+
+    def test_a_statement_has_run_where_history_shows_it_or_does_not_show_all(self):
+        now = dt.datetime.now(dt.UTC)
+        for (shown, own), may in {
+            (5, 0): False, (5, 1): True, (9_999, 0): False, (10_000, 0): True
+        }.items():  # fmt: skip
+            for text in (None, "COPY"):
+                sql = Sql({"shown": shown, "own": own})
+                assert may_have_run(sql, "D", "tag", now, text) is may
+                ((statement, values),) = sql.asked
+                same = "" if text is None else " AND LEFT(QUERY_TEXT, 90000) = %s"
+                assert f"QUERY_TAG = %s AND EXECUTION_STATUS = 'SUCCESS'{same})" in statement
+                begin = (now - dt.timedelta(minutes=10)).isoformat(timespec="milliseconds")
+                assert values == ["tag", *([] if text is None else [text]), begin]
+        sql = Sql()
+        assert may_have_run(sql, "D", "tag", now - dt.timedelta(days=7)), "before the history of statements"
+        assert sql.asked == []

@@ -1,13 +1,9 @@
 """Which files a run gives to a pipe, in which posts, and under which request ids."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +18,12 @@ from airflow_provider_snowpipe.streaming.errors import (
     FilesNotLoadedError,
     FilesRejectedError,
     RetriesExhaustedError,
-    SnowpipeError,
     WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import pem, private_key
+from tests.refusals import refused
 from tests.scripted_service import Reply, ScriptedService
 
 __all__ = ["pem", "private_key"]
@@ -37,63 +33,50 @@ PIPE = PipeName("DB", "S", "P")
 TAKEN = Reply(body=json.dumps({"requestId": "r", "status": "success"}))
 
 
-def files(*paths: str) -> list[SubmittedFile]:
+def files(*paths):
     return [SubmittedFile(path) for path in paths]
 
 
-def load(path: str, status: str, minutes_ago: float = 1) -> FileLoad:
+def load(path, status, minutes_ago=1):
     return FileLoad(path, "STAGE/", status, 1, 2, 1, None, NOW - dt.timedelta(minutes=minutes_ago))
 
 
-def identity(try_number: int = 1, task: str = "t") -> RunIdentity:
+def identity(try_number=1, task="t"):
     return RunIdentity(("d", "r", task, "-1"), NOW, try_number)
 
 
 class TestPlan:
-    def test_what_is_loaded_is_not_owed(self) -> None:
+    def test_what_is_loaded_is_not_owed(self):
         history = [load("a", "LOADED"), load("b", "PARTIALLY_LOADED"), load("c", "LOAD_FAILED")]
         planned = Submission.planned(files("a", "b", "c", "d"), history, NOW)
 
         assert [one.path for one in planned.owed()] == ["c", "d"]
         assert set(planned.before) == {"a", "b"}
 
-    def test_a_failure_of_before_is_before_the_loads_that_count(self) -> None:
+    def test_loads_count_from_behind_a_failure_of_before_and_else_clocks_may_differ_by_an_hour(self):
         failed = load("c", "LOAD_FAILED", minutes_ago=3)
-        planned = Submission.planned(files("a", "c", "d"), [failed, load("a", "LOADED")], NOW)
+        since = Submission.planned(files("a", "c", "d"), [failed, load("a", "LOADED")], NOW).since
 
-        assert failed.loaded_at is not None
-        assert planned.since is not None
-        assert failed.loaded_at < planned.since < NOW - dt.timedelta(minutes=1), (
-            "when the other one was loaded"
-        )
-
-    def test_without_one_clocks_may_differ_by_an_hour(self) -> None:
+        assert failed.loaded_at < since < NOW - dt.timedelta(minutes=1), "when the other one was loaded"
         assert Submission.planned(files("d"), [], NOW).since == NOW - dt.timedelta(hours=1)
 
-    @pytest.mark.parametrize(
-        ("minutes_later", "again"),
-        [(None, False), (-9, False), (0.5, False), (1, False), (1.5, True)],
-        ids=str,
-    )
-    def test_a_file_is_staged_again_when_it_was_staged_after_its_load(
-        self, minutes_later: float | None, again: bool
-    ) -> None:
+    def test_a_file_is_staged_again_when_it_was_staged_after_its_load(self):
         loaded = load("a", "LOADED", minutes_ago=10)
-        assert loaded.loaded_at is not None
-        staged = None if minutes_later is None else loaded.loaded_at + dt.timedelta(minutes=minutes_later)
-        own = [SubmittedFile("a", None, staged), SubmittedFile("new", None, NOW)]
+        for minutes, again in {None: (), -9: (), 0.5: (), 1: (), 1.5: ("a",)}.items():
+            staged = None if minutes is None else loaded.loaded_at + dt.timedelta(minutes=minutes)
+            own = [SubmittedFile("a", None, staged), SubmittedFile("new", None, NOW)]
 
-        assert Submission.planned(own, [loaded], NOW).staged_again() == (("a",) if again else ())
-        untimed = [replace(loaded, loaded_at=None)]
-        assert Submission.planned(own, untimed, NOW).staged_again() == ()
+            assert Submission.planned(own, [loaded], NOW).staged_again() == again
+            untimed = [replace(loaded, loaded_at=None)]
+            assert Submission.planned(own, untimed, NOW).staged_again() == ()
 
-    def test_the_files_that_are_awaited_are_those_of_the_pipes_own_stage(self) -> None:
+    def test_the_files_that_are_awaited_are_those_of_the_pipes_own_stage(self):
         where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
         planned = Submission.planned(files("a", "b"), [load("a", "LOADED")], NOW, where)
 
         assert planned.expected() == replace(where, names=("b",))
 
-    def test_files_loaded_in_part_before_are_an_objection_unless_reported(self) -> None:
+    def test_files_loaded_in_part_before_are_an_objection_unless_reported(self):
         planned = Submission.planned(files("b"), [load("b", "PARTIALLY_LOADED")], NOW)
 
         with pytest.raises(FilesRejectedError, match=r"1 of 1 files .* in part before.*'b' with 1 of 2 rows"):
@@ -102,10 +85,10 @@ class TestPlan:
 
 
 class TestRequests:
-    def test_every_try_derives_the_same_ids_and_other_work_gets_others(self) -> None:
+    def test_every_try_derives_the_same_ids_and_other_work_gets_others(self):
         submission = Submission(tuple(files("a", "b")))
 
-        def ids(work: RunIdentity, of: Submission = submission) -> list[str]:
+        def ids(work, of=submission):
             return [request_id for _, request_id in of.requests("DB.S.P", work)]
 
         assert ids(identity(1)) == ids(identity(3))
@@ -113,41 +96,33 @@ class TestRequests:
         assert ids(identity(1)) != ids(identity(1), Submission(tuple(files("a"))))
         assert ids(identity(1)) != [one for _, one in submission.requests("DB.S.OTHER", identity(1))]
 
-    @pytest.mark.parametrize(
-        ("count", "posts"), [(0, []), (5_000, [5_000]), (12_001, [5_000, 5_000, 2_001])], ids=str
-    )
-    def test_a_post_has_five_thousand_files_at_most(self, count: int, posts: list[int]) -> None:
-        submission = Submission(tuple(files(*(str(number) for number in range(count)))))
-        made = list(submission.requests("P", identity()))
-
-        assert [len(part) for part, _ in made] == posts
-        assert len({request_id for _, request_id in made}) == len(posts)
-
-    @pytest.mark.parametrize("path", ["", "ä" * 513], ids=["empty", "1026-bytes"])
-    def test_a_path_that_no_pipe_takes_is_refused(self, path: str) -> None:
-        with pytest.raises(ConfigurationError, match="takes paths of 1 to 1,024 bytes"):
-            SubmittedFile(path)
+    def test_a_post_has_five_thousand_files_at_most_and_paths_that_a_pipe_takes(self):
+        for count, posts in {0: [], 5_000: [5_000], 12_001: [5_000, 5_000, 2_001]}.items():
+            made = list(Submission(tuple(files(*map(str, range(count))))).requests("P", identity()))
+            assert [len(part) for part, _ in made] == posts
+            assert len({request_id for _, request_id in made}) == len(posts)
+        refused(ConfigurationError, SubmittedFile, ["", "ä" * 513], "1 to 1,024 bytes")
 
 
 class TestOutcome:
-    def test_of_all_posts_is_summed_up(self) -> None:
-        asked: list[str] = []
+    def test_of_all_posts_is_summed_up(self):
+        asked = []
 
         class Client:
             pipe = PIPE
 
-            def insert_files(self, part: Sequence[SubmittedFile], request_id: str) -> list[str]:
+            def insert_files(self, part, request_id):
                 asked.append(request_id)
                 return [part[0].path]
 
         work = Submission(tuple(files(*(str(number) for number in range(5_001)))))
-        done = work.submit(Client(), identity())  # type: ignore[arg-type]
+        done = work.submit(Client(), identity())
 
         assert (done.posts, done.unmatched) == (2, ("0", "5000"))
         assert asked == [request_id for _, request_id in work.requests(str(PIPE), identity())]
         assert done.taken() == [str(number) for number in range(1, 5_000)]
 
-    def test_is_json(self) -> None:
+    def test_is_json(self):
         before = load("a", "LOADED")
         planned = Submission.planned(files("a", "b", "c"), [before], NOW)
 
@@ -157,7 +132,7 @@ class TestOutcome:
         }  # fmt: skip
 
     @pytest.mark.parametrize(("count", "text"), [(5, "'3', '4'. The"), (6, "'3', '4' …. The")])
-    def test_names_five_files_that_the_pattern_leaves_out(self, count: int, text: str) -> None:
+    def test_names_five_files_that_the_pattern_leaves_out(self, count, text):
         names = tuple(str(number) for number in range(count))
 
         with pytest.raises(FilesRejectedError, match=re.escape(text)):
@@ -165,13 +140,13 @@ class TestOutcome:
 
 
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[ScriptedService]:
+def service(tmp_path):
     with ScriptedService(tmp_path) as running:
         yield running
 
 
 @pytest.fixture
-def client(service: ScriptedService, pem: str) -> Iterator[FilePipeClient]:
+def client(service, pem):
     made = FilePipeClient(
         service.url,
         KeyPair("ACCOUNT", "USER", pem.encode()),
@@ -184,7 +159,7 @@ def client(service: ScriptedService, pem: str) -> Iterator[FilePipeClient]:
 
 
 class TestPosts:
-    def test_paths_and_known_sizes_are_sent(self, service: ScriptedService, client: FilePipeClient) -> None:
+    def test_paths_and_known_sizes_are_sent(self, service, client):
         service.on("insertFiles", TAKEN)
         Submission((SubmittedFile("a.csv", 7), SubmittedFile("b.csv"))).submit(client, identity())
 
@@ -192,9 +167,7 @@ class TestPosts:
         assert request.path == "/v1/data/pipes/DB.S.P/insertFiles"
         assert json.loads(request.body) == {"files": [{"path": "a.csv", "size": 7}, {"path": "b.csv"}]}
 
-    def test_a_pause_that_is_asked_for_is_kept_under_the_same_id(
-        self, service: ScriptedService, client: FilePipeClient
-    ) -> None:
+    def test_a_pause_that_is_asked_for_is_kept_under_the_same_id(self, service, client):
         slow_down = Reply(429, "{}", {"Retry-After": "1"})
         service.on("insertFiles", slow_down, Reply(hang_up=True), TAKEN)
         begun = dt.datetime.now(dt.UTC)
@@ -205,9 +178,7 @@ class TestPosts:
         assert (len(sent), len({request.query["requestId"] for request in sent})) == (3, 1)
         assert done.posts == 1
 
-    def test_what_the_pattern_leaves_out_is_not_waited_for(
-        self, service: ScriptedService, client: FilePipeClient
-    ) -> None:
+    def test_what_the_pattern_leaves_out_is_not_waited_for(self, service, client):
         service.on("insertFiles", Reply(body='{"status": "success", "unmatchedPatternFiles": ["b"]}'))
         done = Submission(tuple(files("a", "b"))).submit(client, identity())
 
@@ -216,28 +187,23 @@ class TestPosts:
         with pytest.raises(FilesRejectedError, match="1 of 2 files"):
             done.require_matched("P")
 
-    def test_more_than_a_post_takes_is_refused(self, client: FilePipeClient) -> None:
+    def test_more_than_a_post_takes_is_refused(self, client):
         with pytest.raises(ConfigurationError, match="5,000 files at most, not 5,001"):
             client.insert_files([SubmittedFile("a")] * 5_001, "id")
 
-    def test_another_answer_than_success_is_an_error(
-        self, service: ScriptedService, client: FilePipeClient
-    ) -> None:
+    def test_another_answer_than_success_is_an_error(self, service, client):
         service.on("insertFiles", Reply(body="[]"))
         with pytest.raises(ApiError, match="is no success"):
             client.insert_files(files("a"), "id")
 
 
-@pytest.mark.parametrize(
-    ("reason", "error"),
-    [
-        ("load_failed", FilesRejectedError),
-        ("partially_loaded", FilesRejectedError),
-        ("timeout", FilesNotLoadedError),
-        ("configuration", ConfigurationError),
-        ("too_many_errors", RetriesExhaustedError),
-        ("refused", WaitRefusedError),
-    ],
-)
-def test_a_wait_that_ended_badly_has_an_error_for_its_reason(reason: str, error: type[SnowpipeError]) -> None:
-    assert type(load_failure(reason, "words")) is error
+def test_a_wait_that_ended_badly_has_an_error_for_its_reason():
+    for reason, error in {
+        "load_failed": FilesRejectedError,
+        "partially_loaded": FilesRejectedError,
+        "timeout": FilesNotLoadedError,
+        "configuration": ConfigurationError,
+        "too_many_errors": RetriesExhaustedError,
+        "refused": WaitRefusedError,
+    }.items():
+        assert type(load_failure(reason, "words")) is error

@@ -21,10 +21,10 @@ def form(kind, **more):
     return {"file_format": {"TYPE": kind, **more}}
 
 
-@pytest.mark.parametrize("kind", ["CSV", "JSON", "PARQUET", "AVRO", "ORC", "csv", "Json"])
-def test_same_options_make_the_same_rows(kind):
-    assert found(form(kind), form(kind.upper())) == []
-    assert RowOptions.of(form(kind)).doubts() == []
+def test_same_options_make_the_same_rows():
+    for kind in ("CSV", "JSON", "PARQUET", "AVRO", "ORC", "csv", "Json"):
+        assert found(form(kind), form(kind.upper())) == []
+        assert RowOptions.of(form(kind)).doubts() == []
 
 
 @pytest.mark.parametrize(
@@ -55,9 +55,8 @@ def test_what_snowflake_does_anyway_may_be_written_and_each_option_is_compared(k
         assert RowOptions.of_statement(f"COPY INTO T FROM @S {given}").doubts() == []
 
 
-@pytest.mark.parametrize(
-    ("given", "expected_options", "expected"),
-    [
+def test_values_are_compared_whichever_way_they_are_written():
+    for given, expected_options, expected in [
         (form("CSV"), form("JSON"), [("TYPE", "CSV", "JSON")]),
         ({"file_format": {"trim_space": True}}, form("JSON"), [("TRIM_SPACE", True, False)]),
         ({"file_format": {}}, form("JSON", TRIM_SPACE=True), []),
@@ -94,15 +93,12 @@ def test_what_snowflake_does_anyway_may_be_written_and_each_option_is_compared(k
         ({**JSON, "include_metadata": {}}, JSON, []),
         ({**JSON, "include_metadata": {"F": "M"}}, JSON, [("INCLUDE_METADATA", {"F": "M"}, ())]),
         ({**JSON, "on_error": "CONTINUE", "purge": True}, JSON, []),
-    ],
-)  # fmt: skip
-def test_values_are_compared_whichever_way_they_are_written(given, expected_options, expected):
-    assert found(given, expected_options) == expected
+    ]:  # fmt: skip
+        assert (given, found(given, expected_options)) == (given, expected)
 
 
-@pytest.mark.parametrize(
-    ("given", "expected_options", "files", "same"),
-    [
+def test_compression_is_the_same_where_the_files_leave_one_reading():
+    for given, expected_options, files, same in [
         ("AUTO", "AUTO", ["GZIP", "ZSTD"], True),
         ("GZIP", "AUTO", ["GZIP"], True),
         ("GZIP", "AUTO", [], True),
@@ -114,11 +110,11 @@ def test_values_are_compared_whichever_way_they_are_written(given, expected_opti
         ("NONE", "GZIP", ["GZIP"], False),
         (None, "NONE", [], True),
         ("none", "NONE", [], True),
-    ],
-)
-def test_compression_is_the_same_where_the_files_leave_one_reading(given, expected_options, files, same):
-    differences = found(form("JSON", COMPRESSION=given), form("JSON", COMPRESSION=expected_options), files)
-    assert [one[0] for one in differences] == ([] if same else ["COMPRESSION"])
+    ]:
+        differences = found(
+            form("JSON", COMPRESSION=given), form("JSON", COMPRESSION=expected_options), files
+        )
+        assert [one[0] for one in differences] == ([] if same else ["COMPRESSION"])
 
 
 @pytest.mark.parametrize(
@@ -144,18 +140,17 @@ def test_what_cannot_be_judged_is_reported(statement, doubts):
         assert judged.differences(RowOptions.of(form("CSV"))) == []
 
 
-@pytest.mark.parametrize("given", [{}, {"file_format": None}])
-def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judged(given):
-    judged = RowOptions.of({"enforce_length": False, **given})
+def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judged():
+    for given in ({}, {"file_format": None}):
+        judged = RowOptions.of({"enforce_length": False, **given})
 
-    assert judged.file_format is None
-    assert [one.option for one in judged.differences(RowOptions.of(JSON))] == ["ENFORCE_LENGTH"]
-    assert ["no FILE_FORMAT" in doubt for doubt in judged.doubts()] == [True]
+        assert judged.file_format is None
+        assert [one.option for one in judged.differences(RowOptions.of(JSON))] == ["ENFORCE_LENGTH"]
+        assert ["no FILE_FORMAT" in doubt for doubt in judged.doubts()] == [True]
 
 
-@pytest.mark.parametrize(
-    ("statement", "columns", "transforms", "options"),
-    [
+def test_parts_of_a_statement_are_read_past_comments_and_texts():
+    for statement, columns, transforms, options in [
         ("COPY INTO T FROM @S", None, False, {}),
         ("copy into t (a, \"b\", \"c\"\"d\") from @s/x PATTERN='.*'", ["A", "b", 'c"d'], False,
          {"PATTERN": ".*"}),
@@ -176,13 +171,10 @@ def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judg
          False, {"INCLUDE_METADATA": {"F": "METADATA$FILENAME", "N": "METADATA$FILE_ROW_NUMBER"}}),
         ("COPY INTO T FROM @S FORCE =", None, False, {"FORCE": None}),
         ("COPY INTO T FROM @S FILES = ('a'", None, False, {"FILES": ("a",)}),
-    ],
-)  # fmt: skip
-def test_parts_of_a_statement_are_read_past_comments_and_texts(statement, columns, transforms, options):
-    judged = RowOptions.of_statement(statement)
-
-    assert (judged.columns, judged.transforms, dict(judged.options)) == (columns, transforms, options)
-    assert judged.file_format is None
+    ]:  # fmt: skip
+        judged = RowOptions.of_statement(statement)
+        found = (judged.columns, judged.transforms, dict(judged.options), judged.file_format)
+        assert (statement, *found) == (statement, columns, transforms, options, None)
 
 
 def test_format_of_a_statement_is_read_with_what_follows_it():
@@ -207,14 +199,11 @@ def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_sel
     assert selects.doubts() == ["its statement selects from the files"]
 
 
-@pytest.mark.parametrize(
-    ("given", "expected_options", "text"),
-    [
+def test_difference_is_written_as_the_statement_writes_it():
+    for given, expected_options, text in [
         (None, True, "ESCAPE = NONE in place of TRUE"),
         (("b",), None, "ESCAPE = ('b') in place of NONE"),
         (("a", "b"), "\t", "ESCAPE = ('a', 'b') in place of '\\t'"),
         (1, 0, "ESCAPE = 1 in place of 0"),
-    ],
-)
-def test_difference_is_written_as_the_statement_writes_it(given, expected_options, text):
-    assert str(Difference("ESCAPE", given, expected_options)) == text
+    ]:
+        assert str(Difference("ESCAPE", given, expected_options)) == text

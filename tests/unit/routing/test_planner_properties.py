@@ -1,10 +1,7 @@
 """What holds for every shape: a plan, the same one each time, and no move in the wrong direction."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
-from typing import Any
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -17,11 +14,11 @@ from airflow_provider_snowpipe.routing.probes import BINARY_FORMATS, TEXT_FORMAT
 VOLUME = st.one_of(st.just(0.0), st.floats(-3, 15).map(lambda power: 10.0**power))
 SECONDS = st.one_of(st.none(), st.floats(0, 6).map(lambda power: 10.0**power))
 PREVIOUS = st.one_of(st.none(), st.sampled_from(LoadPath))
-MANY = settings(max_examples=60, deadline=None)
+MANY = settings(max_examples=25, deadline=None)
 
 
 @st.composite
-def file_sets(draw: Any) -> FileSet:
+def file_sets(draw):
     count = draw(st.integers(0, 1_000_000))
     return FileSet(
         count,
@@ -37,7 +34,7 @@ def file_sets(draw: Any) -> FileSet:
 
 
 @st.composite
-def shapes(draw: Any) -> DataShape:
+def shapes(draw):
     bounded, files = draw(st.booleans()), draw(st.one_of(st.none(), file_sets()))
     needs_bytes = bounded and files is None
     needs_rate = not bounded and not (files and files.interval)
@@ -55,13 +52,13 @@ def shapes(draw: Any) -> DataShape:
     )
 
 
-def shapes_of_files() -> st.SearchStrategy[DataShape]:
+def shapes_of_files():
     """Bounded data whose size is that of its files."""
     return st.builds(DataShape, files=file_sets(), freshness=SECONDS, backfill=st.booleans())
 
 
 @st.composite
-def policies(draw: Any) -> LoadPolicy:
+def policies(draw):
     return LoadPolicy(
         warehouse=draw(st.sampled_from(["X-SMALL", "SMALL", "LARGE"])),
         largest_warehouse=draw(st.sampled_from(["X-SMALL", "X-LARGE", "6X-LARGE"])),
@@ -73,10 +70,10 @@ def policies(draw: Any) -> LoadPolicy:
     )
 
 
-def scaled(shape: DataShape, factor: float) -> DataShape:
+def scaled(shape, factor):
     """The same data, more or less of it in as many files."""
 
-    def times(value: Any) -> Any:
+    def times(value):
         return None if value is None else value * factor
 
     files = shape.files and replace(
@@ -88,18 +85,18 @@ def scaled(shape: DataShape, factor: float) -> DataShape:
     )
 
 
-def keeps_by_stream(shape: DataShape, policy: LoadPolicy) -> bool:
+def keeps_by_stream(shape, policy):
     """True where streaming has the last row in time."""
     return least_seconds(LoadPath.STREAM, shape, policy) <= (shape.freshness or 0.0)
 
 
-def is_stream(shape: DataShape, policy: LoadPolicy, previous: LoadPath | None) -> bool:
+def is_stream(shape, policy, previous):
     return plan_load(shape, policy, previous).path is LoadPath.STREAM
 
 
 @MANY
 @given(shapes(), policies(), PREVIOUS)
-def test_every_shape_gets_a_plan_with_a_reason(shape, policy, previous):
+def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy, previous):
     plan = plan_load(shape, policy, previous)
 
     assert plan.reasons
@@ -107,14 +104,7 @@ def test_every_shape_gets_a_plan_with_a_reason(shape, policy, previous):
     assert all(one.credits >= 0 and one.seconds >= one.latency > 0 for one in plan.estimates)
     assert plan.lines()
     assert len(plan.table()) == 3
-
-
-@MANY
-@given(shapes(), policies(), PREVIOUS)
-def test_the_same_shape_gets_the_same_plan(shape, policy, previous):
-    assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan_load(
-        shape, policy, previous
-    )
+    assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan
 
 
 @MANY
@@ -155,7 +145,7 @@ def test_a_freshness_that_a_path_keeps_is_kept(shape, policy, previous):
     assume(required is not None and shape.nothing() is None)
     assert required is not None
 
-    def needs(path: LoadPath) -> float:
+    def needs(path):
         return least_seconds(path, shape, policy)
 
     if needs(plan.path) > required * (1 + policy.band):
@@ -172,7 +162,7 @@ def test_a_freshness_that_a_path_keeps_is_kept(shape, policy, previous):
     shapes(), policies(), PREVIOUS, st.lists(st.tuples(*[st.floats(0.96, 1.04)] * 2), min_size=2, max_size=12)
 )
 def test_small_changes_from_run_to_run_do_not_flap(shape, policy, previous, changes):
-    taken: list[LoadPath] = []
+    taken = []
     for volume, freshness in changes:
         near = scaled(shape, volume)
         if shape.freshness is not None:

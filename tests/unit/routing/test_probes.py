@@ -1,10 +1,7 @@
 """Listings, folders, offsets and past loads become shapes."""
 
-from __future__ import annotations
-
 import datetime as dt
 import os
-from typing import Any
 
 import pytest
 
@@ -23,37 +20,42 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 NOW = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
 
-def minutes_ago(minutes: float) -> dt.datetime:
+def minutes_ago(minutes):
     return NOW - dt.timedelta(minutes=minutes)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("a.csv", ("CSV", False)),
-        ("in/a.CSV.GZ", ("CSV", True)),
-        ("s3://b/day=1/part-0.json.zst", ("JSON", True)),
-        ("part-0.snappy.parquet", ("PARQUET", False)),
-        ("part-0.parquet.gz", ("PARQUET", False)),
-        ("a.b.orc", ("ORC", False)),
-        ("noending", (None, False)),
-        ("in.csv/noending", (None, False)),
-        ("data.gz", (None, True)),
-    ],
-)
-def test_endings_determine_format_and_compression(name, kind):
-    assert file_kind(name) == kind
+def test_endings_determine_format_and_compression():
+    for name, kind in {
+        "a.csv": ("CSV", False),
+        "in/a.CSV.GZ": ("CSV", True),
+        "s3://b/day=1/part-0.json.zst": ("JSON", True),
+        "part-0.snappy.parquet": ("PARQUET", False),
+        "part-0.parquet.gz": ("PARQUET", False),
+        "a.b.orc": ("ORC", False),
+        "noending": (None, False),
+        "in.csv/noending": (None, False),
+        "data.gz": (None, True),
+        "gz": (None, False),
+    }.items():
+        assert (name, file_kind(name)) == (name, kind)
+    for kind, endings in {
+        "CSV": "csv tsv txt tbl psv log", "JSON": "json jsonl ndjson", "XML": "xml", "PARQUET": "parquet",
+        "AVRO": "avro", "ORC": "orc",
+    }.items():  # fmt: skip
+        assert {file_kind(f"a.{ending}") for ending in endings.split()} == {(kind, False)}
+    for compression in ("gz", "zst", "bz2", "br", "deflate", "snappy", "lz4", "lzo"):
+        assert file_kind(f"a.csv.{compression}") == ("CSV", True), compression
+        assert file_kind(f"a.avro.{compression}") == ("AVRO", False)
 
 
 class TestListing:
     def test_a_stage_is_counted_as_list_shows_it(self):
-        rows: list[dict[str, Any]] = [
+        rows = [
             {"name": "s/a.csv", "size": 100, "last_modified": "Sat, 31 Jan 2026 11:59:00 GMT"},
             {"name": "s/b.csv", "size": 300, "last_modified": minutes_ago(5)},
         ]
         shape = listing_shape(map(ListedFile.from_list_row, rows), NOW, staged=True, freshness=60)
 
-        assert shape.files is not None
         assert (shape.bounded, shape.freshness) == (True, 60)
         assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 400, 300)
         assert (shape.files.format, shape.files.staged, shape.files.mean) == ("CSV", True, 200)
@@ -61,16 +63,19 @@ class TestListing:
         assert shape.files.interval is None
 
     def test_formats_that_differ_are_a_mixture(self):
-        shape = listing_shape([ListedFile("a.csv", 1), ListedFile("a.json.gz", 1)], NOW)
-
-        assert shape.files is not None
-        assert (shape.files.format, shape.files.compressed) == (None, False)
+        for names, expected in {
+            ("a.csv", "a.json.gz"): (None, False),
+            ("a.csv", "a.csv.gz"): ("CSV", False),
+            ("a.csv.gz", "b.csv.zst"): ("CSV", True),
+            (): (None, False),
+        }.items():
+            found = listing_shape([ListedFile(name, 1) for name in names], NOW).files
+            assert (found.format, found.compressed) == expected
 
     def test_files_that_keep_coming_have_an_interval(self):
         files = [ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
         shape = listing_shape(files, NOW, bounded=False)
 
-        assert shape.files is not None
         assert shape.files.interval == 60
         assert shape.uncompressed(CostModel()) == pytest.approx(10 / 60)
 
@@ -83,18 +88,18 @@ class TestFolder:
         os.utime(tmp_path / "a.csv.gz", (NOW.timestamp() - 120, NOW.timestamp() - 120))
         shape = folder_shape(tmp_path, NOW)
 
-        assert shape.files is not None
         assert (shape.files.count, shape.files.bytes) == (2, 20)
         assert (shape.files.format, shape.files.compressed, shape.files.staged) == ("CSV", True, False)
         assert shape.files.oldest == 120
         assert shape.uncompressed(CostModel()) == 80
 
-    def test_one_file_is_a_shape_too(self, tmp_path):
+    def test_one_file_is_a_shape_too_and_a_missing_folder_an_error(self, tmp_path):
         (tmp_path / "a.json").write_bytes(b"{}")
-        shape = folder_shape(tmp_path / "a.json", NOW)
+        found = folder_shape(tmp_path / "a.json", NOW).files
 
-        assert shape.files is not None
-        assert (shape.files.count, shape.files.format) == (1, "JSON")
+        assert (found.count, found.format) == (1, "JSON")
+        with pytest.raises(ConfigurationError, match="cannot be listed"):
+            folder_shape(tmp_path / "missing", NOW)
 
     @pytest.mark.parametrize("gone", ["file", "folder"])
     def test_what_goes_while_the_folder_is_listed_does_not_count(self, tmp_path, gone):
@@ -113,29 +118,17 @@ class TestFolder:
             return entries
 
         shape = folder_shape(tmp_path, NOW, scan=scan)
-        assert shape.files is not None
         assert shape.files.count == 1
 
-    def test_a_folder_that_is_missing_is_an_error(self, tmp_path):
-        with pytest.raises(ConfigurationError, match="cannot be listed"):
-            folder_shape(tmp_path / "missing", NOW)
 
+def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
+    shape = backlog_shape({0: (90, 0, 100), 1: (None, 5, 10), 2: (3, 20, 30), 3: (50, 0, 50)}, 200)
 
-class TestBacklog:
-    def test_only_what_is_not_committed_and_still_there_counts(self):
-        shape = backlog_shape({0: (90, 0, 100), 1: (None, 5, 10), 2: (3, 20, 30), 3: (50, 0, 50)}, 200)
-
-        assert (shape.rows, shape.bytes, shape.partitions) == (10 + 5 + 10, 5000, 4)
-
-    def test_partitions_that_the_author_gives_go_before(self):
-        assert backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
-
-    def test_a_topic_that_was_made_anew_owes_nothing_twice(self):
-        assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0
-
-    def test_offsets_that_cannot_be_are_an_error(self):
-        with pytest.raises(ConfigurationError, match="'p'"):
-            backlog_shape({"p": (None, 5, 4)}, 1)
+    assert (shape.rows, shape.bytes, shape.partitions) == (10 + 5 + 10, 5000, 4)
+    assert backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
+    assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0, "made again"
+    with pytest.raises(ConfigurationError, match="'p'"):
+        backlog_shape({"p": (None, 5, 4)}, 1)
 
 
 class TestStatisticsAndHistory:
@@ -151,21 +144,21 @@ class TestStatisticsAndHistory:
         ]
         shape = past_loads_shape(rows, freshness=600, arrival_rate=50.0)
 
-        assert shape.files is not None
         assert (shape.bounded, shape.files.interval, shape.files.mean, shape.files.format) == (
             False, 600, 1000, "PARQUET",
         )  # fmt: skip
         assert (shape.freshness, shape.arrival_rate) == (600, 50.0)
 
-    def test_one_load_gives_no_rate(self):
-        with pytest.raises(ConfigurationError, match="has 1 loads"):
-            past_loads_shape([{"file_name": "a", "file_size": 1, "last_load_time": NOW}])
-
-
-def test_files_beside_past_loads_are_refused_as_beside_a_listing() -> None:
-    loads = [
-        {"file_name": name, "file_size": 9, "last_load_time": NOW - dt.timedelta(hours=hours)}
-        for hours, name in enumerate("ab")
-    ]
-    with pytest.raises(ConfigurationError, match=r"the shape has files=.*leave it out"):
-        past_loads_shape(loads, files={"count": 1, "bytes": 1})
+    def test_loads_that_show_no_rate_and_what_they_do_not_show_are_refused(self):
+        loads = [
+            {"file_name": name, "file_size": 9, "last_load_time": minutes_ago(minutes)}
+            for minutes, name in enumerate("ab")
+        ]
+        for rows, known, word in [
+            (loads[:1], {}, "has 1 loads"),
+            ([loads[0], loads[0]], {}, "no rate"),
+            (loads, {"files": {"count": 1, "bytes": 1}}, "files="),
+            (loads, {"bounded": True}, "bounded=True"),
+        ]:
+            with pytest.raises(ConfigurationError, match=word):
+                past_loads_shape(rows, **known)

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.run import sink_settings
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.task.sink import (
@@ -19,6 +20,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
+from airflow_provider_snowpipe.streaming.checkpoint import run_mark
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ChannelFencedError,
@@ -33,6 +35,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.checkpoints import binding_of, loaded, token
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
@@ -85,15 +88,18 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
     plan = JobPlan(
         "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
         wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST, sdk_profile="/profile",
-        on_error=on_error, dead_letter_path=path, columns=columns,
+        on_error=on_error, dead_letter_path=path, columns=columns, run="r9", rebind="restart",
+        on_imbalance="fail",
     )  # fmt: skip
 
-    assert plan.sink_settings() == SinkSettings(
+    assert sink_settings(plan) == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
         row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",
         skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
+        run="r9", rebind="restart", on_imbalance="fail",
     )  # fmt: skip
+    assert sink_settings(replace(plan, run="")).run == run_mark("app")
 
 
 def work(partition=SIX, committed=None):
@@ -158,7 +164,7 @@ def test_task_waits_until_the_commit_comes(snowpipe, load):
 
 def test_commit_of_a_part_of_the_rows_is_not_enough(snowpipe, load):
     def commit_four():
-        snowpipe.channels["c"].committed = "3"
+        snowpipe.channels["c"].committed = token(3, rows=4)
 
     snowpipe.holds_commits = True
     snowpipe.fault(before="status", skip=1, do=commit_four)
@@ -218,7 +224,7 @@ def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
             snowpipe.scoped_token(),
             "c",
             lambda committed: partition.read(0, SETTINGS.limits),
-            offset_class=IntegerOffset,
+            source=SETTINGS.source_of(partition),
         )
     )
 
@@ -235,7 +241,7 @@ def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_li
     monkeypatch.setattr(
         MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
     )
-    snowpipe.channel("c", committed="1")
+    snowpipe.channel("c", **loaded(1))
 
     result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
 
@@ -248,9 +254,9 @@ def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
 ):
     asked = []
 
-    def open_sdk(client, name, offset_class, **options):
-        asked.append((client.pipe, name, offset_class, options))
-        return Channel.open(client, name, offset_class, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
+    def open_sdk(client, name, source, **options):
+        asked.append((client.pipe, name, source, options))
+        return Channel.open(client, name, source, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
 
     monkeypatch.setattr(SdkChannel, "open", open_sdk)
 
@@ -260,7 +266,7 @@ def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
     )
 
     options = {"profile": "/profile", "ca_bundle": "ca", "gaps_legal": gaps_legal}
-    assert asked == [(PIPE, "c", IntegerOffset, options)]
+    assert asked == [(PIPE, "c", SETTINGS.source_of(SIX), options)]
     assert (result.rows, ids(snowpipe)) == (2, [0, 1])
 
 
@@ -325,7 +331,7 @@ class TestCrash:
 
 class TestResume:
     def test_only_rows_behind_the_committed_token_are_sent(self, snowpipe, load):
-        snowpipe.channel("c", committed="1")
+        snowpipe.channel("c", **loaded(1))
 
         result = load(committed=1)
 
@@ -334,14 +340,14 @@ class TestResume:
 
     @pytest.mark.parametrize("found", [None, 1])
     def test_token_is_read_again_at_open_and_the_position_found_anew(self, snowpipe, load, found):
-        snowpipe.channel("c", committed="3")
+        snowpipe.channel("c", **loaded(3))
 
         load(committed=found)
 
         assert snowpipe.did("append") == ["append c 4..5"]
 
     def test_token_at_the_end_leaves_nothing_to_send_and_nothing_to_wait_for(self, snowpipe, load):
-        snowpipe.channel("c", committed="5")
+        snowpipe.channel("c", **loaded(5))
 
         result = load()
 
@@ -350,7 +356,7 @@ class TestResume:
         assert snowpipe.did() == ["status c", "open c"]
 
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
-        snowpipe.channel("c", committed="9")
+        snowpipe.channel("c", **loaded(9))
 
         result = load()
 
@@ -358,16 +364,45 @@ class TestResume:
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
 
-    @pytest.mark.parametrize("token", ["a.log:3", "7:1", "", "-1"])
-    def test_token_of_another_format_is_reported_before_anything_is_opened(self, snowpipe, load, token):
-        snowpipe.channel("c", committed=token)
+    @pytest.mark.parametrize(
+        ("foreign", "kind"),
+        [
+            (token("a.log:3"), "OffsetTokenError"),
+            ("3", "OffsetTokenError"),
+            ("", "OffsetTokenError"),
+            (token(3, binding=binding_of("q")), "SourceChangedError"),
+            (token(3, binding=binding_of("p", "csv")), "SourceChangedError"),
+        ],
+        ids=["positions", "bare", "empty", "source", "reading"],
+    )
+    def test_token_of_another_source_is_reported_before_anything_is_opened(
+        self, snowpipe, load, foreign, kind
+    ):
+        snowpipe.channel("c", committed=foreign)
 
         result = load()
 
-        assert result.error_type == "OffsetTokenError"
-        assert result.error.count("channel 'c': ") == 1
-        assert "integer" in result.error
+        assert result.error_type == kind
+        assert result.error.count("channel 'c'") == 1
         assert snowpipe.did() == ["status c"]
+
+    @pytest.mark.parametrize(("rebind", "sent"), [("continue", [4, 5]), ("restart", [0, 1, 2, 3, 4, 5])])
+    def test_token_of_another_source_is_taken_over_or_left_where_the_plan_says_so(
+        self, snowpipe, load, rebind, sent
+    ):
+        snowpipe.channel("c", **loaded(3, 9, 2, 2, binding=binding_of("q")))
+
+        result = load(settings=replace(SETTINGS, rebind=rebind, run="r2"))
+
+        assert ids(snowpipe) == sent
+        assert result.token == snowpipe.channels["c"].committed == token(5, 9 + len(sent), 2, run="r2")
+
+    def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
+        snowpipe.channel("c", committed="3")
+
+        result = load(settings=replace(SETTINGS, has_bare_tokens=True))
+
+        assert (ids(snowpipe), result.token, snowpipe.channels["c"].committed) == ([4, 5], "5", "5")
 
     def test_uncommitted_rows_of_an_earlier_attempt_are_waited_for_not_sent_again(self, snowpipe, load):
         snowpipe.holds_commits = True
@@ -416,6 +451,32 @@ class TestResume:
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
 
 
+class TestBalance:
+    """The channel counts the rows that its token shows, or somebody else has changed it."""
+
+    @pytest.mark.parametrize(("rows", "word"), [(9, "more"), (7, "fewer")])
+    def test_channel_that_counts_other_rows_is_reported(self, snowpipe, load, caplog, rows, word):
+        snowpipe.channel("c", **loaded(3, 8)).rows_inserted = rows
+
+        refused = load(settings=replace(SETTINGS, on_imbalance="fail"))
+        assert (refused.error_type, snowpipe.appends()) == ("ImbalanceError", [])
+        assert f"'c' counts 1 {word}" in refused.error
+        assert load().error_type is None
+        assert f"'c' counts 1 {word}" in caplog.text
+
+    def test_channel_balances_over_every_batch_attempt_and_rejected_row(self, snowpipe, load):
+        strict = replace(SETTINGS, on_imbalance="fail")
+        snowpipe.rejects = lambda row: row["ID"] in (1, 4)
+        snowpipe.fault(after="append", skip=1, error=KilledError())
+        with pytest.raises(KilledError):
+            load(settings=strict)
+
+        results = [load(settings=strict) for _ in range(2)]
+
+        assert [one.error_type for one in results] == [None, None]
+        assert snowpipe.channels["c"].committed == token(5, rows=6, run=SETTINGS.run)
+
+
 class TestAnswers:
     """The retry table: what is repeated, what ends the attempt, what ends the run."""
 
@@ -442,7 +503,7 @@ class TestAnswers:
 
         load()
 
-        again = [call for call in snowpipe.appends() if call.query["startOffsetToken"] == "2"]
+        again = [call for call in snowpipe.appends() if call.positions[0] == "2"]
         assert [call.attempt for call in again] == [0, 1, 2]
         assert len({call.query["requestId"] for call in again}) == 1
         assert {call.query["continuationToken"] for call in again} == {"1_1"}
@@ -526,9 +587,9 @@ class TestAnswers:
         assert "channel 'c' was dropped" in result.error
         assert len(snowpipe.did("open")) == 1
 
-    @pytest.mark.parametrize("now", [None, "2"])
+    @pytest.mark.parametrize("now", [None, 2])
     def test_channel_that_has_less_than_the_run_has_found_gets_no_row(self, snowpipe, load, now):
-        snowpipe.channel("c", committed=now)
+        snowpipe.channel("c", **loaded(now))
 
         result = load(committed=3)
 
@@ -581,7 +642,7 @@ class TestShortToken:
         result = load(self.SLOW)
 
         assert (result.complete, result.rows, result.position) == (False, 4, IntegerOffset(3))
-        assert snowpipe.channels["c"].committed == "3"
+        assert snowpipe.channels["c"].position == "3"
 
     def test_next_round_goes_on_from_there(self, snowpipe, load):
         load(self.SLOW)
@@ -625,7 +686,7 @@ class TestDeadLetters:
         result = load(self.BAD, settings=aside)
 
         assert ids(snowpipe) == [0, 2, 3, 5]
-        assert (result.rows, result.dead_lettered, snowpipe.channels["c"].committed) == (4, 2, "5")
+        assert (result.rows, result.dead_lettered, snowpipe.channels["c"].position) == (4, 2, "5")
         assert self.positions(tmp_path) == ["1", "4"]
 
     @pytest.mark.parametrize(
@@ -641,7 +702,7 @@ class TestDeadLetters:
         result = load(partition, settings=aside)
 
         assert ids(snowpipe) == [number for number in numbers if number not in bad]
-        assert (result.dead_lettered, snowpipe.channels["c"].committed) == (len(bad), "7")
+        assert (result.dead_lettered, snowpipe.channels["c"].position) == (len(bad), "7")
         assert self.positions(tmp_path) == [str(number) for number in bad]
 
     def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
@@ -692,7 +753,7 @@ class TestDeadLetters:
                 opened.append(asked)
                 raise DeadLetterError("no such path")
 
-        snowpipe.channel("c", committed="1")
+        snowpipe.channel("c", **loaded(1))
 
         with pytest.raises(DeadLetterError):
             load(Elsewhere("p", self.BAD.rows), settings=aside)
@@ -770,7 +831,7 @@ class TestEndWithoutRows:
 
         assert snowpipe.did("append") == ["append c 0..1", "append c 2..7"]
         assert (result.position, result.passed) == (IntegerOffset(7), None)
-        assert snowpipe.channels["c"].committed == "7"
+        assert snowpipe.channels["c"].position == "7"
 
     def test_last_append_passes_rows_that_were_put_aside(self, snowpipe, load, tmp_path):
         partition = MemoryPartition("p", ({"ID": 1}, {"ID": 2}, {"ID": "x"}, {"ID": "y"}))
@@ -781,7 +842,7 @@ class TestEndWithoutRows:
         assert (snowpipe.did("append"), result.dead_lettered) == (["append c 0..3"], 2)
 
     def test_without_any_row_nothing_is_appended_and_the_task_reports_what_it_passed(self, snowpipe, load):
-        snowpipe.channel("c", committed="1")
+        snowpipe.channel("c", **loaded(1))
         partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
 
         result = load(partition, committed=1, settings=replace(SETTINGS, skips_undecoded=True))

@@ -1,19 +1,25 @@
-from __future__ import annotations
+"""When a batch is closed, what it is expected to compress to, and how fast batches follow each other."""
 
 import random
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.streaming import batch as batch_module
-from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Compressor, OpenBatch, Part
+from airflow_provider_snowpipe.streaming.batch import (
+    BURST_SECONDS,
+    AdmittedParts,
+    Compressor,
+    OpenBatch,
+    Pace,
+    Part,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
-def _part(first: int, rows: int) -> Part:
+def _part(first, rows):
     """Rows that compress to about half, since they are hexadecimal digits."""
     body = b"".join(
         b'{"N":"%s"}\n' % random.Random(number).randbytes(500).hex().encode()
@@ -22,108 +28,83 @@ def _part(first: int, rows: int) -> Part:
     return Part(body, IntegerOffset(first), IntegerOffset(first + rows - 1), rows)
 
 
-def test_first_batch_determines_the_size_of_the_second() -> None:
-    compressor = Compressor(BatchLimits(wire_bytes=100_000))
-    (batch,) = compressor.close([_part(0, 50)])
-    assert compressor.ratio == batch.raw_bytes / len(batch.body)
-
-
-def test_later_batches_move_the_expectation_step_by_step() -> None:
-    compressor = Compressor(BatchLimits(wire_bytes=100_000))
-    compressor.close([_part(0, 50)])
-    expected = compressor.ratio
-    same = Part(b'{"N":"x"}\n' * 100, IntegerOffset(50), IntegerOffset(149), 100)
-    (batch,) = compressor.close([same])
-    ratio = len(same.body) / len(batch.body)
-    assert expected < compressor.ratio < ratio
-
-
-def _line(position: int, size: int) -> Part:
+def _line(position, size):
     """One row of so many bytes that do not compress."""
     body = random.Random(position).randbytes(size - 1) + b"\n"
     return Part(body, IntegerOffset(position), IntegerOffset(position), 1)
 
 
-@pytest.mark.parametrize(
-    ("limits", "expected"),
-    [
-        ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
-        ({"wire_bytes": 1000, "compression": "none"}, 850),
-        ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
-    ],
-)
-def test_first_batch_is_cut_by_what_rows_usually_compress_to(limits: dict[str, int], expected: int) -> None:
-    chosen = BatchLimits(**limits)  # type: ignore[arg-type]
-    compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
-    batch.add(first)
+class TestCompressor:
+    @pytest.mark.parametrize(
+        ("limits", "expected"),
+        [
+            ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
+            ({"wire_bytes": 1000, "compression": "none"}, 850),
+            ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
+        ],
+    )
+    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self, limits, expected):
+        chosen = BatchLimits(**limits)
+        compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
+        batch.add(first)
 
-    assert batch.take(compressor.ratio) == []
-    assert batch.take(compressor.ratio, following=1) == [first]
+        assert batch.take(compressor.ratio) == []
+        assert batch.take(compressor.ratio, following=1) == [first]
 
+    def test_expectation_is_that_of_the_first_batch_and_moves_by_three_tenths_of_the_difference(self):
+        compressor = Compressor(BatchLimits(wire_bytes=100_000))
+        expected = None
+        for part in (_part(0, 50), _line(50, 20_000), _part(51, 10)):
+            (batch,) = compressor.close([part])
+            ratio = batch.raw_bytes / len(batch.body)
+            expected = ratio if expected is None else expected + 0.3 * (ratio - expected)
+            assert compressor.ratio == expected
 
-def test_expectation_moves_by_three_tenths_of_the_difference() -> None:
-    compressor = Compressor(BatchLimits(wire_bytes=100_000))
-    ratios = []
-    for part in (_part(0, 50), _line(50, 20_000), _part(51, 10)):
-        (batch,) = compressor.close([part])
-        ratios.append(batch.raw_bytes / len(batch.body))
+    def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next(self):
+        compressor = Compressor(BatchLimits(wire_bytes=20_000))
+        parts = [_part(10 * number, 10) for number in range(4)]
+        whole = b"".join(bytes(part.body) for part in parts)
+        ratio = len(whole) / len(pa.Codec("zstd", compression_level=1).compress(whole, asbytes=True))
 
-    first, second, third = ratios
-    after_two = first + 0.3 * (second - first)
-    assert compressor.ratio == after_two + 0.3 * (third - after_two)
+        batches = compressor.close(parts)
 
+        found = [(batch.start.value, batch.end.value, batch.rows) for batch in batches]
+        assert found == [(0, 19, 20), (20, 39, 20)]
+        for batch in batches:
+            ratio += 0.3 * (batch.raw_bytes / len(batch.body) - ratio)
+        assert compressor.ratio == pytest.approx(ratio)
 
-def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next() -> None:
-    compressor = Compressor(BatchLimits(wire_bytes=20_000))
-    parts = [_part(10 * number, 10) for number in range(4)]
-    whole = b"".join(bytes(part.body) for part in parts)
-    ratio = len(whole) / len(pa.Codec("zstd", compression_level=1).compress(whole, asbytes=True))
+    def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are(self):
+        compressor = Compressor(BatchLimits(wire_bytes=5_000))
 
-    batches = compressor.close(parts)
+        batches = compressor.close([_line(number, 2_000) for number in range(4)])
 
-    assert [(batch.start.value, batch.end.value, batch.rows) for batch in batches] == [  # type: ignore[attr-defined]
-        (0, 19, 20), (20, 39, 20),
-    ]  # fmt: skip
-    for batch in batches:
-        ratio += 0.3 * (batch.raw_bytes / len(batch.body) - ratio)
-    assert compressor.ratio == pytest.approx(ratio)
+        assert [batch.rows for batch in batches] == [2, 2]
+        assert 0.99 < compressor.ratio <= 1.0
 
+    def test_batch_of_just_the_wire_limit_is_sent_whole(self):
+        parts = [_line(0, 600), _line(1, 400)]
 
-def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are() -> None:
-    compressor = Compressor(BatchLimits(wire_bytes=5_000))
+        (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
 
-    batches = compressor.close([_line(number, 2_000) for number in range(4)])
+        assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)
 
-    assert [batch.rows for batch in batches] == [2, 2]
-    assert 0.99 < compressor.ratio <= 1.0
+    @pytest.mark.parametrize("compression", ["zstd", "gzip"])
+    def test_rows_are_compressed_by_the_quickest_level(self, compression):
+        part = _part(0, 50)
 
+        (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
 
-def test_batch_of_just_the_wire_limit_is_sent_whole() -> None:
-    parts = [_line(0, 600), _line(1, 400)]
-
-    (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
-
-    assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("compression", ["zstd", "gzip"])
-def test_rows_are_compressed_by_the_quickest_level(compression: str) -> None:
-    part = _part(0, 50)
-
-    (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
-
-    assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
-    assert (type(batch.body), batch.encoding) == (bytes, compression)
+        assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
+        assert (type(batch.body), batch.encoding) == (bytes, compression)
 
 
 @pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
-def test_parts_are_taken_until_their_time_is_over(
-    monkeypatch: pytest.MonkeyPatch, stop_at: float, taken: int
-) -> None:
+def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
     now, lines = [100.0], [_line(position, 10) for position in range(4)]
     monkeypatch.setattr(batch_module, "time", SimpleNamespace(time=lambda: now[0]))
 
-    def one_a_second() -> Iterator[Part]:
+    def one_a_second():
         for line in lines:
             yield line
             now[0] += 1.0
@@ -135,11 +116,11 @@ def test_parts_are_taken_until_their_time_is_over(
 
 
 class TestOpenBatch:
-    def test_it_is_taken_when_the_next_rows_would_not_fit(self) -> None:
+    def test_it_is_taken_when_the_next_rows_would_not_fit(self):
         limits = BatchLimits(rows=3, wire_bytes=1000)
         assert OpenBatch(limits).take(1.0, following=851) == [], "nothing is in it"
 
-        def taken(ratio: float, following: int) -> bool:
+        def taken(ratio, following):
             batch, part = OpenBatch(limits), _line(0, 850)
             batch.add(part)
             found = batch.take(ratio, following)
@@ -150,23 +131,18 @@ class TestOpenBatch:
         assert [taken(1.0, following) for following in (0, 1)] == [False, True]
         assert [taken(2.0, following) for following in (850, 851)] == [False, True]
 
-    def test_it_is_taken_when_the_bytes_of_a_batch_are_in_it(self) -> None:
-        batch, parts = OpenBatch(BatchLimits(raw_bytes=200)), [_line(0, 100), _line(1, 100), _line(2, 1)]
+    @pytest.mark.parametrize(
+        ("limits", "sizes"), [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]
+    )
+    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self, limits, sizes):
+        batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
         taken = []
         for part in parts:
             batch.add(part)
             taken.append(batch.take(100.0))
         assert taken == [[], [], parts]
 
-    def test_it_is_taken_by_rows(self) -> None:
-        batch, parts = OpenBatch(BatchLimits(rows=3)), [_line(position, 10) for position in range(3)]
-        taken = []
-        for part in parts:
-            batch.add(part)
-            taken.append(batch.take(2.0))
-        assert taken == [[], [], parts]
-
-    def test_it_begins_anew_when_it_was_taken(self) -> None:
+    def test_it_begins_again_when_it_was_taken(self):
         batch, parts = OpenBatch(BatchLimits(rows=2, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
         for part in parts:
             batch.add(part)
@@ -178,7 +154,7 @@ class TestOpenBatch:
         assert batch.take(1.0) == []
         assert batch.take() == [last]
 
-    def test_its_age_is_that_of_its_first_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_its_age_is_that_of_its_first_rows(self, monkeypatch):
         now = [50.0]
         monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
         batch = OpenBatch(BatchLimits(age_seconds=4.0))
@@ -189,3 +165,36 @@ class TestOpenBatch:
         batch.take()
         batch.add(_line(2, 10))
         assert batch.closes_at == 60.0
+
+
+class TestPace:
+    def sent(self, raw_bytes, seconds, **limits):
+        """The timestamps of the appends of a writer that always has the next one ready."""
+        now = [100.0]
+        pace = Pace(BatchLimits(**limits), lambda: now[0])
+        timestamps = []
+        while now[0] < 100.0 + seconds:
+            wait = pace.take(raw_bytes)
+            if wait > 0:
+                now[0] += max(wait, 1e-6)
+                continue
+            timestamps.append(now[0] - 100.0)
+        return timestamps
+
+    def test_what_fits_the_saved_allowance_is_sent_at_once(self):
+        timestamps = self.sent(10_000_000, 10.0, bytes_per_second=20e6)
+
+        assert timestamps[:6] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0), pytest.approx(0.5)]
+
+    def test_bytes_keep_the_rate_over_time(self):
+        for seconds in (5.0, 60.0):
+            sent = len(self.sent(3_000_000, seconds, bytes_per_second=20e6)) * 3_000_000
+            assert 20e6 * seconds < sent <= 20e6 * (seconds + BURST_SECONDS) + 3_000_000
+
+    @pytest.mark.parametrize(
+        ("raw_bytes", "rate", "limits"), [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]
+    )
+    def test_requests_keep_their_rate(self, raw_bytes, rate, limits):
+        timestamps = self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits)
+
+        assert len(timestamps) == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)

@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
+GAP = error(409, ROW_SEQ_GAP)
 
 
 @pytest.fixture
@@ -39,12 +40,11 @@ def test_opening_creates_fences_or_leaves_alone(snowpipe, client, before, option
     assert snowpipe.channels["c"].committed == after
 
 
-@pytest.mark.parametrize("options", [{"if_exists": "replace"}, {"offset_token": "a:7"}])
-def test_opening_that_would_need_another_token_is_refused(snowpipe, client, options):
+def test_opening_that_would_need_another_token_is_refused(snowpipe, client):
     snowpipe.channel("c")
-
-    with pytest.raises(ConfigurationError):
-        open_channel(client, "c", **options)
+    for options in ({"if_exists": "replace"}, {"offset_token": "a:7"}):
+        with pytest.raises(ConfigurationError):
+            open_channel(client, "c", **options)
     assert snowpipe.did("open") == []
 
 
@@ -83,64 +83,39 @@ def test_the_wait_ends_in_time_and_changes_nothing(snowpipe, client, act, second
     assert snowpipe.did("drop") == []
 
 
-def test_drop_asks_before_each_open_whether_rows_are_uncommitted(snowpipe, client):
-    for force in (False, True):
-        snowpipe.channel("c", committed="a:9")
-        drop_channel(client, "c", force=force)
-
-    asked = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
-    assert asked == [True, True]
-
-
 @pytest.mark.parametrize(
-    ("force", "refusal", "expected"),
-    [
-        (False, None, Dropping("c", True, "9", False)),
-        (True, None, Dropping("c", True, "9", False)),
-        (True, HELD, Dropping("c", True, "9", True)),
-        (True, error(409, ROW_SEQ_GAP), Dropping("c", True, "9", None)),
-    ],
+    ("force", "refusal", "discarded"),
+    [(False, None, False), (True, None, False), (True, HELD, True), (True, GAP, None)],
 )
-def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, refusal, expected):
+def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, refusal, discarded):
     snowpipe.channel("c", committed="9")
     if refusal:
         snowpipe.fault(before="open", error=refusal, times=1000)
 
-    assert drop_channel(client, "c", force=force) == expected
+    assert drop_channel(client, "c", force=force) == Dropping("c", True, "9", discarded)
 
     assert snowpipe.channels == {}
+    assert next(one for one in snowpipe.calls if one.operation == "open").body["fail_on_uncommitted_rows"]
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_drop_whose_answer_was_lost_is_done(snowpipe, client, force):
-    snowpipe.channel("c", committed="7")
-    snowpipe.fault(after="drop")
-
-    assert drop_channel(client, "c", force=force) == Dropping("c", True, "7")
-    assert "c" not in snowpipe.channels
-
-
-def test_channel_that_is_gone_is_dropped_already(snowpipe, client):
+def test_drop_whose_answer_was_lost_or_of_a_channel_that_is_gone_is_done(snowpipe, client):
     assert drop_channel(client, "c") == Dropping("c", existed=False)
     assert snowpipe.did("open", "drop") == []
+    for force in (False, True):
+        snowpipe.channel("c", committed="7")
+        snowpipe.fault(after="drop")
+
+        assert drop_channel(client, "c", force=force) == Dropping("c", True, "7")
+        assert "c" not in snowpipe.channels
 
 
-def test_invalid_channel_is_dropped_by_force_only(snowpipe, client):
-    snowpipe.channel("c", committed="9")
-    snowpipe.fault(before="open", error=error(409, ROW_SEQ_GAP), times=1000)
+@pytest.mark.parametrize(("operation", "word"), [("open", "force=True"), ("drop", "'c'")])
+def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client, operation, word):
+    snowpipe.channel("c", committed="7")
+    snowpipe.fault(before=operation, error=GAP, times=1000)
 
-    with pytest.raises(ChannelInvalidError, match="force=True") as invalid:
+    with pytest.raises(ChannelInvalidError, match=word) as invalid:
         drop_channel(client, "c")
 
     assert (invalid.value.channel, invalid.value.http_status, invalid.value.code) == ("c", 409, ROW_SEQ_GAP)
-    assert "c" in snowpipe.channels
-
-
-def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client):
-    snowpipe.channel("c", committed="7")
-    snowpipe.fault(before="drop", error=error(409, ROW_SEQ_GAP))
-
-    with pytest.raises(ChannelInvalidError, match="'c'"):
-        drop_channel(client, "c")
-
     assert "c" in snowpipe.channels

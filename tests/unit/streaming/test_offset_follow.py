@@ -1,11 +1,7 @@
 """Following channels by the beginning of their names."""
 
-from __future__ import annotations
-
 import asyncio
-from collections.abc import Sequence
 from contextlib import aclosing
-from typing import Any
 
 import pytest
 
@@ -24,16 +20,16 @@ pytestmark = pytest.mark.usefixtures("jumping_loop")
 class Pipe:
     """A pipe's client and its listing, both with the same channels; rows by channel."""
 
-    def __init__(self, **rows: int) -> None:
+    def __init__(self, **rows):
         self.rows = dict(rows)
-        self.asked: set[str] = set()
+        self.asked = set()
         self.listings = 0
-        self.fail: Exception | None = None
+        self.fail = None
 
-    async def connect(self) -> Pipe:
+    async def connect(self):
         return self
 
-    def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
+    def channel_statuses(self, names):
         self.asked.update(names)
         return {
             name: ChannelStatus(name, "SUCCESS", str(self.rows[name]), rows_inserted=self.rows[name])
@@ -42,29 +38,40 @@ class Pipe:
             for name in names
         }
 
-    def close(self) -> None:
+    def close(self):
         """Nothing to give back."""
 
-    async def names(self) -> list[str]:
+    async def names(self):
         self.listings += 1
         if self.fail is not None:
             raise self.fail
         return list(self.rows)
 
 
-async def pipe_name() -> str:
+async def pipe_name():
     return "DB.S.T-STREAMING"
 
 
-class Following:
-    """A follower of a pipe, driven poll by poll in a task of its own."""
+async def until(condition):
+    async with asyncio.timeout(240):
+        while not condition():
+            await asyncio.sleep(0.01)
 
-    def __init__(self, pipe: Pipe, **rules: Any) -> None:
-        self.pipe = pipe
-        self.messages: list[dict[str, Any]] = []
+
+class Following:
+    """A follower of a pipe's channels p_…, driven poll by poll in a task of its own."""
+
+    def __init__(self, pipe, **rules):
+        self.messages = []
         self.polls = 0
         self.poll = StatusPoll(pipe.connect)
-        given = {"channel": None, "prefix": "", "rule": OffsetRule(), "interval": 0.02, "list_interval": 0.05}
+        given = {
+            "channel": None,
+            "prefix": "p_",
+            "rule": OffsetRule(),
+            "interval": 0.02,
+            "list_interval": 0.05,
+        }
         self.follower = OffsetFollower(
             FollowRules(**{**given, **rules}),
             poll=self.poll,
@@ -73,102 +80,78 @@ class Following:
             pipe_name=pipe_name,
         )
 
-    async def __aenter__(self) -> Following:
+    async def __aenter__(self):
         self.task = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
-    async def _read(self) -> None:
+    async def _read(self):
         async with self.follower.following(), aclosing(self.poll.follow()) as polls:
             async for polled in polls:
                 self.messages += await self.follower.take(self.polls, polled)
                 self.polls += 1
 
-    async def until_reported(self, count: int) -> None:
-        async with asyncio.timeout(240):
-            while len(self.messages) < count:
-                await asyncio.sleep(0.01)
 
-    async def until_polled(self, times: int = 2) -> None:
-        goal = self.polls + times
-        async with asyncio.timeout(240):
-            while self.polls < goal:
-                await asyncio.sleep(0.01)
+def message_after(pipe, began, change, **rules):
+    """The one message that a change brings, once the follower has begun."""
 
-
-def test_channels_are_found_by_the_beginning_of_their_names() -> None:
-    pipe = Pipe(p_a=1, p_b=2, other=9)
-
-    async def run() -> list[dict[str, Any]]:
-        async with Following(pipe, prefix="p_") as following:
-            await following.until_polled()
-            pipe.rows["p_b"] = 5
-            pipe.rows["other"] = 50
-            await following.until_reported(1)
+    async def run():
+        async with Following(pipe, **rules) as following:
+            await until(lambda: began(following))
+            change()
+            await until(lambda: following.messages)
             return following.messages
 
     (message,) = asyncio.run(run())
-    assert set(message["channels"]) == {"p_b"}
-    assert message["rows"] == 3
+    return message
+
+
+def polled_twice(following):
+    return following.polls >= 2
+
+
+def test_channels_are_found_by_the_beginning_of_their_names():
+    pipe = Pipe(p_a=1, p_b=2, other=9)
+
+    message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_b=5, other=50))
+
+    assert (set(message["channels"]), message["rows"]) == ({"p_b"}, 3)
     assert pipe.asked == {"p_a", "p_b"}
 
 
-def test_a_channel_made_later_is_found_and_reported_from_its_first_row() -> None:
+def test_a_channel_made_later_is_found_and_reported_from_its_first_row():
     pipe = Pipe(p_a=1)
 
-    async def run() -> list[dict[str, Any]]:
-        async with Following(pipe, prefix="p_") as following:
-            await following.until_polled()
-            pipe.rows["p_new"] = 4
-            await following.until_reported(1)
-            return following.messages
+    message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_new=4))
 
-    (message,) = asyncio.run(run())
-    assert message["channels"]["p_new"]["previous_rows"] == 0
-    assert message["rows"] == 4
+    assert (message["channels"]["p_new"]["previous_rows"], message["rows"]) == (0, 4)
 
 
-def test_a_watch_of_no_channel_yet_waits_for_the_first() -> None:
+def test_a_watch_of_no_channel_yet_waits_for_the_first():
     pipe = Pipe()
 
-    async def run() -> list[dict[str, Any]]:
-        async with Following(pipe, prefix="p_") as following:
-            async with asyncio.timeout(240):
-                while not pipe.listings:
-                    await asyncio.sleep(0.01)
-            pipe.rows["p_a"] = 3
-            await following.until_reported(1)
-            return following.messages
-
-    (message,) = asyncio.run(run())
-    assert message["rows"] == 3
+    assert message_after(pipe, lambda _: pipe.listings, lambda: pipe.rows.update(p_a=3))["rows"] == 3
 
 
-def test_a_listing_that_fails_is_made_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_listing_that_fails_is_made_again(caplog):
     pipe = Pipe(p_a=1)
     pipe.fail = RuntimeError("no sign-in")
 
-    async def run() -> list[dict[str, Any]]:
-        async with Following(pipe, prefix="p_", start="beginning") as following:
-            async with asyncio.timeout(240):
-                while pipe.listings < 2:
-                    await asyncio.sleep(0.01)
-            pipe.fail = None
-            await following.until_reported(1)
-            return following.messages
+    message = message_after(
+        pipe, lambda _: pipe.listings >= 2, lambda: setattr(pipe, "fail", None), start="beginning"
+    )
 
-    (message,) = asyncio.run(run())
     assert message["rows"] == 1
-    assert "listing the channels failed: RuntimeError: no sign-in" in caplog.text
+    assert "RuntimeError: no sign-in" in caplog.text
 
 
-def test_those_who_ask_at_once_share_one_listing() -> None:
+def test_those_who_ask_at_once_share_one_listing():
     pipe = Pipe(a=1)
 
-    async def run() -> list[tuple[str, ...]]:
+    async def run():
         listing = shared_listing("key", pipe.names)
         assert shared_listing("key", pipe.names) is listing
         return await asyncio.gather(*(listing.names(60) for _ in range(5)))

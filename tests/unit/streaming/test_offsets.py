@@ -1,21 +1,24 @@
-"""Offset tokens: parse, order, next, follow."""
-
-from __future__ import annotations
+"""Positions: parse, order, next, follow."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import (
+    BatchDigestOffset,
     BatchRowOffset,
     FileLineOffset,
     IntegerOffset,
     LexicographicOffset,
-    Offset,
     TopicPartitionOffset,
+    VerifiedFileLineOffset,
+    known_formats,
     offset_class,
+    offset_class_of_code,
 )
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress
+from tests.refusals import refused
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 counts = st.integers(0, 10**18)
@@ -26,112 +29,226 @@ offsets = st.one_of(
     st.builds(BatchRowOffset, counts, counts),
     st.builds(LexicographicOffset, names),
 )
+DIGEST = "9f3a1200c4d5e6f7"
 
 
+def topic(name, partition, offset):
+    return TopicPartitionOffset(name, partition, offset)
+
+
+def share(batch, row, **more):
+    return BatchDigestOffset(batch, row, 0x9F3AC1D2, **more)
+
+
+def line(file, number, digest=""):
+    return VerifiedFileLineOffset(file, number, digest)
+
+
+@settings(max_examples=50)
 @given(offsets)
-def test_a_token_reads_back_as_the_position_it_was_written_from(offset: Offset) -> None:
+def test_a_token_reads_back_and_the_next_one_is_later_and_follows_directly(offset):
     assert type(offset).parse(str(offset)) == offset
-
-
-@pytest.mark.parametrize(
-    ("here", "target", "steps"),
-    [
-        (IntegerOffset(7), IntegerOffset(10), 3),
-        (FileLineOffset("a", 7), FileLineOffset("a", 10), 3),
-        (FileLineOffset("a", 7), FileLineOffset("b", 10), None),
-        (TopicPartitionOffset("t", 1, 7), TopicPartitionOffset("t", 1, 10), 3),
-        (TopicPartitionOffset("t", 1, 7), TopicPartitionOffset("t", 2, 10), None),
-        (BatchRowOffset(1, 7), BatchRowOffset(1, 10), 3),
-        (BatchRowOffset(1, 7), BatchRowOffset(2, 10), None),
-        (LexicographicOffset("a"), LexicographicOffset("b"), None),
-    ],
-    ids=str,
-)
-def test_distance_is_reported_only_where_the_format_knows_it(
-    here: Offset, target: Offset, steps: int | None
-) -> None:
-    assert here.steps_to(target) == steps
-
-
-@given(offsets)
-def test_next_is_later_and_follows_directly(offset: Offset) -> None:
     assert offset < offset.next()
     assert offset.next() > offset
     assert offset.next().follows(offset)
     assert not offset.follows(offset.next())
 
 
+@settings(max_examples=50)
 @given(st.builds(FileLineOffset, names, counts), st.builds(FileLineOffset, names, counts))
-def test_file_lines_are_ordered_by_file_and_then_line(a: FileLineOffset, b: FileLineOffset) -> None:
+def test_file_lines_are_ordered_by_file_and_then_line(a, b):
     assert (a < b) == ((a.file, a.line) < (b.file, b.line))
     assert (a <= b) == (not b < a)
 
 
-def test_the_order_of_numbers_is_not_the_order_of_their_text() -> None:
-    assert IntegerOffset(9) < IntegerOffset(10)
-    assert FileLineOffset("a.log", 9) < FileLineOffset("a.log", 10)
-    assert BatchRowOffset(9, 5) < BatchRowOffset(10, 1)
-    assert LexicographicOffset("10") < LexicographicOffset("9")
+def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
+    for text, offset in {
+        **{digits: IntegerOffset(int(digits)) for digits in ("0", "1", "10", "9" * 19)},
+        "a:0": FileLineOffset("a", 0),
+        "a:b.log:20": FileLineOffset("a:b.log", 20),
+        "t:0:0": topic("t", 0, 0),
+        "a:b:3:20": topic("a:b", 3, 20),
+        "0:0": BatchRowOffset(0, 0),
+        "x": LexicographicOffset("x"),
+        "17:5000/9f3ac1d2-end": share(17, 5000, final=True),
+        "0:1/00000000": BatchDigestOffset(0, 1, 0),
+    }.items():
+        read = type(offset).parse(text)
+        assert (read, str(read)) == (offset, text)
+    assert str(BatchDigestOffset.parse(BatchDigestOffset.example)) == BatchDigestOffset.example
 
 
-def test_a_file_name_may_hold_colons() -> None:
-    assert FileLineOffset.parse("a:b.log:20") == FileLineOffset("a:b.log", 20)
-    assert TopicPartitionOffset.parse("a:b:3:20") == TopicPartitionOffset("a:b", 3, 20)
-
-
-@pytest.mark.parametrize(
-    ("cls", "text"),
-    [
-        (IntegerOffset, ""),
-        (IntegerOffset, "-1"),
-        (IntegerOffset, "+1"),
-        (IntegerOffset, "1.0"),
-        (IntegerOffset, "007"),
-        (IntegerOffset, " 7"),
-        (IntegerOffset, "\u0667"),
-        (IntegerOffset, "9" * 30),
-        (FileLineOffset, "a.log"),
-        (FileLineOffset, "a.log:"),
-        (FileLineOffset, ":3"),
-        (FileLineOffset, "a.log:x"),
-        (TopicPartitionOffset, "orders:5"),
-        (TopicPartitionOffset, "orders:a:5"),
-        (BatchRowOffset, "5"),
-        (BatchRowOffset, "5:6:7"),
-        (LexicographicOffset, ""),
+UNREADABLE = {
+    IntegerOffset: ["", "-1", "+1", "1.0", "00", "007", " 7", "\u0667", "²", "1" * 20, "9" * 30],
+    FileLineOffset: ["a.log", "a.log:", ":3", "a.log:x"],
+    TopicPartitionOffset: ["orders:5", ":1:2", "t::2", "t:1:", "1:2", "t:x:2", "t:1:x"],
+    BatchRowOffset: ["5", "5:6:7", ":2", "1:", "x:2", "1:x"],
+    LexicographicOffset: [""],
+    BatchDigestOffset: [
+        *("", "17:5000", "17:5000/9F3AC1D2", "17:5000/9f3ac1d", "017:5000/9f3ac1d2"),
+        *("17:5000/9f3ac1d2-fin", "17:5000/9f3ac1d2\n", "-1:5000/9f3ac1d2", "17:5000/4-9f3ac1d2-5d41402a-0"),
     ],
-)
-def test_an_unparsable_token_names_channel_token_and_format(cls: type[Offset], text: str) -> None:
-    with pytest.raises(OffsetTokenError) as caught:
-        cls.parse(text, channel="c0")
-    message = str(caught.value)
-    assert "'c0'" in message
-    assert repr(text[:200]) in message
-    assert cls.format_name in message
+    VerifiedFileLineOffset: ["a.log", f"a@{DIGEST}", f"a@{DIGEST}:x", ":3", ""],
+}
 
 
-def test_positions_of_different_formats_or_partitions_have_no_order() -> None:
-    with pytest.raises(TypeError):
-        _ = IntegerOffset(1) < BatchRowOffset(1, 1)  # type: ignore[operator]
-    with pytest.raises(OffsetTokenError, match="different partitions"):
-        _ = TopicPartitionOffset("t", 1, 5) < TopicPartitionOffset("t", 2, 6)
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_an_unparsable_token_names_channel_token_and_format(kind):
+    for text in UNREADABLE[kind]:
+        refused(
+            OffsetTokenError, lambda given: kind.parse(given, channel="c0"), [text],
+            "'c0'", repr(text[:200]), f"'{kind.format_name}'",
+        )  # fmt: skip
 
 
-def test_the_first_line_of_a_later_file_follows_any_line_of_an_earlier_one() -> None:
-    assert FileLineOffset("b.log", 1).follows(FileLineOffset("a.log", 17))
-    assert not FileLineOffset("b.log", 2).follows(FileLineOffset("a.log", 17))
-    assert BatchRowOffset(3, 1).follows(BatchRowOffset(1, 9))
-    assert not IntegerOffset(12).follows(IntegerOffset(10))
+def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
+    for make, name in [
+        (lambda: IntegerOffset(-1), ""),
+        (lambda: FileLineOffset("a", -1), "line is -1: "),
+        (lambda: FileLineOffset("", 0), ""),
+        (lambda: topic("t", -1, 0), "partition is -1: "),
+        (lambda: topic("t", 0, -1), "offset is -1: "),
+        (lambda: topic("", 0, 0), ""),
+        (lambda: BatchRowOffset(-1, 0), "batch is -1: "),
+        (lambda: BatchRowOffset(0, -1), "row is -1: "),
+        (lambda: LexicographicOffset(""), ""),
+        (lambda: line("", 1), ""),
+        (lambda: line("a", -1), ""),
+        *((lambda change=change: BatchDigestOffset(**{**SHARE, **change}), "") for change in NO_SHARE),
+    ]:
+        with pytest.raises(ConfigurationError) as refusal:
+            make()
+        assert str(refusal.value).startswith(name)
 
 
-def test_a_callers_own_class_is_found_by_its_dotted_path() -> None:
-    path = "airflow_provider_snowpipe.streaming.offsets.IntegerOffset"
-    assert offset_class(path) is IntegerOffset
+SHARE = {"batch": 1, "row": 1, "digest": 1}
+NO_SHARE = [{"batch": -1}, {"row": -1}, {"digest": 1 << 32}]
 
 
-@pytest.mark.parametrize(
-    "name", ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
-)
-def test_an_unknown_format_is_refused_with_the_known_ones(name: object) -> None:
-    with pytest.raises(ConfigurationError, match="offset format"):
-        offset_class(name)
+def test_only_what_comes_next_follows():
+    expected = {
+        (FileLineOffset("a", 5), FileLineOffset("a", 7)): False,
+        (FileLineOffset("b", 5), FileLineOffset("a", 1)): False,
+        (FileLineOffset("a", 5), FileLineOffset("a", 1)): False,
+        (FileLineOffset("a", 5), FileLineOffset("b", 0)): False,
+        (FileLineOffset("a", 17), FileLineOffset("b", 1)): True,
+        (FileLineOffset("a", 17), FileLineOffset("b", 2)): False,
+        (BatchRowOffset(1, 5), BatchRowOffset(1, 7)): False,
+        (BatchRowOffset(2, 5), BatchRowOffset(1, 1)): False,
+        (BatchRowOffset(1, 5), BatchRowOffset(1, 1)): False,
+        (BatchRowOffset(1, 5), BatchRowOffset(2, 0)): False,
+        (BatchRowOffset(1, 5), BatchRowOffset(3, 1)): True,
+        (IntegerOffset(5), IntegerOffset(5)): False,
+        (IntegerOffset(10), IntegerOffset(12)): False,
+        (topic("t", 0, 5), topic("t", 0, 7)): False,
+        (LexicographicOffset("a"), LexicographicOffset("c")): True,
+        (LexicographicOffset("a"), LexicographicOffset("a")): False,
+        **{
+            (share(3, 7), share(*token)): follows
+            for token, follows in {
+                (3, 8): True, (3, 7): False, (3, 6): False, (3, 9): False, (3, 1): False,
+                (4, 1): True, (9, 1): True, (4, 2): False, (2, 1): False, (2, 8): False,
+            }.items()
+        },
+        (share(3, 0), share(3, 1)): True,
+        (line("a", 7, DIGEST), line("a", 8)): True,
+        (line("a", 7, DIGEST), line("b", 1)): True,
+        (line("a", 7, DIGEST), line("b", 2)): False,
+    }  # fmt: skip
+    assert {(one, later): later.follows(one) for one, later in expected} == expected
+
+
+def test_distance_is_reported_only_where_the_format_knows_it():
+    expected = {
+        (IntegerOffset(7), IntegerOffset(10)): 3,
+        (FileLineOffset("a", 7), FileLineOffset("a", 10)): 3,
+        (FileLineOffset("a", 7), FileLineOffset("b", 10)): None,
+        (topic("t", 1, 7), topic("t", 1, 10)): 3,
+        (topic("t", 1, 5), topic("t", 1, 5)): 0,
+        (topic("t", 1, 7), topic("t", 2, 10)): None,
+        (topic("t", 1, 7), topic("u", 1, 8)): None,
+        (BatchRowOffset(1, 7), BatchRowOffset(1, 10)): 3,
+        (BatchRowOffset(1, 7), BatchRowOffset(2, 10)): None,
+        (LexicographicOffset("a"), LexicographicOffset("b")): None,
+        (share(1, 9), share(1, 12)): 3,
+        (share(1, 9), share(2, 12)): None,
+        (line("a", 7, DIGEST), line("a", 10)): 3,
+        (line("a", 7, DIGEST), line("b", 10)): None,
+    }
+    assert {(here, target): here.steps_to(target) for here, target in expected} == expected
+
+
+def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
+    for earlier, later in [
+        (IntegerOffset(9), IntegerOffset(10)),
+        (FileLineOffset("a.log", 9), FileLineOffset("a.log", 10)),
+        (BatchRowOffset(9, 5), BatchRowOffset(10, 1)),
+        (LexicographicOffset("10"), LexicographicOffset("9")),
+        (topic("t", 1, 5), topic("t", 1, 6)),
+        (share(1, 9), share(2, 1)),
+        (share(2, 1), share(2, 2)),
+        (line("a", 7, DIGEST), line("a", 8)),
+        (line("a", 8), line("b", 1, DIGEST)),
+    ]:
+        assert earlier < later
+        assert not later < earlier
+        assert not earlier < earlier
+        assert later >= earlier
+    assert share(2, 2) >= share(2, 2, final=True)
+    assert line("a", 7, DIGEST).sort_key() == ("a", 7)
+
+
+def test_positions_of_different_formats_or_partitions_have_no_order():
+    for one, other in [
+        (IntegerOffset(1), BatchRowOffset(1, 1)),
+        (topic("t", 1, 5), IntegerOffset(6)),
+    ]:
+        with pytest.raises(TypeError):
+            _ = one < other
+    for one, other in [
+        (topic("t", 1, 5), topic("t", 2, 6)),
+        (topic("t", 1, 5), topic("u", 1, 6)),
+    ]:
+        with pytest.raises(OffsetTokenError, match="different"):
+            _ = one < other
+
+
+def test_next_position_is_the_smallest_one_behind():
+    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
+    assert share(3, 7, final=True).next() == share(3, 8)
+    assert (line("a", 7, DIGEST).next(), line("a", 7, DIGEST).next().digest) == (line("a", 8), "")
+    assert line("a", 7, DIGEST).plain == FileLineOffset("a", 7)
+
+
+def test_name_without_a_digest_is_a_plain_file_and_the_digest_matters_to_no_order():
+    token = VerifiedFileLineOffset.parse(f"a:b@c.log@{DIGEST}:20")
+    assert (token.file, token.line, token.digest) == ("a:b@c.log", 20, DIGEST)
+    assert str(token) == f"a:b@c.log@{DIGEST}:20"
+    assert line("a", 7, DIGEST) == line("a", 7)
+    for name in ("a.log", "a@9f3a", f"a@{DIGEST.upper()}", f"@{DIGEST}"):
+        plain = VerifiedFileLineOffset.parse(f"{name}:20")
+        assert (plain.file, plain.line, plain.digest, str(plain)) == (name, 20, "", f"{name}:20")
+
+
+def test_progress_keeps_the_digest_that_the_service_reported_last():
+    progress = ChannelProgress("c", line("a", 7))
+
+    progress.observe(line("a", 7, DIGEST))
+
+    assert str(progress.committed) == f"a@{DIGEST}:7"
+
+
+def test_formats_are_found_by_name_and_a_callers_own_class_by_its_dotted_path():
+    assert {offset_class(name).format_name for name in known_formats()} == known_formats()
+    assert len(known_formats()) == 7
+    assert offset_class("airflow_provider_snowpipe.streaming.offsets.IntegerOffset") is IntegerOffset
+    unknown = ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
+    refused(ConfigurationError, offset_class, [*unknown, "pathlib.Path"], "offset format")
+    refused(ConfigurationError, offset_class, ["nonsense"], "batch:row/digest, file:line")
+
+
+def test_every_format_has_a_letter_of_its_own_by_which_a_checkpoint_names_it():
+    classes = [offset_class(name) for name in known_formats()]
+
+    assert {offset_class_of_code(one.code) for one in classes} == set(classes)
+    assert offset_class_of_code("x") is None

@@ -1,19 +1,12 @@
-"""One round of status requests: whose failure is whose."""
+"""One round of status requests: whose failure is whose, and which refusals are asked again in halves."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-
-import pytest
-
-from airflow_provider_snowpipe.streaming.commits import poll_statuses
+from airflow_provider_snowpipe.streaming.commits import PolledStatuses, poll_statuses
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
     PipeFailedOverError,
     PipeNotFoundError,
     RetriesExhaustedError,
-    SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -21,46 +14,61 @@ NAMES = [f"c{number:03}" for number in range(250)]
 
 
 class Source:
-    """A client whose answers a test prescribes, request by request."""
+    """A client that refuses every request that names one channel."""
 
-    def __init__(self, refuse: Callable[[Sequence[str]], SnowpipeError | None] = lambda _: None) -> None:
-        self.asked: list[list[str]] = []
-        self._refuse = refuse
+    def __init__(self, error=None, bad=""):
+        self.asked = []
+        self._error, self._bad = error, bad
 
-    def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
+    def channel_statuses(self, names):
         self.asked.append(list(names))
-        error = self._refuse(names)
-        if error is not None:
-            raise error
+        if self._bad in names:
+            raise self._error
         return {name: ChannelStatus(name, "SUCCESS", "a:1") for name in names}
 
-    def close(self) -> None:
+    def close(self):
         raise AssertionError("a poll does not close its client")
 
 
-def test_asks_after_a_hundred_channels_a_request() -> None:
+def test_asks_after_a_hundred_channels_a_request():
     source = Source()
 
     polled = poll_statuses(source, NAMES)
 
     assert [len(names) for names in source.asked] == [100, 100, 50]
-    assert list(polled.statuses) == NAMES
-    assert polled.errors == {}
+    assert (list(polled.statuses), polled.errors) == (NAMES, {})
 
 
-@pytest.mark.parametrize("status", [400, 413, 422])
-def test_a_name_that_is_refused_harms_no_other(status: int) -> None:
-    source = Source(lambda names: ApiError("bad", http_status=status) if "c142" in names else None)
+def test_a_name_that_is_refused_harms_no_other():
+    for status in (400, 413, 422):
+        source = Source(ApiError("bad", http_status=status), "c142")
 
-    polled = poll_statuses(source, NAMES)
+        polled = poll_statuses(source, NAMES)
 
-    assert list(polled.errors) == ["c142"]
-    assert sorted(polled.statuses) == [name for name in NAMES if name != "c142"]
-    assert len(source.asked) <= 3 + 2 * 7
+        assert list(polled.errors) == ["c142"]
+        assert sorted(polled.statuses) == [name for name in NAMES if name != "c142"]
+        assert len(source.asked) <= 3 + 2 * 7
 
 
-def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
-    source = Source(lambda names: ApiError("malformed", http_status=200) if "c000" in names else None)
+def test_only_a_refusal_of_the_request_is_asked_again_in_halves():
+    for status, again in {399: False, 400: True, 499: True, 500: False}.items():
+        source = Source(ApiError("no", http_status=status), "bad")
+
+        poll_statuses(source, ["bad", "b", "c", "d"])
+
+        halves = [["bad", "b"], ["bad"], ["b"], ["c", "d"]] if again else []
+        assert source.asked == [["bad", "b", "c", "d"], *halves]
+
+
+def test_refused_channel_keeps_the_services_own_error():
+    for status in (400, 500):
+        error = ApiError("no", http_status=status)
+        assert poll_statuses(Source(error, "bad"), ["bad"]) == PolledStatuses({}, {"bad": error})
+    assert PolledStatuses.failed(["a", "b"], error) == PolledStatuses({}, {"a": error, "b": error})
+
+
+def test_an_answer_that_makes_no_sense_is_not_asked_for_again():
+    source = Source(ApiError("malformed", http_status=200), "c000")
 
     polled = poll_statuses(source, NAMES)
 
@@ -68,21 +76,17 @@ def test_an_answer_that_makes_no_sense_is_not_asked_for_again() -> None:
     assert sorted(polled.errors) == NAMES[:100]
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_an_outage_is_met_once_and_not_for_every_hundred():
+    for error in (
         RetriesExhaustedError("unreachable"),
         AuthenticationError("refused"),
         PipeFailedOverError("moved", http_status=410),
         PipeNotFoundError("no pipe", http_status=404),
-    ],
-    ids=lambda error: type(error).__name__,
-)
-def test_an_outage_is_met_once_and_not_for_every_hundred(error: SnowpipeError) -> None:
-    source = Source(lambda names: error if "c100" in names else None)
+    ):
+        source = Source(error, "c100")
 
-    polled = poll_statuses(source, NAMES)
+        polled = poll_statuses(source, NAMES)
 
-    assert len(source.asked) == 2
-    assert sorted(polled.statuses) == NAMES[:100]
-    assert polled.errors == dict.fromkeys(NAMES[100:], error)
+        assert len(source.asked) == 2
+        assert sorted(polled.statuses) == NAMES[:100]
+        assert polled.errors == dict.fromkeys(NAMES[100:], error)

@@ -1,0 +1,187 @@
+"""One load of one file, as reports, COPY_HISTORY and COPY itself report it, and what COPY answered."""
+
+import datetime as dt
+from dataclasses import replace
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.copy import CopyOutcome
+from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
+    COPY_RESULT,
+    FINAL,
+    PIPE_REPORT,
+    FileLoad,
+    FirstError,
+    StageReference,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
+
+WHEN = dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)
+HISTORY = {"file_name": "a", "stage_location": "S/", "status": "Loaded", "row_count": 2}
+REPORT = {"path": "a", "stageLocation": "S/", "status": "LOADED", "rowsInserted": 2}
+STAGE = StageReference.parse("@s/in")
+NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
+
+class TestLoad:
+    def test_every_status_has_one_name(self):
+        for reported, status, is_final in [
+            ("Loaded", "LOADED", True),
+            ("Partially loaded", "PARTIALLY_LOADED", True),
+            ("Load failed", "LOAD_FAILED", True),
+            ("Load in progress", "LOAD_IN_PROGRESS", False),
+            ("Load skipped", "LOAD_SKIPPED", False),
+            (None, "", False),
+        ]:
+            load = FileLoad.read({**HISTORY, "status": reported}, COPY_HISTORY)
+            assert (load.status, load.status in FINAL) == (status, is_final)
+        for complete, status in [(True, "LOADED"), (False, "LOAD_IN_PROGRESS")]:
+            assert FileLoad.read({**REPORT, "complete": complete}, PIPE_REPORT).status == status
+
+    def test_without_the_name_of_a_pipe_is_copys_own(self):
+        keys = ("pipe_catalog_name", "pipe_schema_name", "pipe_name")
+        for names, pipe in {
+            ("DB", "S", "P"): "DB.S.P", (None, None, "P"): "P", ("DB", "S", None): None, (None,) * 3: None
+        }.items():  # fmt: skip
+            row = {**HISTORY, **dict(zip(keys, names, strict=True))}
+            assert FileLoad.read(row, COPY_HISTORY).pipe == pipe
+
+    def test_a_time_without_a_zone_is_in_utc(self):
+        for reported, loaded_at in [
+            *((at, WHEN) for at in (WHEN, WHEN.replace(tzinfo=None), WHEN.isoformat())),
+            (WHEN.astimezone(dt.timezone(dt.timedelta(hours=5))), WHEN),
+            ("2026-01-02T03:04:00", WHEN),
+            ("", None),
+            (None, None),
+        ]:
+            load = FileLoad.read({**HISTORY, "last_load_time": reported}, COPY_HISTORY)
+            assert load.loaded_at == loaded_at
+
+    def test_history_report_and_result_describe_the_same_load_alike(self):
+        column, text = '"T"["ID":1]', "no\n number"
+        history = {
+            **HISTORY, "status": "Partially loaded", "row_parsed": "3", "error_count": 1,
+            "first_error_message": text, "first_error_line_number": "2", "first_error_character_pos": 7,
+            "first_error_column_name": column, "last_load_time": WHEN,
+        }  # fmt: skip
+        report = {
+            **REPORT, "status": "PARTIALLY_LOADED", "rowsParsed": 3, "errorsSeen": 1, "firstError": text,
+            "firstErrorLineNum": 2, "firstErrorCharacterPos": 7, "firstErrorColumnName": column,
+            "lastInsertTime": WHEN.isoformat(),
+        }  # fmt: skip
+        result = {
+            "file": "a", "status": "PARTIALLY_LOADED", "rows_loaded": "2", "rows_parsed": "3",
+            "errors_seen": "1", "first_error": text, "first_error_line": 2, "first_error_character": 7,
+            "first_error_column_name": column,
+        }  # fmt: skip
+        load = FileLoad.read(history, COPY_HISTORY)
+
+        assert load == FileLoad.read(report, PIPE_REPORT)
+        assert replace(load, location="", loaded_at=None) == FileLoad.read(result, COPY_RESULT)
+        assert (load.rows_loaded, load.rows_parsed, load.errors_seen) == (2, 3, 1)
+        assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
+        row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
+        assert FileLoad.read(row, COPY_RESULT) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
+
+    def test_first_error_may_lack_its_position_and_the_systems_stands_for_the_files(self):
+        row = {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}
+        load = FileLoad.read(row, COPY_HISTORY)
+
+        assert (load.location, load.first_error) == ("", FirstError("bad"))
+        assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
+        assert str(FileLoad.read({**REPORT, "systemError": "broken"}, PIPE_REPORT).first_error) == "broken"
+        for first in (None, FirstError("no", 1, 2, "C")):
+            load = FileLoad("a", "", "PARTIALLY_LOADED", 1, 2, 1, first)
+            assert FileLoad.from_result("a", load.result()) == load
+
+
+def row(file, status="LOADED", loaded=2, errors=0, first=None):
+    return {
+        "file": f"s/in/{file}", "status": status, "rows_parsed": 2, "rows_loaded": loaded,
+        "errors_seen": errors, "first_error": first, "first_error_line": 3 if first else None,
+        "first_error_character": None, "first_error_column_name": None,
+    }  # fmt: skip
+
+
+class TestOutcome:
+    def test_names_files_below_the_stage(self):
+        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
+
+        assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
+        assert outcome.result()["rows_loaded"] == 9
+        assert outcome.skipped(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
+        nothing = [{"status": "Copy executed with 0 files processed."}]
+        assert CopyOutcome.read(nothing, STAGE) == CopyOutcome()
+        for url in ("s3://b/in", "s3://b/in/"):
+            answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
+            (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
+            assert (load.path, load.location) == ("X/a.csv", "X")
+
+    def test_names_files_that_failed_with_their_first_error(self):
+        bad = [
+            row("b.csv", "LOAD_FAILED", 0, 2, "bad"), row("c.csv", "PARTIALLY_LOADED", 1, 1, "worse")
+        ]  # fmt: skip
+        outcome = CopyOutcome.read([row("a.csv"), *bad], STAGE)
+
+        outcome.require("report", "T")
+        with pytest.raises(
+            FilesRejectedError,
+            match=r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); "
+            r"'in/c.csv' PARTIALLY_LOADED, 1 of 2 rows, first error: worse \(line 3\)\. Fix",
+        ) as raised:
+            outcome.require("fail", "T")
+        assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
+        assert outcome.result()["rejected"] == 3
+        with pytest.raises(ConfigurationError, match="on_rejected is 'ignore'"):
+            outcome.require("ignore", "T")
+        for count, text in {3: r"\(line 3\)\. Fix", 5: "; and 2 more"}.items():
+            many = [row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(count)]
+            with pytest.raises(FilesRejectedError, match=text):
+                CopyOutcome.read(many, STAGE).require("fail", "T")
+
+    def history(self, path, hours_ago, status="LOADED"):
+        location = "D.S.S" if "/" in path else "D.S.S/in/"
+        return FileLoad(path, location, status, 5, 5, loaded_at=NOW - dt.timedelta(hours=hours_ago))
+
+    def test_a_skipped_file_has_the_load_of_the_history_or_the_words_of_copy(self):
+        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", "LOAD_SKIPPED", 0, 0, "unknown")], STAGE)
+        history = [
+            self.history("in/b.csv", 9), self.history("b.csv", 5), self.history("in/b.csv", 2, "LOADING")
+        ]  # fmt: skip
+        found = outcome.with_history(outcome.skipped([]), history, NOW - dt.timedelta(hours=1))
+
+        assert [load.path for load in found.loads] == ["in/a.csv"]
+        (load,) = found.before
+        assert (load.path, load.status, load.rows_loaded) == ("in/b.csv", "LOADED", 5)
+        assert found.result()["rows_loaded"] == 2
+        (load,) = outcome.with_history(outcome.skipped([]), [], NOW).before
+        assert (load.path, load.status, str(load.first_error)) == (
+            "in/b.csv", "LOAD_SKIPPED", "unknown (line 3)",
+        )  # fmt: skip
+
+    def test_a_load_is_the_runs_own_since_it_began_and_of_before_where_that_is_not_known(self):
+        own = CopyOutcome().with_history(["in/a.csv"], [self.history("in/a.csv", 0)], NOW)
+        forgotten = CopyOutcome().with_history(["in/a.csv"], [], NOW)
+        unknown = FileLoad("a", "S/", "LOADED", 2)
+
+        assert (own.result()["rows_loaded"], own.before) == (5, ())
+        assert forgotten.before == (FileLoad("in/a.csv", "", "LOAD_SKIPPED"),)
+        forgotten.require("fail", "T")
+        found = CopyOutcome().with_history(["a"], [unknown], WHEN)
+        assert (found.loads, found.before) == ((), (unknown,))
+        partly = CopyOutcome().with_history(["in/a"], [self.history("a", 9, "PARTIALLY_LOADED")], NOW)
+        with pytest.raises(FilesRejectedError, match="PARTIALLY_LOADED"):
+            partly.require("fail", "T")
+
+    def test_is_json_as_the_value_of_a_task(self):
+        outcome = replace(CopyOutcome.read([row("a.csv")], STAGE), before=(FileLoad("b", "", "LOADED", 3),))
+
+        assert outcome.result() == {
+            "rows_loaded": 2,
+            "rejected": 0,
+            "files": {"in/a.csv": {"status": "LOADED", "rows_loaded": 2, "rows_parsed": 2, "errors_seen": 0,
+                                   "first_error": None}},
+            "loaded_before": {"b": {"status": "LOADED", "rows_loaded": 3, "rows_parsed": 0, "errors_seen": 0,
+                                    "first_error": None}},
+        }  # fmt: skip

@@ -1,0 +1,179 @@
+"""Files of a run: their sizes, what they are by their names, whether to combine them, and their manifest."""
+
+import dataclasses
+import datetime as dt
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from airflow_provider_snowpipe.bulk.run_files import (
+    TARGET_FILE_BYTES,
+    CompactForm,
+    CompactOptions,
+    RunManifest,
+    WrittenFile,
+    block_bytes,
+    check_target,
+    content_key,
+    file_count,
+    is_well_cut,
+    loaded_files,
+    packed_bytes,
+    refuse_loaded_folder,
+    refuse_other_files,
+    run_folder,
+)
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+from tests.refusals import refused
+
+MB = 1_000_000
+
+
+class TestSizes:
+    @settings(max_examples=30)
+    @given(total=st.integers(100 * MB, 10**15))
+    def test_with_the_default_target_files_have_100_to_250_megabytes(self, total):
+        assert 100 * MB <= total / file_count(total, TARGET_FILE_BYTES) <= 250 * MB
+
+    def test_files_are_written_again_where_they_are_too_large_or_too_many(self):
+        for sizes, well in [
+            ([], True),
+            ([5], True),
+            ([239 * MB], True),
+            ([251 * MB], False),
+            ([120 * MB] * 40, True),
+            ([99 * MB] * 40, False),
+            ([1 * MB] * 2, False),
+            ([160 * MB, 160 * MB, 10 * MB], True),
+            ([160 * MB, 160 * MB, 400 * MB], False),
+        ]:
+            assert (sizes, is_well_cut(sizes, TARGET_FILE_BYTES)) == (sizes, well)
+
+    @settings(max_examples=30)
+    @given(total=st.integers(1, 10**13), target=st.integers(1_000, 10**9))
+    def test_a_pack_has_room_for_an_even_share_and_a_row_group_is_a_small_part_of_it(self, total, target):
+        assert packed_bytes(total, target) >= total / file_count(total, target)
+        assert (64 << 10) <= block_bytes(target) <= (128 << 20)
+
+    def test_a_target_that_no_file_can_have_is_refused(self):
+        refused(ConfigurationError, check_target, [0, 999, -1, 1e9, True, "160MB"], "target_file_bytes is")
+
+
+class TestCompaction:
+    def test_files_have_the_format_of_their_endings(self):
+        for names, options, form in [
+            (["a.ndjson", "b/c.jsonl.gz"], {}, CompactForm("ndjson", ".ndjson", False, True)),
+            (["a.JSON"], {}, CompactForm("json", ".json", False, False)),
+            (["a.csv", "b.csv.zst"], {"header": True}, CompactForm("csv", ".csv", True, False)),
+            (
+                ["a.csv"],
+                {"header": False, "newlines_in_values": False},
+                CompactForm("csv", ".csv", False, True),
+            ),
+            (["a.log", "b.txt"], {}, CompactForm("text", ".text", False, True)),
+            (["a.snappy.parquet"], {}, CompactForm("parquet", ".parquet", False, False)),
+            (["part-0", "part-1"], {"kind": "ndjson"}, CompactForm("ndjson", ".ndjson", False, True)),
+        ]:
+            assert CompactOptions(**options).form_of(names) == form
+        for names, word in [
+            (["a.ndjson", "part-0"], "file 'part-0'"),
+            (["a.ndjson", "b.parquet"], "'a.ndjson' is ndjson and 'b.parquet' is parquet"),
+            (["a.csv"], "compact={'header': True}"),
+        ]:
+            refused(ConfigurationError, CompactOptions().form_of, [names], word)
+
+    def test_compaction_is_true_or_parameters(self):
+        wrong = ["yes", 1, {"size": 5}, {"kind": "xml"}, {"target_file_bytes": 5}]
+        refused(ConfigurationError, CompactOptions.of, wrong)
+        assert CompactOptions.of(True) == CompactOptions()
+        assert CompactOptions.of(False) is None
+
+    def test_files_that_have_the_right_size_are_left_alone(self):
+        for files, worth in [
+            ([("a.ndjson", 10 * MB)], False),
+            ([("a.ndjson", 1 * MB), ("b.ndjson", 1 * MB)], True),
+            ([("a.ndjson.gz", 300 * MB)], True),
+            ([("a.ndjson", 600 * MB)] * 3, False),
+            ([("a.ndjson", 4_000 * MB)], True),
+        ]:
+            form = CompactOptions().form_of([name for name, _ in files])
+            assert form.is_worth_it(files, CompactOptions().target_file_bytes) is worth
+
+    def test_the_name_goes_by_the_content_and_by_how_it_is_combined(self):
+        files = [("a", 1, "x"), ("b", 2, "y")]
+        key = content_key(files, CompactOptions())
+
+        assert content_key(files[::-1], CompactOptions()) == key
+        assert content_key([("a", 1, "x"), ("b", 2, "z")], CompactOptions()) != key
+        assert content_key(files, CompactOptions(target_file_bytes=MB)) != key
+
+
+class TestManifest:
+    FILES = (WrittenFile("a1/one.parquet", 10, 3), WrittenFile("a1/two.parquet", 20, 4))
+    MANIFEST = RunManifest("d/r/t/-1", "a1", FILES, ("ID", "V"), ("V",))
+    FOLDER = "d.r.t.-1-0123"
+
+    def load(self, path, **changes):
+        found = FileLoad(path, "S", "LOADED", 3, 3, loaded_at=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC))
+        return dataclasses.replace(found, **changes)
+
+    def test_comes_back_as_it_was_written(self):
+        text = self.MANIFEST.to_json()
+        assert RunManifest.from_json(text, "m") == self.MANIFEST
+        assert (self.MANIFEST.rows, self.MANIFEST.bytes) == (7, 30)
+        wrong = ["", "[]", "{}", text.replace('"manifest_version": 1', '"manifest_version": 2')]
+        refused(ConfigurationError, lambda one: RunManifest.from_json(one, "@S/x"), wrong, "@S/x", "run_key")
+
+    def test_a_folder_is_the_same_for_every_attempt_and_of_one_piece_of_work(self):
+        names = ("d", "manual__2026-01-01T00:00:00+00:00", "t", "-1")
+
+        assert run_folder(names, "T") == run_folder(names, "T")
+        assert run_folder(names, "T") != run_folder(names, "U")
+        assert run_folder(("a", "b.c")) != run_folder(("a.b", "c"))
+        assert run_folder(names) == "d.manual__2026-01-01T00-00-00-00-00.t.-1-a6a329279e2055d3"
+        assert run_folder((".Xa", "b-.")).startswith("Xa.b-")
+
+    def test_history_knows_files_by_the_end_of_their_paths(self):
+        folder = self.FOLDER
+        history = [
+            self.load(f"in/{folder}/a1/two.parquet", pipe="DB.S.P"),
+            self.load("other/a1/one.parquet"),
+            self.load(f"{folder}/in/{folder}/a1/one.parquet"),
+            self.load("a1/two.parquet", location=f"@DB.S.STAGE/in/{folder}/"),
+            self.load(f"in/{folder}/a0/one.parquet"),
+        ]
+
+        found = loaded_files(self.MANIFEST, folder, history)
+        assert {name: one.path for name, one in found.items()} == {
+            "a1/one.parquet": f"{folder}/in/{folder}/a1/one.parquet",
+            "a1/two.parquet": "a1/two.parquet",
+        }
+
+    def test_a_folder_of_which_files_are_loaded_is_refused_with_the_evidence(self):
+        folder = self.FOLDER
+        own = self.load(f"in/{folder}/a1/one.parquet")
+        refuse_loaded_folder(
+            folder, "w", [self.load("x/one.parquet"), self.load(f"{folder}/a", status="LOAD_FAILED")]
+        )
+
+        with pytest.raises(
+            FilesGivenTwiceError, match=r"1 files of d/r/t/-1 \(3 rows, the first one at 2026"
+        ):
+            refuse_loaded_folder(folder, "d/r/t/-1", [own])
+        with pytest.raises(FilesGivenTwiceError, match=r"\(3 rows\)"):
+            refuse_loaded_folder(folder, "w", [dataclasses.replace(own, loaded_at=None)])
+
+    def test_files_of_a_folder_that_its_manifest_does_not_have_are_refused_with_the_evidence(self):
+        folder, manifest = self.FOLDER, self.MANIFEST
+        own = [self.load(f"in/{folder}/a1/one.parquet"), self.load(f"in/{folder}/a1/two.parquet")]
+        other = self.load(f"in/{folder}/a0/one.parquet")
+        refuse_other_files(manifest, folder, [*own, dataclasses.replace(other, status="LOAD_FAILED")])
+
+        with pytest.raises(FilesGivenTwiceError, match=r"1 files of d/r/t/-1 .* 'a0/one.parquet'"):
+            refuse_other_files(manifest, folder, [*own, other])
+        elsewhere = self.load("x.parquet", location=f"@DB.S.S/{folder}/aX/")
+        with pytest.raises(FilesGivenTwiceError) as refusal:
+            refuse_other_files(manifest, folder, [*own, elsewhere])
+        assert refusal.value.files == ("aX/x.parquet",)

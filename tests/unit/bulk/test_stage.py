@@ -1,0 +1,155 @@
+"""Files in a stage: which an upload leaves out, how PUT is written, and paths that name what a file holds."""
+
+import datetime as dt
+import hashlib
+
+import pytest
+
+from airflow_provider_snowpipe.bulk.stage import (
+    ContentPath,
+    ListedFile,
+    PutKind,
+    Sameness,
+    SourceFile,
+    Staging,
+    loaded_contents,
+    sameness,
+)
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SourcePositionError,
+    StagedFileDiffersError,
+)
+from tests.refusals import refused
+
+MD5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
+OTHER = hashlib.md5(b"other", usedforsecurity=False).hexdigest()
+FILE = SourceFile("day/a b.csv", 7, "/in/day/a b.csv")
+STAGED = "in/day/a b.csv"
+
+
+def read():
+    return MD5
+
+
+def never():
+    raise AssertionError("the content is not needed")
+
+
+def staging(if_staged="skip_same", *, auto_compress=False):
+    return Staging(StageReference.parse("@S/in"), auto_compress, if_staged)
+
+
+class TestUpload:
+    def test_list_reports_whether_the_content_is_the_same(self):
+        for size, listed, md5, expected in [
+            (7, ListedFile(7, MD5), read, Sameness.SAME),
+            (7, ListedFile(7, MD5.upper()), read, Sameness.SAME),
+            (7, ListedFile(7, OTHER), read, Sameness.CHANGED),
+            (7, ListedFile(7, f"{OTHER}-2"), never, Sameness.UNKNOWN),  # uploaded in parts
+            (7, ListedFile(7, ""), never, Sameness.UNKNOWN),
+            (7, ListedFile(16, OTHER), never, Sameness.UNKNOWN),  # encrypted
+            (7, ListedFile(8, OTHER), never, Sameness.CHANGED),
+            (7, ListedFile(32, OTHER), never, Sameness.CHANGED),
+            (16, ListedFile(32, OTHER), never, Sameness.UNKNOWN),  # a full cipher block grows by one more
+            (0, ListedFile(16, OTHER), never, Sameness.UNKNOWN),
+        ]:
+            assert (listed, sameness(size, md5, listed)) == (listed, expected)
+
+    def test_what_is_staged_decides_how_a_file_goes(self):
+        for if_staged, listed, expected in [
+            ("skip_same", None, PutKind.NEW),
+            ("skip_same", ListedFile(7, MD5), None),
+            ("skip_same", ListedFile(7, OTHER), PutKind.OVER),
+            ("skip_same", ListedFile(16, OTHER), PutKind.UNLESS_SAME),
+            ("skip", ListedFile(99, OTHER), None),
+            ("overwrite", ListedFile(7, MD5), PutKind.OVER),
+            ("fail", ListedFile(7, MD5), None),
+            ("fail", None, PutKind.NEW),
+            ("fail", ListedFile(16, OTHER), PutKind.NEW),
+        ]:
+            there = {} if listed is None else {STAGED: listed}
+            assert (if_staged, listed, staging(if_staged).decide(FILE, there, read)) == (
+                if_staged, listed, expected,
+            )  # fmt: skip
+        with pytest.raises(StagedFileDiffersError, match=r"/in/day/a b\.csv has 7 bytes.*content, of 9"):
+            staging("fail").decide(FILE, {STAGED: ListedFile(9, OTHER)}, read)
+        refused(ConfigurationError, staging, ["never"], "if_staged is 'never'")
+
+    def test_a_compressed_file_is_searched_with_its_ending_and_left_to_put(self):
+        compressing = staging(auto_compress=True)
+
+        packed = {f"{STAGED}.gz": ListedFile(40, OTHER)}
+        assert compressing.decide(FILE, packed, never) is PutKind.UNLESS_SAME
+        assert compressing.decide(FILE, {STAGED: ListedFile(7, MD5)}, never) is PutKind.NEW
+        for name in ("x.csv.gz", "x.tgz", "x.csv.bz2", "x.csv.br", "x.csv.zst", "in/x.parquet", "x.orc"):
+            assert compressing.staged_as(name) == name  # PUT finds these compressed
+        assert compressing.staged_as("x.gz/a") == "x.gz/a.gz"
+
+    def test_put_quotes_path_and_stage_and_keeps_folders(self):
+        written = staging().put(FILE, "/folder/it's/a b.csv", '@"DB"."S"."it\'s"/in/', PutKind.NEW, 4)
+
+        assert written == (
+            "PUT 'file:///folder/it''s/a b.csv' '@\"DB\".\"S\".\"it''s\"/in/day' "
+            "PARALLEL = 4 AUTO_COMPRESS = FALSE OVERWRITE = FALSE"
+        )
+        flat = SourceFile("a.csv", 1, "a.csv")
+        assert "'@S' " in staging().put(flat, "/a.csv", "@S", PutKind.OVER, 1)
+
+    def test_listed_files_are_named_below_the_stage_and_an_external_one_is_refused(self):
+        row = {"name": "s/in/a.csv", "size": "7", "md5": MD5}
+
+        assert staging().listed([row]) == {"in/a.csv": ListedFile(7, MD5)}
+        refused(ConfigurationError, staging().listed, [[{**row, "name": "s3://bucket/a.csv"}]], "external")
+
+
+class TestContentPath:
+    """Paths in a stage that name what a file holds."""
+
+    NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
+    @pytest.fixture
+    def path(self, tmp_path):
+        def path(text, channel="p_s_a", name="1 ä.ndjson", size=None):
+            file = tmp_path / "file"
+            file.write_text(text)
+            return ContentPath.of(channel, name, file, len(text) if size is None else size)
+
+        return path
+
+    def test_is_that_of_the_bytes_that_were_listed_and_of_the_names(self, path):
+        one = path("x")
+
+        assert path("x") == path("xyz", size=1) == one
+        assert (one.folder, one.name) == ("p_s_a", "3bc7dc94-1__.ndjson")
+        others = {path("y"), path("x", channel="p_s a"), path("x", name="1__")}
+        assert len({other.digest for other in others} | {one.digest}) == 4
+        with pytest.raises(SourcePositionError, match="9 bytes"):
+            path("x", size=10)
+        for names in [("東京", "大阪"), ("a b", "a_b"), ("a b", "a/b"), ("é", "_")]:
+            first, second = (path("x", channel=name, name=f"{name}.csv.gz") for name in names)
+            assert first.folder != second.folder
+            assert first.name != second.name
+            assert first.name.endswith(".csv.gz")
+            assert not loaded_contents([second], [FileLoad(first.path, "S/", "LOADED", 3)])
+
+    def test_loads_are_known_again_wherever_the_location_ends(self, path):
+        one = path("x")
+        former = f"p_s_a/{one.digest}/1__.ndjson"  # a release before wrote the names so
+        for location, where in [
+            ("DB.S.STAGE/", one.path),
+            ("DB.S.STAGE/p_s_a/", one.path.removeprefix("p_s_a/")),
+            ("S/", former),
+        ]:
+            loads = [FileLoad(where, location, "LOADED", 3), FileLoad("other", location, "LOADED")]
+            found = loaded_contents([one], loads)
+            assert {key: load.rows_loaded for key, load in found.items()} == {one.path: 3}
+        no_loads = [FileLoad(one.path, "S/", "LOAD_FAILED"), FileLoad("x.csv", "", "LOADED")]
+        assert not loaded_contents([one], no_loads)
+
+    def test_a_load_of_a_former_content_is_an_error_with_its_timestamp(self, path):
+        former, now = path("x"), path("y")
+
+        with pytest.raises(SourcePositionError, match=r"loaded 3 rows .* at 2026-01-31"):
+            loaded_contents([now], [FileLoad(former.path, "S/", "LOADED", 3, loaded_at=self.NOW)])
