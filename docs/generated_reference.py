@@ -614,7 +614,7 @@ def _fill(app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def _outdated(app: Sphinx, env: Any, added: set[str], changed: set[str], removed: set[str]) -> list[str]:
-    """The pages of the reference are written anew in each build, since the code may have changed."""
+    """The pages of the reference are written again in each build, since the code may have changed."""
     return [page for page in env.found_docs if page.startswith("reference/")]
 
 

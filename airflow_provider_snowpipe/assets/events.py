@@ -92,7 +92,7 @@ def describe_file_load(
 ) -> None:
     """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
 
-    An asset of one channel is passed over: staged files come through none. Nothing here fails the task. A
+    An asset of one channel is skipped: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
     :param loader: ``COPY``, or the pipe's full name

@@ -110,7 +110,7 @@ class FilePipeClient:
     def insert_files(self, files: Sequence[SubmittedFile], request_id: str) -> tuple[str, ...]:
         """Give files to the pipe, which loads them soon, and not again within 14 days.
 
-        Repeating it is safe: the pipe passes over files that wait or that it has loaded.
+        Repeating it is safe: the pipe skips files that wait or that it has loaded.
 
         :param files: at most 5,000
         :param request_id: names the request in Snowflake's logs; the same for every repetition
@@ -272,7 +272,7 @@ _NAMED = 5
 class Submission:
     """The files of one run.
 
-    :param before: those that the pipe has loaded already, and passes over: what it reports of them
+    :param before: those that the pipe has loaded already, and skips: what it reports of them
     :param since: loads before this time are of earlier submissions
     :param unmatched: those that the pipe's PATTERN leaves out
     :param where: from where the pipe loads them, without their names
@@ -313,7 +313,7 @@ class Submission:
         return tuple(one for one in self.files if one.path not in self.before)
 
     def staged_again(self) -> tuple[str, ...]:
-        """Paths of the files that were staged after the pipe has loaded them, so that it passes over them."""
+        """Paths of the files that were staged after the pipe has loaded them, so that it skips them."""
         return tuple(
             one.path
             for one in self.files

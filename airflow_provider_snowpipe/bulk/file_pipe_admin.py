@@ -115,7 +115,7 @@ class FilePipeAdmin:
         """Make the pipe unless there is one that does the same.
 
         :param if_exists: what becomes of a pipe that does something else: ``check`` is an error, ``keep``
-            leaves it, ``replace`` makes it anew
+            leaves it, ``replace`` recreates it
         :param force: with ``replace``, also while files wait in its queue, which are then not loaded
         :raises ConfigurationError: if there is another pipe of that name
         :raises PipeBusyError: if files wait in the queue of the pipe that is to be replaced
@@ -135,7 +135,7 @@ class FilePipeAdmin:
         return self._changed([definition.create(self.pipe, replace=True)])
 
     def alter(self, *, comment: str | None, error_integration: str | None) -> PipeChange:
-        """Change what can be changed of the pipe without making it anew.
+        """Change what can be changed of the pipe without recreating it.
 
         :param comment: a new comment, an empty one to remove it, None to leave it
         :param error_integration: another integration, None to leave it

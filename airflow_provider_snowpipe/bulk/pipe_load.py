@@ -132,7 +132,7 @@ class PipeLoad:
             history = choice.reported_loads([one.path for one in files])
         if history is None:
             return Submission(tuple(files))
-        # A pipe that was made anew has forgotten what the table's history knows.
+        # A pipe that was recreated has forgotten what the table's history knows.
         submission = Submission.planned(files, history, dt.datetime.now(dt.UTC), where)
         if again := submission.staged_again():
             log.warning(
@@ -211,7 +211,7 @@ class PipeFiles:
     :param stage: the pipe's location, where the files are listed; None to take them as they are named
     :param prefix: instead of files: the start of their paths below it
     :param pattern: instead of files: a regular expression that the whole path matches
-    :param passes_over: True where files are passed over that others have loaded since they were staged
+    :param passes_over: True where files are skipped that others have loaded since they were staged
     """
 
     hook: PipeAccount
@@ -242,7 +242,7 @@ class PipeFiles:
     ) -> tuple[list[FileLoad] | None, ExpectedFiles]:
         """The pipe's loads of these files, as its table's history has them, and from where it loads.
 
-        Those of files that are passed over come last. A pipe that was made anew may have loaded other files
+        Those of files that are skipped come last. A pipe that was recreated may have loaded other files
         of these paths under its name, from another stage.
 
         :param table: the pipe's table, None to take it from the pipe's own statement

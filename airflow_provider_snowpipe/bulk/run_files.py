@@ -433,7 +433,7 @@ class FirstTryFiles:
     def read(self, stage: StageReference, *, resumed: bool = False) -> tuple[StagedFiles | None, RunIdentity]:
         """The files that an earlier try has listed, None where none has; and the run as it began.
 
-        What a run of the same id has listed that was deleted is removed: this run loads anew.
+        What a run of the same id has listed that was deleted is removed: this run loads again.
 
         :param resumed: True where the task was deferred, so that it has listed the files itself
         :raises FilesGivenTwiceError: if two tries have listed files, or a deleted run may have
@@ -453,7 +453,7 @@ class FirstTryFiles:
                     f"pattern, and they are kept in {self._location}: to load what is chosen now, begin "
                     "another run; an instance of a mapped task has to get the same files at each try"
                 )
-            # Clearing a task lets its run begin anew, which does not undo what it has loaded.
+            # Clearing a task lets its run begin again, which does not undo what it has loaded.
             since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
             # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
             number = max(2, self._identity.try_number)
@@ -502,7 +502,7 @@ class FirstTryFiles:
                     files=(),
                 )
             log.info(
-                "what a deleted run of the same id has listed is listed anew: %d files", len(kept["files"])
+                "what a deleted run of the same id has listed is listed again: %d files", len(kept["files"])
             )
             self._account.run_sql("REMOVE %s", (f"{self._location}/{name}",))
             del lists[name]

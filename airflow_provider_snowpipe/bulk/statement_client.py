@@ -417,7 +417,7 @@ class CopyRun:
         """True where files are left to load of which an earlier try's statement has given a result.
 
         That are files that failed, since the table may have been altered, and those that load history does
-        not know any more: a table that is emptied or made anew loses its history with its rows. The next
+        not know any more: a table that is emptied or recreated loses its history with its rows. The next
         statement loads nothing twice: COPY remembers what history knows, or knows late. With FORCE it does
         not, so that the result counts unless its rows are gone. One of failed files only shows nothing of the
         others.

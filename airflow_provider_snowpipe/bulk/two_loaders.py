@@ -6,7 +6,7 @@ are given are in the table twice.
 
 A load counts as long as its own loader remembers the file, and no longer, though its rows may be there still.
 After that the loader itself takes a file of the same path for another one, as it must where names are used
-anew. Load history has paths and no contents, so a longer query would refuse such files, and would need the
+again. Load history has paths and no contents, so a longer query would refuse such files, and would need the
 view of the account, with a right of its own, before every COPY.
 """
 
@@ -295,7 +295,7 @@ class OtherLoaders:
     :param identity: whose work the COPY is
     :param has_noted: True where an earlier process may have written down what it loads
     :param is_forced: True where files of others are accepted, so that nobody is asked
-    :param passes_over: True where files are passed over that others have loaded since they were staged
+    :param passes_over: True where files are skipped that others have loaded since they were staged
     """
 
     account: Account
@@ -309,7 +309,7 @@ class OtherLoaders:
         """Refuse the files of others: before COPY, after writing down what it is about to load; and after it.
 
         :param has_copied: True when COPY has ended
-        :return: the loads of files that are passed over, by their paths
+        :return: the loads of files that are skipped, by their paths
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
         """
         if has_copied and self.has_noted:

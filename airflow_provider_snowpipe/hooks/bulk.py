@@ -94,7 +94,7 @@ _STOPPED = 604
 _GLOB = frozenset("*?[")
 """In a path PUT takes them for a pattern; such a file goes as a stream under its name."""
 _CONTENT_MATCH = "_skip_upload_on_content_match"
-"""The connector's option by which a PUT that overwrites passes over a file of the same SHA-256 (4.8)."""
+"""The connector's option by which a PUT that overwrites skips a file of the same SHA-256 (4.8)."""
 
 
 class Source(Protocol):
@@ -227,7 +227,7 @@ class StageUpload:
                 if _matches_content():
                     options[_CONTENT_MATCH] = True
                 else:
-                    kind = PutKind.NEW  # which passes over whatever has that name
+                    kind = PutKind.NEW  # which skips whatever has that name
             if not _GLOB.isdisjoint(str(here())):
                 options["file_stream"] = stack.enter_context(here().open("rb"))
             (row,) = run(self.staging.put(file, str(here()), self.root, kind, self._parts), None, **options)

@@ -60,7 +60,7 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
     storage of an external stage, or into a folder from which this worker puts them into an internal stage.
     Then a manifest in the stage names the files of this run, and COPY loads those.
 
-    A retry goes on where the try before ended. With no manifest the files are written anew, and what that try
+    A retry goes on where the try before ended. With no manifest the files are written again; what that try
     has left is loaded by nobody. With a manifest its files are the ones to load: COPY joins the statement of
     an earlier try and skips what is in the table, and load history is asked first. When the rows are in the
     table, the stage records it, and the task, cleared or not, does nothing more.

@@ -257,7 +257,7 @@ class CopyLoad:
     :param copy: the statement; its location is the stage without a path
     :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are ``on_nothing`` and ``force``
     :param passes_over: True for a load whose runs take more than one way: what another way has loaded is
-        passed over
+        skipped
     :param leave_worker: leaves the worker while a statement runs, None to wait here
     :param listed: the files that COPY was given before the task was deferred, None to list them
     :param resumed: True where the task was deferred for this COPY

@@ -73,7 +73,7 @@ class SnowpipePipeOperator(FileOperator):
     :param error_integration: of ``create`` and ``alter``: the notification integration for errors (templated)
     :param comment: of ``create`` and ``alter``: a comment; an empty one removes it (templated)
     :param if_exists: of ``create``, what becomes of a pipe of that name that does something else: ``check``
-        fails, ``keep`` leaves it, ``replace`` makes it anew, which forgets the files that it has loaded
+        fails, ``keep`` leaves it, ``replace`` recreates it, which forgets the files that it has loaded
     :param force: of ``create`` with ``replace`` and of ``drop``: although files wait in the pipe's queue; of
         ``resume``: although it was paused for longer than 14 days
     :param prefix: of ``refresh``: only files whose path below the pipe's location begins so (templated)

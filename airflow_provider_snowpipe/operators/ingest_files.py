@@ -41,7 +41,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     A pipe loads a file of one path once within 14 days, so every try may submit the same files. Files that
     COPY or another pipe has loaded, or another task is about to submit, are refused, and searched for once
     more in load history when they are loaded. What history shows the pipe to have loaded is not submitted
-    again, since a pipe that was made anew has no memory of it; a failure of before does not count for a file
+    again, since a pipe that was recreated has no memory of it; a failure of before does not count for a file
     that is.
 
     The XCom ``files`` has the files that the pipe takes, by their paths below its location, as

@@ -197,7 +197,7 @@ def _modified(entry: Mapping[str, Any]) -> dt.datetime | None:
 
 _CHOOSES_FILES = ("pattern", "force", "size_limit", "purge", "load_uncertain_files")
 """Options of COPY that decide which files it loads, or what becomes of them."""
-_REMEDY = {False: "leave these options out", True: "make the pipe anew with these values"}
+_REMEDY = {False: "leave these options out", True: "recreate the pipe with these values"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -82,7 +82,7 @@ class RowPolicyOperator(PipeArguments):
         """Name the keys of rows that match no column, with the rows that have them."""
         if columns:
             self.log.warning(
-                "the table of pipe %s has no column for these keys, whose values were passed over: %s",
+                "the table of pipe %s has no column for these keys, whose values were skipped: %s",
                 pipe,
                 named(columns),
             )
@@ -201,7 +201,7 @@ class SchemaPolicy:
             if not self.policy.evolve_columns:
                 raise ConfigurationError(
                     f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
-                    "Nothing was sent, since their values would be passed over: set evolve_columns=True to "
+                    "Nothing was sent, since their values would be skipped: set evolve_columns=True to "
                     "add them, or evolve_columns=None to load without them"
                 )
             try:

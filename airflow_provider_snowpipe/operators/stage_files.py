@@ -67,7 +67,7 @@ _WOULD = {
 class SnowpipeStageFilesOperator(FileOperator):
     """Put files of this machine or of an object store into an internal stage, several at a time.
 
-    A file that is there already is passed over, so a retry goes on where the try before ended; and what was
+    A file that is there already is skipped, so a retry goes on where the try before ended; and what was
     loaded from the stage stays known to COPY, which takes a file that was uploaded again for a new one.
 
     The XCom ``files`` has all files by their paths below the stage, as :class:`SnowpipeCopyOperator` and

@@ -125,7 +125,7 @@ class LoadPlan:
     def from_json(cls, value: Mapping[str, Any]) -> Self | None:
         """Read what :meth:`as_json` made.
 
-        :param value: the object; keys beside the plan's own are passed over
+        :param value: the object; keys beside the plan's own are skipped
         :returns: None if it is no plan, or one of a release that wrote them otherwise
         """
         try:

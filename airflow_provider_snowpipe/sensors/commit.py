@@ -213,7 +213,7 @@ class WaitSensor(BaseSensorOperator):
         return {}
 
     def _worked_out(self) -> dict[str, Any]:
-        """What every poll of a rescheduled sensor would find out anew, and maybe otherwise; JSON."""
+        """What every poll of a rescheduled sensor would find out again, and maybe otherwise; JSON."""
         return {}
 
     def _failure(self, reason: str, message: str) -> AirflowException:

@@ -224,7 +224,7 @@ class TokenChange:
         if (found.committed, found.rows_inserted) == (self.expected, rows):
             return
         more = found.rows_inserted - rows
-        how = f"after {more:,} more row(s): somebody writes to it" if more >= 0 else "in a channel made anew"
+        how = f"after {more:,} more row(s): somebody writes to it" if more >= 0 else "in a recreated channel"
         raise OffsetTokenMovedError(
             f"channel {self.channel!r}: its committed token was {self.expected or 'NULL'!r} when "
             f"{self.token!r} was planned, and now is {found.committed or 'NULL'!r}, {how}. The token was not "

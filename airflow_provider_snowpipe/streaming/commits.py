@@ -138,11 +138,11 @@ def decide(
 
     :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected_baseline: rows that the service had skipped before; one more rejects the commit, and so
-        does one where it counts fewer, as on a channel that was made anew. None accepts skipped rows
+        does one where it counts fewer, as on a channel that was recreated. None accepts skipped rows
     :param is_last: True where there is no time left, so that a channel that is behind has stalled
     """
     rejected = 0 if rejected_baseline is None else status.rows_error_count - rejected_baseline
-    if rejected < 0:  # the channel was made anew since, so that all it has skipped is of since then
+    if rejected < 0:  # the channel was recreated since, so that all it has skipped is of since then
         rejected = status.rows_error_count
     if rejected:
         state = CommitState.REJECTED

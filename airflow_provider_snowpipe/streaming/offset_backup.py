@@ -154,13 +154,13 @@ def _warn_of_lower_tokens(
     statuses: Mapping[str, ChannelStatus],
     offset_format: str | None,
 ) -> None:
-    """Name channels that were set back, or made anew, since the backup before, whose position is lost now."""
+    """Name channels that were set back, or recreated, since the backup before, whose position is lost now."""
     for name, kept in sorted(before.items()):
         status = statuses.get(name)
         if status is not None and _is_lower(status, kept, offset_format):
             log.warning(
                 "channel %r of pipe %s has committed %s, and the backup before holds %s, which is replaced: "
-                "the channel was set back, or dropped and made anew. Unless that was on purpose, set its "
+                "the channel was set back, or dropped and recreated. Unless that was on purpose, set its "
                 "token to the later one",
                 name,
                 pipe,

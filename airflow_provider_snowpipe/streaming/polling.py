@@ -27,7 +27,7 @@ _JITTER = 0.1
 _SLACK = 0.5
 """A channel counts as due this share of the fastest interval early, so that requests stay full."""
 _REOPEN = (PipeFailedOverError, AuthenticationError)
-"""Errors after which the client is made anew, from settings that may have changed meanwhile."""
+"""Errors after which the client is recreated, from settings that may have changed meanwhile."""
 
 
 class Closes(Protocol):
@@ -327,7 +327,7 @@ ListNames = Callable[[], Awaitable[Sequence[str]]]
 
 
 class ChannelListing:
-    """The names of a pipe's channels, asked for no more often than somebody needs them anew."""
+    """The names of a pipe's channels, asked for no more often than somebody needs them again."""
 
     def __init__(self, list_names: ListNames) -> None:
         self._list_names = list_names
@@ -338,7 +338,7 @@ class ChannelListing:
     async def names(self, oldest: float) -> tuple[str, ...]:
         """The channels' names.
 
-        :param oldest: seconds; a listing that is older is made anew
+        :param oldest: seconds; a listing that is older is recreated
         :raises TimeoutError: if it takes too long
         """
         async with self._lock:

@@ -41,7 +41,7 @@ _ALONE = 32
 _STOPS = 64
 """Once one row in so many has stopped the parser, the others are checked one by one, too."""
 _DOUBTFUL = 4
-"""Once one row in so many is not sure, the source is learned anew: it may write its columns otherwise."""
+"""Once one row in so many is not sure, the source is learned again: it may write its columns otherwise."""
 _IN_ROW = re.compile(r" in row ([0-9]{1,18})\s*\Z")
 """Arrow reports in which row of what it parses it met an error (observed with pyarrow 26), not always."""
 _SAMPLE = 16

@@ -514,7 +514,7 @@ def columns_of_rows(
     TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with values of several kinds is VARCHAR. All are
     nullable.
 
-    :param lines: NDJSON rows; those that are no JSON objects are passed over
+    :param lines: NDJSON rows; those that are no JSON objects are skipped
     :param types: types of columns, by name, that a schema of the rows has; they count before the values
     :raises ConfigurationError: if no row has a key
     """

@@ -152,7 +152,7 @@ class TableColumn:
 
 
 def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn, ...]:
-    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is passed over."""
+    """Read the result of ``DESCRIBE TABLE``; what is no column of the table is skipped."""
     kinds = ((row, str(row.get("kind") or "COLUMN").upper()) for row in rows)
     return tuple(TableColumn.from_row(row) for row, kind in kinds if kind == "COLUMN")
 

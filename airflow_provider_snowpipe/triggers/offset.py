@@ -283,7 +283,7 @@ class CommitStream:
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Let the watchers forget what they keep for the case that an event is lost.
 
-        A poll of which one watcher's event was not stored is passed over; the next one makes up for it, as
+        A poll of which one watcher's event was not stored is skipped; the next one makes up for it, as
         the watcher that failed reads this stream no more.
         """
         stored = [item.broker_payload for item in batch if not item.outcome.failed]

@@ -61,7 +61,7 @@ class SqliteRows(SourcePartition[int]):
     def check(self, committed: Offset | None) -> None:
         if isinstance(committed, IntegerOffset) and committed.value > self.last:
             raise SourcePositionError(
-                f"row {committed} is committed, and {self.table!r} ends at {self.last}: it was made anew"
+                f"row {committed} is committed, and {self.table!r} ends at {self.last}: it was recreated"
             )
 
     def behind(self, committed: str | None) -> Behind:

@@ -151,7 +151,7 @@ class Catalog:
             database.revive()
 
     def watch_changed(self) -> None:
-        """Report that file pipes were created, changed or dropped: queues and folders are read anew."""
+        """Report that file pipes were created, changed or dropped: queues and folders are read again."""
         self.files_queued.set()
         self.file_pipes_changed.set()
 

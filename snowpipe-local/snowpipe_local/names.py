@@ -201,7 +201,7 @@ class Names:
         self._cursor.execute(f"DELETE FROM {self.hidden_schema}.schema_homes WHERE schema_name = ?", [name])
 
     def reload(self) -> None:
-        """Read anew which schemas there are, after a transaction that created or dropped one."""
+        """Read again which schemas there are, after a transaction that created or dropped one."""
         self._homes = self._load_homes()
 
     def check_free(self, change: Rename) -> None:

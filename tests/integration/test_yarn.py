@@ -597,7 +597,7 @@ def _attempts(load: Load, application: str) -> int:
 def _holding(roots: Iterable[Path], secrets: list[str]) -> list[Path]:
     """Files with a secret, whoever may read them."""
     found = []
-    walks = (walk for root in roots for walk in os.walk(root))  # which passes over what YARN removes
+    walks = (walk for root in roots for walk in os.walk(root))  # which skips what YARN removes
     for file in (Path(folder, name) for folder, _, names in walks for name in names):
         try:
             if not file.is_file() or file.is_symlink() or file.stat().st_size > _LARGE:

@@ -131,7 +131,7 @@ def test_a_retry_goes_on_with_the_driver_that_the_killed_worker_started(stack: S
     deaths.load.assert_every_row_is_there_once()
     assert deaths.load.task("stream")["try_number"] == 2
     assert deaths.load.applications == 1
-    # Java and Python of the driver, by their numbers, which begin anew at some time.
+    # Java and Python of the driver, by their numbers, which begin again at some time.
     assert re.search(rf"\(process (\d+, )*{deaths.driver}\b", deaths.retry_log)
     assert deaths.load.xcom("stream")["rows"] == ROWS
     assert "snowpipe progress total done=" in "\n".join(deaths.load.log())

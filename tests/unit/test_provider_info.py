@@ -22,7 +22,7 @@ SCHEMAS = ("provider_info.schema.json", "provider.yaml.schema.json")
 NEWER_KEYS = (set() if AIRFLOW >= (3, 2) else {"cli", "lifecycle"}) | (
     set() if AIRFLOW >= (3, 0) else {"asset-uris", "queues"}
 )
-"""What this Airflow does not know yet and passes over; the stricter of the schemas does not allow it."""
+"""What this Airflow does not know yet and skips; the stricter of the schemas does not allow it."""
 
 
 def _airflow_directory():

@@ -292,7 +292,7 @@ _kept: dict[tuple[object, ...], tuple[ScopedToken, float]] = {}
 def driver_token(options: WriteOptions) -> ScopedToken:
     """A scoped token with most of its life before it.
 
-    Credentials that were replaced, in the file or the environment, are read anew.
+    Credentials that were replaced, in the file or the environment, are read again.
 
     :raises ConfigurationError: if there are no usable credentials
     :raises AuthenticationError: if the service refuses them

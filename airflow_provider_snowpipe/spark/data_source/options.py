@@ -410,7 +410,7 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
 def unknown_columns(
     schema: Mapping[str, Any], options: WriteOptions, table: Sequence[TableColumn]
 ) -> list[str]:
-    """The columns that are sent and for which the table has none; their values are passed over.
+    """The columns that are sent and for which the table has none; their values are skipped.
 
     :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
     :param options: which columns are not sent, and what becomes of unknown ones

@@ -351,7 +351,7 @@ def write_checked(df: DataFrame, options: Mapping[str, Any]) -> None:
     batch = parsed.for_batch()
     check_schema(df.schema.jsonValue(), parsed)
     with _active(df.sparkSession), pinned_layout(df.sparkSession):
-        rows = df.select("*")  # planned anew, with these settings
+        rows = df.select("*")  # planned again, with these settings
         what = f"rows for pipe {parsed.pipe}"
         if parsed.offset_column is not None and parsed.channel_column is not None:
             refuse_changing_rows(rows, what)

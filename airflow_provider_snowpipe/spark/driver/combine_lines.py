@@ -19,7 +19,7 @@ _READ_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _LEVEL = 4
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""COPY passes it over at the start of a file only."""
+"""COPY skips it at the start of a file only."""
 
 
 def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> WrittenFile:

@@ -48,7 +48,7 @@ def _compiled(file: Path) -> bytes | None:
     """A module as Python keeps it beside its source, None where it is not there or another one's.
 
     A zip file keeps nothing of what is compiled: each new process of an executor would compile 45 modules
-    anew. A Python of another version passes it over for the source beside it. Its hash is not compared with
+    again. A Python of another version skips it for the source beside it. Its hash is not compared with
     that (PEP 552), since the times in a zip file are those of a time zone.
     """
     kept = Path(importlib.util.cache_from_source(str(file)))

@@ -278,7 +278,7 @@ class Run:
             self._results[name] = replace(result, position=result.passed, passed=None)
 
     def _refuse_other_spellings(self) -> None:
-        """Refuse to begin a channel anew that others have loaded under a name that differs in case.
+        """Refuse to start a channel again that others have loaded under a name that differs in case.
 
         :raises SourcePositionError: naming both channels
         """

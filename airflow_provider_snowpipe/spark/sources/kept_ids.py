@@ -1,7 +1,7 @@
 """Ids of topics and tables: that one is still what committed positions came from, which none of them shows.
 
 What is deleted and made again counts its records, versions or snapshots from the start. Once it has grown
-past the committed position, the rows before that would be passed over. Kafka, Delta and Iceberg give each
+past the committed position, the rows before that would be skipped. Kafka, Delta and Iceberg give each
 topic and table an id of its own, so a run keeps the id of whatever it loads, and the next one compares.
 
 The id is kept where the tokens are, in the pipe: as the offset token of a channel beside the source's own,

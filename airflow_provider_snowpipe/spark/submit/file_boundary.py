@@ -118,7 +118,7 @@ def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tupl
         raise SourcePositionError(
             f"channel {position.channel!r}: file {committed.file!r} of partition {position.partition!r} has "
             f"got rows after row {committed.line} since a COPY of the files after it began: those would be "
-            "passed over. Cut them off, or move them to a file of their own after the others"
+            "skipped. Cut them off, or move them to a file of their own after the others"
         )
     if committed is not None and position.has_rest:
         raise PartlyStreamedError(
@@ -481,9 +481,9 @@ _BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
 _REFUSED = {
     "force": "would load files that are in the table",
     "purge": "would remove files by which an interrupted load is known again",
-    "size_limit": "would leave files out that the channel's token then passes over",
+    "size_limit": "would leave files out that the channel's token then skips",
     "return_failed_only": "would hide what was loaded",
-    "pattern": "would leave files out that the channel's token then passes over",
+    "pattern": "would leave files out that the channel's token then skips",
 }
 
 

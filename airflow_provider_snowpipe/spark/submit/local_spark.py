@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LOCAL = re.compile(r"local(\[[^\]]*\])?")
 _SMALL_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr")
-"""An archive that does not fit is passed over; the JVM would report it on standard output."""
+"""An archive that does not fit is skipped; the JVM would report it on standard output."""
 _DEFAULT_OPTIONS = "spark.driver.defaultJavaOptions"
 _LAUNCHER = "SPARK_LAUNCHER_OPTS"
 _JAVA_SETTINGS = (_DEFAULT_OPTIONS, "spark.driver.extraJavaOptions")

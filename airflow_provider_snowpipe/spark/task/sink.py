@@ -207,7 +207,7 @@ def went_back(channel: str, how: str) -> TokenWentBackError:
     return TokenWentBackError(
         f"channel {channel!r} {how} while this run was under way. Rows that it had committed may be in the "
         "table; going on would load them again, so that nothing more was sent. Set the token to what the "
-        "table holds (SnowpipeResetOffsetOperator), or leave it where the table is to be loaded anew, and "
+        "table holds (SnowpipeResetOffsetOperator), or leave it where the table is to be loaded again, and "
         "then run again"
     )
 
@@ -215,7 +215,7 @@ def went_back(channel: str, how: str) -> TokenWentBackError:
 def _failed(channel: str, token: ScopedToken, error: SnowpipeError) -> PartitionResult:
     """The result that another attempt would come to as well; an error that it may fix is raised.
 
-    Where the channel is gone, another attempt would make it anew and begin with rows that this one has sent.
+    Where the channel is gone, another attempt would recreate it and begin with rows that this one has sent.
     """
     if isinstance(error, ChannelInvalidError) and error.code == CHANNEL_MISSING:
         error = went_back(channel, "was dropped, and its token with it,")

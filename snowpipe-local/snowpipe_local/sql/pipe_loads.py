@@ -314,7 +314,7 @@ _STEP_MS = 500
 class FolderWatch:
     """Watches the folders of pipes with AUTO_INGEST until it is closed.
 
-    :param catalog: its databases' pipes are served; :attr:`Catalog.file_pipes_changed` makes it read anew.
+    :param catalog: its databases' pipes are served; :attr:`Catalog.file_pipes_changed` makes it read again.
     """
 
     def __init__(self, catalog: Catalog) -> None:

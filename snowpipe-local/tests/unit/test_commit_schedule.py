@@ -225,7 +225,7 @@ def test_a_group_that_is_just_full_waits_no_longer():
             for number in range(count + 1)
         ]
 
-        # The committer waits anew at the first append, and when the group is full.
+        # The committer looks at the first append, and when the group is full.
         assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
         assert clocked.schedule.due_at() == 1000.0
         group = clocked.take()

@@ -38,7 +38,7 @@ WORK = ("d", "r1", "load", "-1")
 
 
 class Load:
-    """A table, a stage, and two files of rows that every try writes anew under names of its own."""
+    """A table, a stage, and two files of rows that every try writes again under names of its own."""
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder = folder

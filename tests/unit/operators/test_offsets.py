@@ -62,13 +62,13 @@ class TestBackup:
 
         assert snowpipe.channels["a"].committed == "f:1"
 
-    @pytest.mark.parametrize("made_anew", [False, True], ids=["gone", "made-anew"])
-    def test_is_left_alone_when_a_channel_has_lost_its_token(self, snowpipe, backup, path, made_anew):
+    @pytest.mark.parametrize("recreated", [False, True], ids=["gone", "recreated"])
+    def test_is_left_alone_when_a_channel_has_lost_its_token(self, snowpipe, backup, path, recreated):
         snowpipe.channel("a", committed="f:1")
         backup()
         before = path.read_text()
         snowpipe.channels.clear()
-        if made_anew:
+        if recreated:
             snowpipe.channel("a")
 
         with pytest.raises(AirflowFailException, match="SourcePositionError"):

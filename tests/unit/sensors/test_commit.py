@@ -364,7 +364,7 @@ class TestStandingStill:
             sensor.render_template_fields({})
             done.append(sensor.poke(context(number, task_state_store=store)).is_done)
 
-        assert done == [False, True, False]  # another try works them out anew
+        assert done == [False, True, False]  # another try works them out again
 
     def test_errors_in_a_row_are_counted_over_rescheduled_polls(
         self, service, service_connection, monkeypatch

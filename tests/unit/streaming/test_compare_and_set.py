@@ -104,7 +104,7 @@ def test_rows_that_came_under_the_same_token_stop_it(snowpipe, set_token):
 
 def test_a_moved_token_is_reported_with_the_rows_that_came_since():
     found = ChannelStatus("c", "SUCCESS", "9", rows_inserted=7)
-    for rows, how in {7: "0 more row", 6: "1 more row", 8: "in a channel made anew"}.items():
+    for rows, how in {7: "0 more row", 6: "1 more row", 8: "in a recreated channel"}.items():
         with pytest.raises(OffsetTokenMovedError, match=how):
             TokenChange("c", "99", "8", rows).require(found)
 

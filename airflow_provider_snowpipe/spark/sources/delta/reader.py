@@ -85,7 +85,7 @@ class DeltaPartition(FramePartition):
 class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
-    :param on_data_loss: ``skip`` takes a table that was made anew as the one of before; a version that is
+    :param on_data_loss: ``skip`` takes a table that was recreated as the one of before; a version that is
         gone, or was no insert, is an error all the same
     """
 
@@ -134,7 +134,7 @@ class DeltaSource(FrameSource):
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
     ) -> None:
-        """Refuse a table that was made anew since the positions were committed."""
+        """Refuse a table that was recreated since the positions were committed."""
         own = (self._spec.address, self._id)
         check_table_id(client, self._on_data_loss, own, partitions, committed)
 
@@ -147,7 +147,7 @@ class DeltaSource(FrameSource):
             if committed is not None and committed.batch > self._latest:
                 raise SourcePositionError(
                     f"channel {work.channel!r}: {str(committed)!r} is committed, but the latest version of "
-                    f"{self._spec.address!r} is {self._latest}: the table was made anew, or is another one. "
+                    f"{self._spec.address!r} is {self._latest}: the table was recreated, or is another one. "
                     "Nothing was sent"
                 )
         if all(_first_version(work, self._spec) > self._latest for work in works):
@@ -245,8 +245,8 @@ def _located(work: FrameWork, counts: dict[int, int]) -> FrameWork | None:
         if counts.get(committed.batch, 0) < done:
             raise SourcePositionError(
                 f"channel {work.channel!r}: {str(committed)!r} is committed, but version "
-                f"{committed.batch} has {counts.get(committed.batch, 0)} row(s) for it: the table was made "
-                "anew, or is another one. Nothing was sent"
+                f"{committed.batch} has {counts.get(committed.batch, 0)} row(s) for it: the table was "
+                "recreated, or is another one. Nothing was sent"
             )
     rows = sum(counts.values()) - done
     if not rows:

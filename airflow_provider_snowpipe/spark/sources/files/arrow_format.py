@@ -116,7 +116,7 @@ class NumberedRowsReader(FileReader):
     def tables(self, file: SourceFile, after_row: int) -> Iterator[pa.Table]:
         """Read the rows after a given one, in pieces that fit the memory.
 
-        :param after_row: number of the last row passed over, 0 for none
+        :param after_row: number of the last row skipped, 0 for none
         :raises ConfigurationError: if a column is not there
         """
 
@@ -202,9 +202,9 @@ def batches_after(
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
     """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
 
-    :param after_row: number of the last row passed over, 0 for none
+    :param after_row: number of the last row skipped, 0 for none
     :param columns: the columns to read, None for all
-    :return: batches, each with the number of its first rows passed over
+    :return: batches, each with the number of its first rows skipped
     """
     required = None if columns is None else list(columns)
     skip = after_row

@@ -1,4 +1,4 @@
-"""Avro files, block by block; on resume, blocks before the committed row are passed over unread.
+"""Avro files, block by block; on resume, blocks before the committed row are skipped unread.
 
 Rows become Python objects on their way, made and taken apart again by compiled code (fastavro and Arrow):
 no vectorised reader of Avro covers all of its types (those that were checked lack maps, decimals or unions).
@@ -97,7 +97,7 @@ def _opened(file: SourceFile) -> Iterator[BinaryIO]:
             raise damaged(file, "Avro", error) from None
 
 
-# -- The container of Avro files: a header, then blocks of rows that can be passed over without reading them -
+# -- The container of Avro files: a header, then blocks of rows that can be skipped without reading them -
 #
 # The layout is that of "Object Container Files" in the Apache Avro specification. Blocks are framed and
 # decompressed here; what is in them is fastavro's.
@@ -165,7 +165,7 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
     """Read the blocks behind the header.
 
     :param stream: the file, just behind its header
-    :param skip_rows: blocks that end at or before this row are passed over, and handed out without their data
+    :param skip_rows: blocks that end at or before this row are skipped, and handed out without their data
     :raises ContainerError: if a block is cut off, or not followed by its mark
     """
     size = os.fstat(stream.fileno()).st_size

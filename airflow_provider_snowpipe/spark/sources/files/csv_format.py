@@ -254,7 +254,7 @@ class CsvReader(FileReader):
                     strings_can_be_null=False, null_values=[], true_values=[], false_values=[]
                 ),
             )
-            if table.num_rows > 1:  # rows that would be passed over with it
+            if table.num_rows > 1:  # rows that would be skipped with it
                 raise EncodingError(f"file {file.path!r}: in the header {_LONE_RETURN}")
             if self.form.column_names is not None:
                 return list(self.form.column_names)

@@ -88,7 +88,7 @@ class FileReader(ABC):
     ) -> Iterator[RowBlock]:
         """Read the rows after a given one, as NDJSON.
 
-        :param after_line: number of the last row passed over, 0 for none
+        :param after_line: number of the last row skipped, 0 for none
         :param offset: the position after it, from :meth:`position_after`; 0 where there is none
         :param keep_tail: False leaves an unterminated last row to a later run
         :raises SourcePositionError: if the file is gone or has changed since it was listed
@@ -136,7 +136,7 @@ def pieces(
 
     A compressed file is read from its start whatever the offset is, and has to be complete.
 
-    :param offset: bytes of text to pass over
+    :param offset: bytes of text to skip
     :raises SourcePositionError: if the file is gone, shrank, or is compressed and changed in size
     :raises EncodingError: if it cannot be decompressed
     """
@@ -496,7 +496,7 @@ def row_blocks(
     """Read the rows that come after a given line, as blocks of whole lines.
 
     :param file: the file; nothing behind its frozen size is read
-    :param after_line: number of the last line passed over
+    :param after_line: number of the last line skipped
     :param offset: where the lines after it begin, from :func:`position_after_line`
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
     :param max_bytes: size of a block, unless a single line is longer

@@ -42,7 +42,7 @@ class Resume:
     """The position in a group of files just after what is committed.
 
     :param file_index: number of the first file to read, from 0; the number of files if there is none left
-    :param after_line: last row of that file passed over, 0 for none
+    :param after_line: last row of that file skipped, 0 for none
     :param offset: where its reader goes on, a ``FilePosition`` of the format
     :param done: True if that file holds nothing behind it
     """

@@ -167,7 +167,7 @@ class History:
         if not versions or committed.batch > versions[-1]:
             raise SourcePositionError(
                 f"{token} is committed, but the latest snapshot of {self.address!r} has sequence number "
-                f"{versions[-1] if versions else 'none'}: the table was rolled back, made anew, or is "
+                f"{versions[-1] if versions else 'none'}: the table was rolled back, recreated, or is "
                 "another one. Nothing was sent"
             )
         if committed.batch < versions[0]:
@@ -203,7 +203,7 @@ class History:
         if committed.row > have:
             raise SourcePositionError(
                 f"{str(committed)!r} is committed, but the snapshot of {self.address!r} with sequence number "
-                f"{committed.batch} has {have} row(s) for it: the table was made anew, or is another one. "
+                f"{committed.batch} has {have} row(s) for it: the table was recreated, or is another one. "
                 "Nothing was sent"
             )
 

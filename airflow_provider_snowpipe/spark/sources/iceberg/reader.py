@@ -76,7 +76,7 @@ class IcebergSource(Source):
         partitions: Mapping[str, Partition],
         committed: Mapping[str, Offset | None],
     ) -> None:
-        """Refuse a table that was made anew since the positions were committed."""
+        """Refuse a table that was recreated since the positions were committed."""
         own = (self._spec.address, self._id)
         check_table_id(client, self._on_data_loss, own, partitions, committed)
 
@@ -200,7 +200,7 @@ class TableReader:
     def tables(self, file: DataFile, after_row: int) -> Iterator[pa.Table]:
         """Read the rows after a given one, in pieces that fit the memory.
 
-        :param after_row: number of the last row passed over, 0 for none
+        :param after_row: number of the last row skipped, 0 for none
         :raises SourcePositionError: if the file is gone, or is not what the snapshot records
         :raises SourceUnavailableError: if its store does not answer
         :raises EncodingError: if its columns cannot be brought into the table's form

@@ -188,7 +188,7 @@ class KafkaPartition(SourcePartition[int]):
             raise SourcePositionError(
                 f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
                 f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
-                "Nothing was sent. If the topic was made anew, load it with another channel_prefix, or "
+                "Nothing was sent. If the topic was recreated, load it with another channel_prefix, or "
                 "reset the channel's token and the group's offset"
             )
         if required < bounds.earliest and self.on_data_loss != "skip":
@@ -399,7 +399,7 @@ class _Reader:
             if self._on_data_loss != "skip":
                 raise SourcePositionError(
                     f"{self._what}: offset {self._next} was there when the run began and is not any more "
-                    f"({error.str()}): retention has taken it, or the topic was made anew. What was sent "
+                    f"({error.str()}): retention has taken it, or the topic was recreated. What was sent "
                     "before it is kept; on_data_loss='skip' goes on with what is left"
                 )
         elif not error.retriable():

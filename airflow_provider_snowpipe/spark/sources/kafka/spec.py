@@ -175,7 +175,7 @@ class KafkaSource(SourceSpec):
         if self.start == "latest" and not self.group_id:
             raise ConfigurationError(
                 "source start='latest' needs a group_id: a run that finds nothing new leaves no token, and "
-                "without the group's offset the next one would pass over all that came meanwhile"
+                "without the group's offset the next one would skip all that came meanwhile"
             )
 
     def _check_columns(self) -> None:

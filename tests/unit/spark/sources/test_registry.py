@@ -75,7 +75,7 @@ def test_source_of_an_entry_point_is_loaded_and_resumes(snowpipe, database, tmp_
     ]  # fmt: skip
 
     _sql(database, "DELETE FROM orders")
-    with pytest.raises(SourcePositionError, match="anew"):
+    with pytest.raises(SourcePositionError, match="recreated"):
         _load(snowpipe, database, tmp_path)
 
 
