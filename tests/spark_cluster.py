@@ -18,7 +18,7 @@ import requests
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from tests.python_workers import children_of, kill_each
-from tests.spark_job import wait_until
+from tests.waiting import wait_until
 
 SPARK_CLASS = Path(sys.executable).with_name("spark-class")
 HOSTS = ("127.0.0.1", "127.0.0.2")

@@ -14,7 +14,8 @@ import psutil
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from demo.ports import reserved_port
-from tests.spark_job import SPARK_SUBMIT, wait_until
+from tests.spark_job import SPARK_SUBMIT
+from tests.waiting import wait_until
 
 _SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 READY_SECONDS = 300.0

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import psutil
 
 from tests.python_workers import kill_each, workers_of
-from tests.spark_job import wait_until
 from tests.spark_session import Door
+from tests.waiting import wait_until
 
 
 class Disturbance(threading.Thread):

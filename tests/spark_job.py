@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
@@ -216,12 +215,3 @@ def ids_in(service: LocalService, table: str) -> list[int]:
     """All rows' numbers in order; a row that appears twice is there twice."""
     rows = service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
     return [int(next(iter(row.values()))) for row in rows]
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {seconds} s: {what}")
-        time.sleep(0.05)

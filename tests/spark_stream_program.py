@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.spark_job import SPARK_SUBMIT, wait_until
+from tests.spark_job import SPARK_SUBMIT
 from tests.spark_session import Door, spark_environment
+from tests.waiting import wait_until
 
 _RUN_SECONDS = 900
 _FIRST_COMMIT_SECONDS = 600

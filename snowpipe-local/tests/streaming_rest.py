@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
 from snowpipe_local.testing import LocalService
+
+from tests.waiting import wait_until
 
 KEY_PAIR = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}
 ACCESS_TOKEN = {
@@ -98,13 +99,8 @@ class Rest:
         return token
 
     def wait_for_token(self, channel: str, token: str, seconds: float = 120) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            status: dict[str, Any] = self.statuses(channel)[channel]
-            if status["last_committed_offset_token"] == token:
-                return status
-            time.sleep(0.02)
-        raise AssertionError(f"token {token} was not committed: {status}")
+        wait_until(lambda: self.committed(channel) == token, seconds=seconds, what=f"token {token}")
+        return dict(self.statuses(channel)[channel])
 
 
 class Writer:

@@ -23,8 +23,8 @@ from tests.bulk_worker import execute, start_worker
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.python_workers import kill_each
-from tests.spark_job import wait_until
 from tests.stream_worker import FileState
+from tests.waiting import wait_until
 
 __all__ = ["set_connection"]
 

@@ -30,8 +30,9 @@ from tests.python_workers import daemons_of, kill_each, workers_of
 from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
 from tests.spark_deeds import Deed, Deeds, deeds_of, doing
 from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
-from tests.spark_job import SparkJob, wait_until
+from tests.spark_job import SparkJob
 from tests.spark_session import Door
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -20,7 +20,8 @@ from tests.job_without_spark import without_spark
 from tests.local_service import LocalService
 from tests.spark_deeds import POINTS, Deed, Deeds, deeds_of
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job, seeds
-from tests.spark_job import Finished, SparkJob, ids_in, wait_until, write_rows
+from tests.spark_job import Finished, SparkJob, ids_in, write_rows
+from tests.waiting import wait_until
 
 _MOST_RUNS = 8
 

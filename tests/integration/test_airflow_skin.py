@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +17,7 @@ from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import TaskInstance, append
 from tests.local_service import LocalService
+from tests.waiting import wait_until
 
 __all__ = ["pem", "private_key", "set_connection"]
 
@@ -171,7 +171,7 @@ async def _first(trigger: SnowpipeCommitTrigger) -> dict[str, Any]:
 def _wait_for_polls(service: LocalService, times: int) -> None:
     """Wait until the service has been asked for statuses so many times more."""
     service.set_faults(f"slow-status=0.001x{times}")
-    deadline = time.monotonic() + 120
-    while any(fault.startswith("slow-status") for fault in service.admin("faults")["faults"]):
-        assert time.monotonic() < deadline, "nobody asked"
-        time.sleep(0.02)
+    wait_until(
+        lambda: not any(fault.startswith("slow-status") for fault in service.admin("faults")["faults"]),
+        what="somebody who asks",
+    )

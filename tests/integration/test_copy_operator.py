@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import signal
-import time
 import uuid
 from collections.abc import Mapping
 from contextlib import aclosing, closing
@@ -35,6 +34,7 @@ from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigge
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
+from tests.waiting import wait_until
 
 __all__ = ["set_connection"]
 
@@ -249,11 +249,8 @@ class TestOncePerRun:
 
 def ended(client: StatementClient, handle: str, statement: str) -> StatementState:
     """Wait for a statement."""
-    deadline = time.monotonic() + 60
-    while (state := client.state(handle, statement)).is_running:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return state
+    wait_until(lambda: not client.state(handle, statement).is_running, what="the statement's end")
+    return client.state(handle, statement)
 
 
 async def _first(events: Any) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import time
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import MakeTarget, PipeTarget, make_target, target, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
+from tests.waiting import wait_until
 
 __all__ = ["make_target", "target", "set_connection"]
 
@@ -45,10 +45,7 @@ def create(target: PipeTarget, **arguments: Any) -> dict[str, Any]:
 
 
 def wait_for_rows(target: PipeTarget, expected: list[int]) -> None:
-    deadline = time.monotonic() + 240
-    while target.ids() != expected:
-        assert time.monotonic() < deadline, target.ids()
-        time.sleep(0.05)
+    wait_until(lambda: target.ids() == expected, what=f"rows {expected}")
 
 
 class TestCreate:

@@ -23,7 +23,7 @@ from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
-from tests.spark_job import wait_until
+from tests.waiting import wait_until
 
 __all__ = ["make_target", "set_connection"]
 

@@ -21,7 +21,8 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.memory_source import InProcessSpark
 from tests.spark_groups import load
-from tests.spark_job import SparkJob, ids_in, numbered_name, wait_until
+from tests.spark_job import SparkJob, ids_in, numbered_name
+from tests.waiting import wait_until
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 

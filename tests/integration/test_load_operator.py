@@ -23,8 +23,8 @@ from tests.airflow_connections import set_connection
 from tests.file_loads import CHANNEL, Load, load
 from tests.local_connection import ids
 from tests.outlet_events import OutletEvents
-from tests.spark_job import wait_until
 from tests.staged_files import put
+from tests.waiting import wait_until
 
 __all__ = ["load", "set_connection"]
 

@@ -14,7 +14,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from tests.local_service import LocalService
 from tests.sdk_profile import write_sdk_profile
-from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name, wait_until
+from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -41,8 +41,8 @@ from tests.maven_jars import S3A, S3A_NEEDS, maven_closure, maven_jars
 from tests.python_workers import kill_each
 from tests.s3_service import KEY_ID, SECRET, s3_service, see_s3
 from tests.spark_cluster import write_bare_python
-from tests.spark_job import wait_until
 from tests.stream_worker import FileState, TaskInstance
+from tests.waiting import wait_until
 from tests.yarn_cluster import EXECUTOR, MASTER, YarnCluster, yarn_cluster
 
 __all__ = ["set_connection"]

@@ -18,7 +18,7 @@ import pytest
 
 from scripts import run_stages
 from scripts.run_stages import REPOSITORY, STAGES, WORKERS, Outcome, Run, Stage, Yardstick, read_run, summary
-from tests.spark_job import wait_until
+from tests.waiting import wait_until
 
 OF_ITS_OWN_GROUP = """
 import os, time

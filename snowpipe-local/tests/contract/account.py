@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -30,22 +30,12 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from snowpipe_local.testing import LocalService
 
+from tests.waiting import wait_until
+
 _JWT_SECONDS = 600
 # Snowflake commits within seconds; a real account's first pipe takes longer.
 SECONDS = 180.0
 NAMES = ("database", "schema", "role", "warehouse")
-
-
-def until(condition: Callable[[], Any], seconds: float = SECONDS) -> Any:
-    """Ask until the answer is true, and return it.
-
-    :raises AssertionError: with the last answer, after ``seconds``
-    """
-    deadline = time.monotonic() + seconds
-    while not (seen := condition()):
-        assert time.monotonic() < deadline, f"still {seen!r} after {seconds:.0f} s"
-        time.sleep(0.1)
-    return seen
 
 
 @dataclass(frozen=True)
@@ -333,4 +323,4 @@ class Pipe:
             status = self.statuses(channel)[channel]
             return status if status["last_committed_offset_token"] == token else None
 
-        return dict(until(seen))
+        return dict(wait_until(seen, seconds=SECONDS))

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import snowflake.connector
-from tests.contract.account import Account, until
+from tests.contract.account import SECONDS, Account
+
+from tests.waiting import wait_until
 
 Put = Callable[[str, dict[str, str]], None]
 
@@ -50,7 +52,7 @@ def reported(account: Account, pipe: str, count: int) -> dict[str, Any]:
         found.update({file["path"]: file for file in answer.json()["files"] if file["complete"]})
         return len(found) >= count
 
-    until(enough)
+    wait_until(enough, seconds=SECONDS)
     return found
 
 
@@ -152,6 +154,6 @@ def test_the_load_history_lists_files_of_a_table(account: Account, put: Put) -> 
         "TABLE(information_schema.copy_history(table_name => %s, "
         "start_time => dateadd(hour, -1, current_timestamp())))"
     )
-    (row,) = until(lambda: account.rows(history, table))
+    (row,) = wait_until(lambda: account.rows(history, table), seconds=SECONDS)
     assert (row["file_name"], row["row_count"], row["row_parsed"], row["error_count"]) == ("a.csv", 2, 2, 0)
     assert (row["status"], row["table_name"], row["pipe_name"]) == ("Loaded", table, None)

@@ -12,7 +12,9 @@ import time
 
 import pytest
 import zstandard
-from tests.contract.account import Account, Pipe, until
+from tests.contract.account import SECONDS, Account, Pipe
+
+from tests.waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +157,7 @@ def test_an_empty_end_token_moves_nothing(account: Account) -> None:
     pipe.info()
     token = pipe.appended("c", pipe.opened("c"), line(1), "1")
     token = pipe.appended("c", token, line(2))
-    until(lambda: account.count(table) == 2)
+    wait_until(lambda: account.count(table) == 2, seconds=SECONDS)
     assert pipe.statuses("c")["c"]["last_committed_offset_token"] == "1"
 
 
@@ -245,7 +247,7 @@ def test_the_tables_route_makes_the_pipe_and_takes_no_tokens(account: Account) -
     resource = f"databases/{account.database}/schemas/{account.schema}/tables/{table}"
     answer = pipe.call("POST", "/rows", route="/v2/streaming/data", resource=resource, data=line(1) + line(2))
     assert answer.status_code == 200, answer.text
-    until(lambda: account.count(table) == 2)
+    wait_until(lambda: account.count(table) == 2, seconds=SECONDS)
     refused = pipe.call(
         "POST",
         "/rows",

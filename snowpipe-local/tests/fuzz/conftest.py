@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +11,8 @@ import psutil
 import pytest
 from snowpipe_local.testing import LocalService
 from tests.fuzz.wire import Wire
+
+from tests.waiting import wait_until
 
 _GUARD = "GUARD"
 # Of a writer between two commits.
@@ -95,7 +96,7 @@ def wire(fuzzed: LocalService) -> Iterator[Wire]:
 
 def wait_for_token(wire: Wire, table: str, channel: str, token: str | None, database: str = "LOCAL") -> None:
     """Wait until a channel's committed token is this one."""
-    deadline = time.monotonic() + 120
-    while wire.status(table, channel, database)["last_committed_offset_token"] != token:
-        assert time.monotonic() < deadline, wire.status(table, channel, database)
-        time.sleep(0.02)
+    wait_until(
+        lambda: wire.status(table, channel, database)["last_committed_offset_token"] == token,
+        what=f"token {token} of channel {channel}",
+    )

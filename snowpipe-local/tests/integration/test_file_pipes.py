@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import signal
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,8 @@ import pytest
 import requests
 import snowflake.connector
 from snowpipe_local.testing import LocalService
+
+from tests.waiting import wait_until
 
 
 def call(
@@ -49,13 +50,6 @@ def report(service: LocalService, pipe: str, **params: str) -> dict[str, Any]:
 def status(service: LocalService, pipe: str) -> dict[str, Any]:
     (row,) = service.sql(f"SELECT SYSTEM$PIPE_STATUS('{pipe}')")
     return dict(json.loads(next(iter(row.values()))))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true in time"
-        time.sleep(0.05)
 
 
 def wait_for_files(service: LocalService, pipe: str, count: int) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 
 import requests
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, continuation
 
 from tests.conftest import ServiceFactory
+from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("SNOWPIPE_KILLS", "2"))
 MOST_APPENDS = 12
@@ -76,14 +76,6 @@ def _check(service: LocalService) -> dict[str, int]:
         assert counted.get(name, (0, 0, 0)) == (rows, rows, rows), f"channel {name}, token {token}"
         assert (status["rows_inserted"], status["rows_error_count"]) == (rows, 0)
     return committed
-
-
-def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
-    """Wait for a condition, or fail."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def _tokens(service: LocalService) -> dict[str, str | None]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
 import requests
 from snowpipe_local.testing import LocalService
+
+from tests.waiting import wait_until
 
 SLOW = "SELECT sum(a.n * b.n * c.n) FROM many a, many b, many c"
 
@@ -39,11 +40,8 @@ class Api:
         return self.call("POST", params={"async": str(not wait).lower()}, json=body)
 
     def finish(self, handle: str) -> requests.Response:
-        deadline = time.monotonic() + 60
-        while (answer := self.call("GET", f"/{handle}")).status_code == 202:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        return answer
+        wait_until(lambda: self.call("GET", f"/{handle}").status_code != 202, what="the statement's end")
+        return self.call("GET", f"/{handle}")
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +17,8 @@ import uvicorn
 from snowpipe_local import listener
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.errors import DataDirectoryError
+
+from tests.waiting import wait_until
 
 BUSY = """
 import asyncio, os, signal, sys, threading, time
@@ -83,8 +84,7 @@ class Serving(asyncio.SelectorEventLoop):
     def connect(self) -> socket.socket:
         """A connection that the server has taken."""
         client = socket.create_connection(self._door.getsockname(), timeout=240)
-        while not self.server.server_state.connections:
-            time.sleep(0.002)
+        wait_until(lambda: self.server.server_state.connections)
         return client
 
     def move_time(self, seconds: float) -> None:

@@ -6,8 +6,7 @@ import pkgutil
 import socket
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from airflow_provider_snowpipe.spark.driver.report import (
 )
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute
+from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
 DONE = RunReport("app", (CHANNEL,), 1.5)
@@ -95,7 +95,7 @@ class Lab:
         with location.log_path.open("ab") as log:
             driver = psutil.Popen([self.options["spark_binary"], str(location.plan_path)], stdout=log)
         self.state.set("snowpipe_driver", asdict(location))
-        until(lambda: "snowpipe ui" in location.log_path.read_text())
+        wait_until(lambda: "snowpipe ui" in location.log_path.read_text())
         return driver
 
     def location(self) -> DriverLocation:
@@ -110,7 +110,7 @@ class Lab:
         log = str(self.location().log_path)
 
         def wait_and_end() -> None:
-            until(lambda: any(one.path == log and one.position for one in psutil.Process().open_files()))
+            wait_until(lambda: any(one.path == log and one.position for one in psutil.Process().open_files()))
             self.end_driver(report)
 
         threading.Thread(target=wait_and_end, daemon=True).start()
@@ -118,7 +118,7 @@ class Lab:
     def let_driver_end(self, report: RunReport) -> None:
         location = self.location()
         self.end_driver(report)
-        until(lambda: not location.processes())
+        wait_until(lambda: not location.processes())
 
     def execute(self) -> dict[str, Any]:
         return execute(self.options, self.state)
@@ -220,7 +220,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
     driver = lab.start_driver()
     if end == "killed":
         driver.kill()
-        until(lambda: not lab.location().processes())
+        wait_until(lambda: not lab.location().processes())
     else:
         lab.let_driver_end(PASSING)
     lab.end_driver(DONE)
@@ -324,10 +324,3 @@ class TestFollow:
             return alive
 
         assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)

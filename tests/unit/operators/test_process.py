@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.operators.client_job import runs, stop_process_tree
-from tests.spark_job import wait_until
+from tests.waiting import wait_until
 
 
 def _start(script: str) -> subprocess.Popen[str]:

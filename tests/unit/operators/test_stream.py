@@ -8,7 +8,6 @@ import os
 import stat
 import tempfile
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +28,7 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
 from tests.metrics_receiver import Receiver, receiver
 from tests.stream_worker import FileState
+from tests.waiting import wait_until
 
 __all__ = ["receiver"]
 
@@ -277,7 +277,7 @@ def test_kill_stops_every_process_and_removes_the_files(
     children: list[psutil.Process] = []
 
     def kill() -> None:
-        _until(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
+        wait_until(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
         children.append(psutil.Process(int((tmp_path / "child").read_text())))
         operator.on_kill()
 
@@ -291,7 +291,7 @@ def test_kill_stops_every_process_and_removes_the_files(
 
     assert not killer.is_alive()
     (child,) = children
-    _until(lambda: not runs(child), 60)
+    wait_until(lambda: not runs(child), seconds=60)
     assert list(temporary_files.iterdir()) == []
     assert stat.S_ISDIR(notes.stat().st_mode)
 
@@ -321,13 +321,6 @@ def test_source_and_names_are_templates() -> None:
     operator.render_template_fields({"x": "v"})
 
     assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
-
-
-def _until(condition: Any, seconds: float = 240) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
 
 
 class DescribedTable:

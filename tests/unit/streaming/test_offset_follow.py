@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
 )
 from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -50,12 +51,6 @@ class Pipe:
 
 async def pipe_name():
     return "DB.S.T-STREAMING"
-
-
-async def until(condition):
-    async with asyncio.timeout(240):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 class Following:

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -72,11 +73,6 @@ async def poll_repeatedly(poll, names, count, interval=INTERVAL):
                 if len(found) == count:
                     break
     return found
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
 
 
 def run(coroutine):

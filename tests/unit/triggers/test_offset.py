@@ -17,6 +17,7 @@ from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
 from tests.scripted_service import error
+from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -187,12 +188,6 @@ class Triggerer:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def until(condition):
-    async with asyncio.timeout(240):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def kept(state):

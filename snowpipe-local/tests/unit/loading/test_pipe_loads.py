@@ -15,6 +15,8 @@ from snowpipe_local.sql import pipe_loads
 from snowpipe_local.sql.pipe_loads import PipeLoads
 from tests.local_catalog import LocalCatalog, local_catalog
 
+from tests.waiting import wait_until
+
 KEY = PipeKey("PUBLIC", "P")
 
 
@@ -32,10 +34,7 @@ def submit(local: LocalCatalog, *paths: str) -> None:
 def drain(local: LocalCatalog) -> None:
     """Run the loader until the queue is empty."""
     loads = PipeLoads(local.catalog)
-    deadline = time.monotonic() + 240
-    while waiting(local):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not waiting(local), what="an empty queue")
     loads.close()
 
 
