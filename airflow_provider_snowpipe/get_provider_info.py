@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
             "operators.stream",
             "operators.channels",
             "operators.offsets",
+            "operators.audit",
             "operators.append",
             "operators.branch",
             "operators.copy",
@@ -76,8 +77,13 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "config": {
             "snowpipe": {
-                "description": "Asset events, and how much of the past the Snowpipe page reads.",
+                "description": "Asset events, balance, and how much of the past the Snowpipe page reads.",
                 "options": {
+                    "on_imbalance": _setting(
+                        "warn",
+                        "What to do where a channel counts other rows than its checkpoint: warn or fail.",
+                        "string",
+                    ),
                     "describe_assets": _setting(
                         "True",
                         "Whether a load without an outlet of its table reports it as an asset.",

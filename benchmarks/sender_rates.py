@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
+import shutil
 import socket
 import ssl
 import threading
@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import POSITION, keyed_
 from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -119,8 +120,9 @@ class Senders:
         """Open what the next work sends to."""
         self._name = f"sender{next(self._count)}"
         self._token = self._client.open_channel(self._name).continuation_token
+        source = ChannelSource(IntegerOffset, Binding("rows in memory"))
         self._channel = Channel.open(
-            self._client, f"{self._name}_channel", IntegerOffset, limits=UNPACED, gaps_legal=True
+            self._client, f"{self._name}_channel", source, limits=UNPACED, gaps_legal=True
         )
 
     def lines(self) -> None:
@@ -214,7 +216,7 @@ class FileSenders:
         self._count = count()
         first = self.folder / "g" / "0.ndjson"
         for number in range(1, self.copies):
-            os.link(first, first.with_name(f"{number}.ndjson"))
+            shutil.copy(first, first.with_name(f"{number}.ndjson"))
         (found,) = FileSource(FileSourceSpec(str(self.folder)), "fail").partitions()
         self._partition: FilePartition = found
         with self.receiver.client(TABLE) as client:

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 PLAIN_SECONDS = 2.0
@@ -41,14 +42,14 @@ class Snapshot:
     expected: Mapping[str, Mapping[str, int]] | None
 
     def rows(self) -> list[tuple[str, str, int, int | None, int | None]]:
-        """Return channel, committed token, rows committed, rows still to come, and commit latency in ms."""
+        """Return channel, committed position, rows committed, rows still to come, and latency in ms."""
         found = []
         for origin, channel in self.channels.items():
             status = self.statuses.get(channel)
             committed = status.rows_inserted if status and status.exists else 0
             behind = self.expected[origin]["rows"] - committed if self.expected else None
-            token = (status.committed if status else None) or "-"
-            found.append((channel, token, committed, behind, status.latency_ms if status else None))
+            position = committed_position(status) if status else "-"
+            found.append((channel, position, committed, behind, status.latency_ms if status else None))
         return found
 
 
@@ -89,16 +90,21 @@ class LiveProgress:
                 self._console.print(f"         task {task}: {state}", highlight=False, soft_wrap=True)
         if time.monotonic() < self._next_line:
             return
-        for channel, token, committed, behind, latency in snapshot.rows():
-            if committed and self._shown.get(channel) != token:
-                self._shown[channel] = token
+        for channel, position, committed, behind, latency in snapshot.rows():
+            if committed and self._shown.get(channel) != position:
+                self._shown[channel] = position
                 self._next_line = time.monotonic() + PLAIN_SECONDS
                 self._console.print(
-                    f"         channel {channel}: committed {token}, {committed:,} rows, "
+                    f"         channel {channel}: committed {position}, {committed:,} rows, "
                     f"{_number(behind)} behind, latency {_number(latency)} ms",
                     highlight=False,
                     soft_wrap=True,
                 )
+
+
+def committed_position(status: ChannelStatus) -> str:
+    """Show where a channel stands, ``-`` where nothing is committed."""
+    return "-" if status.committed is None else str(position_of(status.committed))
 
 
 def _task_line(snapshot: Snapshot) -> Text:
@@ -111,11 +117,11 @@ def _task_line(snapshot: Snapshot) -> Text:
 def _channel_table(snapshot: Snapshot) -> Table:
     table = Table(box=None, pad_edge=False)
     table.add_column("channel")
-    table.add_column("committed token")
+    table.add_column("committed position")
     for name in ("rows", "behind", "latency ms"):
         table.add_column(name, justify="right")
-    for channel, token, committed, behind, latency in snapshot.rows():
-        table.add_row(channel, token, f"{committed:,}", _number(behind), _number(latency))
+    for channel, position, committed, behind, latency in snapshot.rows():
+        table.add_row(channel, position, f"{committed:,}", _number(behind), _number(latency))
     return table
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from demo.progress import committed_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +76,13 @@ class Report:
     def render(self) -> RenderableType:
         """Return the report for a console."""
         channels = Table(box=None, pad_edge=False)
-        for name in ("channel", "committed token"):
+        for name in ("channel", "committed position"):
             channels.add_column(name)
         for name in ("rows", "rejected"):
             channels.add_column(name, justify="right")
         for channel, status in sorted(self.statuses.items()):
             rows, rejected = f"{status.rows_inserted:,}", f"{status.rows_error_count:,}"
-            channels.add_row(channel, status.committed or "-", rows, rejected)
+            channels.add_row(channel, committed_position(status), rows, rejected)
         numbers = Table(box=None, pad_edge=False, show_header=False)
         numbers.add_column()
         numbers.add_column(justify="right")

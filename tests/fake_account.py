@@ -165,6 +165,7 @@ class FakeAccount:
             ("DESCRIBE STAGE ", "DESCRIBE", self._describe_stage),
             ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
             ("SHOW PIPES IN ", "SHOW", self._show_pipes),
+            ("SHOW CHANNELS IN PIPE ", "SHOW", self._show_channels),
             ("SELECT SYSTEM$PIPE_STATUS(", "PIPE STATUS", self._pipe_status),
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
@@ -334,6 +335,10 @@ class FakeAccount:
     def _describe_stage(self, statement: str, _: list[str]) -> list[Row]:
         url = self.stage_urls.get(statement.rpartition(".")[2].replace('"', ""))
         return [{"property": "URL", "property_value": json.dumps([url])}] if url else []
+
+    def _show_channels(self, *_: Any) -> list[dict[str, Any]]:
+        where = {"database_name": DATABASE, "schema_name": SCHEMA, "table_name": TABLE}
+        return [{"name": name, "offset_token": token, **where} for name, token in self.tokens.items()]
 
     def _show_pipes(self, statement: str, _: list[str]) -> list[Row]:
         names = ("database_name", "schema_name", "name")

@@ -14,7 +14,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 import jwt
@@ -26,6 +26,8 @@ from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken, Sc
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.progress import ListedChannel
+from tests.checkpoints import shown
 from tests.jumping_time import JumpingTime
 
 URL = "https://account.example.com"
@@ -85,9 +87,15 @@ class Call:
         """The rows of an append."""
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
 
+    @property
+    def positions(self) -> tuple[str | None, str | None]:
+        """The positions of an append's first and last row."""
+        return shown(self.query["startOffsetToken"]), shown(self.query["endOffsetToken"])
+
     def __str__(self) -> str:
         if self.operation == "append":
-            return f"append {self.channel} {self.query['startOffsetToken']}..{self.query['endOffsetToken']}"
+            start, end = self.positions
+            return f"append {self.channel} {start}..{end}"
         return f"{self.operation} {self.channel}".strip()
 
 
@@ -118,6 +126,11 @@ class FakeChannel:
     received: list[Call] = field(default_factory=list)
     answered: dict[str, Answer] = field(default_factory=dict)
     created_on_ms: int = 1700000000000
+
+    @property
+    def position(self) -> str | None:
+        """The position of the committed token, as text."""
+        return shown(self.committed)
 
     def open(self) -> str:
         """Begin a session, which ends the one before and discards what it left uncommitted."""
@@ -186,9 +199,19 @@ class FakeSnowpipe:
         self.holds_commits = False
         self.rejects: Callable[[Any], bool] = lambda row: False
         self.token_life = 3600.0
+        self._rows_of_dropped: list[Any] = []
         self._faults: list[_Fault] = []
         self._tokens: dict[str, float] = {}
         self._lock = threading.RLock()
+
+    @classmethod
+    def everywhere(cls, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Make one the service of every client, and its clock the time of whoever waits."""
+        fake = cls(JumpingTime.everywhere(monkeypatch))
+        for module in ("streaming.client", "spark.task.sink"):
+            monkeypatch.setattr(f"airflow_provider_snowpipe.{module}.Transports", lambda *_: fake)
+        sink.process_transports.cache_clear()
+        return fake
 
     # What a test prescribes and asks.
 
@@ -230,6 +253,23 @@ class FakeSnowpipe:
             error = UnreachableError("the answer was lost")
         when = "after" if before is None else "before"
         self._faults.append(_Fault(when, before or after or "", channel, error, do, skip, times))
+
+    def heal(self) -> None:
+        """Forget the faults that no call has met yet, and commit at once again."""
+        self._faults, self.holds_commits = [], False
+
+    @property
+    def table(self) -> list[Any]:
+        """The rows of all channels, those that were dropped included."""
+        return [*self._rows_of_dropped, *(row for one in self.channels.values() for row in one.rows)]
+
+    def listed(self) -> list[ListedChannel]:
+        """The channels as ``SHOW CHANNELS`` lists them."""
+        table = str(PIPE.default_table)
+        return [
+            ListedChannel(name, PIPE.database, PIPE.schema, table, PIPE.pipe, one.committed)
+            for name, one in self.channels.items()
+        ]
 
     def channel(self, name: str, **state: Any) -> FakeChannel:
         """A channel, made with this state if it is not there."""
@@ -328,7 +368,11 @@ class FakeSnowpipe:
         return _json({"next_continuation_token": token, "channel_status": channel.status(call.channel)})
 
     def _drop(self, call: Call) -> Answer:
-        return error(404, MISSING) if self.channels.pop(call.channel, None) is None else _json({})
+        gone = self.channels.pop(call.channel, None)
+        if gone is None:
+            return error(404, MISSING)
+        self._rows_of_dropped += gone.rows
+        return _json({})
 
     def _append(self, call: Call) -> Answer:
         channel, request_id = self.channels.get(call.channel), call.query["requestId"]
@@ -378,9 +422,5 @@ def _json(body: Any) -> Answer:
 @pytest.fixture
 def snowpipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSnowpipe]:
     """The service of every client that is made during the test, and a time that jumps."""
-    fake = FakeSnowpipe(JumpingTime.everywhere(monkeypatch))
-    monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", lambda *_: fake)
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.task.sink.Transports", lambda *_: fake)
-    sink.process_transports.cache_clear()
-    yield fake
+    yield FakeSnowpipe.everywhere(monkeypatch)
     sink.process_transports.cache_clear()

@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import committed, connect, ids
 from tests.local_service import LocalService
@@ -71,16 +74,20 @@ class Load:
 
     def stream(self, *names: str) -> None:
         """Do what the stream does: send the rows of files, and commit."""
+        source = ChannelSource(FileLineOffset, FileSource(path=str(self.folder)).binding("a"))
         with self.service.client(self.table) as client:
-            continuation = client.open_channel(CHANNEL).continuation_token
+            opened = client.open_channel(CHANNEL)
+            continuation, rows = opened.continuation_token, opened.status.rows_inserted
             for name in names:
                 for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
+                    rows += 1
+                    token = source.token(FileLineOffset(name, number), rows, 0)
                     continuation = client.append_rows(
                         CHANNEL,
                         line + b"\n",
                         continuation_token=continuation,
-                        start_token=f"{name}:{number}",
-                        end_token=f"{name}:{number}",
+                        start_token=token,
+                        end_token=token,
                         content_encoding=None,
                         raw_length=len(line) + 1,
                     )

@@ -26,9 +26,11 @@ from airflow_provider_snowpipe.spark.source import (
 )
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
+from tests.checkpoints import binding_of
 
 
 def rows(count: int, start: int = 0) -> tuple[dict[str, Any], ...]:
@@ -51,11 +53,15 @@ class MemoryPartition(SourcePartition[int]):
     offset_class = IntegerOffset
     gaps_legal = False
 
+    @property
+    def binding(self) -> Binding:
+        return binding_of(self.name)
+
     def check(self, committed: Offset | None) -> None:
         if isinstance(committed, IntegerOffset) and committed.value < self.first - 1:
             raise SourcePositionError(f"position {committed} is not in the source any more")
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         return Behind(None, "rows_behind=?")
 
     def resume(self, committed: Offset | None) -> int | None:
@@ -107,9 +113,13 @@ class MemoryFramePartition(FramePartition):
     gaps_legal: bool = False
     offset_class = IntegerOffset
 
+    @property
+    def binding(self) -> Binding:
+        return binding_of(self.name)
+
     def check(self, committed: Offset | None) -> None: ...
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         return Behind(None, "rows_behind=?")
 
     def parts(

@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
+from tests.checkpoints import shown
 
 Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
 """Before the open; before a row is read; all rows are appended; all are received by the service; a
@@ -159,7 +160,8 @@ class WatchedPartition(SourcePartition[Any]):
 
     @classmethod
     def around(cls, inner: SourcePartition[Any], deeds: Deeds) -> SourcePartition[Any]:
-        kind = type("Watched", (cls,), {"offset_class": inner.offset_class, "gaps_legal": inner.gaps_legal})
+        kept = {name: getattr(inner, name) for name in ("offset_class", "gaps_legal", "binding")}
+        kind = type("Watched", (cls,), kept)
         watched: SourcePartition[Any] = kind(inner, deeds, inner.name)
         return watched
 
@@ -176,7 +178,7 @@ class WatchedPartition(SourcePartition[Any]):
             yield part
             rows += part.rows
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         return self.inner.behind(committed)
 
     def open_dead_letters(
@@ -202,7 +204,7 @@ def load_with_deeds(
     def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
             found = ask(client, names)
-            if found[channel.name].committed != str(channel.progress.sent):
+            if shown(found[channel.name].committed) != str(channel.progress.sent):
                 deeds.reach("commit-wait", name)
             return found
 

@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.checkpoints import shown
 from tests.local_service import LocalService
 
 SUBMIT_SECONDS = 900
@@ -102,7 +103,7 @@ class SparkJob:
         return PipeName.default_for_table("LOCAL", "PUBLIC", self.table)
 
     def channel(self, partition: str) -> str:
-        return f"test_{self.table}_{partition}"
+        return f"{self.options.get('channel_prefix', 'test')}_{self.table}_{partition}"
 
     def plan(self, **changes: Any) -> JobPlan:
         """The plan of the next run, whose directory this makes."""
@@ -186,7 +187,8 @@ class SparkJob:
         return {partition: found[self.channel(partition)] for partition in partitions}
 
     def committed(self, *partitions: str) -> dict[str, str | None]:
-        return {partition: status.committed for partition, status in self.statuses(*partitions).items()}
+        """The committed positions."""
+        return {name: shown(status.committed) for name, status in self.statuses(*partitions).items()}
 
 
 _numbers = itertools.count(1)

@@ -103,7 +103,7 @@ class StreamProgram:
                 wait_until(lambda: bool(self.tokens()), seconds=_FIRST_COMMIT_SECONDS, what="a commit")
                 service.admin("faults", set="slow-status=60x500")
                 wait_until(
-                    lambda: any(token.endswith("-end") for token in self.tokens()),
+                    lambda: any("-end~" in token for token in self.tokens()),
                     seconds=300,
                     what="the commit of all rows of a channel, which no task can observe",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
+from tests.checkpoints import shown
 from tests.local_service import LocalService
 from tests.spark_job import ids_in, new_table, numbered_name
 
@@ -54,7 +58,7 @@ class TableLoads:
         return source_spec(given)
 
     def load(self, source: SourceSpec | None = None, **changes: Any) -> tuple[Any, ...]:
-        """Prepare, load and verify; the channels' reports."""
+        """Prepare, load and verify; the channels' reports, with positions for tokens."""
         plan = JobPlan(
             **{
                 "application": "tables",
@@ -76,15 +80,17 @@ class TableLoads:
             run.prepare()
             run.load(self.spark.sparkContext)
             run.verify()
-        return run.channels
+        return tuple(map(_with_positions, run.channels))
 
-    def commit(self, partition: str, token: Offset) -> None:
-        """Put a channel where a test needs it, with one row."""
+    def commit(self, partition: str, position: Offset, source: SourceSpec) -> None:
+        """Put a partition's channel where a test needs it, with one row."""
+        frames = open_source(source, "fail").with_spark(lambda: self.spark)
+        (binding,) = [one.binding for one in frames.partitions() if one.name == partition]
+        own = ChannelSource(type(position), binding)
         with self.service.client(self.table) as client:
             client.pipe_info()
-            name = f"test_{self.table}_{partition}"
-            with Channel.open(client, name, type(token)) as channel:
-                channel.append(b'{"ID": -1}\n', token, token, rows=1)
+            with Channel.open(client, f"test_{self.table}_{partition}", own) as channel:
+                channel.append(b'{"ID": -1}\n', position, position, rows=1)
                 channel.wait_for_commit(timeout=30)
 
     @property
@@ -96,6 +102,11 @@ class TableLoads:
     def ids_as_stored(self) -> list[int]:
         """The table's numbers in the order of their commits."""
         return [int(row["ID"]) for row in self.service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{self.table}")]
+
+
+def _with_positions(report: ChannelReport) -> ChannelReport:
+    names = ("from_token", "to_token", "target_token")
+    return replace(report, **{name: shown(getattr(report, name)) for name in names})
 
 
 @pytest.fixture

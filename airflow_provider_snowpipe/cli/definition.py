@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow.cli.cli_config import CLICommand
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.operators.audit import PipeAudit
     from airflow_provider_snowpipe.streaming.progress import ListedChannel
 
 _PACKAGE = "airflow_provider_snowpipe.cli"
@@ -72,6 +73,43 @@ def get_cli_commands() -> list[CLICommand]:
             offset_format,
             ARG_OUTPUT,
             description="Ends with the status 1 when a target is not committed.",
+        ),
+        _command(
+            "audit",
+            "Compare what sources hold, what channels count and what tables have",
+            _arg("--dag-id", dest="dag_ids", action="append", help="sources of this DAG; may be repeated"),
+            _arg(
+                "--depth",
+                choices=("balance", "counts"),
+                default="balance",
+                help="counts reads the sources again and counts the tables' rows, which takes a warehouse",
+            ),
+            _arg("--other-rows", type=int, default=0, help="rows of the table that others have inserted"),
+            _arg("--json", action="store_true", help="print JSON"),
+            *pipe,
+            description="Without --table, --pipe and --dag-id, audits all sources that this Airflow has "
+            "loaded through channels. Ends with the status 1 when anything differs.",
+        ),
+        _group(
+            "offsets",
+            "Read offset tokens, and give a channel to another source",
+            _command(
+                "decode",
+                "Explain an offset token",
+                _arg("token", help="as a channel has committed it"),
+                _arg("--json", action="store_true", help="print JSON"),
+            ),
+            _command(
+                "rebind",
+                "Give a channel to another source, as the argument rebind of operators does",
+                _arg("channel", help="the channel's name"),
+                _arg("rebind", choices=("continue", "restart"), help="keep its position, or begin again"),
+                _arg(
+                    "--binding", help="with continue, the binding of the other source, from the error's text"
+                ),
+                _arg("-y", "--yes", action="store_true", help="do not ask"),
+                *pipe,
+            ),
         ),
         _command(
             "backup",
@@ -146,13 +184,19 @@ def parser() -> argparse.ArgumentParser:
     """
     made = argparse.ArgumentParser(prog="python -m airflow_provider_snowpipe.cli")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
-    (group,) = get_cli_commands()
-    for command in group.subcommands:  # type: ignore[union-attr]
-        one = commands.add_parser(command.name, help=command.help, description=command.description)
+    _add(commands, get_cli_commands()[0].subcommands)  # type: ignore[union-attr]
+    return made
+
+
+def _add(parsers: Any, commands: Any) -> None:
+    for command in commands:
+        one = parsers.add_parser(command.name, help=command.help, description=command.description)
+        if hasattr(command, "subcommands"):
+            _add(one.add_subparsers(required=True, metavar="COMMAND"), command.subcommands)
+            continue
         for argument in command.args:
             argument.add_to_parser(one)
         one.set_defaults(func=command.func)
-    return made
 
 
 def _command(
@@ -163,6 +207,12 @@ def _command(
 
     func = lazy_load_command(f"{module}.{name}")
     return ActionCommand(name=name, help=help, description=description, func=func, args=args)
+
+
+def _group(name: str, help: str, *commands: Any) -> Any:
+    from airflow.cli.cli_config import GroupCommand
+
+    return GroupCommand(name=name, help=help, subcommands=commands)
 
 
 def _arg(*flags: str, **options: Any) -> Any:
@@ -250,6 +300,118 @@ def lag(args: argparse.Namespace) -> None:
     print_lines(args, [channel.row() for channel in found])
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
+
+
+@reported
+def audit(args: argparse.Namespace) -> None:
+    """Print what the audit finds; end with status 1 when anything differs."""
+    from airflow_provider_snowpipe.operators.audit import SnowpipeAuditOperator
+
+    operator = SnowpipeAuditOperator(
+        task_id="cli",
+        dag_ids=args.dag_ids,
+        depth=args.depth,
+        other_rows=args.other_rows,
+        table=args.table,
+        pipe=args.pipe,
+        database=args.database,
+        schema=args.schema,
+        snowflake_conn_id=args.conn_id,
+    )
+    found = operator.audit()
+    differs = any(pipe.differences for pipe in found)
+    if args.json:
+        pipes = [pipe.as_json() for pipe in found]
+        print(json.dumps({"depth": args.depth, "differs": differs, "pipes": pipes}))
+    else:
+        for pipe in found:
+            _print_audit(pipe)
+    if differs:
+        raise SystemExit(1)
+
+
+def _print_audit(found: PipeAudit) -> None:
+    from airflow.cli.simple_table import AirflowConsole
+
+    print(f"pipe {found.pipe}")
+    lines = [
+        {
+            "channel": one.channel,
+            "checkpoint": one.rows,
+            "inserted": one.inserted,
+            "rejected": one.rejected,
+            "source": one.source_rows,
+            "agrees": "no" if one.differences else "yes",
+        }
+        for one in found.channels
+    ]
+    if lines:
+        AirflowConsole().print_as(data=lines, output="table")
+    if found.table is not None:
+        table = found.table
+        print(
+            f"table {table.table}: {table.rows} rows; channels {table.streamed}, COPY {table.copied}, "
+            f"others {table.others}"
+        )
+    notes = (f"channel {one.channel!r}: {note}" for one in found.channels for note in one.notes)
+    for note in (*found.notes, *notes):
+        print(f"not checked: {note}")
+    for text in found.differences:
+        print(f"DIFFERS: {text}")
+
+
+@reported
+def decode(args: argparse.Namespace) -> None:
+    """Explain an offset token."""
+    from airflow_provider_snowpipe.operators.source_record import source_of_binding
+    from airflow_provider_snowpipe.streaming.checkpoint import described
+
+    found = described(args.token)
+    found["source"] = source_of_binding(str(found["binding"]))
+    if args.json:
+        print(json.dumps(found))
+        return
+    width = max(map(len, found))
+    for name, value in found.items():
+        print(f"{name.ljust(width)}  {'unknown to this Airflow' if value is None else value}")
+
+
+@reported
+def rebind(args: argparse.Namespace) -> None:
+    """Give a channel to another source."""
+    from airflow_provider_snowpipe.operators.source_record import known_records
+    from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, drop_channel
+    from airflow_provider_snowpipe.streaming.checkpoint import rebound
+
+    hook = _hook(args)
+    status = hook.channel_statuses([args.channel])[args.channel]
+    if not status.exists:
+        raise ConfigurationError(f"channel {args.channel!r} of pipe {hook.pipe_name()} does not exist")
+    token = None
+    if args.rebind == "continue":
+        token = rebound(status, args.binding)
+        print(f"would set the token of channel {args.channel!r}: {status.committed} -> {token}")
+    else:
+        print(
+            f"would drop channel {args.channel!r} with its token {status.committed or 'NULL'}; the next load "
+            "begins at the source's first row, and the rows in the table stay"
+        )
+    if not args.yes and not _agrees():
+        raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
+    with hook.get_client() as client:
+        if token is not None:
+            compare_and_set(client, TokenChange.after(status, token))
+        else:
+            drop_channel(client, args.channel)
+            pipe = hook.pipe_name()
+            for record in known_records():
+                if record.loaded is not None and record.loaded.pipe == (
+                    pipe.database,
+                    pipe.schema,
+                    pipe.pipe,
+                ):
+                    record.forget(args.channel)
+    print("done")
 
 
 @reported

@@ -13,8 +13,6 @@ from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import (
     COMPARED_SUFFIX,
-    TABLE_ID_SUFFIX,
-    TOPIC_ID_SUFFIX,
     PipeName,
     full_name,
     quote_identifier,
@@ -148,14 +146,13 @@ class SnowpipeHook(AccountHook):
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
-        Channels beside others, as for a topic's id, are left out: they hold no rows, and their tokens are no
+        Channels by which the tasks of a write agree are left out: they hold no rows, and their tokens are not
         positions.
 
         :raises SqlError: if the statement fails, or signing in for it
         """
         found = (ListedChannel.from_row(row) for row in self.run_sql(show_channels(self.pipe_name())))
-        beside = (TOPIC_ID_SUFFIX, TABLE_ID_SUFFIX, COMPARED_SUFFIX)
-        return [one for one in found if not one.name.endswith(beside)]
+        return [one for one in found if not one.name.endswith(COMPARED_SUFFIX)]
 
     async def async_list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe without blocking the event loop."""

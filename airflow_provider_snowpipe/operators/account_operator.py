@@ -24,9 +24,14 @@ from airflow_provider_snowpipe.links.snowpipe import (
     snowsight_url,
 )
 from airflow_provider_snowpipe.metrics import count_change
-from airflow_provider_snowpipe.operators.own_channels import require_distinct_channels, require_own_batch
+from airflow_provider_snowpipe.operators.source_record import with_earlier_source
 from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceChangedError,
+    error_line,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -44,7 +49,10 @@ def failing_at_once() -> Iterator[None]:
     except SnowpipeError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(error_line(type(error).__name__, error)) from error
+        text = error_line(type(error).__name__, error)
+        if isinstance(error, SourceChangedError):
+            text = with_earlier_source(text)
+        raise AirflowFailException(text) from error
 
 
 def check_arguments(
@@ -203,13 +211,11 @@ class PipeOperator(PipeArguments, AccountOperator):
         return self._pipe_hook()
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Refuse tasks on one channel, leave the task's links, and do what the operator is for.
+        """Leave the task's links, and do what the operator is for.
 
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
-            require_distinct_channels(self, context)
-            require_own_batch(self, context)
             leave_links(context, self.hook, self._page(context))
             return self.perform(context)
 

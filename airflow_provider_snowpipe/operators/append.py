@@ -15,11 +15,11 @@ from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
-from airflow_provider_snowpipe.operators.own_channels import default_channel
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
@@ -120,11 +120,11 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
         with self.hook.get_client() as client:
-            load = append_to_channel(client, channel, rows, self._format(), rules, admission)
+            load = append_to_channel(client, channel, rows, self._channel_source(context), rules, admission)
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,
-            None if self.on_error == "continue" else load.rejected_baseline,
+            None if self.on_error == "continue" else load.errors,
             load.rows,
         )
         ti.xcom_push(key=TARGETS_KEY, value={channel: target.to_json()})
@@ -139,16 +139,6 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             load.from_token or "NULL",
             load.target_token or "NULL",
         )
-        is_first = getattr(ti, "try_number", 1) == 1
-        if load.skipped and is_first and (load.from_token or "").startswith(f"{rules.batch}:"):
-            self.log.warning(
-                "channel %r: %d rows count as loaded, though this is the task's first try: another task, or "
-                "another run, has committed rows of batch %d. Unless these are the same, they are not in "
-                "the table: give each task a channel of its own, and each run a batch",
-                channel,
-                load.skipped,
-                rules.batch,
-            )
         self._warn_of_unknown(load.unknown_columns, self.hook.pipe_name())
         count_load([load], self.hook.pipe_name(), type(self).__name__, waited=load.committed)
         loaded = LoadedChannel(
@@ -182,7 +172,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rows = self._numbered(self.channel, rules)
         status = self.hook.channel_statuses([self.channel])[self.channel]
         known = status.committed
-        committed = None if known is None else self._format().parse(known, channel=self.channel)
+        committed = None if known is None else position_of(known, self._format(), channel=self.channel)
         sent = rows_to_send(rows, committed, rules, channel=self.channel)
         return [
             f"would append {len(sent.lines)} of {len(rows.lines)} rows to channel {self.channel!r} of pipe "
@@ -197,8 +187,18 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
     def _channel(self, ti: Any) -> str:
         if self.channel is None or self.channel == "":
-            return default_channel(ti, ti.map_index)
+            return "_".join((ti.dag_id, ti.task_id, *_instance(ti)))
         return require_name("channel", self.channel)
+
+    def _channel_source(self, context: Context) -> ChannelSource:
+        """Whose rows the channel gets: this task's; where it names no channel, this instance's."""
+        ti = context["ti"]
+        mapped = "" if self.channel else "".join(f", map index {index}" for index in _instance(ti))
+        binding = Binding(
+            f"appends of task {ti.task_id!r} of DAG {ti.dag_id!r}{mapped}",
+            f"positions in column {self.token_column!r}" if self.token_column else "batch:row",
+        )
+        return ChannelSource(self._format(), binding, self._name_run(context), self.rebind)
 
     def _batch(self, context: Context) -> int | None:
         if self.token_column:
@@ -263,7 +263,13 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         from airflow_provider_snowpipe.streaming.append import AppendRules
 
         return AppendRules(
-            batch, self.on_error, self.on_older_batch, self.wait_for_commit, self.commit_timeout
+            batch,
+            self.on_error,
+            self.on_older_batch,
+            self.wait_for_commit,
+            self.commit_timeout,
+            self.on_imbalance,
+            is_batch_of_run=batch is not None and self.batch in (None, ""),
         )
 
     def _value(self, load: SmallLoad, rules: AppendRules) -> dict[str, Any]:
@@ -303,6 +309,11 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             value: Any = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} is {value!r}: give a whole number of 1 or more")
+
+
+def _instance(ti: Any) -> list[str]:
+    """The map index of a mapped task instance; nothing for another one."""
+    return [str(ti.map_index)] if ti.map_index is not None and ti.map_index >= 0 else []
 
 
 def _number(value: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 import shutil
 import socket
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment, search_path
-from airflow_provider_snowpipe.spark.driver.report import START_FILE, UI_FILE, UiAddresses, rejected_before
+from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
@@ -36,13 +35,10 @@ DIRECTORY_PREFIX = "snowpipe-"
 REPORT_FILE = "report.json"
 _DRIVER_KEY = "snowpipe_driver"
 _APPLICATION_KEY = "snowpipe_application"
-_REJECTED_KEY = "snowpipe_rejected_before"
 _SENT_KEY = "snowpipe_sent"
 _MAX_TRIES = "max_tries"
 _RESUMABLE = "airflow.sdk.bases.resumablejobmixin"
 """Is there where Airflow keeps a task's state, and only there."""
-_CLOCKS = dt.timedelta(minutes=1)
-"""By so much the clocks of Airflow and Snowflake may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,24 +142,6 @@ class DriverMemory:
         """Where the try before put its driver, None if there was none or it ended in order."""
         return DriverLocation.of(self._get(_DRIVER_KEY))
 
-    def rejected_before(self) -> Mapping[str, int]:
-        """Rows that were skipped before the first of the tries that have not reported yet, by channel."""
-        kept: Mapping[str, int] = self._get(_REJECTED_KEY) or {}
-        return kept
-
-    def rejected_since_ms(self) -> int | None:
-        """From when on rows that were skipped are of this task, where no earlier try could report any.
-
-        The run's start, less what clocks may differ by: so what another run had skipped in the time between
-        is reported once more rather than what an earlier try had skipped is not. None for a first try, and
-        where there is a task state, which is exact.
-        """
-        if self._store is not None or self._try_number == 1:
-            return None
-        if self._run_began is None:
-            return 0
-        return int((self._run_began - _CLOCKS).timestamp() * 1_000)
-
     def keep_location(self, location: DriverLocation) -> None:
         """Remember where the driver is about to run."""
         if self._store is not None:
@@ -177,11 +155,6 @@ class DriverMemory:
         """Remember an application on a cluster, before it is submitted and when it has its id."""
         if self._store is not None:
             self._store.set(_APPLICATION_KEY, dict(kept))
-
-    def keep_rejected_before(self, counts: Mapping[str, int]) -> None:
-        """Remember the first counts that a try has seen; later ones would hide what it skipped."""
-        if self._store is not None:
-            self._store.set(_REJECTED_KEY, {**counts, **self.rejected_before()})
 
     def sent(self) -> SubmittedLoad | None:
         """What the try before has sent and not seen committed, None if there is nothing of the kind.
@@ -214,8 +187,6 @@ class DriverMemory:
     def forget(self) -> None:
         """Forget everything: what there was to report has been reported."""
         self.forget_driver()
-        if self._store is not None:
-            self._store.delete(_REJECTED_KEY)
 
     def _get(self, key: str) -> Any:
         return None if self._store is None else self._store.get(key)
@@ -491,7 +462,6 @@ class ClientRun:
         """Follow a driver that an earlier try started, until it has ended; nothing where this one did."""
         if self._hook is not None:
             return
-        self._keep_start()
         running = self.location.processes()
         if not running:
             return
@@ -524,9 +494,7 @@ class ClientRun:
 
     def _noticed(self, lines: Iterable[str]) -> Iterator[str]:
         for line in lines:
-            if line.startswith(_STARTED):
-                self._keep_start()
-            elif line.startswith(_UI_KNOWN):
+            if line.startswith(_UI_KNOWN):
                 self._show_ui()
                 self._show_command()
             yield line
@@ -546,7 +514,3 @@ class ClientRun:
         except psutil.Error:
             return
         self.notice_command(command)
-
-    def _keep_start(self) -> None:
-        if (text := self.text(START_FILE)) is not None:
-            self._memory.keep_rejected_before(rejected_before(text))

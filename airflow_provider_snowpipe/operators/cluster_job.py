@@ -41,7 +41,7 @@ from airflow_provider_snowpipe.operators.cluster_delivery import (
 )
 from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
-from airflow_provider_snowpipe.spark.driver.report import START_FILE, rejected_before
+from airflow_provider_snowpipe.spark.driver.report import START_FILE
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from airflow_provider_snowpipe.triggers.application import (
     UNREACHABLE_SECONDS,
@@ -282,7 +282,6 @@ class ClusterRun:
                         self._show(application.tracking_url)
                     self.application = application
                     if not application.is_active:
-                        self._keep_start()
                         return
                     if not polled:
                         polled = True
@@ -359,11 +358,6 @@ class ClusterRun:
             if found:
                 self._keep(found)
             yield line
-
-    def _keep_start(self) -> None:
-        text = self.text(START_FILE)
-        if text is not None:
-            self._memory.keep_rejected_before(rejected_before(text))
 
     def _make_folder(self) -> None:
         path = storage_path(self.folder, None)

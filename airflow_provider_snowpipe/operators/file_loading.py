@@ -363,11 +363,11 @@ class FileLoader:
                         f"they are, set the channel's token to {share.end!r}"
                     )
 
-    def rows_of(self, share: CopyShare, value: Mapping[str, Any]) -> int:
-        """Rows of a share that are in the table."""
+    def rows_of(self, share: CopyShare, value: Mapping[str, Any], counted: str = "rows_loaded") -> int:
+        """Rows of a share that are in the table, or another count of the loads of its files."""
         loads = {**value["loaded_before"], **value["files"]}
         found = (loads.get(self.below(path)) or loads.get(path.path) for path in share.paths)
-        return sum(int(load["rows_loaded"]) for load in found if load)
+        return sum(int(load[counted]) for load in found if load)
 
     def below(self, path: ContentPath) -> str:
         """A file's path below the stage itself."""
@@ -473,6 +473,7 @@ def _loaded(
             "to": ends[share.position.channel],
             "files": len(share.files),
             "rows": loader.rows_of(share, value),
+            "rejected": loader.rows_of(share, value, "errors_seen"),
         }
         for share in shares
     }
@@ -483,8 +484,8 @@ def _loaded(
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     channels = dict(first["channels"])
     for name, one in second["channels"].items():
-        before = channels.get(name, {"from": one["from"], "files": 0, "rows": 0})
-        sums = {key: before[key] + one[key] for key in ("files", "rows")}
+        before = channels.get(name, {"from": one["from"], "files": 0, "rows": 0, "rejected": 0})
+        sums = {key: before[key] + one[key] for key in ("files", "rows", "rejected")}
         channels[name] = {**one, "from": before["from"], **sums}
     return {
         **copied_value(first, second),

@@ -29,7 +29,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     path_before,
     splits_csv,
 )
-from airflow_provider_snowpipe.operators.own_channels import require_own_channels
+from airflow_provider_snowpipe.operators.source_record import SeenChannel
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
@@ -129,8 +129,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :return: ``path`` and what the operator of that path returns
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
+        self._run_mark = self._name_run(context)
         with failing_at_once():
-            require_own_channels(self, context)
             choice = self._choice(known_shape(self.shape, context), context)
             path, why = choice.path()
             if choice.plan is not None:
@@ -161,6 +161,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         :param submitted: what a pipe was given; None for a COPY
         :param listed: the staged files that a COPY was given
         """
+        self._run_mark = self._name_run(context)
         self.source_files()  # which reads a path as a source
         if sent is not None:
             return self._streamed(context, super().execute_complete(context, event, sent))
@@ -324,6 +325,11 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 lambda partition: files.channel(prefix, name, partition),
                 self.bulk_hook(self.table),
                 "skip" if self.on_data_loss == "skip" else "fail",
+                run=self._run_mark,
+                rebind=self.rebind,
+                last=self._record(self._pipe_hook(), files).last_checkpoints(),
+                on_imbalance=self.on_imbalance,
+                accepts_rejected=self.on_error == "continue",
             )
         return self._frozen
 
@@ -350,6 +356,12 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             for name, one in channels.items()
         ]
         describe_outlets(self, context, hook, moved)
+        earlier = {} if self._frozen is None else self._frozen.rows_before
+        seen = [
+            SeenChannel(name, one["to"], earlier.get(name, 0), one["rows"] + one["rejected"])
+            for name, one in channels.items()
+        ]
+        self._write_record(seen, files.form.numbering)
         targets = {
             name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
             for name, one in channels.items()

@@ -6,10 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow.providers.common.compat.sdk import conf
+
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, named
+from airflow_provider_snowpipe.operators.submission import application_name
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, check_one_of, named
 from airflow_provider_snowpipe.streaming.checked_values import OnError, RowPolicy
+from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance, Rebind, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeNotFoundError,
@@ -26,6 +30,8 @@ from airflow_provider_snowpipe.streaming.table_schema import (
 )
 
 if TYPE_CHECKING:
+    from airflow.providers.common.compat.sdk import Context
+
     from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSecrets, SourceSpec
     from airflow_provider_snowpipe.streaming.names import PipeName
 
@@ -47,6 +53,11 @@ class RowPolicyOperator(PipeArguments):
         leaves them to the service, which ignores unknown keys
     :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
         no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
+    :param rebind: what to do about a channel whose checkpoint is another source's, or of rows that were
+        numbered in another way: ``continue`` takes its position, ``restart`` loads the source from its first
+        row, None fails the task with both sources
+    :param on_imbalance: ``fail`` fails the task where a channel counts other rows than its checkpoint,
+        ``warn`` logs it; None for ``on_imbalance`` of the section ``snowpipe`` of Airflow's configuration
     :param kwargs: arguments of the operator
     :raises ConfigurationError: if a value is wrong, or two do not go together
     """
@@ -64,6 +75,8 @@ class RowPolicyOperator(PipeArguments):
         create_table: Literal["if_missing"] | None = None,
         evolve_columns: bool | None = None,
         unknown_columns: OnUnknown = "warn",
+        rebind: Rebind | None = None,
+        on_imbalance: OnImbalance | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -76,7 +89,18 @@ class RowPolicyOperator(PipeArguments):
         self.create_table = create_table
         self.evolve_columns = evolve_columns
         self.unknown_columns = unknown_columns
+        check_one_of("rebind", rebind, (None, "continue", "restart"))
+        self.rebind = rebind
+        self.on_imbalance = on_imbalance or conf.get("snowpipe", "on_imbalance", fallback="warn")
+        check_one_of("on_imbalance", self.on_imbalance, ("warn", "fail"))
         self._schema_policy()  # which checks them
+
+    def _name_run(self, context: Context) -> str:
+        """Name the run as checkpoints do: the same on every try, and for people when it was due."""
+        values: Any = context
+        ti, run = values["ti"], values.get("dag_run")
+        due = getattr(run, "run_after", None) or getattr(run, "logical_date", None)
+        return run_mark(application_name(ti), "" if due is None else due.strftime("%Y%m%dT%H%MZ"))
 
     def _warn_of_unknown(self, columns: Mapping[str, int], pipe: PipeName) -> None:
         """Name the keys of rows that match no column, with the rows that have them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,13 @@ from airflow_provider_snowpipe.operators.account_operator import check_arguments
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_delivery import SECRET_VARIABLE
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
-from airflow_provider_snowpipe.operators.own_channels import require_own_channels
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
+from airflow_provider_snowpipe.operators.source_record import (
+    LoadedSource,
+    SeenChannel,
+    SourceRecord,
+    with_earlier_source,
+)
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
     end_of_wait,
@@ -162,6 +168,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self.poll_interval = poll_interval
         self.batch_limits = batch_limits
         self.sdk_profile = sdk_profile
+        self._run_mark = "0"
+        self._known: SourceRecord | None = None
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -170,9 +178,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         :return: application, pipe, offset format, rows, bytes, and what each channel loaded
         """
         self._name_application(context)
+        self._run_mark = self._name_run(context)
         memory = DriverMemory(context, durable=self.durable)
         with self._ending(memory):
-            require_own_channels(self, context)
             hook, source = self._pipe_hook(), self._source()[0]
             start = f"{self._prefix(source)}_{self.source_name or source.default_name}_"
             leave_links(context, hook, pipe_page(hook, start))
@@ -192,6 +200,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         """
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
+        self._run_mark = self._name_run(context)
         with self._ending(memory):
             sent = self._resumed(context, memory, event, submission, is_earlier=is_earlier)
             return self._after_driver(context, sent, memory)
@@ -300,7 +309,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         report = report_of(run.text(REPORT_FILE))
         if report is not None:
             self._reported(report, self._source()[0].offset_format)
-        return job_error(report, output)
+            self._keep_record(report, is_done=False)
+        found = job_error(report, output)
+        return None if found is None else (with_earlier_source(found[0]), found[1])
 
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
         hook = self._pipe_hook()
@@ -366,8 +377,11 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             "wait_for_commit": self.wait_for_commit and not self._defers,
             "commit_timeout": self.commit_timeout,
             "sdk_profile": self.sdk_profile or None,
-            "rejected_before": dict(memory.rejected_before()),
-            "rejected_since_ms": memory.rejected_since_ms(),
+            "run": self._run_mark,
+            "rebind": self.rebind,
+            "on_imbalance": self.on_imbalance,
+            "last_checkpoints": self._record(hook, source).last_checkpoints(),
+            "renew": tuple(self._record(hook, source).quiet(dt.datetime.now(dt.UTC))),
             **keys,
             **rules,
         }
@@ -375,6 +389,41 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             **checked_values(BatchLimits, mapping_argument("batch_limits", self.batch_limits), "batch_limits")
         )
         return JobPlan(pipe=hook.pipe_name(), source=source, limits=limits, **values)
+
+    def _record(self, hook: SnowpipeHook, source: SourceSpec) -> SourceRecord:
+        """What earlier runs have left of the source's channels."""
+        if self._known is None:
+            self._known = SourceRecord.read(hook.pipe_name().address(hook.account_url()), source)
+        return self._known
+
+    def _keep_record(self, report: RunReport, *, is_done: bool = True) -> None:
+        """Write down what is committed on the source's channels, for the next run and for the audit.
+
+        :param is_done: False for a run that has renewed no quiet channel
+        """
+        seen = [
+            SeenChannel(one.channel, one.to_token, one.rows_before)
+            if one.committed
+            else SeenChannel(one.channel, one.from_token if one.rows_before >= 0 else None, one.rows_before)
+            for one in report.channels
+        ]
+        self._write_record(seen, report.reading, renews=is_done)
+
+    def _write_record(self, seen: Sequence[SeenChannel], reading: str, *, renews: bool = False) -> None:
+        hook, source = self._pipe_hook(), self._source()[0]
+        pipe, now = hook.pipe_name(), dt.datetime.now(dt.UTC)
+        loaded = LoadedSource(
+            self.source,
+            reading,
+            (pipe.database, pipe.schema, pipe.pipe),
+            self.snowflake_conn_id,
+            self.dag_id,
+            self.task_id,
+            self.on_error,
+            self.dead_letter_path or None,
+        )
+        record = self._record(hook, source)
+        record.write(seen, record.quiet(now) if renews else (), now, loaded)
 
     def _prefix(self, source: SourceSpec) -> str:
         return str(self.channel_prefix or source.channel_prefix or self.dag_id)
@@ -419,6 +468,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
         self._warn_of_unknown(report.unknown_columns, pipe)
+        self._keep_record(report)
         memory.forget()
         return value
 

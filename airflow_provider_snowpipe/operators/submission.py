@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -29,7 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_class,
     error_line,
 )
-from airflow_provider_snowpipe.streaming.progress import ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
 try:
     from airflow.sdk.exceptions import TaskDeferralTimeout
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
 _JOB_ERROR = re.compile(r"^.*?snowpipe error: (?P<kind>\w+): (?P<text>.*)$", re.MULTILINE)
 SPARK_CONNECT = "spark_connect"
 """Type of a connection to a Spark Connect server (``SparkConnectHook`` of Airflow's Spark provider)."""
+log = logging.getLogger(__name__)
+
 _UNUSABLE_IN_NAME = re.compile(r"[^A-Za-z0-9_.:+-]+")
 
 
@@ -215,7 +218,7 @@ def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str
         channel.channel: ChannelTarget(
             token=channel.target_token,
             offset_format=offset_format,
-            rejected_baseline=None if on_error == "continue" else channel.rejected_before,
+            errors=None if on_error == "continue" else channel.rejected_before,
             rows=channel.rows,
         ).to_json()
         for channel in report.channels
@@ -281,8 +284,26 @@ def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, await
     now = hook.channel_statuses(load.channels)
     try:
         return load.settled(hook.pipe_name(), now, on_error=on_error, awaited=awaited)
-    except (CommitTimeoutError, RowsRejectedError) as error:
+    except CommitTimeoutError as error:
         raise end_of_task(error) from error
+    except RowsRejectedError as error:
+        log.error("%s", error)
+        report_rejected(hook, now)
+        raise end_of_task(error) from error
+
+
+def report_rejected(hook: SnowpipeHook, statuses: Mapping[str, ChannelStatus]) -> None:
+    """Record in the channels' tokens that their rejected rows are reported; call it when they are.
+
+    :param statuses: the statuses by which they are reported
+    """
+    from airflow_provider_snowpipe.streaming.admin import mark_reported
+
+    try:
+        with hook.get_client() as client:
+            mark_reported(client, statuses)
+    except SnowpipeError as error:
+        log.warning("the next load reports the rejected rows once more: %s", error)
 
 
 def end_of_task(error: SnowpipeError) -> AirflowException:

@@ -32,7 +32,8 @@ from airflow_provider_snowpipe.links.snowpipe import (
     leave_channel_page,
     page_of_channels,
 )
-from airflow_provider_snowpipe.streaming.arguments import check_switch
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, check_switch
+from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
 from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
     CommitWatch,
@@ -345,23 +346,21 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     Deferred sensors that name the same pipe share one poll of its channels, 100 channels a request.
 
     :param targets: what each channel has to commit: the XCom ``targets`` of a task that loads,
-        ``load.output["targets"]``, which also has the tokens' format and the rows that were rejected
-        before; that of a mapped task, ``load.output["targets"]``, which is a list of them; or a mapping of
-        plain target tokens, its JSON text, or a function of ``context`` and ``jinja_env`` that returns one of
-        them. Without a channel the sensor succeeds at once (templated)
-    :param offset_format: the format of plain tokens: ``file:line``, ``integer``, ``topic:partition:offset``,
-        ``batch:row``, ``lexicographic``, or the dotted path of a subclass of ``Offset``; None where the
-        targets carry it
+        ``load.output["targets"]``; that of a mapped task, which is a list of them; or a mapping of target
+        tokens, its JSON text, or a function of ``context`` and ``jinja_env`` that returns one of them.
+        Without a channel the sensor succeeds at once (templated)
+    :param offset_format: the format of bare positions, as a program outside of this package writes them:
+        ``file:line``, ``integer``, ``topic:partition:offset``, ``batch:row``, ``lexicographic``, or the
+        dotted path of a subclass of ``Offset``. Checkpoints need none
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
     :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
         to leave that to ``timeout``
-    :param fail_on_rejected_rows: True fails as soon as the service has skipped a row of a channel; None, the
-        default, where the target carries a baseline, as that of a load with ``on_error="abort"`` does; False
-        accepts skipped rows
-    :param rejected_baseline: rows skipped before that do not count, by channel, instead of the targets' own;
-        with ``fail_on_rejected_rows=True`` and neither, every row skipped in the channel's life counts
-        (templated)
+    :param fail_on_rejected_rows: True fails as soon as the service has rejected a row of a channel that was
+        not reported before; None, the default, fails for the targets of a load with ``on_error="abort"``;
+        False accepts rejected rows
+    :param on_imbalance: ``fail`` fails where a channel counts other rows than its checkpoint, ``warn`` logs
+        it; None for ``on_imbalance`` of the section ``snowpipe`` of Airflow's configuration
     :param poke_interval: seconds between two polls, deferred or not; 5 unless given
     :param kwargs: those of :class:`~airflow_provider_snowpipe.sensors.commit.WaitSensor` and of all sensors
     :raises ConfigurationError: if an argument is wrong
@@ -374,7 +373,6 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         "database",
         "schema",
         "snowflake_conn_id",
-        "rejected_baseline",
     )
     operator_extra_links = CHANNEL_PAGE_LINKS
     trigger_class = SnowpipeCommitTrigger
@@ -388,7 +386,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         offset_format: str | None = None,
         stall_timeout: float | timedelta | None = None,
         fail_on_rejected_rows: bool | None = None,
-        rejected_baseline: Any = None,
+        on_imbalance: OnImbalance | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("poke_interval", 5)
@@ -400,7 +398,8 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             stall_timeout.total_seconds() if isinstance(stall_timeout, timedelta) else stall_timeout
         )
         self.fail_on_rejected_rows = fail_on_rejected_rows
-        self.rejected_baseline = rejected_baseline
+        self.on_imbalance = on_imbalance or conf.get("snowpipe", "on_imbalance", fallback="warn")
+        check_one_of("on_imbalance", self.on_imbalance, ("warn", "fail"))
         refuse_two_pipes(self.table, self.pipe)
         if fail_on_rejected_rows is not None:
             check_switch("fail_on_rejected_rows", fail_on_rejected_rows)
@@ -449,8 +448,20 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             self.targets,
             self.offset_format,
             fail_on_rejected_rows=self.fail_on_rejected_rows,
-            rejected_baseline=self.rejected_baseline,
+            on_imbalance=self.on_imbalance,
         )
+
+    def _failure(self, reason: str, message: str) -> AirflowException:
+        """Build the error; rejected rows that it reports are recorded as reported in the channels' tokens."""
+        if reason == FailureReason.ROWS_REJECTED.value:
+            from airflow_provider_snowpipe.streaming.admin import mark_reported
+
+            try:
+                with self._hook().get_client() as client:
+                    mark_reported(client, client.channel_statuses(list(self._expected().targets)))
+            except (SnowpipeError, AirflowException) as error:
+                self.log.warning("the next load reports the rejected rows once more: %s", error)
+        return super()._failure(reason, message)
 
     def _leave_link(self, context: Context, expected: CommitTargets) -> None:
         channels = list(expected.targets)
@@ -460,7 +471,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
             address = channel_page(
                 self._hook(),
                 channels[0],
-                target=None if target is None else str(target),
+                target=target.token,
                 offset_format=expected.offset_format,
             )
         leave_channel_page(context["ti"], address)

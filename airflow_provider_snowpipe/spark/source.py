@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import channel_name
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider_snowpipe.streaming.batch import Part
-    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 
 
@@ -111,6 +111,11 @@ class SourceSpec(TypedArgument, ABC):
         """The first part of the channels' names where the source itself sets it, None where it does not."""
         return None
 
+    @property
+    def has_bare_tokens(self) -> bool:
+        """True where the channels are a connector's, which writes and reads bare positions."""
+        return False
+
     def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
         """Names under which somebody else may have loaded a partition, to be refused when its own is new."""
         return ()
@@ -147,6 +152,8 @@ class Partition(ABC):
     gaps_legal: ClassVar[bool] = False
 
     name: str
+    binding: Binding
+    """What its positions mean: which source partition this is, and what decides how its rows are numbered."""
 
     @abstractmethod
     def check(self, committed: Offset | None) -> None:
@@ -159,16 +166,16 @@ class Partition(ABC):
         """
 
     @abstractmethod
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         """Estimate how much of the partition is not committed, for progress only.
 
-        :param committed: the committed offset token as the service reports it
+        :param committed: the channel's committed position, None for NULL
         """
 
-    def files_behind(self, committed: str | None) -> Sequence[tuple[str, int]] | None:
+    def files_behind(self, committed: Offset | None) -> Sequence[tuple[str, int]] | None:
         """List the files that are not committed, for whoever follows the progress without the source.
 
-        :param committed: the committed offset token as the service reports it
+        :param committed: the channel's committed position, None for NULL
         :return: their names, as the offset tokens have them, and bytes, in order; None where tokens name none
         """
         return None
@@ -283,22 +290,6 @@ class Source(ABC):
         :raises SourcePositionError: if rows before a committed position would never be read
         """
 
-    def check_identity(  # noqa: B027  most sources have no identity beside their name
-        self,
-        client: SnowpipeClient,
-        partitions: Mapping[str, Partition],
-        committed: Mapping[str, Offset | None],
-    ) -> None:
-        """Refuse another source under the same name, and keep in the pipe what identifies this one.
-
-        Called on the driver behind :meth:`compare_with_last_run`, before any channel is opened for rows.
-
-        :param client: the client of the channels' pipe
-        :param partitions: the partitions by channel
-        :param committed: the committed position of each channel, None for NULL
-        :raises SourcePositionError: if the committed positions are those of another source
-        """
-
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:
         """List the partitions with their present ends, ordered by name; none where there is nothing to load.
@@ -328,11 +319,9 @@ class FramePartition(Partition):
     rows: int
     end: Offset | None
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         """Count how many rows the run has to load; how many bytes they are nobody knows before."""
-        end, done = self.end, False
-        if committed is not None and end is not None:
-            done = self.offset_class.parse(committed) >= end
+        done = committed is not None and self.end is not None and committed >= self.end
         rows = 0 if done else self.rows
         return Behind(0 if done else None, f"rows_behind<={rows}", rows)
 

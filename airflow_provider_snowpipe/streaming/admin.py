@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.checkpoint import balanced, position_of, reported
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelError,
@@ -16,6 +18,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     CommitTimeoutError,
     ConfigurationError,
     OffsetTokenMovedError,
+    SnowpipeError,
     UncommittedRowsError,
     WriterActiveError,
 )
@@ -27,6 +30,8 @@ from airflow_provider_snowpipe.streaming.progress import (
     ChannelStatus,
     signs_of_a_writer,
 )
+
+log = logging.getLogger(__name__)
 
 # -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
 
@@ -260,10 +265,10 @@ def direction(old: str | None, new: str, offset_class: type[Offset] | None, chan
     """
     if offset_class is None:
         return "the next writer resumes just after the new token"
-    position = offset_class.parse(new, channel=channel)
+    position = position_of(new, offset_class, channel=channel)
     if old is None:
         return "rows up to the new token will not be read"
-    committed = offset_class.parse(old, channel=channel)
+    committed = position_of(old, offset_class, channel=channel)
     if position == committed:
         return "the token stays as it is"
     if position < committed:
@@ -287,6 +292,7 @@ def reset_offset_token(
     The channel is watched for a while; if anything moves, nothing is done. Then the token is set by
     :func:`compare_and_set`, on condition that it is the one that was seen.
 
+    :param token: a checkpoint or a bare position; it is set so that the channel's counters match it
     :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
     :param observe_seconds: how long the channel is watched
@@ -310,12 +316,17 @@ def reset_offset_token(
     if not allow_active_writer:
         _refuse_while_written_to({channel: first}, lambda: {channel: observe()}, observe_seconds)
     change = TokenChange.after(planned or first.status, token)
-    found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer)
-    return OffsetReset(channel, found.committed, token)
+    found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer, balance=True)
+    return OffsetReset(channel, found.committed, balanced(token, found))
 
 
 def compare_and_set(
-    client: SnowpipeClient, change: TokenChange, *, set_token: SetToken | None = None, overwrite: bool = False
+    client: SnowpipeClient,
+    change: TokenChange,
+    *,
+    set_token: SetToken | None = None,
+    overwrite: bool = False,
+    balance: bool = False,
 ) -> ChannelStatus:
     """Set one channel's token if it still is what the change was planned on.
 
@@ -326,6 +337,7 @@ def compare_and_set(
     :param set_token: sets the token of a channel by the system function; None opens the channel with the
         token, for which the rights of a writer will do
     :param overwrite: True discards rows that are not committed, and compares nothing
+    :param balance: True writes the token so that the channel's counters match it
     :return: the channel's status before the token was set
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
     :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
@@ -333,12 +345,36 @@ def compare_and_set(
     :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)
+    if balance:
+        change = replace(change, token=balanced(change.token, found))
     if set_token is None:
         client.open_channel(change.channel, offset_token=change.token)
     else:
         set_token(change.channel, change.token)
     _confirm(client, change, rows=found.rows_inserted, overwrite=overwrite)
     return found
+
+
+def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus]) -> None:
+    """Record in the channels' tokens that their rejected rows are reported; no later run reports them again.
+
+    A channel that has moved on is left alone, so that its writer is not shut out; that one reports the rows.
+    Where the service does not answer, the next run reports them again.
+
+    :param statuses: the statuses by which the rows are reported
+    """
+    tokens = {name: token for name, one in statuses.items() if (token := reported(one)) is not None}
+    try:
+        now = client.channel_statuses(list(tokens)) if tokens else {}
+        for name, token in tokens.items():
+            change = TokenChange.after(statuses[name], token)
+            try:
+                change.require(now[name])
+                compare_and_set(client, change)
+            except WriterActiveError as error:
+                log.warning("rejected rows of channel %r will be reported again: %s", name, error)
+    except SnowpipeError as error:
+        log.warning("rejected rows will be reported again: %s", error)
 
 
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:

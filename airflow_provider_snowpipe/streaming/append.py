@@ -15,10 +15,11 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
 from airflow_provider_snowpipe.streaming.arguments import SentRows
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.errors import (
@@ -27,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     EncodingError,
     OffsetTokenError,
     RowsRejectedError,
+    SourceChangedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
@@ -326,7 +328,7 @@ class SmallLoad(SentRows):
     :param skipped: rows left out because they were committed already
     :param rejected: rows that the service skipped because they do not fit the table
     :param committed: True when the rows were seen to be committed
-    :param rejected_baseline: rows of the channel that it had skipped before
+    :param errors: rejected rows of the channel that were reported before
     """
 
     channel: str
@@ -335,7 +337,7 @@ class SmallLoad(SentRows):
     skipped: int
     rejected: int
     committed: bool
-    rejected_baseline: int = 0
+    errors: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,6 +349,8 @@ class AppendRules:
     :param on_older_batch: ``fail`` raises when the channel has gone on to a later batch, ``skip`` sends none
     :param wait_for_commit: False returns when the rows are received
     :param commit_timeout: seconds to wait for the commit, and before it for that of an earlier writer's rows
+    :param on_imbalance: ``fail`` raises where the channel counts other rows than its checkpoint
+    :param is_batch_of_run: True where the batch is the run's own, so that no other run has rows of it
     """
 
     batch: int | None = None
@@ -354,6 +358,8 @@ class AppendRules:
     on_older_batch: str = "fail"
     wait_for_commit: bool = True
     commit_timeout: float = 600.0
+    on_imbalance: OnImbalance = "warn"
+    is_batch_of_run: bool = False
 
 
 def rows_to_send(
@@ -383,24 +389,14 @@ def rows_to_send(
     return rows.after(committed)
 
 
-def rejected_by_earlier_tries(
-    rows: NumberedRows, left: NumberedRows, found: ChannelStatus, offset_class: type[Offset]
-) -> int:
-    """Rows that the service has rejected of these rows, when an earlier try had sent them; at least so many.
-
-    A channel counts rejected rows over its life and does not show of which rows they were. It shows where
-    the last one lies, which is among these rows only if one of them was rejected. So a try whose worker was
-    killed, or that did not wait, leaves what the next one has to know, on every Airflow.
-
-    :param found: the channel's status when it was opened
-    """
-    last = found.last_error_offset_upper_bound
-    if last is None or found.rows_error_count == 0 or len(left.lines) == len(rows.lines):
-        return 0
-    try:
-        return int(rows.offsets[0] <= offset_class.parse(last, channel=found.channel) <= rows.offsets[-1])
-    except OffsetTokenError:  # a row of before the channel had tokens of this format
-        return 0
+def _refuse_other_run(channel: str, run: str | None, source: ChannelSource) -> None:
+    """Refuse rows of a run's own batch that another run, or another instance of the task, has committed."""
+    if run not in (None, source.run):
+        raise SourceChangedError(
+            f"channel {channel!r} has rows of this batch by {run}, and this is {source.run}: another "
+            "instance of the task, or another run, appends to the same channel, and these rows would pass "
+            "for its own. Nothing was sent. Give each instance a channel of its own, or each run a batch"
+        )
 
 
 class RowsAdmitted(Protocol):
@@ -422,13 +418,16 @@ def append_to_channel(
     client: SnowpipeClient,
     channel: str,
     rows: NumberedRows,
-    offset_class: type[Offset],
+    source: ChannelSource,
     rules: AppendRules,
     admission: Callable[[Offset | None], RowsAdmitted] | None = None,
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
+    :param source: whose rows these are
     :param admission: makes the check of rows before they are sent, from the committed position
+    :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
+    :raises ImbalanceError: if the channel counts other rows than its checkpoint and that is an error
     :raises UnfitRowsError: if a row does not fit and there is no dead-letter path; it was not sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     :raises RowsRejectedError: if the service skipped rows and that is an error
@@ -438,14 +437,17 @@ def append_to_channel(
     with Channel.open(
         client,
         channel,
-        offset_class,
+        source,
         gaps_legal=rules.batch is None,
         uncommitted_timeout=rules.commit_timeout,
         # What is uncommitted may be an earlier run's batch, which is not among these rows.
         discard_uncommitted=False,
     ) as writer:
+        check_balance(channel, writer.start.excess, rules.on_imbalance)
         from_token = writer.status_at_open.committed
         left = rows_to_send(rows, writer.progress.committed, rules, channel=channel)
+        if rules.is_batch_of_run and len(left.lines) < len(rows.lines):
+            _refuse_other_run(channel, writer.start.run, source)
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
         passed = _append(writer, left, admitted)
@@ -456,22 +458,23 @@ def append_to_channel(
             if admitted is not None:
                 admitted.settle(writer.progress.sent)
         committed = time.monotonic()
-        counters, found = writer.counters, writer.status_at_open
+        counters, found, baseline = writer.counters, writer.status_at_open, writer.start.errors
+        position = passed or writer.progress.sent or writer.progress.committed
+        reached = None if position is None else writer.token(position)
     if passed is not None:
-        compare_and_set(client, TokenChange(channel, str(passed), found.committed))
+        compare_and_set(client, TokenChange(channel, str(reached), found.committed))
         status = found
-    baseline = found.rows_error_count - rejected_by_earlier_tries(rows, left, found, offset_class)
     if status is None and not left.lines:
         status = found
     rejected = 0 if status is None else decide(status, None, rejected_baseline=baseline).rejected
     load = SmallLoad(
         channel=channel,
         from_token=from_token,
-        target_token=str(rows.offsets[-1]) if rows.offsets and left.offsets else from_token,
+        target_token=reached if left.offsets else from_token,
         skipped=len(rows.lines) - len(left.lines),
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
-        rejected_baseline=baseline,
+        errors=baseline,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
         **asdict(counters),
@@ -479,16 +482,20 @@ def append_to_channel(
         dead_lettered=0 if admitted is None else admitted.dead_lettered,
         unknown_columns={} if admitted is None else admitted.unknown_columns,
     )
-    if rejected and rules.on_error != "continue":
-        last = None if status is None else status.last_error_message
-        raise RowsRejectedError(
-            f"channel {channel!r}: the service rejected {rejected} of {len(rows.lines)} row(s) and committed "
-            f"the others; the last error: {last or 'no message'}. Fix those rows and append them as a batch "
-            "of their own, or accept them with on_error='continue'",
+    if rejected and status is not None:
+        last = status.last_error_message
+        error = RowsRejectedError(
+            f"channel {channel!r}: the service rejected {rejected} row(s) and committed the others; the last "
+            f"error: {last or 'no message'}. Fix those rows and append them as a batch of their own, or "
+            "accept them with on_error='continue'",
             channel=channel,
             rejected=rejected,
             last_error=last,
         )
+        log.warning("%s", error)
+        mark_reported(client, {channel: status})
+        if rules.on_error != "continue":
+            raise error
     return load
 
 

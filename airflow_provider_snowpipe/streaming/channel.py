@@ -16,6 +16,7 @@ from typing import NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Pace, Part
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.commits import CommitState, decide
 from airflow_provider_snowpipe.streaming.errors import (
@@ -53,19 +54,20 @@ class ChannelCounters:
 class ChannelSession(ABC):
     """The only writer of one channel, until it is closed or another one opens the channel.
 
-    ``progress`` shows what is committed and sent, ``counters`` what that took.
+    ``progress`` shows what is committed and sent, ``counters`` what that took, ``start`` where it began.
 
     :param client: the pipe's client, which is asked what is committed
-    :param offset_class: the format of its offset tokens
+    :param source: whose rows the channel gets; reads and writes its tokens
     :param opened: the channel's state when it was opened
     :param gaps_legal: True when the source may skip positions
+    :raises SourceChangedError: if the channel has committed rows of another source
     """
 
     def __init__(
         self,
         client: SnowpipeClient,
         name: str,
-        offset_class: type[Offset],
+        source: ChannelSource,
         opened: ChannelStatus,
         *,
         gaps_legal: bool,
@@ -74,10 +76,10 @@ class ChannelSession(ABC):
         self.status_at_open = opened
         self.counters = ChannelCounters()
         self._client = client
-        self._offset_class = offset_class
-        known = opened.committed
-        committed = None if known is None else offset_class.parse(known, channel=name)
-        self.progress = ChannelProgress(name, committed, gaps_legal=gaps_legal)
+        self._source = source
+        self.start = source.start(opened)
+        self._rows = self.start.rows
+        self.progress = ChannelProgress(name, self.start.position, gaps_legal=gaps_legal)
 
     def __enter__(self) -> Self:
         return self
@@ -117,7 +119,7 @@ class ChannelSession(ABC):
         while True:
             status = self._client.channel_statuses([self.name])[self.name]
             known = status.committed
-            committed = None if known is None else self._offset_class.parse(known, channel=self.name)
+            committed = None if known is None else self._source.read(known, channel=self.name)
             is_last = time.monotonic() + pause > deadline
             state = decide(status, Progress(committed, target), is_last=is_last).state
             if state is CommitState.INVALID:
@@ -127,7 +129,7 @@ class ChannelSession(ABC):
                 return status
             if state is CommitState.STALLED:
                 raise CommitTimeoutError(
-                    f"channel {self.name!r}: the committed token is {known or 'NULL'} after "
+                    f"channel {self.name!r}: the committed position is {committed or 'NULL'} after "
                     f"{timeout:g} s, {target} was waited for. The rows are received and may still be "
                     "committed; run again, which resumes from the token found then",
                     channel=self.name,
@@ -136,6 +138,16 @@ class ChannelSession(ABC):
                 )
             time.sleep(pause)
             pause = min(pause * POLL_GROWTH, LONGEST_POLL_SECONDS)
+
+    def _tokens(self, start: Offset, end: Offset, rows: int) -> tuple[str, str]:
+        """Write the tokens of an append's first and last row, and count its rows."""
+        before, self._rows = self._rows, self._rows + rows
+        errors = self.start.errors
+        return self._source.token(start, before + 1, errors), self._source.token(end, self._rows, errors)
+
+    def token(self, position: Offset) -> str:
+        """Write the token of the last row appended, or of a position at which nothing was appended."""
+        return self._source.token(position, self._rows, self.start.errors)
 
     def _refuse(self, body: bytes | memoryview, rows: int, *, closed: bool) -> None:
         """Refuse an append without rows, or to a channel that this session has closed."""
@@ -156,6 +168,29 @@ class ChannelSession(ABC):
         )
 
 
+def take_over(
+    client: SnowpipeClient, name: str, timeout: float = 60.0, *, discard_uncommitted: bool = True
+) -> OpenedChannel:
+    """Open a channel once its rows are committed, and shut out every older writer.
+
+    :param timeout: seconds to wait for the commit
+    :param discard_uncommitted: False raises when the time is over, and changes nothing
+    :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
+    """
+    try:
+        return open_when_committed(client, name, timeout)
+    except UncommittedRowsError:
+        if not discard_uncommitted:
+            raise
+    log.warning(
+        "channel %r: rows of an older writer are not committed after %g s; they are discarded and sent again",
+        name,
+        timeout,
+    )
+    forced = client.open_channel(name, fail_on_uncommitted_rows=False)
+    return OpenedChannel(forced.continuation_token, client.channel_statuses([name])[name])
+
+
 _OUTBOX = 1
 
 
@@ -174,13 +209,13 @@ class Channel(ChannelSession):
         self,
         client: SnowpipeClient,
         name: str,
-        offset_class: type[Offset],
+        source: ChannelSource,
         opened: OpenedChannel,
         *,
         limits: BatchLimits,
         gaps_legal: bool,
     ) -> None:
-        super().__init__(client, name, offset_class, opened.status, gaps_legal=gaps_legal)
+        super().__init__(client, name, source, opened.status, gaps_legal=gaps_legal)
         self._continuation = opened.continuation_token
         self._compressor = Compressor(limits)
         self._open_batch = OpenBatch(limits)
@@ -197,7 +232,7 @@ class Channel(ChannelSession):
         cls,
         client: SnowpipeClient,
         name: str,
-        offset_class: type[Offset],
+        source: ChannelSource,
         *,
         limits: BatchLimits | None = None,
         gaps_legal: bool = False,
@@ -211,29 +246,17 @@ class Channel(ChannelSession):
         the committed token: they lie after it, and this writer starts just after it, too. A writer that has
         only its own rows must not discard those of others.
 
+        :param source: whose rows the channel gets
         :param gaps_legal: True when the source may skip positions
         :param uncommitted_timeout: seconds
         :param discard_uncommitted: False raises when the time is over, and changes nothing
         :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
-        :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
+        :raises SourceChangedError: if the channel has committed rows of another source; nothing was changed
+        :raises OffsetTokenError: if the committed token is not a checkpoint; nothing was changed
         """
-        known = client.channel_statuses([name])[name].committed
-        if known is not None:
-            offset_class.parse(known, channel=name)
-        try:
-            opened = open_when_committed(client, name, uncommitted_timeout)
-        except UncommittedRowsError:
-            if not discard_uncommitted:
-                raise
-            log.warning(
-                "channel %r: rows of an older writer are not committed after %g s; they are discarded and "
-                "sent again",
-                name,
-                uncommitted_timeout,
-            )
-            forced = client.open_channel(name, fail_on_uncommitted_rows=False)
-            opened = OpenedChannel(forced.continuation_token, client.channel_statuses([name])[name])
-        return cls(client, name, offset_class, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
+        source.start(client.channel_statuses([name])[name])
+        opened = take_over(client, name, uncommitted_timeout, discard_uncommitted=discard_uncommitted)
+        return cls(client, name, source, opened, limits=limits or BatchLimits(), gaps_legal=gaps_legal)
 
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
         """Append rows. They are buffered; a batch is sent when it is full or old.
@@ -343,13 +366,14 @@ class Channel(ChannelSession):
                 self._changed.wait(wait)
             if self._closing:
                 return
+        start, end = self._tokens(batch.start, batch.end, batch.rows)
         began = time.monotonic()
         self._continuation = self._client.append_rows(
             self.name,
             batch.body,
             continuation_token=self._continuation,
-            start_token=str(batch.start),
-            end_token=str(batch.end),
+            start_token=start,
+            end_token=end,
             content_encoding=batch.encoding,
             raw_length=batch.raw_bytes,
         )

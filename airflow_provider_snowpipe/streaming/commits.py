@@ -12,18 +12,21 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Protocol, Self
 
+from airflow_provider_snowpipe.streaming.checkpoint import check_balance, excess_of
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     AuthenticationError,
     ChannelInvalidError,
     CommitTimeoutError,
     ConfigurationError,
+    ImbalanceError,
     OffsetTokenError,
     PipeFailedOverError,
     PipeNotFoundError,
     RetriesExhaustedError,
     RowsRejectedError,
     SnowpipeError,
+    SourceChangedError,
     WaitRefusedError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -85,6 +88,8 @@ class FailureReason(Failure):
     CHANNEL_INVALID = "channel_invalid", ChannelInvalidError
     ROWS_REJECTED = "rows_rejected", RowsRejectedError
     BAD_TOKEN = "bad_token", OffsetTokenError
+    SOURCE_CHANGED = "source_changed", SourceChangedError
+    IMBALANCE = "imbalance", ImbalanceError
     CONFIGURATION = "configuration", ConfigurationError
     REFUSED = "refused", WaitRefusedError
     TOO_MANY_ERRORS = "too_many_errors", RetriesExhaustedError
@@ -219,20 +224,26 @@ def judge(
     behind: list[ChannelCommit] = []
     for name, status in found.items():
         try:
-            progress = expected.progress(status)
+            one = decide(
+                status,
+                expected.progress(status),
+                rejected_baseline=expected.rejected_baseline.get(name),
+                is_last=standing is not None and name in standing,
+            )
+        except SourceChangedError as error:
+            return unknown.failed(FailureReason.SOURCE_CHANGED, str(error))
         except OffsetTokenError as error:
             return unknown.failed(FailureReason.BAD_TOKEN, str(error))
-        one = decide(
-            status,
-            progress,
-            rejected_baseline=expected.rejected_baseline.get(name),
-            is_last=standing is not None and name in standing,
-        )
         if one.state in (CommitState.REJECTED, CommitState.INVALID):
             return unknown.failed(*_failure(one))
         if one.state is not CommitState.COMMITTED:
             behind.append(one)
     if not behind:
+        try:
+            for name, status in found.items():
+                check_balance(name, excess_of(status), expected.on_imbalance)
+        except ImbalanceError as error:
+            return unknown.failed(FailureReason.IMBALANCE, str(error))
         return replace(unknown, state=WaitState.COMPLETE, done=len(found))
     return replace(unknown, done=len(found) - len(behind), behind=tuple(behind))
 

@@ -28,6 +28,7 @@ class CopyIntent:
     :param since: when it began; earlier loads of these files are not its own
     :param rows_inserted: rows that had been streamed into the channel; more of them later mean that somebody
         streamed in spite of the intent
+    :param binding: whose files these are and how their rows are numbered, as checkpoints have it
     :param pipe: the file pipe that was given them, and may still load them; None for COPY
     """
 
@@ -35,6 +36,7 @@ class CopyIntent:
     last_file: str
     since: dt.datetime
     rows_inserted: int
+    binding: str
     pipe: str | None = None
 
     @classmethod
@@ -48,7 +50,14 @@ class CopyIntent:
         try:
             found = json.loads(str(token))
             since = dt.datetime.fromisoformat(found["since"])
-            return cls(found["copy_after"], found["copy_to"], since, found["rows"], found.get("pipe"))
+            return cls(
+                found["copy_after"],
+                found["copy_to"],
+                since,
+                found["rows"],
+                found["binding"],
+                found.get("pipe"),
+            )
         except (ValueError, KeyError, TypeError):
             raise OffsetTokenError(
                 f"offset token {str(token)[:200]!r} begins like that of a load under way and is none: reset "
@@ -60,6 +69,7 @@ class CopyIntent:
             "copy_after": self.after,
             "copy_to": self.last_file,
             "since": self.since.isoformat(timespec="milliseconds"),
+            "binding": self.binding,
             **({} if self.pipe is None else {"pipe": self.pipe}),
             "rows": self.rows_inserted,
         }

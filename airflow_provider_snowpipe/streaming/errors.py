@@ -82,6 +82,44 @@ class SourcePositionError(SnowpipeError):
     retry_reason = "the committed position is not in the source"
 
 
+class SourceChangedError(SourcePositionError):
+    """A channel's positions are those of another source, or count its rows in another way; nothing was sent.
+
+    The message names the channel and both sources. With ``rebind="continue"`` an operator takes the position,
+    with ``rebind="restart"`` it begins at the source's first row. ``airflow snowpipe offsets rebind`` does so
+    for one channel.
+    """
+
+    error_id = "SP36"
+    remedy = (
+        'put the source or its options back; or set rebind="continue" where positions mean the same rows, '
+        'rebind="restart" where the source is to be loaded from its beginning'
+    )
+    retry_reason = "the channel belongs to another source"
+
+
+class ImbalanceError(SnowpipeError):
+    """A channel counts other rows than its checkpoint: rows were lost, doubled or written by others.
+
+    Another program wrote to it, its token was set by hand, or it was dropped and created again. With
+    ``on_imbalance="warn"``, the default, a load logs it and continues.
+    """
+
+    error_id = "SP37"
+    remedy = "find out who else wrote to the channel or recreated it; airflow snowpipe audit counts"
+    retryable = False
+    retry_reason = "the channel's counters do not match its checkpoint; another try finds the same"
+
+
+class AuditError(SnowpipeError):
+    """What a source holds, what its channels count and what the table has do not agree."""
+
+    error_id = "SP38"
+    remedy = "look at the differences that the log names: which rows were changed, and by whom"
+    retryable = False
+    retry_reason = "another audit finds the same"
+
+
 class SourceMissingError(SourcePositionError):
     """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 

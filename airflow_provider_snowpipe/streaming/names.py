@@ -15,10 +15,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 DEFAULT_PIPE_SUFFIX = "-STREAMING"
 ELASTIC_CHANNEL = "ELASTIC"
 MAX_NAME_LENGTH = 255
-TOPIC_ID_SUFFIX = "__topic_id"
-"""Ends the name of a channel that holds no rows: its offset token is the id of a Kafka topic."""
-TABLE_ID_SUFFIX = "__table_id"
-"""The same for the id of a table."""
 COMPARED_SUFFIX = "__compared"
 """Ends the name of a channel that holds no rows: its offset token records what a Spark task has compared."""
 _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")

@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -177,7 +178,7 @@ def _is_lower(status: ChannelStatus, kept: KeptToken, offset_format: str | None)
         return status.rows_inserted < kept.rows_inserted
     positions = offset_class(offset_format)
     try:
-        return positions.parse(status.committed) < positions.parse(str(kept.offset_token))
+        return position_of(status.committed, positions) < position_of(str(kept.offset_token), positions)
     except OffsetTokenError:  # of another format, or of files that are being loaded
         return False
 
@@ -308,7 +309,7 @@ def restore_channels(
             continue
         change = TokenChange(step.channel, step.token, step.committed, step.rows_inserted)
         found[step.channel] = compare_and_set(
-            client, change, set_token=set_token, overwrite=overwrite
+            client, change, set_token=set_token, overwrite=overwrite, balance=True
         ).committed
     return found
 
@@ -333,7 +334,7 @@ def _step(name: str, status: ChannelStatus, token: str | None) -> RestoreStep:
     target = token or ""
     if not status.exists:
         return RestoreStep(name, RestoreAction.CREATE, None, target)
-    same = status.committed == target
+    same = same_position(status.committed, target)
     action = RestoreAction.KEEP if same else RestoreAction.SET
     return RestoreStep(name, action, status.committed, target, status.rows_inserted)
 
@@ -343,5 +344,5 @@ def _is_ahead(step: RestoreStep, offset_class: type[Offset] | None) -> bool:
         return False
     if offset_class is None:
         return True
-    committed = offset_class.parse(step.committed, channel=step.channel)
-    return committed > offset_class.parse(step.token, channel=step.channel)
+    committed = position_of(step.committed, offset_class, channel=step.channel)
+    return committed > position_of(step.token, offset_class, channel=step.channel)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
+from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
@@ -117,7 +118,7 @@ class OffsetRule:
             return cls(None, every_rows)
         if not isinstance(passes, str):
             raise ConfigurationError(f"passes is {passes!r}: give an offset token, a text")
-        return cls(offset_class(offset_format).parse(passes), every_rows)
+        return cls(position_of(passes, offset_class(offset_format)), every_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class OffsetWatch:
         if mark.token is None:
             return False
         try:
-            return bool(type(position).parse(mark.token, channel=name) >= position)
+            return bool(position_of(mark.token, type(position), channel=name) >= position)
         except OffsetTokenError as error:
             self.problems[name] = str(error)
             return False
@@ -263,7 +264,8 @@ class OffsetWatch:
 
 
 def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
-    return before.rows_until(now) > 0 or (now.token is not None and now.token != before.token)
+    moved = now.token is not None and not same_position(before.token, now.token)
+    return moved or before.rows_until(now) > 0
 
 
 def _identity(message: Mapping[str, Any]) -> str:

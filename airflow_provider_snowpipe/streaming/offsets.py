@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import total_ordering
 from typing import Any, ClassVar, NoReturn, Self
 
-from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 
 FILE_WITH_DIGEST = re.compile(r"(?P<file>.+)@(?P<digest>[0-9a-f]{16})", re.ASCII | re.DOTALL)
@@ -31,6 +30,13 @@ class Offset(ABC):
 
     format_name: ClassVar[str]
     example: ClassVar[str]
+    code: ClassVar[str] = "x"
+    """The letter by which a checkpoint names the class; ``x`` for a class of an author."""
+    reads: ClassVar[str] = code
+    """The letters of those whose positions it reads, too."""
+
+    def __init_subclass__(cls) -> None:
+        cls.reads = cls.__dict__.get("reads", cls.code)
 
     @classmethod
     @abstractmethod
@@ -76,11 +82,6 @@ class Offset(ABC):
     @classmethod
     def _refuse(cls, text: str, channel: str | None) -> NoReturn:
         whose = f"channel {channel!r}: " if channel is not None else ""
-        if is_copy_intent(text):
-            raise OffsetTokenError(
-                f"{whose}a load of this partition's files has begun and is not known to have ended "
-                f"({text[:200]}): run the load task that began it, which finishes it before it streams"
-            )
         raise OffsetTokenError(
             f"{whose}offset token {text[:200]!r} is not of the format {cls.format_name!r} "
             f"(for example {cls.example!r}): name the format that wrote it, or reset the channel's token"
@@ -136,6 +137,7 @@ class IntegerOffset(_CountedOffset):
 
     value: int
     format_name: ClassVar[str] = "integer"
+    code: ClassVar[str] = "i"
     example: ClassVar[str] = "120455"
     _order = ("value",)
 
@@ -165,6 +167,7 @@ class FileLineOffset(_CountedOffset):
     file: str
     line: int
     format_name: ClassVar[str] = "file:line"
+    code: ClassVar[str] = "f"
     example: ClassVar[str] = "messages_1.log:20"
     _order = ("file", "line")
 
@@ -205,6 +208,7 @@ class TopicPartitionOffset(Offset):
     partition: int
     offset: int
     format_name: ClassVar[str] = "topic:partition:offset"
+    code: ClassVar[str] = "t"
     example: ClassVar[str] = "orders:7:120455"
 
     def __post_init__(self) -> None:
@@ -261,6 +265,7 @@ class BatchRowOffset(_CountedOffset):
     batch: int
     row: int
     format_name: ClassVar[str] = "batch:row"
+    code: ClassVar[str] = "b"
     example: ClassVar[str] = "17:5000"
     _order = ("batch", "row")
 
@@ -290,6 +295,7 @@ class LexicographicOffset(Offset):
 
     text: str
     format_name: ClassVar[str] = "lexicographic"
+    code: ClassVar[str] = "l"
     example: ClassVar[str] = "2013-01-01T05:15:00Z/000042"
 
     def __post_init__(self) -> None:
@@ -319,16 +325,15 @@ class LexicographicOffset(Offset):
         return (self.text,)
 
 
-# -- The offset token of a micro-batch's rows, which proves that a replay brings the same rows again -----
+# -- The position of a micro-batch's rows, which proves that a replay brings the same rows again ----------
 #
-# A micro-batch has no row identity of its own. So the token shows which rows it stands for: how many of the
-# channel's share, a running checksum over exactly these, over how many partitions the batch was spread, and
-# who wrote it. A replay with other rows, in another order or over another layout does not fit the token.
+# A micro-batch has no row identity of its own. So the position shows which rows it stands for: how many of
+# the channel's share, and a running checksum over exactly these. A replay with other rows, or in another
+# order, does not fit. Which query counts the batches, and over how many partitions, is in the binding.
 
 _NUMBER = "0|[1-9][0-9]{0,18}"
 _FORM = re.compile(
-    rf"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})/(?P<partitions>{_NUMBER})-(?P<digest>[0-9a-f]{{8}})"
-    rf"-(?P<writer>[0-9a-f]{{8}})-(?P<rejected>{_NUMBER})(?P<final>-end)?",
+    rf"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})/(?P<digest>[0-9a-f]{{8}})(?P<final>-end)?",
     re.ASCII,
 )
 
@@ -337,146 +342,44 @@ _FORM = re.compile(
 class BatchDigestOffset(_CountedOffset):
     """A row of a channel's share of a micro-batch, with what proves which rows came before it.
 
-    Ordered by batch and row. Two tokens of different writers have no order that means anything: whoever
-    resumes compares ``writer`` and ``partitions`` first.
-
     :param batch: the micro-batch's id, 0 or more
     :param row: number of the row within the share, counted from 1
-    :param partitions: number of partitions of the batch, 0 where a column names the channel
     :param digest: CRC-32 of the share's NDJSON up to and with this row; in the start token of an append, of
         the rows before it
-    :param writer: eight hexadecimal digits that stand for the query whose batches are counted
-    :param rejected_before: rows that the service had skipped on the channel before this batch
     :param final: True for the share's last row
     """
 
     batch: int
     row: int
-    partitions: int
     digest: int
-    writer: str
-    rejected_before: int = 0
     final: bool = False
     format_name: ClassVar[str] = "batch:row/digest"
-    example: ClassVar[str] = "17:5000/4-9f3ac1d2-5d41402a-0"
+    code: ClassVar[str] = "d"
+    example: ClassVar[str] = "17:5000/9f3ac1d2"
     _order = ("batch", "row")
 
     def __post_init__(self) -> None:
         if not _FORM.fullmatch(str(self)):
             raise ConfigurationError(
-                f"{self!r} is no batch:row/digest offset: numbers are 0 or more, the digest has 32 bits, the "
-                "writer eight hexadecimal digits"
+                f"{self!r} is not a batch:row/digest offset: numbers are 0 or more, the digest has 32 bits"
             )
 
     @classmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``17:5000/4-9f3ac1d2-5d41402a-0``; the share's last row has ``-end`` behind it."""
+        """Read ``17:5000/9f3ac1d2``; the share's last row has ``-end`` behind it."""
         found = _FORM.fullmatch(text)
         if found is None:
             cls._refuse(text, channel)
         return cls(
-            batch=int(found["batch"]),
-            row=int(found["row"]),
-            partitions=int(found["partitions"]),
-            digest=int(found["digest"], 16),
-            writer=found["writer"],
-            rejected_before=int(found["rejected"]),
-            final=found["final"] is not None,
+            int(found["batch"]), int(found["row"]), int(found["digest"], 16), found["final"] is not None
         )
 
     def __str__(self) -> str:
-        return (
-            f"{self.batch}:{self.row}/{self.partitions}-{self.digest:08x}-{self.writer}-"
-            f"{self.rejected_before}{'-end' if self.final else ''}"
-        )
+        return f"{self.batch}:{self.row}/{self.digest:08x}{'-end' if self.final else ''}"
 
     def next(self) -> Self:
         """The next row of the same share."""
         return replace(self, row=self.row + 1, final=False)
-
-
-# -- Offset tokens of a channel that is named after a partition's number: they have how many there are ---
-#
-# Partition 2 of 4 holds other rows than partition 2 of 8. A token without the number of partitions would
-# let a writer with another layout skip rows that were never sent, or send rows that were.
-
-
-@dataclass(frozen=True, slots=True)
-class _LayoutOffset(Offset):
-    """A position within one of a number of partitions.
-
-    Two of them compare only when they are of the same layout.
-
-    :param position: the position within the partition
-    :param partitions: the number of partitions, 1 or more
-    """
-
-    position: Any
-    partitions: int
-    _position_class: ClassVar[type[Offset]]
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read a position with the number of partitions behind its last slash."""
-        position, _, number = text.rpartition("/")
-        partitions = _digits(number)
-        if not position or not partitions:
-            cls._refuse(text, channel)
-        try:
-            return cls(cls._position_class.parse(position), partitions)
-        except OffsetTokenError:
-            cls._refuse(text, channel)
-
-    def __str__(self) -> str:
-        return f"{self.position}/{self.partitions}"
-
-    def next(self) -> Self:
-        """The following position of the same layout."""
-        return replace(self, position=self.position.next())
-
-    def follows(self, previous: Self) -> bool:
-        """True when the positions follow each other."""
-        following: bool = self.position.follows(previous.position)
-        return following
-
-    def steps_to(self, target: Self) -> int | None:
-        """The positions as text."""
-        steps: int | None = self.position.steps_to(target.position)
-        return steps
-
-    def sort_key(self) -> tuple[Any, ...]:
-        """Order by position."""
-        key: tuple[Any, ...] = self.position.sort_key()
-        return key
-
-    def __lt__(self, other: object) -> bool:
-        if type(other) is not type(self) or not isinstance(other, _LayoutOffset):
-            return NotImplemented
-        if other.partitions != self.partitions:
-            raise OffsetTokenError(
-                f"offset tokens {self} and {other} belong to different numbers of partitions and have no "
-                "order: write with the number that the channels were begun with"
-            )
-        before: bool = self.position < other.position
-        return before
-
-
-@dataclass(frozen=True, slots=True)
-class IntegerLayoutOffset(_LayoutOffset):
-    """A number within one of several partitions, ``120455/4``."""
-
-    format_name: ClassVar[str] = "integer/partitions"
-    example: ClassVar[str] = "120455/4"
-    _position_class: ClassVar[type[Offset]] = IntegerOffset
-
-
-@dataclass(frozen=True, slots=True)
-class TextLayoutOffset(_LayoutOffset):
-    """A text, ordered by its code points, within one of several partitions, ``2013-01-01T05:15:00Z/4``."""
-
-    format_name: ClassVar[str] = "lexicographic/partitions"
-    example: ClassVar[str] = "2013-01-01T05:15:00Z/4"
-    _position_class: ClassVar[type[Offset]] = LexicographicOffset
 
 
 # -- Offset tokens that also show what the file held, so that a changed file is noticed ------------------
@@ -498,6 +401,8 @@ class VerifiedFileLineOffset(_CountedOffset):
     line: int
     digest: str = field(default="", compare=False)
     format_name: ClassVar[str] = "file:line/digest"
+    code: ClassVar[str] = "v"
+    reads: ClassVar[str] = "vf"
     example: ClassVar[str] = "messages_1.log@9f3a1200c4d5e6f7:20"
     _order = ("file", "line")
 
@@ -541,10 +446,13 @@ _FORMATS: dict[str, type[Offset]] = {
         LexicographicOffset,
         VerifiedFileLineOffset,
         BatchDigestOffset,
-        IntegerLayoutOffset,
-        TextLayoutOffset,
     )
 }
+
+
+def offset_class_of_code(code: str) -> type[Offset] | None:
+    """The class that a checkpoint names by a letter, None for a class of an author."""
+    return next((one for one in _FORMATS.values() if one.code == code), None)
 
 
 def known_formats() -> frozenset[str]:
@@ -556,9 +464,8 @@ def offset_class(format_name: object) -> type[Offset]:
     """Find the class of an offset token format.
 
     :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
-        ``batch:row``, ``batch:row/digest``, ``lexicographic``, ``integer/partitions``,
-        ``lexicographic/partitions``, or ``package.module.Class`` for a caller's own subclass of
-        :class:`Offset`
+        ``batch:row``, ``batch:row/digest``, ``lexicographic``, or ``package.module.Class`` for a caller's
+        own subclass of :class:`Offset`
     :raises ConfigurationError: if there is no such format
     """
     if not isinstance(format_name, str):  # as a template gives it that rendered nothing

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self, SupportsInt
 
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    Checkpoint,
+    OnImbalance,
+    is_checkpoint,
+    position_of,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     OffsetTokenError,
+    SourceChangedError,
     TokenWentBackError,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
-from airflow_provider_snowpipe.streaming.offsets import LexicographicOffset, Offset, offset_class
-
-log = logging.getLogger(__name__)
+from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 
 SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
@@ -83,20 +86,6 @@ class ChannelStatus:
     def shown(self) -> str:
         """The status for people: the code, unless a usable channel has rows that the service rejected."""
         return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
-
-    def rejected_since(self, since_ms: int) -> int:
-        """Rows that it has surely, or may have, rejected since a time.
-
-        A channel counts rejected rows over its life, and reports of the last one alone when that was. So
-        it is all of them where the channel was made since then, else the last one, or none. One whose time
-        it does not report counts, since nobody may have reported it.
-
-        :param since_ms: the time, milliseconds since 1970
-        """
-        if self.created_on_ms is not None and self.created_on_ms >= since_ms:
-            return self.rows_error_count
-        last = self.last_error_at_ms
-        return int(self.rows_error_count > 0 and (last is None or last >= since_ms))
 
     @classmethod
     def missing(cls, channel: str) -> ChannelStatus:
@@ -324,17 +313,17 @@ class ChannelProgress:
 class ChannelTarget:
     """What one run owes on one channel, as the XCom ``targets`` of the tasks that load carries it.
 
-    :param token: the offset token that proves the run complete; None for a channel that owes nothing,
-        because the run had no row for it and nothing was ever committed
-    :param offset_format: the token's format
-    :param rejected_baseline: rows that the service had skipped before the run began; None where skipped rows
-        are accepted
+    :param token: the offset token that proves the run complete: a checkpoint, or a bare position; None for a
+        channel that owes nothing, because the run had no row for it and nothing was ever committed
+    :param offset_format: the format of a bare position, or the class of an author's positions; None where a
+        checkpoint names it
+    :param errors: rejected rows of the channel that were reported before; None accepts rejected rows
     :param rows: rows that the run sent
     """
 
     token: str | None
-    offset_format: str
-    rejected_baseline: int | None = None
+    offset_format: str | None = None
+    errors: int | None = None
     rows: int | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -342,57 +331,86 @@ class ChannelTarget:
         return asdict(self)
 
     @classmethod
-    def read(cls, channel: str, value: Any) -> Self:
-        """Read the value of a channel, as :meth:`to_json` gives it.
+    def read(cls, channel: str, value: Any, offset_format: str | None = None) -> Self:
+        """Read the value of a channel: what :meth:`to_json` gives, or a token.
 
-        :raises ConfigurationError: if it is something else
+        :param offset_format: the format of a bare position
+        :raises ConfigurationError: if it is neither
         """
-        given: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
-        if _is_name(channel) and {"token", "offset_format"} <= set(given) <= set(cls.__slots__):
-            target = cls(**given)
-            is_text = isinstance(target.token, str | None) and isinstance(target.offset_format, str)
-            if is_text and _is_count(target.rejected_baseline) and _is_count(target.rows):
-                return target
+        is_name = isinstance(channel, str) and channel
+        if is_name and isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)  # what a DAG that renders templates as native objects makes of digits
+        if is_name and isinstance(value, str):
+            return cls(value, offset_format)
+        if (
+            is_name
+            and isinstance(value, Mapping)
+            and "token" in value
+            and not (set(value) - set(cls.__slots__))
+        ):
+            target = cls(**value)
+            texts = (target.token, target.offset_format)
+            if all(text is None or isinstance(text, str) for text in texts) and all(
+                map(_is_count, (target.errors, target.rows))
+            ):
+                named = target.offset_format or (None if is_checkpoint(target.token) else offset_format)
+                return replace(target, offset_format=named)
         raise ConfigurationError(
-            f"targets has the entry {channel!r}: {value!r}: give the XCom 'targets' of a load, with the keys "
-            f"{', '.join(cls.__slots__)}, or a token as text, and its format as offset_format=…"
+            f"targets has the entry {channel!r}: {value!r}: give a channel's name and its target token, both "
+            f"text, or the keys {', '.join(cls.__slots__)} as the XCom 'targets' of a load has them"
         )
 
-    @classmethod
-    def given(cls, channel: str, value: Any, offset_format: str | None) -> Self:
-        """Take what a load reports, or the token of a producer outside whose format the author names.
+    def positions(self, channel: str) -> type[Offset] | None:
+        """The class of its positions, None where its token names it.
 
-        :raises ConfigurationError: if it is neither, or the author names another format than the load
+        :raises OffsetTokenError: if the token is a bare text and nobody has named its format
         """
-        if isinstance(value, int) and not isinstance(value, bool):
-            value = str(value)  # what a DAG that renders templates as native objects makes of digits
-        if _is_name(channel) and isinstance(value, str) and offset_format is not None:
-            return cls(value, offset_format)
-        target = cls.read(channel, value)
-        if offset_format not in (None, target.offset_format):
-            raise ConfigurationError(
-                f"offset_format is {offset_format!r}, and the target of channel {channel!r} is of the format "
-                f"{target.offset_format!r}: leave offset_format out"
+        if self.offset_format is not None:
+            return offset_class(self.offset_format)
+        if self.token is not None and not is_checkpoint(self.token):
+            raise OffsetTokenError(
+                f"channel {channel!r}: target token {self.token[:200]!r} is not a checkpoint: name the "
+                "format of the program that writes it, offset_format=…, or use the XCom 'targets' of the load"
             )
-        return target
+        return None
+
+    def progress(self, status: ChannelStatus) -> Progress | None:
+        """How far the channel is, None where it owes nothing.
+
+        :raises OffsetTokenError: if the committed token is not of the target's format
+        :raises SourceChangedError: if the channel has committed rows of another source than the target's
+        """
+        if self.token is None:
+            return None
+        channel, positions = status.channel, self.positions(status.channel)
+        target = position_of(self.token, positions, channel=channel)
+        if status.committed is None:
+            return Progress(None, target)
+        if is_checkpoint(self.token) and is_checkpoint(status.committed):
+            owed = Checkpoint.parse(self.token, positions, channel=channel)
+            found = Checkpoint.parse(status.committed, type(target), channel=channel)
+            if owed.binding != found.binding:
+                raise SourceChangedError(
+                    f"channel {channel!r}: its target {self.token} and its committed token {found} are of "
+                    "different sources, or number rows in different ways. Wait for the target of the load "
+                    "that writes to the channel now"
+                )
+        return Progress(position_of(status.committed, type(target), channel=channel), target)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitTargets:
     """What a wait is for: an offset token for each channel, and what counts as failure.
 
-    :param targets: the position that each channel has to commit, None for a channel that owes nothing
-    :param formats: the name of the format of each channel's tokens
-    :param readings: what else the target token of a channel could be, by format, where nobody but the author
-        of the wait has named the format
-    :param rejected_baseline: channels on which a skipped row ends the wait, with the rows that were skipped
-        before and do not count
+    :param targets: what each channel has to commit
+    :param rejected_baseline: channels on which a rejected row ends the wait, with the rejected rows that were
+        reported before
+    :param on_imbalance: ``fail`` ends the wait where a channel counts other rows than its checkpoint
     """
 
-    targets: Mapping[str, Offset | None]
-    formats: Mapping[str, str] = field(default_factory=dict)
-    readings: Mapping[str, Mapping[str, Offset]] = field(default_factory=dict)
+    targets: Mapping[str, ChannelTarget]
     rejected_baseline: Mapping[str, int] = field(default_factory=dict)
+    on_imbalance: OnImbalance = "warn"
 
     @classmethod
     def parse(
@@ -401,76 +419,44 @@ class CommitTargets:
         offset_format: str | None = None,
         *,
         fail_on_rejected_rows: bool | None = None,
-        rejected_baseline: Mapping[str, int] | str | None = None,
+        on_imbalance: OnImbalance = "warn",
     ) -> CommitTargets:
         """Read targets.
 
-        :param targets: a :class:`ChannelTarget` as JSON or a plain target token for each channel; a mapping,
-            a list of mappings, or the JSON text of one. Without a channel there is nothing to wait for
-        :param offset_format: the format of plain tokens
-        :param fail_on_rejected_rows: True judges every channel by its skipped rows, None those whose target
-            has a baseline, False none
-        :param rejected_baseline: rows skipped before that do not count, by channel, instead of the targets'
-            own; the same
-        :raises OffsetTokenError: if a token does not have its format
-        :raises ConfigurationError: if a token or a count is of another type, or two formats contradict
+        :param targets: a :class:`ChannelTarget` as JSON or a target token for each channel; a mapping, a list
+            of mappings, or the JSON text of one. Without a channel there is nothing to wait for
+        :param offset_format: the format of bare positions, as a program outside of this package writes them
+        :param fail_on_rejected_rows: True judges every channel by its rejected rows, None those whose target
+            has a count of reported ones, False none
+        :raises OffsetTokenError: if a token is neither a checkpoint nor of the format
+        :raises ConfigurationError: if a token or a count is of another type
         """
-        values = all_targets(targets)
-        found = {
-            channel: ChannelTarget.given(channel, value, offset_format) for channel, value in values.items()
-        }
-        given = {} if rejected_baseline is None else _mapping("rejected_baseline", rejected_baseline)
-        for channel, count in given.items():
-            if count is None or not _is_count(count):
-                raise ConfigurationError(
-                    f"rejected_baseline of channel {channel!r} is {count!r}: give the number of rows that "
-                    "were skipped before, 0 or more"
-                )
-        formats: dict[str, str] = {}
-        positions: dict[str, Offset | None] = {}
+        found: dict[str, ChannelTarget] = {}
         baseline: dict[str, int] = {}
-        for channel, target in found.items():
-            check_channel_name(channel)
-            if target.token is None:
-                positions[channel] = None
-            else:
-                formats[channel] = target.offset_format
-                positions[channel] = offset_class(target.offset_format).parse(target.token, channel=channel)
-            counted = given.get(channel, target.rejected_baseline)
-            if fail_on_rejected_rows or (fail_on_rejected_rows is None and counted is not None):
-                baseline[channel] = counted or 0
-        readings = {
-            channel: _readings(target.token, but=target.offset_format)
-            for channel, target in found.items()
-            if target.token is not None and not isinstance(values[channel], Mapping)
-        }
-        return cls(positions, formats, readings, baseline)
+        for channel, value in all_targets(targets).items():
+            target = ChannelTarget.read(channel, value, offset_format)
+            found[check_channel_name(channel)] = target
+            positions = target.positions(channel)
+            if target.token is not None:
+                position_of(target.token, positions, channel=channel)
+            errors = target.errors
+            if errors is None and fail_on_rejected_rows and is_checkpoint(target.token):
+                errors = Checkpoint.parse(str(target.token), positions).errors
+            if fail_on_rejected_rows or (fail_on_rejected_rows is None and errors is not None):
+                baseline[channel] = errors or 0
+        return cls(found, baseline, on_imbalance)
 
     @property
     def offset_format(self) -> str | None:
-        """The format of all tokens, None where there is none or they have several."""
-        names = set(self.formats.values())
+        """The format of all positions, None where there is none or they have several."""
+        owed = {name: one for name, one in self.targets.items() if one.token is not None}
+        names = {one.offset_format or type(position_of(str(one.token))).format_name for one in owed.values()}
         return names.pop() if len(names) == 1 else None
 
     def progress(self, status: ChannelStatus) -> Progress | None:
-        """How far a channel is, None where it owes nothing.
-
-        :raises OffsetTokenError: if its committed token does not have the target's format, or has reached
-            the target in this format and not in another one that both tokens have, and nobody but the author
-            of the wait has named the format
-        """
+        """How far a channel is, None where it owes nothing; see :meth:`ChannelTarget.progress`."""
         target = self.targets.get(status.channel)
-        if target is None:
-            return None
-        known = status.committed
-        spelled = offset_class(self.formats[status.channel])
-        progress = Progress(None if known is None else spelled.parse(known, channel=status.channel), target)
-        if known is not None and progress.is_complete():
-            for other, reading in self.readings.get(status.channel, {}).items():
-                _refuse_other_order(status.channel, known, self.formats[status.channel], other, reading)
-            if spelled is LexicographicOffset:
-                _warn_of_digits(status.channel, known, str(target))
-        return progress
+        return None if target is None else target.progress(status)
 
 
 def all_targets(targets: Any) -> dict[str, Any]:
@@ -496,67 +482,6 @@ def all_targets(targets: Any) -> dict[str, Any]:
                     "channel has one writer, so wait for one of them in a task of its own"
                 )
     return found
-
-
-_SELF_EVIDENT = (
-    "integer",
-    "file:line",
-    "topic:partition:offset",
-    "batch:row",
-    "file:line/digest",
-    "batch:row/digest",
-    "integer/partitions",
-)
-"""Formats that a token shows by itself; any text is of the format ``lexicographic``."""
-
-
-def _readings(token: str, but: str) -> dict[str, Offset]:
-    """A token in every format that it shows by itself, but one."""
-    found = {name: _parsed(name, token) for name in _SELF_EVIDENT if name != but}
-    return {name: position for name, position in found.items() if position is not None}
-
-
-def _refuse_other_order(channel: str, committed: str, named: str, other: str, target: Offset) -> None:
-    position = _parsed(other, committed)
-    if position is None:
-        return
-    try:
-        behind = position < target
-    except OffsetTokenError:
-        behind = True
-    if behind:
-        raise OffsetTokenError(
-            f"channel {channel!r}: the committed token {committed!r} is at or past {str(target)!r} in the "
-            f"format {named!r} and before it in the format {other!r}: hand on the XCom 'targets' of the "
-            "load, which names the format, or name the right one, offset_format=…"
-        )
-
-
-@lru_cache(maxsize=256)
-def _warn_of_digits(channel: str, committed: str, target: str) -> None:
-    """Warn, once, of numbers that have another order as texts."""
-    if committed.isdigit() and target.isdigit() and len(committed) != len(target):
-        log.warning(
-            "channel %r: tokens %s and %s are numbers of unequal length, which the format 'lexicographic' "
-            "orders as texts: write them with leading zeros, or use the format 'integer'",
-            channel,
-            committed,
-            target,
-        )
-
-
-def _parsed(name: str, token: str) -> Offset | None:
-    """A token in a format, None where it is not of it; plain tokens are of the plain format only."""
-    try:
-        found = offset_class(name).parse(token)
-    except (OffsetTokenError, ConfigurationError):
-        return None
-    plain = name.endswith("/digest") and not getattr(found, "digest", "")
-    return None if plain else found
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
 
 
 def _is_count(value: Any) -> bool:

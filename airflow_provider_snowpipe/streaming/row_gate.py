@@ -103,6 +103,13 @@ class DeadLetterStore(ABC):
         :param committed: the last position that this attempt has committed
         """
 
+    def count(self, committed: Offset) -> int:
+        """Count the rows up to a position that are put aside.
+
+        :raises DeadLetterError: if they cannot be counted
+        """
+        raise DeadLetterError(f"the dead letters of {type(self).__name__} cannot be counted")
+
 
 class DeadLetterFolder(DeadLetterStore):
     """The files of one channel.
@@ -180,6 +187,21 @@ class DeadLetterFolder(DeadLetterStore):
         for position, name in self._listed():
             if self._first is not None and self._first <= position <= committed:
                 self._remove(name)
+
+    def count(self, committed: Offset) -> int:
+        """Count the rows up to a position in the channel's files.
+
+        :raises DeadLetterError: if a file cannot be read
+        """
+        found = 0
+        for first, name in self._listed():
+            if first > committed:
+                break
+            with self._reached(), self._files.open_input_file(f"{self._folder}/{name}") as file:
+                rows = pq.read_table(file, columns=["position", "last_position"]).to_pylist()
+            positions = (row["position"] or row["last_position"] for row in rows)
+            found += sum(self._offset_class.parse(one) <= committed for one in positions)
+        return found
 
     def _occupy(self) -> None:
         """Mark the folder, and leave it to another pipe that has done so as well, or before."""

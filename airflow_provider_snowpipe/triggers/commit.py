@@ -18,6 +18,7 @@ from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesVerdict, FilesWatch, HistoryPoll
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
 from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
     CommitWatch,
@@ -223,13 +224,13 @@ class SnowpipeCommitTrigger(WaitTrigger):
     triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event
     loop. The most impatient of them sets its pace.
 
-    :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as plain tokens, or
-        its JSON text
-    :param offset_format: the format of plain tokens, None where there is none
+    :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as tokens, or its
+        JSON text
+    :param offset_format: the format of bare positions; checkpoints need none
     :param poll_interval: seconds between two polls
-    :param fail_on_rejected_rows: True fails when the service has skipped a row, None where the channel's
-        target has a baseline
-    :param rejected_baseline: skipped rows that do not count, by channel, or its JSON text
+    :param fail_on_rejected_rows: True fails when the service has rejected a row that was not reported before,
+        None where the channel's target counts reported ones
+    :param on_imbalance: ``fail`` fails where a channel counts other rows than its checkpoint
     :param stall_timeout: give up when a channel short of its target commits nothing for this many seconds
     """
 
@@ -239,7 +240,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     offset_format: str | None = None
     poll_interval: float = 5.0
     fail_on_rejected_rows: bool | None = None
-    rejected_baseline: Mapping[str, int] | str | None = None
+    on_imbalance: OnImbalance = "warn"
     stall_timeout: float | None = None
 
     def shared_stream_key(self) -> Hashable:
@@ -256,7 +257,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
             self.targets,
             self.offset_format,
             fail_on_rejected_rows=self.fail_on_rejected_rows,
-            rejected_baseline=self.rejected_baseline,
+            on_imbalance=self.on_imbalance,
         )
         budget = RetryBudget(self.max_consecutive_errors, self.stall_timeout, self.poll_interval)
         return CommitWatch(expected, budget)

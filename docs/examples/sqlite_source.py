@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.source import Behind, Source, SourcePartition, SourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
@@ -44,7 +45,8 @@ class SqliteReader(Source):
     def partitions(self) -> tuple["SqliteRows", ...]:
         with sqlite3.connect(self._spec.database) as database:
             (last,) = database.execute(f'SELECT COALESCE(MAX(rowid), 0) FROM "{self._spec.table}"').fetchone()
-        return (SqliteRows("all", self._spec.database, self._spec.table, last),)
+        binding = Binding(self._spec.address, "row ids")
+        return (SqliteRows("all", binding, self._spec.database, self._spec.table, last),)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ class SqliteRows(SourcePartition[int]):
     """What a task reads: rows behind a committed row id, to the end that the driver has fixed."""
 
     name: str
+    binding: Binding  # what the positions mean: of which table
     database: str
     table: str
     last: int
@@ -64,8 +67,8 @@ class SqliteRows(SourcePartition[int]):
                 f"row {committed} is committed, and {self.table!r} ends at {self.last}: it was recreated"
             )
 
-    def behind(self, committed: str | None) -> Behind:
-        rows = self.last - int(committed or 0)
+    def behind(self, committed: Offset | None) -> Behind:
+        rows = self.last - (committed.value if isinstance(committed, IntegerOffset) else 0)
         return Behind(None, f"rows_behind={rows}", rows)
 
     def resume(self, committed: Offset | None) -> int | None:

@@ -20,7 +20,6 @@ with DAG("lineage", schedule=None) as dag:
         task_id="wait",
         table="T",
         targets=append.output["targets"],
-        offset_format="batch:row",
         deferrable=True,
     )
     load = SnowpipeStreamOperator(
@@ -28,6 +27,7 @@ with DAG("lineage", schedule=None) as dag:
         table="T",
         source={"path": os.environ["SOURCE"]},
         channel_prefix="load",
+        rebind="restart",  # of what COPY has loaded already
         openlineage_inject_parent_job_info=True,
     )
     # A row that the table cannot hold: the run aborts, with what it sent before.

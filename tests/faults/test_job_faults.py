@@ -16,6 +16,7 @@ import pytest
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import UncommittedRowsError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.checkpoints import source_of
 from tests.job_without_spark import without_spark
 from tests.local_service import LocalService
 from tests.spark_deeds import POINTS, Deed, Deeds, deeds_of
@@ -271,7 +272,7 @@ class TestService:
         job.service.admin("faults", set="commit-delay=3600")
         with job.service.client(job.table) as client:
             client.pipe_info()
-            writer = Channel.open(client, job.channel("a"), FileLineOffset)
+            writer = Channel.open(client, job.channel("a"), source_of())
             body = (tmp_path / "source" / "a" / "0.ndjson").read_bytes()
             last = ROWS // 3
             writer.append(body, FileLineOffset("0.ndjson", 1), FileLineOffset("0.ndjson", last), rows=last)

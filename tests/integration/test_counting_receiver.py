@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from benchmarks.receiver_process import Receiver
 from benchmarks.rows import SHAPES
 from benchmarks.spark_loads import TABLE, sdk_append
+from tests.checkpoints import source_of
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def receiver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Receiver]:
 def _send(receiver: Receiver, channel: str, ids: list[int]) -> None:
     with (
         receiver.client(TABLE) as client,
-        Channel.open(client, channel, IntegerOffset, gaps_legal=True) as opened,
+        Channel.open(client, channel, source_of(IntegerOffset), gaps_legal=True) as opened,
     ):
         for position, number in enumerate(ids):
             body = json.dumps({"ID": number, "NOTE": "x"}).encode() + b"\n"

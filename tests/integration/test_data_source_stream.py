@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from airflow_provider_snowpipe.spark import register
-from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
 
@@ -81,12 +81,10 @@ class Stream:
         (self.checkpoint / "commits" / f".{batch}.crc").unlink()
 
     def batches(self, *parts):
-        """Batch and final flag of the channels' tokens."""
+        """Batch and final flag of the channels' positions."""
         tokens = self.door.tokens(*parts)
-        return {
-            part: None if token is None else (BatchDigestOffset.parse(token).batch, token.endswith("-end"))
-            for part, token in tokens.items()
-        }
+        found = {part: token and Checkpoint.parse(token).position for part, token in tokens.items()}
+        return {part: position and (position.batch, position.final) for part, position in found.items()}
 
 
 @pytest.fixture

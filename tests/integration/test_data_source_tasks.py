@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.checkpoints import shown
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 from tests.spark_job import numbered_name
 from tests.spark_session import Door
@@ -90,7 +91,7 @@ def test_bad_rows_are_put_aside_once_and_the_repeat_adds_none(writes):
     found = {json.loads(dead_letter["payload"])["ID"]: dead_letter for dead_letter in writes.dead_letters()}
     assert (found[7]["column"], found[7]["channel"]) == ("N", "ds_0")
     assert found[7]["reason"] == "the value cannot be converted to NUMBER(3,0)"
-    assert found[7]["position"].startswith("1:8/1-")
+    assert found[7]["position"].startswith("1:8/")
     assert found[7]["application"] == "ds batch=1"
 
 
@@ -110,7 +111,7 @@ def test_offset_column_reports_where_a_bad_row_was(writes):
     writes.write(numbers, offsetColumn="ID")
 
     assert writes.door.ids() == _good(numbers)
-    assert {dead_letter["position"] for dead_letter in writes.dead_letters()} == {"0/1", "51/1", "198/1"}
+    assert {dead_letter["position"] for dead_letter in writes.dead_letters()} == {"0", "51", "198"}
     assert writes.put_aside() == dict.fromkeys([0, 51, 198], 1)
 
 
@@ -173,7 +174,7 @@ def test_driver_sets_the_token_behind_a_run_without_a_good_row(local_service, tm
 
     first, again = load(*bad), load(*bad)
 
-    assert (first.to_token, first.committed, first.dead_lettered) == (str(len(bad) - 1), True, 3)
+    assert (shown(first.to_token), first.committed, first.dead_lettered) == (str(len(bad) - 1), True, 3)
     assert (again.to_token, again.dead_lettered) == (first.to_token, 0)
     load(*bad, 9)
     rows = local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")

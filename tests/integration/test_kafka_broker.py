@@ -14,11 +14,13 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
+    SourceChangedError,
     SourcePositionError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.checkpoints import shown
 from tests.memory_source import InProcessSpark
 from tests.spark_groups import load
 from tests.spark_job import SparkJob, ids_in, numbered_name
@@ -217,7 +219,7 @@ def test_group_with_members_keeps_its_offsets_and_the_error_states_it(broker, to
     assert group_offsets(broker.address, group, topic, 1) == [3]
 
 
-def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_stops_the_run_with_both_ids(
+def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_is_another_source(
     broker, topic, local_service, tmp_path, capfd
 ):
     service, spark = local_service, InProcessSpark()
@@ -226,7 +228,6 @@ def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_stops_the_
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(50)))
     load(job, spark)
-    old = _topic_id(broker, topic)
     assert "no id" not in capfd.readouterr().err
 
     admin = _admin(broker)
@@ -234,20 +235,14 @@ def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_stops_the_
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, seconds=60, what="no topic")
     create_topic(broker.address, topic)
     produce(broker.address, topic, numbered(range(100, 180)))
-    new = _topic_id(broker, topic)
 
-    with pytest.raises(SourcePositionError, match="offset 49") as caught:
+    with pytest.raises(SourceChangedError, match=_topic_id(broker, topic)):
         load(job, spark)
-    assert old != new
-    assert all(repr(one) in str(caught.value) for one in (old, new))
     assert (ids_in(service, topic), job.committed("0")) == (list(range(50)), {"0": "49"})
 
-    anew = {"channel_prefix": "again"}
-    load(SparkJob(service, tmp_path / "anew", topic, job.source, anew), spark)
-    assert ids_in(service, topic) == [*range(50), *range(100, 180)]
-    load(job, spark, on_data_loss="skip")
-    assert ids_in(service, topic) == sorted([*range(50), *range(100, 180), *range(150, 180)])
+    load(job, spark, rebind="restart")
     load(job, spark)
+    assert ids_in(service, topic) == [*range(50), *range(100, 180)]
 
 
 def test_job_with_a_password_loads_committed_transactions_and_shows_no_secret(
@@ -286,7 +281,7 @@ def test_job_with_a_password_loads_committed_transactions_and_shows_no_secret(
     assert (row["META"]["headers"], row["META"]["offset"], row["META"]["topic"]) == ({"h": "v"}, 0, topic)
 
 
-def test_stream_of_sparks_own_source_is_exact_by_the_tokens_with_its_checkpoint_and_without(
+def test_stream_of_sparks_own_source_is_exact_with_its_checkpoint_and_without_and_is_handed_to_a_job(
     broker, topic, spark, local_service, tmp_path
 ):
     spark_kafka_jars()
@@ -299,20 +294,23 @@ def test_stream_of_sparks_own_source_is_exact_by_the_tokens_with_its_checkpoint_
     produce(broker.address, topic, numbered(range(100, 200)), partition=1)
 
     assert stream.run(maxOffsetsPerTrigger=150) == 200
-    assert stream.tokens(2) == ["99", "99"]
-    assert sorted(door.ids()) == list(range(200))
-
+    assert list(map(shown, stream.tokens(2))) == ["99", "99"]
     produce(broker.address, topic, numbered(range(200, 210)), partition=1)
-    spec = source_spec({"kind": "kafka", "bootstrap_servers": broker.address, "topics": [topic]})
-    job = SparkJob(service, tmp_path / "runs", topic, spec, {"channel_prefix": door.prefix})
-    assert [one.rows for one in load(job, spark.sparkContext).channels] == [0, 10]
-    produce(broker.address, topic, numbered(range(210, 215)), partition=1)
-    assert stream.run() == 15, "Spark goes by its checkpoint, and the sink by the tokens"
-    assert sorted(door.ids()) == list(range(215))
+    assert stream.run() == 10
+    assert sorted(door.ids()) == list(range(210))
 
     shutil.rmtree(stream.checkpoint)
-    produce(broker.address, topic, numbered(range(215, 218)), partition=0)
-    assert stream.run() == 218
+    produce(broker.address, topic, numbered(range(210, 213)), partition=0)
+    assert stream.run() == 213
+    assert sorted(door.ids()) == list(range(213))
+
+    produce(broker.address, topic, numbered(range(213, 218)), partition=1)
+    spec = source_spec({"kind": "kafka", "bootstrap_servers": broker.address, "topics": [topic]})
+    job = SparkJob(service, tmp_path / "runs", topic, spec, {"channel_prefix": door.prefix})
+    with pytest.raises(SourceChangedError):
+        load(job, spark.sparkContext)
+    again = load(job, spark.sparkContext, rebind="continue")
+    assert [one.rows for one in again.channels] == [0, 5]
     assert sorted(door.ids()) == list(range(218))
 
 

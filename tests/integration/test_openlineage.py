@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.checkpoints import shown
 from tests.clients.openlineage_libraries import openlineage_libraries
 from tests.local_service import LocalService
 from tests.staged_files import put
@@ -92,7 +93,10 @@ def events(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory
 def _channels(event: dict[str, Any]) -> dict[str, Any]:
     facet: dict[str, Any] = event["run"]["facets"]["snowpipe_channels"]
     assert facet["pipe"] == "LOCAL.PUBLIC.T-STREAMING"
-    return {channel.pop("channel"): channel for channel in facet["channels"]}
+    return {
+        channel.pop("channel"): {**channel, "toOffset": shown(channel["toOffset"])}
+        for channel in facet["channels"]
+    }
 
 
 def _table(dataset: dict[str, Any]) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
+from tests.checkpoints import source_of
 from tests.local_service import LocalService
 
 BLOCKS, ROWS = 12, 500
@@ -103,7 +104,7 @@ class Loaded:
         self.columns = columns_of_describe(service.sql(f"DESCRIBE TABLE LOCAL.PUBLIC.{name}"))
         self.client = service.client(name)
         self.client.pipe_info()
-        self.channel = Channel.open(self.client, "c", IntegerOffset)
+        self.channel = Channel.open(self.client, "c", source_of(IntegerOffset))
         self.positions = count(1)
         self.errors = 0
 

@@ -16,7 +16,9 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import connect, connect_by_form, context
@@ -122,7 +124,8 @@ def test_columns_that_come_in_later_files_are_added_or_refused_by_the_rows_that_
 
     prepare(create_table="if_missing", evolve_columns=True)
     with local_service.client(table) as client:
-        client.open_channel("c_p", offset_token="1.ndjson:1000")
+        own = ChannelSource(FileLineOffset, source.binding("p"))
+        client.open_channel("c_p", offset_token=own.token(FileLineOffset("1.ndjson", 1000), 0, 0))
     prepare(create_table="if_missing", evolve_columns=False)
     (tmp_path / "p" / "2.ndjson").write_text('{"ID": 1000, "NOTE": "x"}\n')
     with pytest.raises(ConfigurationError, match="NOTE"):

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
+from tests.checkpoints import shown
 from tests.local_service import LocalService
 from tests.sdk_profile import write_sdk_profile
 from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name
@@ -74,7 +75,7 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
     assert (int(found["N"]), int(found["D"]), int(found["S"])) == (ROWS, ROWS, total)
     assert found["E"] == f"{total + ROWS // 10}.00"
     (channel,) = first.report.channels
-    assert (channel.to_token, channel.rows, channel.committed) == (f"1.ndjson:{ROWS + 1}", ROWS, True)
+    assert (shown(channel.to_token), channel.rows, channel.committed) == (f"1.ndjson:{ROWS + 1}", ROWS, True)
 
     second = job.run(sdk_profile=str(profile))
 
@@ -89,7 +90,7 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
 
     assert third.code == 0, third.err[-3000:]
     (channel,) = third.report.channels
-    assert (channel.from_token, channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
+    assert (shown(channel.from_token), channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
 
 
 def test_a_profile_that_is_not_there_is_named(job: SparkJob, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.checkpoints import shown
 from tests.file_formats import numbered_rows, write_file
 from tests.spark_job import ids_in, new_table, numbered_name
 
@@ -52,17 +54,17 @@ def load(local_service, spark, tmp_path):
             run.prepare()
             run.load(spark.sparkContext)
             run.verify()
-        return {channel.partition: (channel.to_token, channel.rows) for channel in run.channels}
+        return {channel.partition: (shown(channel.to_token), channel.rows) for channel in run.channels}
 
     return load
 
 
-def _commit(service, table, partition, token):
-    """One row, committed under a token of the test's choice."""
+def _commit(service, table, partition, position, source):
+    """One row, committed at a position of the test's choice."""
     with service.client(table) as client:
         client.pipe_info()
-        with Channel.open(client, f"test_{table}_{partition}", FileLineOffset) as channel:
-            position = FileLineOffset.parse(token)
+        own = ChannelSource(FileLineOffset, source.binding(partition))
+        with Channel.open(client, f"test_{table}_{partition}", own) as channel:
             channel.append(b'{"ID": -1}\n', position, position, rows=1)
             channel.wait_for_commit(position, timeout=30)
 
@@ -75,7 +77,8 @@ def test_parquet_loads_once_resumes_in_the_middle_and_then_loads_nothing(load, l
             path = tmp_path / "source" / "ab"[group] / f"{file}.parquet"
             write_file(path, numbered_rows(path.name, range(begin, begin + 200)))
     source = {"format": "parquet", "pattern": "*.parquet"}
-    _commit(local_service, table, "b", "0.parquet:123")
+    spec = source_spec({"path": str(tmp_path / "source"), **source})
+    _commit(local_service, table, "b", FileLineOffset("0.parquet", 123), spec)
 
     first = load(table, source)
 

@@ -3,13 +3,15 @@
 Others submit it: ``test_kubernetes`` and the system tests; ``test_bulk_load_submit`` the job of files.
 """
 
+import re
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
+from airflow_provider_snowpipe.spark.sources.files.spec import Csv, FileSourceSpec, Ndjson
+from tests.checkpoints import shown
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name, write_rows
 
 pytestmark = pytest.mark.spark
@@ -63,11 +65,13 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     assert first.code == 0, first.err[-3000:]
     assert ids_in(job.service, job.table) == list(range(900))
     assert job.committed(*groups) == dict.fromkeys(groups, "03.ndjson:100")
-    assert [(c.partition, c.from_token, c.to_token, c.rows, c.committed) for c in first.report.channels] == [
-        (group, None, "03.ndjson:100", 300, True) for group in groups
+    found = [
+        (c.partition, c.from_token, shown(c.to_token), c.rows, c.committed) for c in first.report.channels
     ]
+    assert found == [(group, None, "03.ndjson:100", 300, True) for group in groups]
     assert first.report.bytes == sum(path.stat().st_size for path in source.rglob("*.ndjson"))
-    assert f"snowpipe loaded channel={job.channel('ewr')} from=NULL to=03.ndjson:100 rows=300" in first.out
+    line = rf"snowpipe loaded channel={job.channel('ewr')} from=NULL to=03\.ndjson:100~\S+ rows=300"
+    assert re.search(line, first.out)
 
     left = {path.name: path.read_text() for path in (job.directory / "run1").iterdir() if path.is_file()}
     assert "credentials.json" not in left
@@ -78,9 +82,9 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     second = job.run()
 
     assert second.code == 0, second.err[-3000:]
-    assert [(c.from_token, c.target_token, c.rows, c.bytes) for c in second.report.channels] == [
-        ("03.ndjson:100", "03.ndjson:100", 0, 0)
-    ] * 3
+    assert [
+        (shown(c.from_token), shown(c.target_token), c.rows, c.bytes) for c in second.report.channels
+    ] == [("03.ndjson:100", "03.ndjson:100", 0, 0)] * 3
     assert ids_in(job.service, job.table) == list(range(900))
 
     write_rows(source / "ewr" / "03.ndjson", range(900, 910))
@@ -89,7 +93,7 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     third = job.run()
 
     assert third.code == 0, third.err[-3000:]
-    assert [(c.to_token, c.rows) for c in third.report.channels] == [
+    assert [(shown(c.to_token), c.rows) for c in third.report.channels] == [
         ("03.ndjson:110", 10),
         ("04.ndjson:5", 5),
         ("03.ndjson:100", 0),
@@ -109,3 +113,47 @@ def test_job_with_a_wrong_key_ends_with_one_line(job, source):
     assert "PRIVATE KEY" not in finished.out + finished.err
     job.key_pem = None
     assert {status.code for status in job.statuses("ewr", "jfk").values()} == {MISSING}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("sales", "eu_orders", "eu_orders", False), ("sales_eu", "orders", "orders", False)),
+        (("sales", "orders", "january/orders", False), ("sales", "orders", "february/orders", False)),
+        (("sales", "orders", "orders", True), ("sales", "orders", "orders", False)),
+    ],
+    ids=["two DAGs whose channels have one name", "another path", "another header"],
+)
+def test_load_of_another_source_into_a_channel_is_refused(job, tmp_path, first, second):
+    def run(prefix, name, folder, header):
+        path = tmp_path / folder
+        (path / "p").mkdir(parents=True, exist_ok=True)
+        (path / "p" / "1.csv").write_text("".join(f"{number},f,n\n" for number in range(5)))
+        source = FileSourceSpec(
+            path=str(path), format=Csv(header=header, column_names=["ID", "FILE", "NOTE"])
+        )
+        return job.run(source=source, channel_prefix=prefix, source_name=name)
+
+    assert run(*first).code == 0
+    loaded = ids_in(job.service, job.table)
+    line = _refused(run(*second), "SourceChangedError")
+
+    assert f"{'_'.join(first[:2])}_p" in line
+    assert ids_in(job.service, job.table) == loaded == list(range(int(first[3]), 5))
+
+
+def test_load_of_a_renamed_dag_is_refused_until_it_takes_the_earlier_channels_over(job, source):
+    groups = _fill(source)
+    assert job.run().code == 0
+    write_rows(source / "ewr" / "04.ndjson", range(900, 910))
+    job.options["channel_prefix"] = "renamed"
+
+    line = _refused(job.run(), "SourceChangedError")
+    assert f"test_{job.table}_" in line
+    assert set(job.committed(*groups).values()) == {None}
+
+    for rebind in ("continue", None):
+        done = job.run(rebind=rebind)
+        assert done.code == 0, done.err[-3000:]
+        assert ids_in(job.service, job.table) == list(range(910))
+        assert done.report.rows == (10 if rebind else 0)

@@ -13,6 +13,8 @@ from conftest import Stack
 from flights_run import RUN_SECONDS
 from mapped_run import mapped_run
 
+from tests.checkpoints import shown
+
 pytestmark = [
     pytest.mark.airflow,
     pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing())),
@@ -108,7 +110,7 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     pages.wait_until_at("snowpipe/connections/snowflake_default/channel?")
     assert pages.text_of("//h1") == f"Channel {channel}"
     assert pages.text_of("//*[@id='committed']") == committed
-    assert pages.text_of("//*[@id='target']") == f"{committed} committed"
+    assert pages.text_of("//*[@id='target']") == f"{shown(committed)} committed"
     assert pages.text_of("//*[@id='rows_inserted']") == "24"
     assert pages.text_of("//*[@id='rows_rejected']") == "0"
 

@@ -10,6 +10,7 @@ from conftest import Stack
 from flights_run import RUN_SECONDS
 
 from airflow_provider_snowpipe.streaming.names import channel_name
+from tests.checkpoints import shown
 
 # integration/test_load_operator proves each change of the path daily.
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
@@ -66,10 +67,10 @@ class RoutedLoad:
     def xcom(self, run_id: str, key: str) -> Any:
         return self.api.xcom(ROUTED, f"{self.table}_{run_id}", "load", key)
 
-    def token(self) -> str | None:
+    def position(self) -> str | None:
         channel = channel_name(ROUTED, self.table, "EWR")
         with self.stack.service.client(self.table) as client:
-            return client.channel_statuses([channel])[channel].committed
+            return shown(client.channel_statuses([channel])[channel].committed)
 
 
 def trickle(stack: Stack, table: str = "READINGS") -> RoutedLoad:
@@ -83,13 +84,13 @@ def trickle(stack: Stack, table: str = "READINGS") -> RoutedLoad:
 def test_runs_of_one_load_may_take_different_paths(begun: RoutedLoad) -> None:
     load = begun
     assert load.wait("trickle")["path"] == "stream"
-    assert load.token() == "2013-01-01.ndjson:100"
+    assert load.position() == "2013-01-01.ndjson:100"
 
     load.write("2013-01-02", 50)
     load.write("2013-01-03", 25)
     done = load.run("flood", path="copy")
     assert (done["path"], done["rows_loaded"]) == ("copy", 75)
-    assert load.token() == "2013-01-03.ndjson:25"
+    assert load.position() == "2013-01-03.ndjson:25"
     plan, outcome = load.xcom("flood", "plan"), load.xcom("flood", "outcome")
     assert (plan["path"], plan["is_forced"]) == ("copy", True)
     assert outcome["actual"]["rows"] == 75
@@ -103,5 +104,5 @@ def test_a_stream_goes_on_where_files_ended(stack: Stack) -> None:
 
     load.write("2013-01-03", 10)
     assert load.run("again", path="stream")["rows"] == 10
-    assert load.token() == "2013-01-03.ndjson:10"
+    assert load.position() == "2013-01-03.ndjson:10"
     assert load.run("nothing")["path"] == "copy"

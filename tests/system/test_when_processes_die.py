@@ -17,6 +17,8 @@ from conftest import Stack
 from flights_run import RUN_SECONDS, wait_for, wait_until_left
 from load_run import ROWS, ROWS_EACH, LoadRun
 
+from tests.checkpoints import shown
+
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
 SENSED = "sensed_load"
@@ -164,8 +166,8 @@ def test_the_asset_events_of_a_deferred_load_hold_its_tokens(stack: Stack, death
     deferred = deaths.deferred
     value = deferred.xcom("stream")
     assert value["rows"] == ROWS
-    assert {channel["to"] for channel in value["channels"].values()} == {f"1.ndjson:{ROWS_EACH}"}
-    tokens = dict.fromkeys(deferred.channels, f"1.ndjson:{ROWS_EACH}")
+    tokens = {name: channel["to"] for name, channel in value["channels"].items()}
+    assert set(map(shown, tokens.values())) == {f"1.ndjson:{ROWS_EACH}"}
     facts = {"pipe": "LOCAL.PUBLIC.DEFERRED-STREAMING", "committed": True}
     assert events_of(stack, "deferred_rows") == [{**facts, "tokens": tokens, "rows": ROWS}]
     one = {deferred.channels[0]: tokens[deferred.channels[0]]}

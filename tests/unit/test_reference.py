@@ -71,6 +71,9 @@ ERRORS = {
     "SP33": "RowsRejectedError",
     "SP34": "FilesGivenTwiceError",
     "SP35": "FilesRejectedError",
+    "SP36": "SourceChangedError",
+    "SP37": "ImbalanceError",
+    "SP38": "AuditError",
 }
 """Codes stay: people write them down. A new class takes the next one."""
 

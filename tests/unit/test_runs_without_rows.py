@@ -53,7 +53,7 @@ def test_each_example_that_can_be_set_to_make_no_rows_is_here():
 @pytest.mark.parametrize("name", [name for name in WAITING if name == "README" or runs_here(name)])
 def test_sensor_succeeds_at_once_where_the_stream_sent_nothing(service, service_connection, name):
     for committed, channels in [(None, ("c1", "c2")), ("a.ndjson:7", ("c1", "c2")), (None, ())]:
-        owed = ChannelTarget(token=committed, offset_format="file:line", rejected_baseline=2, rows=0)
+        owed = ChannelTarget(token=committed, offset_format="file:line", errors=2, rows=0)
         (sensor,) = [one for one in dag_of(name).tasks if isinstance(one, SnowpipeCommitSensor)]
         sensor.table, sensor.snowflake_conn_id = "T", service_connection
         sensor.targets = {channel: owed.to_json() for channel in channels}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import secrets
 import time
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_provider_snowpipe.bulk.statement_client import describe_table, statement_rows
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
@@ -20,8 +21,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     BatchIdentity,
     DigestedShare,
     channel_shares,
-    ordered_offset_class,
-    refuse_other_writer,
+    channel_source,
     without_empty,
 )
 from airflow_provider_snowpipe.spark.data_source.task import (
@@ -42,20 +42,28 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.streaming.admin import mark_reported
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
-from airflow_provider_snowpipe.streaming.channel import Channel
+from airflow_provider_snowpipe.streaming.channel import take_over
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
     ContinuityError,
     OffsetTokenError,
+    RowsRejectedError,
     SnowpipeError,
     SourcePositionError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.names import full_name
-from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchDigestOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    Offset,
+)
 from airflow_provider_snowpipe.streaming.progress import (
     STATUS_NAMES_PER_REQUEST,
     ChannelStatus,
@@ -67,6 +75,8 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn, table_
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
+log = logging.getLogger(__name__)
 
 _FENCED_AT_ONCE = 8
 
@@ -98,28 +108,30 @@ def _driver_client(options: WriteOptions) -> SnowpipeClient:
 def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
     """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
 
-    :raises SourcePositionError: if a channel was written over another number of partitions
+    :raises SourceChangedError: if a channel has rows of another offset column or number of partitions
+    :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``onImbalance=fail``
     """
     token = driver_token(options)
     with _client(options, token) as client:
         client.pipe_info()
         columns = checked_columns(options)
         if options.partitions is None:
-            return Prepared(token, BatchesSeen({}, {}), columns)
+            return Prepared(token, BatchesSeen(), columns)
         # Channels beyond the own ones are there if there were more partitions once.
         own = [options.channel(number) for number in range(options.partitions)]
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
         statuses = client.channel_statuses([options.channel(number) for number in range(rounded)])
-        seen = _seen(options, options.partitions, statuses, integer_offsets)
+        seen = _seen(options, statuses, integer_offsets)
         if compares_before_sending(options):
             statuses |= _fenced(client, [name for name in own if statuses[name].exists])
-            seen = _seen(options, options.partitions, statuses, integer_offsets)
+            seen = _seen(options, statuses, integer_offsets)
+        _check_balances(options, [statuses[name] for name in own], integer_offsets)
         return Prepared(token, seen, columns)
 
 
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
     """Drop the channels by which a write's tasks have agreed on a batch, where they had to."""
-    if compares_before_sending(options) and batch in {token.batch for _, token in seen.latest.values()}:
+    if compares_before_sending(options) and batch in seen.batches():
         with _driver_client(options) as client:
             forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
@@ -130,41 +142,36 @@ def _fenced(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, Channe
         return {}
 
     def fence(name: str) -> None:
-        Channel.open(client, name, BatchDigestOffset).close()
+        take_over(client, name)
 
     with ThreadPoolExecutor(_FENCED_AT_ONCE) as pool:
         list(pool.map(fence, channels))
     return client.channel_statuses(channels)
 
 
-def _seen(
-    options: WriteOptions, partitions: int, statuses: dict[str, ChannelStatus], integer_offsets: bool
-) -> BatchesSeen:
-    kind: type[Offset] = BatchDigestOffset
+def _seen(options: WriteOptions, statuses: dict[str, ChannelStatus], integer_offsets: bool) -> BatchesSeen:
     if options.offset_column is not None:
-        kind = ordered_offset_class(integer=integer_offsets, partitions=partitions)
-    latest: dict[str, tuple[str, BatchDigestOffset]] = {}
-    for channel, status in statuses.items():
-        if status.committed is None:
-            continue
-        committed = kind.parse(status.committed, channel=channel)
-        written = getattr(committed, "partitions", partitions)
-        if written != partitions:
-            raise SourcePositionError(
-                f"channel {channel!r}: the committed offset token {status.committed!r} was written over "
-                f"{written or 'no fixed number of'} partitions, option partitions is {partitions}: a "
-                "partition holds other rows now. Go on with the number that the channels were begun with, "
-                "or take another channelPrefix once all rows of the earlier writes are committed"
-            )
-        if isinstance(committed, BatchDigestOffset):
-            known = latest.get(committed.writer)
-            if known is None or known[1] < committed:
-                latest[committed.writer] = (channel, committed)
-    tokens = {name: status.committed for name, status in statuses.items() if status.committed is not None}
+        for channel, status in statuses.items():
+            channel_source(options, channel, None, integer_offsets=integer_offsets).start(status)
+    return BatchesSeen(
+        {name: status.committed for name, status in statuses.items() if status.committed is not None}
+    )
+
+
+def _check_balances(options: WriteOptions, statuses: Iterable[ChannelStatus], integer_offsets: bool) -> None:
+    """Compare what channels count with their checkpoints, whoever wrote them."""
+    kind = _position_class(options, integer_offsets)
+    for status in statuses:
+        name, token = status.channel, status.committed
+        sent = 0 if token is None else Checkpoint.parse(token, kind, channel=name).rows
+        counted = status.rows_inserted + status.rows_error_count
+        check_balance(name, counted - sent, options.on_imbalance)
+
+
+def _position_class(options: WriteOptions, integer_offsets: bool) -> type[Offset]:
     if options.offset_column is None:
-        return BatchesSeen(latest, {}, tokens)
-    own = [options.channel(number) for number in range(partitions)]
-    return BatchesSeen(latest, {name: statuses[name].rows_error_count for name in own}, tokens)
+        return BatchDigestOffset
+    return IntegerOffset if integer_offsets else LexicographicOffset
 
 
 def settle_batch(
@@ -175,6 +182,7 @@ def settle_batch(
     :param outcomes: the tasks' messages, in the order of the partitions
     :return: what the batch did on each of its channels, nothing if it had no rows
     :raises CommitTimeoutError: if a channel's committed token is behind its target
+    :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``onImbalance=fail``
     :raises RowsRejectedError: if the service skipped rows, unless ``onError`` is ``continue``
     :raises SnowpipeError: what a task met
     """
@@ -192,15 +200,20 @@ def settle_batch(
     reports = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
     if not reports:
         return ()
-    kind: type[Offset] = BatchDigestOffset
-    if options.offset_column is not None:
-        kind = ordered_offset_class(integer=integer_offsets, partitions=options.partitions)
+    positions = _position_class(options, integer_offsets)
     with _driver_client(options) as client:
         now = client.channel_statuses([report.channel for report in reports])
-    settled = settle(reports, now, kind)
-    refuse_missing_commits(options.pipe, settled, now)
-    if options.on_error != "continue":
-        refuse_rejected_rows(options.pipe, settled, now)
+        settled = settle(reports, now, positions.format_name)
+        refuse_missing_commits(options.pipe, settled, now)
+        _check_balances(options, now.values(), integer_offsets)
+        if options.on_error != "continue":
+            try:
+                refuse_rejected_rows(options.pipe, settled, now)
+            except RowsRejectedError as error:
+                log.error("%s", error)  # before the tokens show that they are reported
+                mark_reported(client, now)
+                raise
+        mark_reported(client, now)
     return settled
 
 
@@ -385,7 +398,7 @@ class Finding:
 class BegunBatch:
     """A batch with rows that an earlier run has committed.
 
-    :param committed: the tokens of its channels that have rows of it
+    :param committed: the positions of its channels that have rows of it
     """
 
     options: WriteOptions
@@ -411,20 +424,17 @@ class BegunBatch:
         names = _channels(options)
         with _driver_client(options) as client:
             statuses = client.channel_statuses(names)
-            found = {name: _token(status.committed) for name, status in statuses.items() if status.exists}
-            for name, token in found.items():
-                if token and (token.batch, token.writer) == (identity.batch, identity.writer):
-                    refuse_other_writer(name, token, identity)
+            found = {name: status for name, status in statuses.items() if status.exists}
             open_ones = [
                 name
-                for name, token in found.items()
+                for name, status in found.items()
                 if options.partitions is not None
-                or statuses[name].committed is None
-                or (token is not None and _is_of(token, identity))
+                or status.committed is None
+                or _begun(options, status, identity) is not None
             ]
             now = _fenced(client, open_ones)
-        tokens = {name: _token(status.committed) for name, status in now.items()}
-        begun = {name: token for name, token in tokens.items() if token and _is_of(token, identity)}
+        positions = {name: _begun(options, status, identity) for name, status in now.items()}
+        begun = {name: position for name, position in positions.items() if position is not None}
         if not begun or (len(begun) == options.partitions and all(one.final for one in begun.values())):
             return None
         return cls(options, identity, begun, variants)
@@ -447,7 +457,7 @@ class BegunBatch:
                         encoder = RowEncoder(
                             options.ndjson, options.omit_columns, options.limits, self.variants
                         )
-                        share = DigestedShare(channel, self.identity, encoder, 0)
+                        share = DigestedShare(channel, self.identity, encoder)
                         next(share.parts(chain([first], rows), position), None)
                 except SourcePositionError as error:
                     yield Finding(partition, channel, type(error).__name__, str(error))
@@ -508,13 +518,18 @@ def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
     return [ListedChannel.from_row(row) for row in rows]
 
 
-def _token(committed: str | None) -> BatchDigestOffset | None:
-    """A channel's token; None where it is of another format, which the task of a channel refuses."""
+def _begun(options: WriteOptions, status: ChannelStatus, identity: BatchIdentity) -> BatchDigestOffset | None:
+    """The committed position of a channel within a batch, None where it has nothing of the batch.
+
+    :raises SourceChangedError: if the batch was begun over other partitions
+    """
     try:
-        return None if committed is None else BatchDigestOffset.parse(committed)
-    except OffsetTokenError:
+        found = Checkpoint.parse(status.committed or "", BatchDigestOffset)
+    except OffsetTokenError:  # of another program or source, which the channel's task refuses
         return None
-
-
-def _is_of(token: BatchDigestOffset, batch: BatchIdentity) -> bool:
-    return (token.batch, token.writer, token.partitions) == (batch.batch, batch.writer, batch.partitions)
+    source = channel_source(options, status.channel, identity)
+    position = cast("BatchDigestOffset", found.position)
+    if found.source != source.binding.source_digest or position.batch != identity.batch:
+        return None
+    source.start(status)
+    return position

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
 )
 from airflow_provider_snowpipe.streaming.auth import base_url
 from airflow_provider_snowpipe.streaming.checked_values import check_dead_letter_path, dead_letter_topic
+from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     UnknownColumnsError,
@@ -149,6 +150,8 @@ class WriteOptions:
     :param dead_letter_path: where ``dead_letter`` puts rows, None otherwise
     :param unknown_columns: what becomes of columns for which the table has none: ``warn`` names them in the
         log, ``fail`` refuses the write, ``ignore`` does not check; None for ``warn`` where rows are checked
+    :param on_imbalance: ``fail`` fails the write where a channel counts other rows than its checkpoint,
+        ``warn`` logs it
     :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
@@ -172,6 +175,7 @@ class WriteOptions:
     check_rows: bool
     dead_letter_path: str | None
     unknown_columns: OnUnknown | None
+    on_imbalance: OnImbalance
     report_path: str | None
     commit_timeout: float
     limits: BatchLimits
@@ -301,6 +305,7 @@ OPTIONS: dict[str, _Option] = {
     "checkRows": _Option(truth, False),
     "deadLetterPath": _Option(dead_letters),
     "unknownColumns": _Option(one_of(*UNKNOWN_COLUMNS)),
+    "onImbalance": _Option(one_of("warn", "fail"), "warn"),
     "reportPath": _Option(file),
     "commitTimeout": _Option(seconds, 600.0),
     "batchBytes": _Option(count(1), BatchLimits().raw_bytes),

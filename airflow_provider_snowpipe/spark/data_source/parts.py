@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.sources.tables.row_encoder import Piece, RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
@@ -22,11 +23,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
-    IntegerLayoutOffset,
     IntegerOffset,
     LexicographicOffset,
     Offset,
-    TextLayoutOffset,
 )
 
 
@@ -70,19 +69,42 @@ class SupersededError(Exception):
         self.batch = batch
 
 
+def channel_source(
+    options: WriteOptions,
+    channel: str,
+    identity: BatchIdentity | None,
+    *,
+    integer_offsets: bool = False,
+    write: str = "",
+) -> ChannelSource:
+    """Whose rows a channel of a write gets: those of a query that counts batches, or of an offset column.
+
+    :param identity: the batch, None where an offset column identifies rows
+    :param integer_offsets: True if the offset column holds numbers
+    :param write: the id of the write, by which tokens of an offset column name it
+    """
+    layout = f"{options.partitions} partitions" if options.partitions else "a channelColumn"
+    if identity is None:
+        kind: type[Offset] = IntegerOffset if integer_offsets else LexicographicOffset
+        binding = Binding(f"rows by column {options.offset_column!r} in channel {channel!r}", layout)
+        return ChannelSource(kind, binding, run_mark(write))
+    query = "df.write" if identity.writer == GIVEN_WRITER else f"the streaming query {identity.writer}"
+    binding = Binding(f"batches of {query} in channel {channel!r}", layout)
+    return ChannelSource(BatchDigestOffset, binding, f"batch-{identity.batch}"[:20])
+
+
 def position_in_batch(
     channel: str, committed: BatchDigestOffset | None, mine: BatchIdentity
 ) -> BatchDigestOffset | None:
     """Find out what of a batch is committed on a channel.
 
+    :param committed: a position of the same query
     :return: the committed position where it lies within the batch, None where the batch is new
     :raises SupersededError: if a later micro-batch is committed
-    :raises SourcePositionError: if the token was written by another query or over other partitions
     :raises ConfigurationError: if the caller's batch id is behind one that is committed
     """
     if committed is None:
         return None
-    refuse_other_writer(channel, committed, mine)
     if committed.batch > mine.batch:
         if mine.writer == GIVEN_WRITER:
             raise ConfigurationError(
@@ -94,47 +116,18 @@ def position_in_batch(
     return committed if committed.batch == mine.batch else None
 
 
-def refuse_other_writer(channel: str, committed: BatchDigestOffset, mine: BatchIdentity) -> None:
-    """Refuse a token that another query wrote, or this one over another number of partitions.
-
-    :raises SourcePositionError: naming the remedy
-    """
-    if committed.writer != mine.writer:
-        raise SourcePositionError(
-            f"channel {channel!r}: the committed offset token {str(committed)!r} was written by another "
-            f"query (or df.write) than this one ({mine.writer}), whose batches mean other rows. If the "
-            "query's checkpoint was lost or changed, put it back. If the rows are new ones, take another "
-            "channelPrefix, or drop the channels after making sure where the source starts"
-        )
-    if committed.partitions != mine.partitions:
-        raise SourcePositionError(
-            f"channel {channel!r}: the committed offset token {str(committed)!r} was written over "
-            f"{_layout(committed.partitions)}, now it is {_layout(mine.partitions)}: a partition holds other "
-            "rows now. Go on as the channels were begun, or take another channelPrefix once all of the "
-            "query's rows are committed"
-        )
-
-
 def _moved(start: BatchDigestOffset, rows: int) -> BatchDigestOffset:
     """A row behind another one; the digest stays that of the rows before the first."""
     return replace(start, row=start.row + rows)
 
 
-def _layout(partitions: int) -> str:
-    return f"{partitions} partitions" if partitions else "a channelColumn"
-
-
 @dataclass(slots=True)
 class DigestedShare:
-    """One channel's share of a batch.
-
-    :param rejected_before: rows that the service had skipped on the channel before this batch
-    """
+    """One channel's share of a batch."""
 
     channel: str
     identity: BatchIdentity
     encoder: RowEncoder
-    rejected_before: int
     _row: int = field(init=False, default=0)
     _digest: int = field(init=False, default=0)
 
@@ -147,8 +140,6 @@ class DigestedShare:
         :param committed: the committed position within this batch, None for its first row
         :raises SourcePositionError: if the rows before it are not those that were sent
         """
-        if committed is not None:
-            self.rejected_before = committed.rejected_before
         held: Part | None = None
         for rows in batches:
             for piece in self.encoder.pieces(rows):
@@ -187,10 +178,7 @@ class DigestedShare:
         return Part(piece.body, start, self._offset(self._row), piece.rows, partial(_moved, start))
 
     def _offset(self, row: int) -> BatchDigestOffset:
-        mine = self.identity
-        return BatchDigestOffset(
-            mine.batch, row, mine.partitions, self._digest, mine.writer, self.rejected_before
-        )
+        return BatchDigestOffset(self.identity.batch, row, self._digest)
 
     def _differs(self, committed: BatchDigestOffset, how: str) -> SourcePositionError:
         return SourcePositionError(
@@ -205,27 +193,12 @@ class DigestedShare:
 # -- Rows with a column that grows: their own values are the offset tokens -------------------------------
 
 
-def ordered_offset_class(*, integer: bool, partitions: int | None) -> type[Offset]:
-    """The format of an offset column's tokens.
-
-    :param integer: True for a column of whole numbers, False for text
-    :param partitions: number of partitions, None where a column names the channel
-    """
-    if partitions is None:
-        return IntegerOffset if integer else LexicographicOffset
-    return IntegerLayoutOffset if integer else TextLayoutOffset
-
-
 @dataclass(slots=True)
 class OrderedRows:
-    """One channel's rows with an offset column.
-
-    :param partitions: number of partitions, None where a column names the channel
-    """
+    """One channel's rows with an offset column."""
 
     channel: str
     column: str
-    partitions: int | None
     encoder: RowEncoder
     _last: Any = field(init=False, default=None)
 
@@ -264,11 +237,7 @@ class OrderedRows:
 
     def _position(self, values: pa.Array, row: int) -> Offset:
         value = values[row].as_py()
-        if self.partitions is None:
-            return IntegerOffset(value) if isinstance(value, int) else LexicographicOffset(value)
-        if isinstance(value, int):
-            return IntegerLayoutOffset(IntegerOffset(value), self.partitions)
-        return TextLayoutOffset(LexicographicOffset(value), self.partitions)
+        return IntegerOffset(value) if isinstance(value, int) else LexicographicOffset(value)
 
     def _refused(self, what: str) -> ContinuityError:
         return ContinuityError(
@@ -280,8 +249,7 @@ class OrderedRows:
 
 
 def _value(position: Offset) -> Any:
-    inner = position.position if isinstance(position, IntegerLayoutOffset | TextLayoutOffset) else position
-    return inner.value if isinstance(inner, IntegerOffset) else str(inner)
+    return position.value if isinstance(position, IntegerOffset) else str(position)
 
 
 # -- Rows of a partition taken apart by the column that names their channel ------------------------------

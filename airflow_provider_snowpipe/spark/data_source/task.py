@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
@@ -22,9 +22,8 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     OrderedRows,
     SupersededError,
     channel_shares,
-    ordered_offset_class,
+    channel_source,
     position_in_batch,
-    refuse_other_writer,
     without_empty,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
@@ -39,6 +38,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Checkpoint
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -47,7 +47,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, Offset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
@@ -56,35 +55,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class BatchesSeen:
-    """Batches that the channels had committed when the driver read them, over all of them.
+    """What the channels had committed when the driver read them, over all of them.
 
     A task sees its own channel only. Where that is empty yet, the others still show that the batches are
     another query's, or that a later one is committed.
 
-    :param latest: by writer, the token of the latest batch and the channel that holds it
-    :param errors: rows that the service had skipped, by channel
     :param committed: the tokens, by channel, of those that had one
     """
 
-    latest: dict[str, tuple[str, BatchDigestOffset]]
-    errors: dict[str, int]
     committed: Mapping[str, str] = field(default_factory=dict)
 
     def has_begun(self, mine: BatchIdentity) -> bool:
         """True if rows of a batch were committed before this write began."""
-        latest = self.latest.get(mine.writer)
-        return latest is not None and latest[1].batch == mine.batch
+        return mine.batch in self.batches()
 
-    def check(self, mine: BatchIdentity) -> None:
+    def batches(self) -> set[int]:
+        """The ids of the batches that channels have committed last."""
+        return {position.batch for position in self._positions().values()}
+
+    def check(self, options: WriteOptions, mine: BatchIdentity) -> None:
         """Judge a batch by all channels before any row moves.
 
         :raises SupersededError: if a later micro-batch is committed
-        :raises SourcePositionError: if another query wrote one of the channels
+        :raises SourceChangedError: if another query wrote one of the channels, or over other partitions
         :raises ConfigurationError: if the caller's batch id is behind one that is committed
         """
-        for channel, committed in self.latest.values():
-            refuse_other_writer(channel, committed, mine)
-            position_in_batch(channel, committed, mine)
+        for channel, token in self.committed.items():
+            channel_source(options, channel, mine).read(token, channel=channel)
+        for channel, position in self._positions().items():
+            position_in_batch(channel, position, mine)
+
+    def _positions(self) -> dict[str, BatchDigestOffset]:
+        return {
+            channel: cast(
+                "BatchDigestOffset", Checkpoint.parse(token, BatchDigestOffset, channel=channel).position
+            )
+            for channel, token in self.committed.items()
+        }
 
 
 def compares_before_sending(options: WriteOptions) -> bool:
@@ -181,42 +188,48 @@ class Task:
         rows: Iterator[pa.RecordBatch],
         agreement: Agreement | None,
     ) -> tuple[PartitionResult | None, ChannelReport]:
+        options = self.options
         status = client.channel_statuses([channel])[channel]
         known = self.seen.committed.get(channel)
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
-        errors = self.seen.errors.get(channel, status.rows_error_count)
-        found = _with_errors_before(
-            ChannelReport(
-                channel, channel, from_token=status.committed, inserted_before=status.rows_inserted
-            ),
-            errors,
+        source = channel_source(
+            options, channel, self.identity, integer_offsets=self.integer_offsets, write=self.write
+        )
+        start = source.start(status)
+        found = ChannelReport(
+            channel,
+            channel,
+            from_token=status.committed,
+            inserted_before=status.rows_inserted,
+            errors_before=status.rows_error_count,
+            rejected_before=start.errors,
+            unreported=max(status.rows_error_count - start.errors, 0) if start.run != source.run else 0,
+            unreported_run=start.run,
         )
         if self.identity is None:
-            return self._load_ordered(found, rows)
+            return self._load_ordered(found, source, rows)
         try:
-            self.seen.check(self.identity)
-            return self._load_batch(self.identity, found, status, rows, agreement)
+            self.seen.check(options, self.identity)
+            return self._load_batch(self.identity, found, source, start.position, rows, agreement)
         except SupersededError:
             if agreement is not None:
                 agreement.refuse()
             raise
 
     def _load_ordered(
-        self, found: ChannelReport, rows: Iterator[pa.RecordBatch]
+        self, found: ChannelReport, source: ChannelSource, rows: Iterator[pa.RecordBatch]
     ) -> tuple[PartitionResult | None, ChannelReport]:
         first = next(rows, None)
         if first is None:
             return None, found
-        options = self.options
-        column, partitions = options.offset_column or "", options.partitions
-        ordered = OrderedRows(found.channel, column, partitions, self._encoder())
+        ordered = OrderedRows(found.channel, self.options.offset_column or "", self._encoder())
         result = load_channel(
             self._settings(),
             self.token,
             found.channel,
             lambda committed: ordered.parts(chain([first], rows), committed),
-            offset_class=ordered_offset_class(integer=self.integer_offsets, partitions=partitions),
+            source=source,
             gaps_legal=True,
         )
         return result, _loaded(found, result)
@@ -225,13 +238,14 @@ class Task:
         self,
         identity: BatchIdentity,
         found: ChannelReport,
-        status: ChannelStatus,
+        source: ChannelSource,
+        committed: Offset | None,
         rows: Iterator[pa.RecordBatch],
         agreement: Agreement | None,
     ) -> tuple[PartitionResult | None, ChannelReport]:
-        channel, token = found.channel, status.committed
-        committed = None if token is None else BatchDigestOffset.parse(token, channel=channel)
-        begun = position_in_batch(channel, committed, identity)
+        channel = found.channel
+        known = committed if isinstance(committed, BatchDigestOffset) else None
+        begun = position_in_batch(channel, known, identity)
         first = next(rows, None)
         if first is None:
             if begun is not None:
@@ -242,11 +256,11 @@ class Task:
                 )
             return None, found
         rows = chain([first], rows)
-        share = DigestedShare(channel, identity, self._encoder(), status.rows_error_count)
+        share = DigestedShare(channel, identity, self._encoder())
         if begun is not None and begun.final:
             for _ in share.parts(rows, begun):
                 """Compares only: a share that is complete has no further part."""
-            return None, _with_errors_before(replace(found, target_token=token), begun.rejected_before)
+            return None, replace(found, target_token=found.from_token)
         compared: Iterator[Part] | None = None
         if agreement is not None:
             if begun is not None:
@@ -266,10 +280,8 @@ class Task:
                 )
             return compared
 
-        result = load_channel(
-            self._settings(), self.token, channel, rows_after, known=begun, offset_class=BatchDigestOffset
-        )
-        return result, _with_errors_before(_loaded(found, result), share.rejected_before)
+        result = load_channel(self._settings(), self.token, channel, rows_after, known=begun, source=source)
+        return result, _loaded(found, result)
 
     def _encoder(self) -> RowEncoder:
         options = self.options
@@ -286,17 +298,14 @@ class Task:
             limits=options.limits,
             row_rules=row_rules(options, self.columns, self.identity),
             sdk_profile=options.sdk_profile,
+            on_imbalance=options.on_imbalance,
         )
-
-
-def _with_errors_before(report: ChannelReport, errors: int) -> ChannelReport:
-    return replace(report, errors_before=errors, rejected_before=errors)
 
 
 def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
     return replace(
         found,
-        target_token=None if result.position is None else str(result.position),
+        target_token=result.token,
         **result.counts(),
     )
 

@@ -11,10 +11,10 @@ import gc
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.driver.credentials import (
     driver_credentials,
     read_credentials_variable,
@@ -26,8 +26,6 @@ from airflow_provider_snowpipe.spark.driver.report import (
     START_FILE,
     ChannelStart,
     RunReport,
-    rejected_before,
-    report_folder,
     start_text,
 )
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
@@ -41,7 +39,8 @@ from airflow_provider_snowpipe.spark.driver.session import (
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.progress import ListedChannel, show_channels
 
 
 def main(argv: Sequence[str]) -> int:
@@ -55,7 +54,6 @@ def main(argv: Sequence[str]) -> int:
     try:
         plan = read_plan(argv[0])
         credentials, secrets = _credentials(plan)
-        plan = replace(plan, rejected_before={**_unreported(plan), **plan.rejected_before})
         clear_report(plan)
     except SnowpipeError as error:
         return report_error(error)
@@ -68,7 +66,7 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
         SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
         JobSession(plan) as session,
     ):
-        run = Run(plan, client, session.start, secrets)
+        run = Run(plan, client, session.start, secrets, partial(_channels, plan, credentials))
         try:
             check_versions()
             run.prepare()
@@ -83,14 +81,15 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
                 elapsed(began),
                 error=str(error),
                 error_type=error_type_of(error),
+                reading=run.reading,
             )
             write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
-            return report_error(error)
-    report = RunReport(plan.application, run.channels, elapsed(began))
-    write_beside_report(plan, Path(plan.report_path).name, report.to_json())
-    if plan.report_path and (plan.wait_for_commit or plan.on_error == "continue"):
-        # Rejected rows are reported by this run, or accepted: the next one counts from here.
-        report_folder(plan.report_path).remove(START_FILE)
+            code = report_error(error)
+            run.mark_reported()
+            return code
+        report = RunReport(plan.application, run.channels, elapsed(began), reading=run.reading)
+        write_beside_report(plan, Path(plan.report_path).name, report.to_json())
+        run.mark_reported()
     for channel in report.channels:
         print(
             f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
@@ -107,30 +106,18 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
     return 0
 
 
+def _channels(plan: JobPlan, credentials: Credentials) -> list[ListedChannel]:
+    """List the channels of the plan's pipe.
+
+    :raises SqlError: if the role may not list them
+    """
+    rows = statement_rows(plan.account_url, credentials, show_channels(plan.pipe), ca_bundle=plan.ca_bundle)
+    return [ListedChannel.from_row(row) for row in rows]
+
+
 def _begins(plan: JobPlan, channels: Mapping[str, ChannelStart]) -> None:
     write_beside_report(plan, START_FILE, start_text(channels))
     print(f"snowpipe start channels={len(channels)}", flush=True)
-
-
-def _unreported(plan: JobPlan) -> Mapping[str, int]:
-    """Rows that were rejected before the first run of this plan that has not reported them, by channel.
-
-    A run that failed, was killed, or did not wait for the commit leaves its start file beside the report; so
-    rows that were rejected since are reported by every run of the plan, until one waits for the commit and
-    finds none, or accepts them with ``on_error="continue"``.
-
-    :raises ConfigurationError: if the file holds something else
-    """
-    text = report_folder(plan.report_path).read(START_FILE) if plan.report_path else None
-    if text is None:
-        return {}
-    try:
-        return rejected_before(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{START_FILE!r} beside {plan.report_path!r} is not what an earlier run of the plan leaves there "
-            f"({error}): remove it if that run's rejected rows are known"
-        ) from None
 
 
 def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:

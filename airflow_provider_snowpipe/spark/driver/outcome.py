@@ -23,8 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_class,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, Progress
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
 # -- The error that ended a Spark job, in the words of the task that met it ------------------------------
 
@@ -140,7 +139,7 @@ def final_error(error_type: str, text: str) -> SnowpipeError:
 
 
 def settle(
-    reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus], offsets: type[Offset]
+    reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus], offset_format: str
 ) -> tuple[ChannelReport, ...]:
     """Complete the reports with what is committed now.
 
@@ -148,21 +147,16 @@ def settle(
     more. An attempt that was killed has sent rows too, and only the service knows of them.
 
     :param now: every channel's status, read after the wait for the commit
+    :param offset_format: the format of the positions
     :raises OffsetTokenError: if a committed token does not parse
+    :raises SourceChangedError: if a channel has committed another source's rows meanwhile
     """
-    return tuple(_settled(report, now[report.channel], offsets) for report in reports)
+    return tuple(_settled(report, now[report.channel], offset_format) for report in reports)
 
 
-def _settled(report: ChannelReport, now: ChannelStatus, offsets: type[Offset]) -> ChannelReport:
-    target, committed = (
-        None if token is None else offsets.parse(token, channel=report.channel)
-        for token in (report.target_token, now.committed)
-    )
-    one = decide(
-        now,
-        None if target is None else Progress(committed, target),
-        rejected_baseline=report.rejected_before,
-    )
+def _settled(report: ChannelReport, now: ChannelStatus, offset_format: str) -> ChannelReport:
+    target = ChannelTarget(report.target_token, offset_format)
+    one = decide(now, target.progress(now), rejected_baseline=report.rejected_before)
     skipped = max(now.rows_error_count - report.errors_before, 0)
     counted = now.rows_inserted - report.inserted_before + skipped
     return replace(
@@ -209,14 +203,20 @@ def refuse_rejected_rows(
     worst = max(bad, key=lambda report: report.rejected)
     status = now[worst.channel]
     table = pipe.default_table or "the table"
+    earlier = [report for report in bad if report.unreported]
+    unreported = ""
+    if earlier:
+        runs = ", ".join(sorted({str(report.unreported_run) for report in earlier}))
+        count = sum(report.unreported for report in earlier)
+        unreported = f" {count} of them were rejected before this run (after {runs}), which nobody reported."
     where = f"SELECT * FROM ERROR_TABLE({table})"  # noqa: S608  text for people, never run
     raise RowsRejectedError(
         f"the service skipped {total} row(s) on {len(bad)} channel(s) of pipe {pipe}; channel "
         f"{worst.channel!r}: {worst.rejected}, the last one at or before offset "
-        f"{status.last_error_offset_upper_bound!r}: {status.last_error_message or 'no message'}. All other "
-        "rows are committed and the tokens have advanced, so a repeated run sends none of them again. Look "
-        f"at {where} where the table has ERROR_LOGGING = TRUE, and put the fixed rows into a later file of "
-        "the source; on_error='continue' accepts skipped rows",
+        f"{status.last_error_offset_upper_bound!r}: {status.last_error_message or 'no message'}.{unreported} "
+        "All other rows are committed and the tokens have advanced, so a repeated run sends none of them "
+        f"again. Look at {where} where the table has ERROR_LOGGING = TRUE, and put the fixed rows into a "
+        "later file of the source; on_error='continue' accepts skipped rows",
         channel=worst.channel,
         rejected=total,
         last_error=status.last_error_message,

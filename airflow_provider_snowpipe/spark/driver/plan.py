@@ -28,6 +28,7 @@ from airflow_provider_snowpipe.streaming.checked_values import (
     dead_letter_topic,
     refuse_secret,
 )
+from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance, Rebind, run_mark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -75,11 +76,13 @@ class JobPlan:
     :param limits: when a batch is closed and sent
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client
-    :param rejected_before: rows skipped before an earlier try of the same run began, by channel; what that
-        try skipped counts as this one's, since nobody has reported it. Other channels count from now on
-    :param rejected_since_ms: for a retry that knows of no such counts: a channel whose last skipped row is
-        not older than this time, milliseconds since 1970, counts from one row earlier, and one that was made
-        since then from none. None for a first try
+    :param run: the run, as checkpoints name it; empty takes the application's name
+    :param rebind: what to do about a channel whose checkpoint is another source's: ``continue`` takes its
+        position, ``restart`` begins at the source's first row, None fails
+    :param on_imbalance: ``fail`` ends the run where a channel counts other rows than its checkpoint
+    :param last_checkpoints: channel and checkpoint that each source partition had last, as far as is known,
+        by the digits of the checkpoint that stand for it; a channel without a token has lost it then
+    :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
     """
 
     application: str
@@ -103,8 +106,11 @@ class JobPlan:
     commit_timeout: float = 600.0
     limits: BatchLimits = field(default_factory=BatchLimits)
     sdk_profile: str | None = None
-    rejected_before: Mapping[str, int] = field(default_factory=dict)
-    rejected_since_ms: int | None = None
+    run: str = ""
+    rebind: Rebind | None = None
+    on_imbalance: OnImbalance = "warn"
+    last_checkpoints: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    renew: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for key in ("application", "account_url", "channel_prefix", "source_name"):
@@ -126,9 +132,6 @@ class JobPlan:
         topic = dead_letter_topic(self.dead_letter_path)
         if topic is not None:
             self.source.check_dead_letter_topic(topic)
-        for channel, count in checked_counts(self.rejected_before).items():
-            if count < 0:
-                raise ConfigurationError(f"plan rejected_before of {channel!r} is {count}: give 0 or more")
 
     def _check_credentials(self) -> None:
         given = (self.credentials_path, self.credentials_variable, self.credentials_from)
@@ -156,6 +159,11 @@ class JobPlan:
     def channel(self, partition: str) -> str:
         """Name the channel of a partition of the source."""
         return self.source.channel(self.channel_prefix, self.source_name, partition)
+
+    @property
+    def run_mark(self) -> str:
+        """The run as checkpoints name it."""
+        return self.run or run_mark(self.application)
 
     def row_rules(self) -> RowRules | None:
         """How rows are checked before they are sent, None if they are not.
@@ -188,6 +196,10 @@ class JobPlan:
             skips_undecoded=self.on_error == "continue",
             columns=self.columns,
             unknown_columns=self.unknown_columns,
+            run=self.run_mark,
+            rebind=self.rebind,
+            has_bare_tokens=self.source.has_bare_tokens,
+            on_imbalance=self.on_imbalance,
         )
 
     def to_json(self) -> str:
@@ -203,7 +215,7 @@ class JobPlan:
         """
         data = versioned_object(text, "the plan", "plan_version", PLAN_VERSION)
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
-        skipped = frozenset(nested) | {"source", "rejected_before", "columns"}
+        skipped = frozenset(nested) | {"source", "columns", "last_checkpoints", "renew"}
         if data.get("source_name") is None:
             skipped |= {"source_name"}
         values = checked_values(cls, {"source_name": None, **data}, "plan", skip_types=skipped)
@@ -217,6 +229,11 @@ class JobPlan:
             TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
             for index, value in enumerate(columns)
         )
+        known = values.get("last_checkpoints", {})
+        values["last_checkpoints"] = {
+            digits: (str(name), str(token)) for digits, (name, token) in known.items()
+        }
+        values["renew"] = tuple(map(str, values.get("renew", ())))
         for key, kind in nested.items():
             if key in values:
                 values[key] = kind(**checked_values(kind, values[key], f"plan {key}"))
@@ -248,19 +265,6 @@ def _plan_text(path: str | os.PathLike[str]) -> str:
 def write_plan(plan: JobPlan, path: str | os.PathLike[str]) -> None:
     """Write a plan's file."""
     Path(path).write_text(plan.to_json(), encoding="utf-8")
-
-
-def checked_counts(values: Any) -> Mapping[str, int]:
-    """Check the plan's numbers of rows.
-
-    :raises ConfigurationError: if it is no mapping of channels to numbers
-    """
-    if not isinstance(values, Mapping) or not all(
-        isinstance(name, str) and isinstance(count, int) and not isinstance(count, bool)
-        for name, count in values.items()
-    ):
-        raise ConfigurationError(f"plan rejected_before is {values!r}: give a number of rows by channel")
-    return values
 
 
 # -- The job that writes files for COPY ------------------------------------------------------------------

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
 from airflow_provider_snowpipe.streaming.arguments import SentRows, add_counts
+from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offsets import VerifiedFileLineOffset
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
-REPORT_VERSION = 7
+REPORT_VERSION = 8
 START_FILE = "start.json"
 """Beside the report, there when the run has listed its partitions: what it found on each channel."""
 
@@ -69,7 +69,11 @@ class ChannelReport(SentRows):
         settled; None where it reported none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
-    :param rejected_before: rows that it had skipped before the first try that could not report any more
+    :param rejected_before: rejected rows that were reported before
+    :param unreported: rows that were rejected before the run began, and that nobody has reported
+    :param unreported_run: the run that wrote the token which this run found, None for none
+    :param rows_before: rows of the source up to ``from_token`` that an earlier channel got, whose position
+        was taken over; negative for rows of this channel that a restart sends again
     """
 
     channel: str
@@ -83,6 +87,9 @@ class ChannelReport(SentRows):
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
+    unreported: int = 0
+    unreported_run: str | None = None
+    rows_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,7 @@ class RunReport:
     :param seconds: elapsed time of the run
     :param error: None for a successful run, else the text of the error that ended it
     :param error_type: the error's class name, for example ``RowsRejectedError``
+    :param reading: how the source's rows are numbered, in words
     """
 
     application: str
@@ -100,6 +108,7 @@ class RunReport:
     seconds: float
     error: str | None = None
     error_type: str | None = None
+    reading: str = ""
 
     @property
     def rows(self) -> int:
@@ -153,6 +162,7 @@ class RunReport:
                 seconds=float(data["seconds"]),
                 error=data["error"],
                 error_type=data["error_type"],
+                reading=str(data["reading"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None
@@ -191,22 +201,19 @@ def _write_whole(text: str, target: Path) -> None:
 class ChannelStart:
     """What a run found on one channel.
 
-    :param rejected_before: rows that were skipped before the run, and before tries that could not report them
     :param inserted_before: rows that the service had inserted
     :param errors_before: rows that it had skipped
     :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
         the source does not know
-    :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock, None for
-        unknown
+    :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock
     :param files_behind: names and bytes of the files that were not committed, in the order of their names;
         None for a source of another kind
     """
 
-    rejected_before: int
     inserted_before: int
     errors_before: int
+    began_ms: int
     rows_behind: int | None = None
-    began_ms: int | None = None
     files_behind: tuple[tuple[str, int], ...] | None = None
 
     def bytes_behind(self, committed: str | None) -> int | None:
@@ -216,11 +223,11 @@ class ChannelStart:
         """
         if self.files_behind is None:
             return None
-        file = "" if committed is None else VerifiedFileLineOffset.parse(committed).file
+        file = "" if committed is None else getattr(position_of(committed), "file", "")
         return sum(size for name, size in self.files_behind if name >= file)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
-        """A status with the counters of then."""
+        """The status of a channel with the counters of then."""
         return replace(now, rows_inserted=self.inserted_before, rows_error_count=self.errors_before)
 
 
@@ -257,25 +264,15 @@ def read_start(text: str) -> dict[str, ChannelStart]:
         ) from None
 
 
-def _channel_start(value: Any) -> ChannelStart:
-    files = value["files_behind"]
+def _channel_start(values: Any) -> ChannelStart:
+    files = values.pop("files_behind", None)
     if files is not None:
         files = tuple((name, size) for name, size in files)
     names, sizes = zip(*files, strict=True) if files else ((), ())
-    found = ChannelStart(**{**value, "files_behind": files})
-    counts = [found.rejected_before, found.inserted_before, found.errors_before, *sizes]
-    counts += [one for one in (found.rows_behind, found.began_ms) if one is not None]
+    counts = [one for name, one in values.items() if (name, one) != ("rows_behind", None)] + [*sizes]
     if any(type(one) is not int for one in counts) or any(type(one) is not str for one in names):
         raise TypeError
-    return found
-
-
-def rejected_before(text: str) -> dict[str, int]:
-    """The rows that were skipped before a run, by channel.
-
-    :raises ConfigurationError: as :func:`read_start`
-    """
-    return {name: one.rejected_before for name, one in read_start(text).items()}
+    return ChannelStart(**values, files_behind=files)
 
 
 # -- Where people find a running application's page, and where they find it afterwards -------------------

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,23 @@ from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
-from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Start, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.errors import AuthenticationError, SourcePositionError
-from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.errors import (
+    AuthenticationError,
+    SnowpipeError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+
+log = logging.getLogger(__name__)
 
 _MOST_IDLE_ROUNDS = 3
 _QUICK_SECONDS = 5.0
@@ -46,10 +55,10 @@ class Run:
     """One run of the job, step by step.
 
     :meth:`prepare` opens no channel and sends nothing; whatever it raises leaves the channels as they were.
-    :attr:`channels` is filled as far as the run came, also when a step raises; :attr:`rejected_before`, the
-    rows skipped before this run and its unreported tries, by :meth:`prepare`.
+    :attr:`channels` is filled as far as the run came, also when a step raises.
 
     :param client: the driver's client, which has the credentials
+    :param list_channels: lists the pipe's channels; None where SQL is not to be had
     :param session: starts the Spark session or gives the running one; called by :meth:`prepare` only where
         Spark has to read the source
     """
@@ -60,20 +69,24 @@ class Run:
         client: SnowpipeClient,
         session: Callable[[], Any] | None = None,
         secrets: SourceSecrets | None = None,
+        list_channels: Callable[[], Sequence[ListedChannel]] | None = None,
     ) -> None:
         self._plan = plan
+        self._list_channels = list_channels
+        self._found: dict[str, Start] = {}
+        self._rows_before: dict[str, int] = {}
         self._secrets = secrets or SourceSecrets()
         self._settled: Mapping[str, ChannelStatus] = {}
         self._client = client
         self._session = session or partial(start_spark, plan.application)
-        self._offsets = offset_class(plan.offset_format)
+        self._settings = plan.sink_settings()
+        self._sources: dict[str, ChannelSource] = {}
         self._source: Source | None = None
         self._partitions: dict[str, Partition] = {}
         self._start: dict[str, ChannelStatus] = {}
         self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
-        self.rejected_before: dict[str, int] = {}
 
     def prepare(self) -> None:
         """Check pipe, source and committed tokens against each other.
@@ -85,6 +98,7 @@ class Run:
         self._client.pipe_info()
         source = self._open_source().with_spark(self._session)
         self._take_partitions(source)
+        self._take_over()
         self._compare(source)
 
     def has_no_rows(self) -> bool:
@@ -119,13 +133,19 @@ class Run:
         if not self.has_no_rows():
             return None
         self.verify()
+        self.mark_reported()
         self.finish()
-        return RunReport(self._plan.application, self.channels, elapsed(began))
+        return RunReport(self._plan.application, self.channels, elapsed(began), reading=self.reading)
+
+    @property
+    def reading(self) -> str:
+        """How the source's rows are numbered, in words."""
+        return next((one.binding.reading for one in self._partitions.values()), "")
 
     def is_small(self) -> bool:
         """True where the partitions are known to hold little behind what is committed."""
         left = [
-            partition.behind(self._start[name].committed)
+            partition.behind(self._committed[name])
             for name, partition in self._partitions.items()
             if name in self._start
         ]
@@ -143,12 +163,12 @@ class Run:
         found = {}
         for name, status in self._start.items():
             pending = partitions.get(name)
-            files = () if pending is None else pending.files_behind(status.committed)
+            position = self._committed[name]
+            files = () if pending is None else pending.files_behind(position)
             found[name] = ChannelStart(
-                rejected_before=self.rejected_before[name],
                 inserted_before=status.rows_inserted,
                 errors_before=status.rows_error_count,
-                rows_behind=0 if pending is None else pending.behind(status.committed).rows,
+                rows_behind=0 if pending is None else pending.behind(position).rows,
                 began_ms=began_ms,
                 files_behind=None if files is None else fewer_files(files, most),
             )
@@ -158,38 +178,62 @@ class Run:
         return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
 
     def _nothing_sent(self) -> dict[str, PartitionResult]:
-        return {name: PartitionResult(name, committed) for name, committed in self._committed.items()}
+        return {
+            name: PartitionResult(name, position, None if position is None else self._start[name].committed)
+            for name, position in self._committed.items()
+        }
 
     def _take_partitions(self, source: Source) -> None:
         """List the partitions, and hold the committed positions against them."""
         plan = self._plan
         self._source = source
         self._partitions = {plan.channel(one.name): one for one in source.partitions()}
-        self._start = self._client.channel_statuses(list(self._partitions))
-        for name, status in self._start.items():
-            committed = status.committed
-            self._committed[name] = (
-                None if committed is None else self._offsets.parse(committed, channel=name)
-            )
+        self._sources = {name: self._settings.source_of(one) for name, one in self._partitions.items()}
+        self._take_statuses(self._client.channel_statuses(list(self._partitions)))
+        for name, start in self._found.items():
+            check_balance(name, start.excess, plan.on_imbalance)
+        refuse_lost(self._own(), plan.last_checkpoints)
         self._refuse_other_spellings()
-        since = plan.rejected_since_ms
-        self.rejected_before = {
-            name: plan.rejected_before.get(
-                name, status.rows_error_count - (0 if since is None else status.rejected_since(since))
-            )
-            for name, status in self._start.items()
-        }
         for name, position in self._committed.items():
-            try:
-                self._partitions[name].check(position)
-            except SourcePositionError as error:
-                raise SourcePositionError(f"channel {name!r}: {error}") from None
+            self._check(name, position)
+
+    def _own(self) -> list[OwnChannel]:
+        return [OwnChannel(self._sources[name], status) for name, status in self._start.items()]
+
+    def _take_over(self) -> None:
+        """Refuse channels whose source partitions others have loaded, or give them those positions."""
+        plan = self._plan
+        earlier = EarlierChannels(
+            self._client,
+            self._list_channels or tuple,
+            plan.last_checkpoints,
+            plan.on_imbalance,
+            accepts_rejected=plan.on_error == "continue",
+        )
+        self._rows_before = earlier.hand_over(self._own(), self._check)
+        if self._rows_before:
+            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
+
+    def _take_statuses(self, found: Mapping[str, ChannelStatus]) -> None:
+        for name, status in found.items():
+            self._start[name] = status
+            self._found[name] = self._sources[name].start(status)
+            self._committed[name] = self._found[name].position
+
+    def _check(self, name: str, position: Offset | None) -> None:
+        """Refuse a position that is not in the source any more.
+
+        :raises SourcePositionError: naming the channel
+        """
+        try:
+            self._partitions[name].check(position)
+        except SourcePositionError as error:
+            raise SourcePositionError(f"channel {name!r}: {error}") from None
 
     def _compare(self, source: Source) -> None:
         """Refuse what the committed positions do not show, and keep what the next run has to know."""
         target = self._plan.pipe.address(self._plan.account_url)
         source.compare_with_last_run(target, self._partitions, self._committed)
-        source.check_identity(self._client, self._partitions, self._committed)
 
     def load(
         self, spark: SparkContext, begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None
@@ -203,7 +247,7 @@ class Run:
         rounds = rounds_of(self._source, spark)
         self._results = self._nothing_sent()
         pending = rounds.locate(self._partitions, self._committed)
-        settings = self._plan.sink_settings()
+        settings = self._settings
         partitions = {work.channel: work.partition for work in pending}
         begins(self._started(partitions))
         idle_rounds, began = 0, time.monotonic()
@@ -232,16 +276,35 @@ class Run:
 
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows, unless the plan has ``continue``
+        :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``fail``
         """
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
             return
         now = self._client.channel_statuses(list(self._partitions))
-        self.channels = settle(self.channels, now, self._offsets)
-        self._settled = now
+        self.channels = settle(self.channels, now, self._plan.offset_format)
         refuse_missing_commits(self._plan.pipe, self.channels, now)
+        self._settled = now
         if self._plan.on_error != "continue":
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
+        for name, status in now.items():
+            check_balance(name, self._sources[name].start(status).excess, self._plan.on_imbalance)
+
+    def _renew(self, now: Mapping[str, ChannelStatus]) -> None:
+        """Open channels that are quiet for long, each at its own token, so that the service keeps them."""
+        for name in self._plan.renew:
+            status = now.get(name)
+            if status is None or status.committed is None or status.committed != self._start[name].committed:
+                continue
+            try:
+                compare_and_set(self._client, TokenChange.after(status, status.committed))
+            except SnowpipeError as error:
+                log.warning("channel %r could not be renewed: %s", name, error)
+
+    def mark_reported(self) -> None:
+        """Record in the tokens that the rejected rows of this run are reported; called when they are."""
+        if self._settled:
+            mark_reported(self._client, self._settled)
 
     def finish(self) -> None:
         """Move the source's bookmark to what is committed; to be called when :meth:`verify` is content.
@@ -253,11 +316,13 @@ class Run:
         if self._source is None:
             return
         now = self._settled or self._client.channel_statuses(list(self._partitions))
+        self._renew(now)
         self._source.finish(
             {
-                self._partitions[name].name: self._offsets.parse(status.committed, channel=name)
+                self._partitions[name].name: position
                 for name, status in now.items()
                 if status.committed is not None
+                and (position := self._sources[name].read(status.committed, channel=name)) is not None
             }
         )
 
@@ -271,11 +336,13 @@ class Run:
         for name, result in self._results.items():
             if result.passed is None:
                 continue
-            known = self._start[name].committed
-            same = result.position == self._committed[name]
-            expected = known if same or result.position is None else str(result.position)
-            compare_and_set(self._client, TokenChange(name, str(result.passed), expected))
-            self._results[name] = replace(result, position=result.passed, passed=None)
+            expected = result.token or self._start[name].committed
+            if result.position == self._committed[name]:
+                expected = self._start[name].committed
+            compare_and_set(self._client, TokenChange(name, str(result.passed_token), expected))
+            self._results[name] = replace(
+                result, position=result.passed, token=result.passed_token, passed=None, passed_token=None
+            )
 
     def _refuse_other_spellings(self) -> None:
         """Refuse to start a channel again that others have loaded under a name that differs in case.
@@ -310,7 +377,9 @@ class Run:
             self._results[result.channel] = replace(
                 before.and_then(result),
                 position=result.position or before.position,
+                token=result.token or before.token,
                 passed=result.passed,
+                passed_token=result.passed_token,
                 complete=result.complete,
             )
         if failed:
@@ -321,7 +390,6 @@ class Run:
     def _report(self, name: str) -> ChannelReport:
         """Sum up what was sent on one channel."""
         start, result = self._start[name], self._results[name]
-        target = result.position
         counts: dict[str, Any] = {
             name: round(one, 3) if isinstance(one, float) else one for name, one in result.counts().items()
         }
@@ -329,12 +397,15 @@ class Run:
             channel=name,
             partition=self._partitions[name].name,
             from_token=start.committed,
-            to_token=None if target is None else str(target),
-            target_token=None if target is None else str(target),
+            to_token=result.token,
+            target_token=result.token,
             **counts,
             inserted_before=start.rows_inserted,
             errors_before=start.rows_error_count,
-            rejected_before=self.rejected_before[name],
+            rejected_before=self._found[name].errors,
+            unreported=max(start.rows_error_count - self._found[name].errors, 0),
+            unreported_run=self._found[name].run,
+            rows_before=self._rows_before.get(name, -self._found[name].restarted),
         )
 
 

@@ -26,13 +26,14 @@ from airflow_provider_snowpipe.spark.driver.package_archive import write_package
 from airflow_provider_snowpipe.spark.driver.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.spark.source import is_connect, release
+from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WritePlan
-    from airflow_provider_snowpipe.spark.source import Partition
+    from airflow_provider_snowpipe.spark.source import Behind, Partition
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -405,10 +406,15 @@ class ProgressLines:
                 print(f"snowpipe progress total {totals.line(done)}", flush=True)
 
     def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
-        behind = [one.behind(statuses[name].committed) for name, one in self._partitions.items()]
+        behind = [_behind(one, statuses[name].committed) for name, one in self._partitions.items()]
         return Poll.of(
             at,
             [(self._start[name], statuses[name]) for name in self._partitions],
             bytes_behind=sum_known(one.bytes for one in behind),
             rows_behind=sum_known(one.rows for one in behind),
         )
+
+
+def _behind(partition: Partition, token: str | None) -> Behind:
+    """How much of a partition is not committed, by its channel's token."""
+    return partition.behind(None if token is None else position_of(token, partition.offset_class))

@@ -13,9 +13,9 @@ from __future__ import annotations
 import datetime as dt
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
@@ -44,17 +44,30 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    ChannelSource,
+    OnImbalance,
+    Rebind,
+    check_balance,
+)
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
     PartlyStreamedError,
     PipeNotFoundError,
+    SourceChangedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.offsets import (
+    FileLineOffset,
+    Offset,
+    VerifiedFileLineOffset,
+    offset_class,
+)
+from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, LastCheckpoints, OwnChannel
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -81,6 +94,8 @@ class PartitionPosition:
     :param intent: the load of files that has begun and is not known to have ended
     :param token: the channel's committed offset token as it is stored, None for NULL
     :param rows_inserted: rows that were streamed into the channel and are visible
+    :param rows: rows that the channel counts, rejected ones among them
+    :param errors: its rejected rows that have been reported
     """
 
     partition: str
@@ -91,6 +106,8 @@ class PartitionPosition:
     intent: CopyIntent | None = None
     token: str | None = None
     rows_inserted: int = 0
+    rows: int = 0
+    errors: int = 0
 
     @property
     def untouched(self) -> tuple[str, ...]:
@@ -168,6 +185,9 @@ class TableAccount(Protocol):
 
     def get_client(self) -> SnowpipeClient:
         """A client of the pipe."""
+
+    def list_channels(self) -> Sequence[ListedChannel]:
+        """The channels of the pipe."""
 
     def offset_tokens(self) -> AbstractContextManager[Callable[[str, str], None]]:
         """Sets tokens of channels, unconditionally."""
@@ -259,6 +279,11 @@ class FileBoundary:
     :param channel_of: names the channel of a partition
     :param hook: for the table's default pipe
     :param on_data_loss: ``skip`` allows that the committed file is gone
+    :param run: the run, as checkpoints name it
+    :param rebind: what to do about a channel whose checkpoint is another source's, None to refuse it
+    :param last: what earlier runs have seen of the source's channels
+    :param on_imbalance: ``fail`` refuses a channel that counts other rows than its checkpoint
+    :param accepts_rejected: True where rejected rows are counted and do not fail the load
     :raises SourcePositionError: if there are no files
     """
 
@@ -268,13 +293,24 @@ class FileBoundary:
         channel_of: Callable[[str], str],
         hook: TableAccount,
         on_data_loss: OnDataLoss = "fail",
+        *,
+        run: str = "0",
+        rebind: Rebind | None = None,
+        last: LastCheckpoints | None = None,
+        on_imbalance: OnImbalance = "warn",
+        accepts_rejected: bool = False,
     ) -> None:
         self._spec = spec
+        self._accepts_rejected = accepts_rejected
+        self._last, self._on_imbalance = last or {}, on_imbalance
+        self._positions = offset_class(spec.offset_format)
+        self._run, self._rebind = run, rebind
         self._channel_of = channel_of
         self._hook = hook
         self._on_data_loss = on_data_loss
         self._groups = freeze(spec)
         self.table = str(hook.table)
+        self.rows_before: Mapping[str, int] = {}
 
     def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
         """How far each partition is in the table, by its channel's committed token.
@@ -339,10 +375,29 @@ class FileBoundary:
         return next((why for why in reasons if why is not None), None)
 
     def open_channels(self) -> None:
-        """Shut every writer out, and wait until what they have sent is committed."""
+        """Shut every writer out, and wait until what they have sent is committed.
+
+        :raises SourceChangedError: if another channel of the pipe has loaded a partition
+        :raises SourcePositionError: if a channel has lost its token
+        """
+        sources = {self._channel_of(one.partition): self._source(one.partition) for one in self._groups}
         with self._hook.get_client() as client:
-            for group in self._groups:
-                open_when_committed(client, self._channel_of(group.partition), _COMMIT_SECONDS)
+            for channel in sources:
+                open_when_committed(client, channel, _COMMIT_SECONDS)
+            found = client.channel_statuses(list(sources))
+            for name, status in found.items():
+                intent = CopyIntent.parse(status.committed)
+                before = intent.after if intent else status.committed
+                start = sources[name].start(replace(status, committed=before))
+                check_balance(name, start.excess, self._on_imbalance)
+            earlier = EarlierChannels(
+                client,
+                self._hook.list_channels,
+                self._last,
+                self._on_imbalance,
+                accepts_rejected=self._accepts_rejected,
+            )
+            self.rows_before = earlier.hand_over([OwnChannel(sources[name], found[name]) for name in sources])
 
     def shares(self, pipe: str | None = None, *, promised_only: bool = False) -> list[CopyShare]:
         """What COPY or a pipe takes of each partition; the channels are open.
@@ -423,7 +478,16 @@ class FileBoundary:
         channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
         before = intent.after if intent else token
-        committed = None if before is None else VerifiedFileLineOffset.parse(before, channel=channel).plain
+        source = self._source(group.partition)
+        if intent is not None and intent.binding != source.binding.digest:
+            raise SourceChangedError(
+                f"channel {channel!r} holds a load of files of another source, or numbered in another way, "
+                f"that has begun and is not known to have ended ({token}); {source.binding} is asked for. "
+                "Nothing was loaded. Run the task that began it, which finishes it, or give this one a "
+                "channel_prefix of its own"
+            )
+        start = source.start(replace(status, committed=before))
+        committed = None if start.position is None else _file_line(start.position)
         if self._spec.numbering == "checked":
             refuse_numbers_before(group, committed)
         reader = reader_of(self._spec.form)
@@ -440,8 +504,21 @@ class FileBoundary:
             has_rest = any(block.rows for block in rest)
         names = tuple(file.name for file in group.files if file.size)
         return PartitionPosition(
-            group.partition, channel, names, committed, has_rest, intent, token, status.rows_inserted
+            group.partition,
+            channel,
+            names,
+            committed,
+            has_rest,
+            intent,
+            token,
+            status.rows_inserted,
+            status.rows_inserted + status.rows_error_count,
+            start.errors,
         )
+
+    def _source(self, partition: str) -> ChannelSource:
+        """Whose rows the channel of a partition gets."""
+        return ChannelSource(self._positions, self._spec.binding(partition), self._run, self._rebind)
 
     def _share(
         self,
@@ -459,15 +536,22 @@ class FileBoundary:
             ContentPath.of(position.channel, file.name, Path(file.path), file.size) for file in files
         )
         before = position.intent
-        after = before.after if before else (None if position.committed is None else str(position.committed))
+        after = before.after if before else position.token
         since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
-        intent = CopyIntent(after, files[-1].name, since, rows, loader)
+        binding = self._spec.binding(position.partition).digest
+        intent = CopyIntent(after, files[-1].name, since, rows, binding, loader)
         reader, line = reader_of(self._spec.form), 0
         for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
-        end = str(FileLineOffset(files[-1].name, line))
+        kind = VerifiedFileLineOffset if self._spec.verify == "digest" else FileLineOffset
+        last: Offset = kind(files[-1].name, line)
+        end = self._source(position.partition).token(last, position.rows, position.errors)
         return CopyShare(position, files, paths, end, intent)
+
+
+def _file_line(position: Offset) -> FileLineOffset:
+    return position.plain if isinstance(position, VerifiedFileLineOffset) else cast(FileLineOffset, position)
 
 
 def _under_intent(share: CopyShare, token: str) -> TokenChange:

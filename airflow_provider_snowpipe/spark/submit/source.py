@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
+from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -26,7 +25,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import offset_class
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
@@ -66,75 +64,6 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
         return None
     spec = source_spec(values)
     return spec if isinstance(spec, FileSource) else None
-
-
-def plain_source(source: Any) -> SourceSpec | None:
-    """A source that is written out, None for one with templates or outputs of tasks, and for a wrong one.
-
-    What is wrong with a source, its own task reports.
-
-    :param source: the argument as the author gives it: a source, its mapping, or a path
-    """
-    if isinstance(source, SourceSpec):
-        source = source.as_json()
-    if isinstance(source, str) and not source.startswith("@"):
-        source = {"path": source}
-    if not isinstance(source, Mapping):
-        return None
-    try:
-        text = json.dumps(dict(source))
-        return None if "{{" in text or "{%" in text else source_spec(source)
-    except (ConfigurationError, TypeError):
-        return None
-
-
-def shared_channel(one: SourceSpec, other: SourceSpec, prefix: str, source_name: str) -> str | None:
-    """A channel that two sources of one name would both load, None where none shows from here.
-
-    Topics are compared by the driver, which knows their ids.
-
-    :param other: another one, whose own task finds what is wrong with it
-    """
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-
-    rows, others = ((spec.address, getattr(spec, "query", None)) for spec in (one, other))
-    if one.kind != other.kind or rows == others or one.kind == "kafka":
-        return None
-    if not (isinstance(one, FileSource) and isinstance(other, FileSource)):
-        return one.channel(prefix, source_name, "…")
-    names = partitions_seen_here(one) & partitions_seen_here(other)
-    return next((one.channel(prefix, source_name, name) for name in sorted(names)), None)
-
-
-def partitions_seen_here(spec: SourceSpec) -> set[str]:
-    """The partitions of files that this machine reaches; none of what only the driver sees."""
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, freeze
-
-    try:
-        return {group.partition for group in freeze(spec)} if isinstance(spec, FileSource) else set()
-    except (ConfigurationError, SourcePositionError):
-        return set()
-
-
-def loads_channel(spec: SourceSpec, prefix: str, source_name: str, channel: str) -> bool:
-    """Whether a source has a partition with this channel, as far as shows from here.
-
-    :param prefix: the first part of the channels' names
-    :param source_name: the second part
-    """
-    if spec.kind == "kafka":
-        topic, _, number = channel.removeprefix(f"{prefix}_").rpartition("_")
-        topics, pattern = getattr(spec, "topics", ()), getattr(spec, "topic_pattern", None)
-        is_read = topic in topics or bool(pattern and re.fullmatch(pattern, topic))
-        return channel.startswith(f"{prefix}_") and number.isdecimal() and is_read
-    partition = channel.removeprefix(f"{prefix}_{source_name}_")
-    if partition == channel:
-        return False
-    if spec.kind == DEFAULT_KIND:
-        return partition in partitions_seen_here(spec)
-    if getattr(spec, "ranges", ()):
-        return partition.isdecimal()
-    return partition == "all" and not getattr(spec, "partition_by", None)
 
 
 # -- The first rows of a source, read where the plan is made ---------------------------------------------
@@ -189,7 +118,7 @@ def first_rows(
         if isinstance(partition, SourcePartition) and len(begun) < _MOST_PARTITIONS:
             with suppress(OffsetTokenError, SourcePositionError):
                 token = tokens.get(partition.name)
-                position = None if token is None else offset_class(spec.offset_format).parse(token)
+                position = None if token is None else position_of(token, partition.offset_class)
                 if (resume_at := partition.resume(position)) is not None:
                     begun.append((partition, resume_at))
     share = max(1, SAMPLE_ROWS // max(1, len(begun)))

@@ -12,7 +12,6 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import RunReport
-from airflow_provider_snowpipe.streaming.offsets import offset_class
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
@@ -58,7 +57,7 @@ class SubmittedLoad:
         :raises CommitTimeoutError: if a channel is behind although it was awaited
         :raises RowsRejectedError: if everything is committed and the service has skipped rows
         """
-        channels = settle(self.report.channels, now, offset_class(self.offset_format))
+        channels = settle(self.report.channels, now, self.offset_format)
         settled = replace(self, report=replace(self.report, channels=channels))
         if awaited:
             refuse_missing_commits(pipe, channels, now)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.channel import ChannelSession
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ChannelFencedError,
@@ -60,7 +61,7 @@ class SdkChannel(ChannelSession):
         self,
         client: SnowpipeClient,
         name: str,
-        offset_class: type[Offset],
+        source: ChannelSource,
         opened: ChannelStatus,
         *,
         sdk_client: Any,
@@ -68,7 +69,7 @@ class SdkChannel(ChannelSession):
         gaps_legal: bool,
         seconds: float,
     ) -> None:
-        super().__init__(client, name, offset_class, opened, gaps_legal=gaps_legal)
+        super().__init__(client, name, source, opened, gaps_legal=gaps_legal)
         self._sdk_client = sdk_client
         self._sdk = sdk_channel
         self._seconds = seconds
@@ -79,7 +80,7 @@ class SdkChannel(ChannelSession):
         cls,
         client: SnowpipeClient,
         name: str,
-        offset_class: type[Offset],
+        source: ChannelSource,
         *,
         profile: str,
         ca_bundle: str | None = None,
@@ -95,11 +96,10 @@ class SdkChannel(ChannelSession):
         :param gaps_legal: True when the source may skip positions
         :raises ConfigurationError: if the SDK is not installed or there is no such profile
         :raises AuthenticationError: if the service refuses the profile's credentials
-        :raises OffsetTokenError: if the committed token does not have that format; nothing was sent
+        :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
+        :raises OffsetTokenError: if the committed token is not a checkpoint; nothing was sent
         """
-        known = client.channel_statuses([name])[name].committed
-        if known is not None:
-            offset_class.parse(known, channel=name)
+        source.start(client.channel_statuses([name])[name])
         budget = (
             RetryPolicy().budget_seconds
         )  # of every request, which the SDK repeats for ten hours otherwise
@@ -131,7 +131,7 @@ class SdkChannel(ChannelSession):
             return cls(
                 client,
                 name,
-                offset_class,
+                source,
                 opened,
                 sdk_client=sdk_client,
                 sdk_channel=sdk_channel,
@@ -158,7 +158,7 @@ class SdkChannel(ChannelSession):
                 "one line a row"
             )
         self.progress.accept(start, end)
-        self._append_when_there_is_room(lines, str(start), str(end))
+        self._append_when_there_is_room(lines, *self._tokens(start, end, rows))
         self.counters.rows += rows
         self.counters.bytes += len(body)
         self.counters.requests += 1

@@ -13,12 +13,18 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
 from typing import Any
 
-from airflow_provider_snowpipe.spark.source import SourcePartition
+from airflow_provider_snowpipe.spark.source import Partition, SourcePartition
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    ChannelSource,
+    OnImbalance,
+    Rebind,
+    check_balance,
+)
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -49,6 +55,10 @@ class SinkSettings:
     :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
     :param columns: the table's columns, which keys of rows are held against; none where they are not
     :param unknown_columns: what becomes of keys that match none of them
+    :param run: the run, as checkpoints name it
+    :param rebind: what to do about a channel whose checkpoint is another source's, None to refuse it
+    :param has_bare_tokens: True for channels of a Kafka connector
+    :param on_imbalance: what to do about a channel that counts other rows than its checkpoint
     """
 
     account_url: str
@@ -62,6 +72,16 @@ class SinkSettings:
     skips_undecoded: bool = False
     columns: tuple[TableColumn, ...] = ()
     unknown_columns: OnUnknown = "ignore"
+    run: str = "0"
+    rebind: Rebind | None = None
+    has_bare_tokens: bool = False
+    on_imbalance: OnImbalance = "warn"
+
+    def source_of(self, partition: Partition) -> ChannelSource:
+        """Whose rows a partition's channel gets."""
+        return ChannelSource(
+            partition.offset_class, partition.binding, self.run, self.rebind, self.has_bare_tokens
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +103,10 @@ class PartitionResult(SentRows):
     """What one attempt of a task achieved.
 
     :param position: the last position that the service has, None if the partition has no row
+    :param token: its token
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
+    :param passed_token: its token
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -92,7 +114,9 @@ class PartitionResult(SentRows):
 
     channel: str
     position: Offset | None = None
+    token: str | None = None
     passed: Offset | None = None
+    passed_token: str | None = None
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -116,7 +140,7 @@ def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWo
         work.channel,
         rows_after,
         known=work.committed,
-        offset_class=partition.offset_class,
+        source=settings.source_of(partition),
         gaps_legal=partition.gaps_legal,
         open_dead_letters=partition.open_dead_letters,
     )
@@ -129,13 +153,14 @@ def load_channel(
     rows_after: Callable[[Offset | None], Iterator[Part]],
     *,
     known: Offset | None = None,
-    offset_class: type[Offset],
+    source: ChannelSource,
     gaps_legal: bool = False,
     open_dead_letters: OpenDeadLetters = DeadLetterFolder,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
     :param rows_after: the rows that come after a committed position, None for NULL
+    :param source: whose rows the channel gets
     :param known: what was committed when the run began, None for NULL; a channel that has less now was
         dropped or reset, and gets no row
     :param gaps_legal: True when the source may skip positions
@@ -157,8 +182,9 @@ def load_channel(
             settings.pipe,
             transports=process_transports(os.getpid(), settings.ca_bundle),
         )
-        with open_session(client, channel, offset_class, gaps_legal=gaps_legal) as session:
+        with open_session(client, channel, source, gaps_legal=gaps_legal) as session:
             committed = session.progress.committed
+            check_balance(channel, session.start.excess, settings.on_imbalance)
             if known is not None and (committed is None or committed < known):
                 raise went_back(channel, f"went from {known} back to {committed or 'NULL'}")
             admission = Admission(
@@ -166,7 +192,7 @@ def load_channel(
                 settings.columns,
                 settings.unknown_columns,
                 channel,
-                offset_class,
+                source.positions,
                 committed,
                 open_dead_letters,
                 skips_undecoded=settings.skips_undecoded,
@@ -182,12 +208,16 @@ def load_channel(
                 session.wait_for_commit(sent, timeout=settings.commit_timeout)
                 admission.settle(sent)
             waited = time.monotonic() - received
+            reached, passed = sent or committed, parts.passed
+            tokens = [None if one is None else session.token(one) for one in (reached, passed)]
     except SnowpipeError as error:
         return _failed(channel, token, error)
     return PartitionResult(
         channel=channel,
-        position=sent or committed,
-        passed=parts.passed,
+        position=reached,
+        token=tokens[0],
+        passed=passed,
+        passed_token=tokens[1],
         append_seconds=received - began,
         commit_seconds=waited,
         **asdict(session.counters),

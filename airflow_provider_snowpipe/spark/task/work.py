@@ -112,7 +112,7 @@ def load_batches(
         work.channel,
         lambda committed: work.partition.parts(mine, committed, settings.limits),
         known=work.committed,
-        offset_class=work.partition.offset_class,
+        source=settings.source_of(work.partition),
         gaps_legal=work.partition.gaps_legal,
         open_dead_letters=work.partition.open_dead_letters,
     )

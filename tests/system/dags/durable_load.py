@@ -99,7 +99,6 @@ with DAG(
         task_id="wait_for_commit",
         targets=append.output["targets"],
         table="{{ params.table }}",
-        offset_format="integer",
         deferrable=True,
         poke_interval=1,
     )

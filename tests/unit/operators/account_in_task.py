@@ -32,7 +32,7 @@ class Channels:
     def __init__(self, account: FakeAccount) -> None:
         self._account = account
         self._sessions: Counter[str] = Counter()
-        self._inserted: Counter[str] = Counter()
+        self.inserted: Counter[str] = Counter()
         self.uncommitted: Counter[str] = Counter()
         """Times that a channel is still refused because rows of it wait for their commit."""
 
@@ -42,11 +42,16 @@ class Channels:
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    def open_channel(self, channel: str, *, fail_on_uncommitted_rows: bool = False) -> OpenedChannel:
+    def open_channel(
+        self, channel: str, *, fail_on_uncommitted_rows: bool = False, offset_token: str | None = None
+    ) -> OpenedChannel:
         found: OpenedChannel = self._account.call(
-            "open", partial(self._open, channel, fail_on_uncommitted_rows)
+            "open", partial(self._open, channel, fail_on_uncommitted_rows, offset_token)
         )
         return found
+
+    def drop_channel(self, channel: str) -> None:
+        self._account.call("drop", partial(self._account.tokens.pop, channel))
 
     def channel_statuses(self, channels: Sequence[str]) -> dict[str, ChannelStatus]:
         found: dict[str, ChannelStatus] = self._account.call(
@@ -59,22 +64,22 @@ class Channels:
         if session is not None and session != self._sessions[channel]:
             return False
         self._account.rows += rows
-        self._inserted[channel] += len(rows)
+        self.inserted[channel] += len(rows)
         self._account.tokens[channel] = token
         return True
 
-    def _open(self, channel: str, fails: bool) -> OpenedChannel:
+    def _open(self, channel: str, fails: bool, token: str | None) -> OpenedChannel:
         if fails and self.uncommitted[channel] > 0:
             self.uncommitted[channel] -= 1
             raise UncommittedRowsError("rows wait", channel=channel, http_status=409, code="")
         self._sessions[channel] += 1
-        self._account.tokens.setdefault(channel, None)
+        self._account.tokens[channel] = token or self._account.tokens.get(channel)
         return OpenedChannel(f"{self._sessions[channel]}_0", self._status(channel))
 
     def _status(self, channel: str) -> ChannelStatus:
         tokens = self._account.tokens
         found = SUCCESS if channel in tokens else CHANNEL_MISSING
-        return ChannelStatus(channel, found, tokens.get(channel), rows_inserted=self._inserted[channel])
+        return ChannelStatus(channel, found, tokens.get(channel), rows_inserted=self.inserted[channel])
 
 
 class _Session:

@@ -14,7 +14,9 @@ from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import token
 from tests.fake_snowpipe import FakeSnowpipe, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.stream_worker import FileState, TaskInstance
@@ -87,8 +89,10 @@ class ClusterLab:
     def leave(
         self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = TARGET
     ) -> None:
-        """What the driver commits, and the last that it writes."""
-        self.channel.committed = committed
+        """The position that the driver commits, and the last that it writes."""
+        source = FileSource(path=self.options["source"]["path"])
+        self.channel.committed = committed and token(committed, 2, binding=source.binding("a"))
+        self.channel.rows_inserted = 2 if committed else 0
         if report is not None:
             self.report_path().write_text(report.to_json())
 

@@ -25,10 +25,10 @@ from airflow_provider_snowpipe.operators.cluster_delivery import Submission, had
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun, is_cluster_mode
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
-from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
 from tests.stream_worker import TaskInstance
 from tests.unit.operators.cluster_lab import (
@@ -60,7 +60,7 @@ def test_a_load_is_submitted_followed_and_reported(lab, capsys):
     value = lab.execute()
 
     assert value["rows"] == 2
-    assert value["channels"][CHANNEL]["to"] == TARGET
+    assert shown(value["channels"][CHANNEL]["to"]) == TARGET
     assert len(lab.yarn.submissions) == 1
     assert lab.kept() == {}
     assert lab.leftovers() == []
@@ -229,7 +229,7 @@ class TestEnds:
 
         lab.yarn.play("RUNNING", leave, ("FAILED", "FAILED"))
 
-        assert lab.execute()["channels"][CHANNEL]["to"] == TARGET
+        assert shown(lab.execute()["channels"][CHANNEL]["to"]) == TARGET
         assert word in capsys.readouterr().out
 
     @pytest.mark.parametrize("report", UNREADABLE, ids=["empty", "half", "version", "foreign"])
@@ -295,15 +295,13 @@ class TestAnotherTry:
             lab.leave(None if report == "unreadable" else report, committed=None)
             if report == "unreadable":
                 lab.report_path().write_text(UNREADABLE[1])
-            lab.report_path().with_name("start.json").write_text(start_text({CHANNEL: ChannelStart(7, 0, 0)}))
 
         lab.yarn.play(start_and_fail, ("FAILED", "FAILED"))
         lab.dies(monkeypatch, "follow", after=True)
         lab.yarn.play(lab.leave, SUCCEEDED)
 
         assert lab.execute()["rows"] == 2
-        befores = [one.plan["rejected_before"] for one in lab.yarn.submissions]
-        assert befores == [{}, {CHANNEL: 7}]
+        assert len(lab.yarn.submissions) == 2
         assert lab.leftovers() == []
 
     @keeps_state

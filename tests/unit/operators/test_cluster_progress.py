@@ -16,7 +16,7 @@ from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, YarnLab
 
 __all__ = ["lab", "yarn"]
 
-START = start_text({CHANNEL: ChannelStart(0, inserted_before=10, errors_before=0, rows_behind=100)})
+START = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)})
 NOT_SHOWN = "what is committed meanwhile cannot be shown"
 POLLS = "snowpipe-channels"
 

@@ -136,7 +136,7 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
     trigger = deferred.trigger
     assert isinstance(trigger, SnowpipeCommitTrigger)
     assert trigger.targets == {
-        CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "rejected_baseline": 0, "rows": 2}
+        CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "errors": 0, "rows": 2}
     }
     assert {name: getattr(trigger, name) for name in where} == where
     assert trigger.poll_interval == 3

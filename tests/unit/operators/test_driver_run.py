@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators import stream
 from airflow_provider_snowpipe.operators.client_job import (
@@ -26,7 +26,6 @@ from airflow_provider_snowpipe.operators.client_job import (
     runs,
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.driver.plan import read_plan
 from airflow_provider_snowpipe.spark.driver.report import (
     ChannelReport,
     ChannelStart,
@@ -216,7 +215,7 @@ def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next
 
 
 @pytest.mark.parametrize("end", ["killed", "failed"])
-def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_old_counts(lab, leftovers, end):
+def test_a_driver_that_did_not_finish_is_followed_by_a_new_one(lab, leftovers, end):
     driver = lab.start_driver()
     if end == "killed":
         driver.kill()
@@ -227,22 +226,7 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one_that_knows_the_ol
 
     assert lab.execute()["rows"] == 2
     assert lab.submissions == 2
-    assert read_plan(lab.notes / "plan-2.json").rejected_before == {"p_src_EWR": 7}
     assert leftovers() == []
-
-
-def test_counts_survive_tries_that_fail_and_end_with_the_one_that_reports(lab):
-    lab.end_driver(PASSING)
-    with pytest.raises(AirflowException, match="RetriesExhaustedError"):
-        lab.execute()
-    lab.end_driver(REJECTED)
-    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
-        lab.execute()
-    lab.end_driver(DONE)
-    lab.execute()
-
-    befores = [read_plan(lab.notes / f"plan-{number}.json").rejected_before for number in (1, 2, 3)]
-    assert befores == [{}, {"p_src_EWR": 7}, {}]
 
 
 def test_a_state_without_a_location_of_this_machine_is_not_followed(lab, capsys):

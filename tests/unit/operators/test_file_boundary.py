@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import shutil
 from collections.abc import Mapping
 from email.utils import format_datetime
 from pathlib import Path
@@ -21,10 +22,11 @@ from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER
+from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER, FileSource
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -32,8 +34,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SourceMissingError,
 )
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.unit.operators.account_in_task import install, task_context
 
@@ -69,15 +73,38 @@ class Load:
         self.written += lines
         return lines
 
+    def binding(self, partition: str) -> str:
+        return FileSource(path=str(self.folder)).binding(partition).digest
+
+    def token(self, partition: str, position: str, rows: int) -> str:
+        return str(Checkpoint(FileLineOffset.parse(position), self.binding(partition), rows, "r0"))
+
+    def stream(self, channel: str, position: str, *lines: str) -> None:
+        """Commit rows of a partition, as the stream does."""
+        counted = self.channels.inserted[channel] + len(lines)
+        self.channels.stream(channel, self.token(channel[-1], position, counted), *lines)
+
+    def stands(self, channel: str, position: str | None) -> None:
+        """Set a channel's token by hand."""
+        counted = self.channels.inserted[channel]
+        self.account.tokens[channel] = position and self.token(channel[-1], position, counted)
+
+    @property
+    def positions(self) -> dict[str, str | None]:
+        """The committed positions."""
+        return {name: shown(token) for name, token in self.account.tokens.items()}
+
     def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
         piped = {"file_pipe": "P", "poll_interval": 0.01, "load_timeout": 5.0} if self.path == "pipe" else {}
         return SnowpipeLoadOperator(
             task_id="load",
             snowflake_conn_id="account",
-            channel_prefix="p",
             source_name="s",
-            **{"source": {"path": str(self.folder)}, "path": self.path, "table": "T", **piped, **arguments},
-        )
+            **{
+                "source": {"path": str(self.folder)}, "path": self.path, "table": "T", "channel_prefix": "p",
+                **piped, **arguments,
+            },
+        )  # fmt: skip
 
     def run(self, run: str = "r1", try_number: int = 1, **arguments: Any) -> dict[str, Any]:
         return self.operator(**arguments).execute(task_context(run, try_number, self.began))
@@ -120,19 +147,24 @@ def piped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair) ->
 
 class TestLoad:
     def test_files_after_the_last_streamed_one_are_copied_and_the_token_moves(self, load: Load) -> None:
-        load.channels.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
+        load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
         load.write("a", "2.ndjson")
         load.write("a", "3.ndjson", 4)
         load.write("b", "1.ndjson", 1)
         done = load.run()
 
         load.assert_every_row_is_there_once()
-        assert load.account.tokens == {A: "3.ndjson:4", B: "1.ndjson:1"}
+        assert load.positions == {A: "3.ndjson:4", B: "1.ndjson:1"}
         assert (done["path"], done["rows_loaded"]) == ("copy", 7)
-        assert done["channels"] == {
-            A: {"partition": "a", "from": "1.ndjson:3", "to": "3.ndjson:4", "files": 2, "rows": 6},
-            B: {"partition": "b", "from": None, "to": "1.ndjson:1", "files": 1, "rows": 1},
+        channels = {
+            name: {**one, "from": shown(one["from"]), "to": shown(one["to"])}
+            for name, one in done["channels"].items()
         }
+        assert channels == {
+            A: {"partition": "a", "from": "1.ndjson:3", "to": "3.ndjson:4", "files": 2, "rows": 6,
+                "rejected": 0},
+            B: {"partition": "b", "from": None, "to": "1.ndjson:1", "files": 1, "rows": 1, "rejected": 0},
+        }  # fmt: skip
 
     def test_file_that_copy_would_read_otherwise_is_streamed_or_refused(self, load: Load) -> None:
         load.write("a", "1.ndjson", 3)
@@ -144,7 +176,7 @@ class TestLoad:
         assert choice.path()[0].value == "stream"
         with pytest.raises(AirflowFailException, match="line 1"):
             load.run()
-        assert (load.account.rows, load.account.tokens) == ([], {A: None})
+        assert (load.account.rows, load.positions) == ([], {A: None})
 
     @pytest.mark.parametrize("streamed", [True, False])
     @pytest.mark.parametrize("path", ["copy", "pipe"])
@@ -161,7 +193,7 @@ class TestLoad:
         load.account.pipes[PIPE].statement += " TRUNCATECOLUMNS = TRUE"
         arguments = {"options": {"truncate_columns": True}} if path == "copy" else {}
         if streamed:
-            load.channels.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
+            load.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
         load.write("a", "2.ndjson")
         if not streamed:
             load.run(**arguments)
@@ -175,7 +207,7 @@ class TestLoad:
         with pytest.raises(AirflowFailException, match="TRUNCATECOLUMNS"):
             load.run(**arguments)
         assert not {"open", "PUT", "SET TOKEN"} & set(load.account.calls)
-        assert load.account.tokens == {A: "1.ndjson:2"}
+        assert load.positions == {A: "1.ndjson:2"}
 
     @pytest.mark.parametrize(
         "policy", [{"unknown_columns": "fail"}, {"evolve_columns": True}, {"evolve_columns": False}], ids=str
@@ -208,10 +240,10 @@ class TestLoad:
         monkeypatch.setattr(StageUpload, "run", growing)
         with pytest.raises(AirflowFailException, match="growing=True"):
             load.run()
-        assert (load.account.rows, load.account.tokens[A]) == ([], None)
+        assert (load.account.rows, load.positions[A]) == ([], None)
 
     def test_blank_lines_behind_the_last_row_do_not_count(self, load: Load) -> None:
-        load.channels.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
+        load.stream(A, "1.ndjson:2", *load.write("a", "1.ndjson"))
         with (load.folder / "a" / "1.ndjson").open("a") as lines:
             lines.write("\n\n")
         load.write("a", "2.ndjson")
@@ -233,22 +265,21 @@ class TestTokens:
         for token, untouched, has_rest in (
             (None, ("1.ndjson", "2.ndjson"), False),
             ("1.ndjson:2", ("2.ndjson",), False),
-            (f"1.ndjson@{'0' * 16}:2", ("2.ndjson",), False),
             ("1.ndjson:1", ("2.ndjson",), True),
         ):
-            load.account.tokens[A] = token
+            load.stands(A, token)
             position = load.position()
             assert (position.untouched, position.has_rest, position.intent) == (untouched, has_rest, None)
         with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
             load.run()
-        assert (load.account.rows, load.account.tokens[A]) == ([], "1.ndjson:1")
-        load.account.tokens[A] = None
+        assert (load.account.rows, load.positions[A]) == ([], "1.ndjson:1")
+        load.stands(A, None)
         load.run(source={"path": str(load.folder), "format": {"type": "ndjson", "growing": True}})
-        assert (load.account.rows, load.account.tokens[A]) == (files[:2], "1.ndjson:2")
+        assert (load.account.rows, load.positions[A]) == (files[:2], "1.ndjson:2")
 
     @pytest.mark.parametrize("token", ["1.ndjson:9", "3.ndjson:1"], ids=["row", "file"])
     def test_ahead_of_the_files_it_is_refused(self, load: Load, token: str) -> None:
-        load.channels.stream(A, token)
+        load.stream(A, token)
         with pytest.raises(AirflowFailException, match="SourcePositionError"):
             load.run()
         assert load.account.rows == []
@@ -260,7 +291,23 @@ class TestTokens:
             load.position()
         with pytest.raises(AirflowFailException, match="OffsetTokenError"):
             load.run()
-        assert (load.account.rows, load.account.tokens[A]) == ([], token)
+        assert (load.account.rows, load.positions[A]) == ([], token)
+
+    @pytest.mark.parametrize("prefix", ["p", "renamed"])
+    def test_of_another_folder_or_channel_it_is_refused_until_the_author_knows_that_it_fits(
+        self, load: Load, files: list[str], tmp_path_factory: pytest.TempPathFactory, prefix: str
+    ) -> None:
+        load.stream(A, "1.ndjson:2", *files[:2])
+        before = list(load.account.rows), dict(load.account.tokens)
+        if prefix == "p":
+            load.folder = load.folder.rename(tmp_path_factory.mktemp("moved") / "moved")
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run(channel_prefix=prefix)
+        assert (load.account.rows, load.account.tokens[A]) == (before[0], before[1][A])
+
+        load.run(channel_prefix=prefix, rebind="continue")
+        load.assert_every_row_is_there_once()
+        assert load.positions == {f"{prefix}_s_a": "2.ndjson:2"}
 
 
 class TestLateFiles:
@@ -296,7 +343,7 @@ class TestLateFiles:
 
 def begun(load: Load) -> Load:
     """A partition that is streamed up to its first file, two files that are left, and a new partition."""
-    load.channels.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
+    load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
     for partition, name in (("a", "2.ndjson"), ("a", "3.ndjson"), ("b", "1.ndjson")):
         load.write(partition, name)
     return load
@@ -328,8 +375,8 @@ class TestCrashes:
             done = load.run(run, try_number=2 if run == "r1" else 1)
 
             load.assert_every_row_is_there_once()
-            assert load.account.tokens == {A: "4.ndjson:2", B: "1.ndjson:2"}, nth
-            assert done["channels"][A]["to"] == "4.ndjson:2"
+            assert load.positions == {A: "4.ndjson:2", B: "1.ndjson:2"}, nth
+            assert shown(done["channels"][A]["to"]) == "4.ndjson:2"
 
     @pytest.mark.parametrize("path", ["copy", "pipe"])
     def test_names_in_other_scripts_are_not_taken_for_each_other(
@@ -365,7 +412,7 @@ class TestCrashes:
         operator._file_loading(task_context("r2", 1, load.began)).finish(boundary)
 
         assert sorted(load.account.rows + later) == sorted(load.written)
-        assert load.account.tokens == {A: "3.ndjson:2", B: "1.ndjson:2"}
+        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
 
 class TestIntent:
@@ -388,7 +435,19 @@ class TestIntent:
         load.run("r2")
 
         load.assert_every_row_is_there_once()
-        assert load.account.tokens[A] == "3.ndjson:2"
+        assert load.positions[A] == "3.ndjson:2"
+
+    @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
+    def test_of_another_folder_is_finished_by_the_task_that_began_it(
+        self, load: Load, tmp_path_factory: pytest.TempPathFactory, rebind: str | None
+    ) -> None:
+        load.crash("submit", BEFORE)
+        copied = Path(shutil.copytree(load.folder, tmp_path_factory.mktemp("copied") / "copied"))
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            load.run("r2", source={"path": str(copied)}, rebind=rebind)
+        load.run("r3")
+
+        load.assert_every_row_is_there_once()
 
     @pytest.mark.parametrize("change", ["grown", "gone", "streamed-one-grown"])
     def test_files_that_changed_since_are_refused(self, load: Load, change: str) -> None:
@@ -414,7 +473,7 @@ class TestIntent:
         load.run("r2")
 
         load.assert_every_row_is_there_once()
-        assert load.account.tokens == {A: "3.ndjson:2", B: "1.ndjson:2"}
+        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
     @pytest.mark.parametrize("days", [63, 65])
     def test_it_stays_where_copy_left_a_file_out_of_which_it_may_have_forgotten_the_load(
@@ -426,7 +485,7 @@ class TestIntent:
         for path, content in load.account.stages[STAGE].items():
             load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
         if days < 64:  # COPY remembers that it has loaded it
-            assert load.run(try_number=2)["channels"][A]["to"] == load.account.tokens[A] == "3.ndjson:2"
+            assert shown(load.run(try_number=2)["channels"][A]["to"]) == load.positions[A] == "3.ndjson:2"
             return
         with pytest.raises(AirflowFailException, match="load_uncertain_files"):
             load.run(try_number=2)
@@ -438,11 +497,11 @@ class TestIntent:
 
     def test_files_that_somebody_copied_before_the_token_was_set_back_are_refused(self, load: Load) -> None:
         load.run()
-        load.account.tokens[A] = "1.ndjson:3"
+        load.stands(A, "1.ndjson:3")
         rows = list(load.account.rows)
         with pytest.raises(AirflowFailException, match="FilesGivenTwiceError"):
             load.run("r2")
-        assert (load.account.rows, load.account.tokens[A]) == (rows, "1.ndjson:3")
+        assert (load.account.rows, load.positions[A]) == (rows, "1.ndjson:3")
 
 
 class TestPipe:
@@ -495,17 +554,19 @@ class TestPipe:
             piped.run()
         intent = CopyIntent.parse(piped.account.tokens[A])
         assert intent is not None
-        assert (intent.after, intent.last_file, intent.pipe) == ("1.ndjson:3", "3.ndjson", "P")
+        assert (shown(intent.after), intent.last_file, intent.pipe) == ("1.ndjson:3", "3.ndjson", "P")
         file.write_text(good)
         piped.run("r2")
 
         piped.assert_every_row_is_there_once()
-        assert piped.account.tokens[A] == "3.ndjson:2"
+        assert piped.positions[A] == "3.ndjson:2"
 
     def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
-        piped.account.tokens[A] = str(CopyIntent("1.ndjson:3", "3.ndjson", long_ago, 0, "P"))
-        self.refused(piped, r"SourcePositionError.*14 days.*'3\.ndjson:2' if all are")
+        piped.account.tokens[A] = str(
+            CopyIntent(piped.token("a", "1.ndjson:3", 3), "3.ndjson", long_ago, 3, piped.binding("a"), "P")
+        )
+        self.refused(piped, r"SourcePositionError.*14 days.*'3\.ndjson:2~.*' if all are")
         assert "PUT" not in piped.account.calls
 
     @pytest.mark.parametrize(
@@ -528,7 +589,7 @@ class TestPipe:
         if statement is not None:
             piped.account.pipes[PIPE] = statement
         self.refused(piped, words, **arguments)
-        assert piped.account.tokens[A] == "1.ndjson:3"
+        assert piped.positions[A] == "1.ndjson:3"
 
     def waiting(self, piped: Load) -> tuple[SnowpipeLoadOperator, Any, TaskDeferred]:
         piped.account.holds = True
@@ -550,7 +611,7 @@ class TestPipe:
         done = operator.execute_complete(context, event, **(deferred.kwargs or {}))
 
         piped.assert_every_row_is_there_once()
-        assert (done["rows_loaded"], piped.account.tokens[A]) == (6, "3.ndjson:2")
+        assert (done["rows_loaded"], piped.positions[A]) == (6, "3.ndjson:2")
 
     def test_what_copy_began_is_waited_for_in_the_worker_and_the_pipe_by_the_triggerer(
         self, piped: Load, monkeypatch: pytest.MonkeyPatch
@@ -574,7 +635,7 @@ class TestPipe:
             piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
 
         assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
-        assert (account.tokens[B], is_copy_intent(account.tokens[A])) == ("1.ndjson:2", True)
+        assert (piped.positions[B], is_copy_intent(account.tokens[A])) == ("1.ndjson:2", True)
 
     def test_a_wait_that_nobody_ends_speaks_of_the_files(self, piped: Load) -> None:
         operator, context, _ = self.waiting(piped)
@@ -626,7 +687,7 @@ class TestChoice:
         assert self.choice(load, shape, **arguments).path() == (path, None)
 
     def test_what_is_streamed_in_part_is_finished_by_the_stream(self, load: Load, files: list[str]) -> None:
-        load.channels.stream(A, "1.ndjson:2", *files[:2])
+        load.stream(A, "1.ndjson:2", *files[:2])
         path, why = self.choice(load, {"backfill": True}).path()
 
         assert path == "stream"
@@ -671,7 +732,7 @@ class TestWriters:
         def call(made: str, work: Any) -> Any:
             done = run(made, work)
             if made == name and calls.count(name) == nth:
-                load.channels.stream(A, "2.ndjson:1", "streamed")
+                load.stream(A, "2.ndjson:1", "streamed")
             return done
 
         monkeypatch.setattr(load.account, "call", call)
@@ -690,7 +751,7 @@ class TestWriters:
             load.run()
 
         assert ("submit" in load.account.calls) == copied
-        assert load.account.tokens[A] == "2.ndjson:1"
+        assert load.positions[A] == "2.ndjson:1"
 
 
 class TestOptions:
@@ -716,7 +777,7 @@ class TestOptions:
 
         assert load.run("r3", options={"on_error": "CONTINUE"}, on_error="continue")["rejected"] == 1
         load.assert_every_row_is_there_once()
-        assert load.account.tokens[A] == "1.ndjson:3"
+        assert load.positions[A] == "1.ndjson:3"
 
 
 @pytest.mark.parametrize("path", ["auto", "copy", "pipe"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import os
 import stat
 import tempfile
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -27,7 +25,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlEr
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE, SetConnection
 from tests.metrics_receiver import Receiver, receiver
-from tests.stream_worker import FileState
 from tests.waiting import wait_until
 
 __all__ = ["receiver"]
@@ -125,23 +122,6 @@ def run(operator: SnowpipeStreamOperator) -> tuple[dict[str, Any], TaskInstance]
 
 @pytest.mark.usefixtures("connections")
 class TestSubmission:
-    @pytest.mark.parametrize(
-        ("try_number", "state", "since"), [(1, None, None), (2, None, 940_000), (2, {}, None)]
-    )
-    def test_retry_without_a_task_state_knows_since_when_rejected_rows_are_its_own(
-        self, tmp_path: Path, try_number: int, state: Any, since: int | None
-    ) -> None:
-        instance, run = TaskInstance(), SimpleNamespace(start_date=dt.datetime.fromtimestamp(1_000, dt.UTC))
-        instance.try_number = try_number
-        store = None if state is None else FileState(tmp_path / "state")
-        context: Any = {"ti": instance, "dag_run": run, "task_state_store": store}
-        operator = make(name="app")
-        memory = DriverMemory(context, durable=True)
-        operator._prepare(ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None), memory)
-
-        plan = read_plan(tmp_path / "plan.json")
-        assert (plan.rejected_since_ms, plan.rejected_before) == (since, {})
-
     def test_no_secret_is_on_the_command_line_or_in_a_setting(
         self, tmp_path: Path, encrypted_pem: str
     ) -> None:
@@ -213,7 +193,7 @@ def test_the_result_is_the_report_the_targets_and_airflows_metrics(
         "committed": True, "latency_ms": None,
     }  # fmt: skip
     assert instance.xcoms["targets"] == {
-        channel: {"token": token, "offset_format": "file:line", "rejected_baseline": 0, "rows": rows}
+        channel: {"token": token, "offset_format": "file:line", "errors": 0, "rows": rows}
         for channel, token, rows in (("p_src_EWR", "a:2", 2), ("p_src_JFK", "b:1", 0), ("p_src_LGA", None, 0))
     }
     assert json.loads(json.dumps(value)) == value

@@ -1,6 +1,7 @@
-"""A sent load over the deferral of its task: the baseline of rejected rows belongs to it, not to a try."""
+"""A sent load over the deferral of its task."""
 
 import json
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -34,6 +35,7 @@ class Hook:
 
     def __init__(self, client):
         self.channel_statuses = client.channel_statuses
+        self.get_client = lambda: nullcontext(client)
 
     def pipe_name(self):
         return PIPE
@@ -110,24 +112,13 @@ def test_a_report_of_another_version_is_refused():
 
 
 class TestMemory:
-    def test_first_baseline_stays_over_all_tries(self):
-        state = {"task_state_store": TaskState()}
-        for counts in ({"c": 3}, {"c": 5, "d": 1}, {"c": 9, "d": 4}):
-            DriverMemory(state, durable=True).keep_rejected_before(counts)
-
-        assert DriverMemory(state, durable=True).rejected_before() == {"c": 3, "d": 1}
-
-    def test_driver_is_forgotten_and_the_baseline_kept_until_the_report(self):
-        state = {"task_state_store": TaskState()}
-        memory = DriverMemory(state, durable=True)
-        memory.keep_rejected_before({"c": 3})
+    def test_driver_is_forgotten_with_what_was_sent(self):
+        memory = DriverMemory({"task_state_store": TaskState()}, durable=True)
         memory.keep_sent(kept())
 
         memory.forget_driver()
-        assert (memory.sent(), memory.rejected_before()) == (None, {"c": 3})
 
-        memory.forget()
-        assert memory.rejected_before() == {}
+        assert memory.sent() is None
 
     @pytest.mark.parametrize(("max_tries", "is_known"), [(2, True), (4, False)])
     def test_what_was_sent_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(
@@ -147,7 +138,6 @@ class TestMemory:
     @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
     def test_without_durability_nothing_is_known(self, context):
         memory = DriverMemory(context, durable=False)
-        memory.keep_rejected_before({"c": 3})
         memory.keep_sent(kept())
 
-        assert (memory.rejected_before(), memory.sent(), memory.location()) == ({}, None, None)
+        assert (memory.sent(), memory.location()) == (None, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,7 +16,10 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import loaded, shown, token
 from tests.fake_snowpipe import PIPE, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark
 from tests.stream_worker import FileState, TaskInstance
@@ -42,9 +44,14 @@ class Lab:
         self.write("a/1.ndjson", 3)
         self.write("a/2.ndjson", 2)
         self.write("b/1.ndjson", 1)
-        for channel, token in CHANNELS.items():
-            snowpipe.channel(channel, committed=token)
+        for channel, position in CHANNELS.items():
+            self.stands(channel, position)
         self.options: dict[str, Any] = {}
+
+    def stands(self, channel: str, position: str) -> None:
+        """Let a channel have committed its partition up to a position."""
+        binding = FileSource(path=str(self.source)).binding(channel[-1])
+        self.snowpipe.channel(channel, **loaded(position, 5, binding=binding))
 
     def write(self, name: str, rows: int, mode: str = "w") -> Path:
         path = self.source / name
@@ -106,7 +113,7 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
 
     assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "file:line")
     assert xcoms["targets"] == targets_of(by_driver, "file:line", "abort")
-    assert {name: one["token"] for name, one in xcoms["targets"].items()} == CHANNELS
+    assert {name: shown(one["token"]) for name, one in xcoms["targets"].items()} == CHANNELS
     assert not (lab.notes / "runs").exists()
     assert lab.snowpipe.did("open") == opened
 
@@ -141,9 +148,9 @@ def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending,
     if ending:
         path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
-        lab.snowpipe.channels["p_src_a"].committed = "2.ndjson.gz:2"
-
     source = {"path": str(lab.source), "pattern": f"*.ndjson{ending}"}
+    binding = FileSource(**source).binding("a")
+    lab.snowpipe.channels["p_src_a"].committed = token(f"2.ndjson{ending}:2", 5, binding=binding)
     assert lab.starts_spark(source=source) is expected
 
 
@@ -160,12 +167,10 @@ def test_service_that_does_not_answer_at_once_is_left_to_spark(lab):
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
-def test_rows_that_an_earlier_try_had_rejected_are_reported_by_the_driver(lab):
-    lab.state.set("snowpipe_rejected_before", {"p_src_a": 0})
+def test_rejected_rows_that_nobody_has_reported_are_left_to_the_driver(lab):
     lab.snowpipe.channels["p_src_a"].rows_error_count = 3
 
     assert lab.starts_spark()
-    assert json.loads((lab.notes / "plan.json").read_text())["rejected_before"] == {"p_src_a": 0}
 
 
 def test_source_that_only_spark_lists_is_left_to_it(lab):
@@ -235,8 +240,9 @@ class TestKafka:
             "source": {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["t"]},
         }
         lab.snowpipe.channels.clear()
-        for number in range(2):
-            lab.snowpipe.channel(f"p_t_{number}", committed="9")
+        spec = source_spec(lab.options["source"])
+        for partition in open_source(spec, "fail").partitions()[:2]:
+            lab.snowpipe.channel(f"p_{partition.name}", **loaded("9", 10, binding=partition.binding))
         return lambda: produce(cluster.address, "t", numbered(range(1)), partition=lambda _: 1)
 
     def test_one_record_more_starts_spark(self, lab, kafka):

@@ -140,6 +140,6 @@ def test_a_name_that_was_rendered_to_a_number_is_refused():
 def test_a_target_token_that_was_rendered_to_a_number_is_its_digits():
     found = CommitTargets.parse({"connector_orders_0": 120455}, "integer")
 
-    assert {name: str(token) for name, token in found.targets.items()} == {"connector_orders_0": "120455"}
+    assert {name: one.token for name, one in found.targets.items()} == {"connector_orders_0": "120455"}
     with pytest.raises(ConfigurationError, match="targets has the entry 'c': True"):
         CommitTargets.parse({"c": True}, "integer")

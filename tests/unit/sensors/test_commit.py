@@ -226,7 +226,7 @@ class TestStartingInTheTriggerer:
     def test_goes_to_the_scheduler_as_the_same_trigger(self):
         sensor = make(
             deferrable=True, start_from_trigger=True, timeout=77, stall_timeout=timedelta(minutes=5),
-            rejected_baseline={"c1": 3}, fail_on_rejected_rows=True,
+            fail_on_rejected_rows=True,
         )  # fmt: skip
 
         arguments = sensor.start_trigger_args
@@ -236,7 +236,7 @@ class TestStartingInTheTriggerer:
         path, kwargs = SnowpipeCommitTrigger(**arguments.trigger_kwargs).serialize()
         assert path == arguments.trigger_cls
         assert kwargs["targets"] == {"c1": "a:2", "c2": "b:2"}
-        assert (kwargs["stall_timeout"], kwargs["rejected_baseline"]) == (300.0, {"c1": 3})
+        assert kwargs["stall_timeout"] == 300.0
         assert kwargs["fail_on_rejected_rows"] is True
         assert SnowpipeCommitSensor.start_trigger_args is None
         assert make(deferrable=True).start_trigger_args is None

@@ -1,4 +1,4 @@
-"""The commit sensor over a deferral, against a scripted service: what is counted, and from which baseline."""
+"""The commit sensor over a deferral, against a scripted service: what counts."""
 
 import asyncio
 import json
@@ -10,6 +10,7 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger
 from tests.airflow_connections import PAT
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import token
 from tests.fake_snowpipe import URL, error
 from tests.local_connection import TaskInstance
 
@@ -73,34 +74,31 @@ def test_token_of_another_format_fails_without_a_retry(snowpipe, conn_id, deferr
         make(conn_id, deferrable=deferrable).execute(context())
 
 
-class TestRejectedBaseline:
-    """Rows skipped before the wait's load began do not count; those since then do, wherever it waits."""
-
-    COUNTED = ((None, 1), ({"c": 3}, 4), ('{"c": 3}', 4), ({"other": 9}, 1))
-    """Of the whole life, from a baseline, from its text, from another channel's."""
+class TestRejectedRows:
+    """Rows that were reported before the wait's load do not count; the others do, wherever it waits."""
 
     @pytest.mark.parametrize("mode", ["poke", "deferred", "from the triggerer"])
-    def test_rows_beyond_it_fail_the_task_for_good_and_rows_up_to_it_do_not(self, snowpipe, conn_id, mode):
-        for baseline, too_many in self.COUNTED:
+    def test_beyond_those_that_were_reported_fail_the_task_for_good(self, snowpipe, conn_id, mode):
+        for target, too_many in (("9", 1), (token(9, 10, errors=3), 4)):
             for rejected in (too_many, too_many - 1):
                 snowpipe.channels.clear()
                 channel = snowpipe.channel("c", rows_error_count=too_many - 1)
                 sensor = make(
                     conn_id,
+                    targets={"c": target},
                     fail_on_rejected_rows=True,
-                    rejected_baseline=baseline,
                     deferrable=mode != "poke",
                     start_from_trigger=mode == "from the triggerer",
                 )
 
-                def end(channel=channel, rejected=rejected):
-                    channel.rows_error_count, channel.committed = rejected, "9"
+                def end(channel=channel, rejected=rejected, target=target):
+                    channel.rows_error_count, channel.committed = rejected, target
 
                 if rejected == too_many:
                     with pytest.raises(AirflowFailException, match="rows_rejected"):
                         waited(sensor, snowpipe, end, mode)
                 else:
-                    assert waited(sensor, snowpipe, end, mode) == {"c": "9"}
+                    assert waited(sensor, snowpipe, end, mode) == {"c": target}
 
     def test_is_nothing_where_rejected_rows_are_accepted(self, snowpipe, conn_id):
         snowpipe.channel("c", committed="9", rows_error_count=70)

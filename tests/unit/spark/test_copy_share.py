@@ -11,6 +11,7 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
     promised_files,
     share_of_copy,
 )
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
@@ -25,7 +26,7 @@ FILES = ("a", "b", "c")
 def position(
     committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
 ) -> PartitionPosition:
-    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0)
+    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0, "b")
     offset = None if committed is None else FileLineOffset.parse(committed)
     return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
 
@@ -80,7 +81,7 @@ def test_a_partition_is_done_when_no_row_is_left(given, done):
 
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
-    token = str(CopyIntent("a:10", "b:c", SINCE, 0))
+    token = str(CopyIntent("a:10", "b:c", SINCE, 0, "b"))
 
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
-        FileLineOffset.parse(token, channel="x")
+        Checkpoint.parse(token, FileLineOffset, channel="x")

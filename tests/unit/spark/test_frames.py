@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.spark.task.work import load_batches
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.checkpoints import binding_of, loaded
 from tests.fake_snowpipe import PIPE, URL
 from tests.memory_source import MemoryFramePartition, MemoryFrameSource, MemoryPartition, rows
 
@@ -50,7 +51,7 @@ def test_query_brings_each_channel_its_own_rows(snowpipe, run):
 
 
 def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(snowpipe, run):
-    snowpipe.channel("cp", committed="3")
+    snowpipe.channel("cp", **loaded(3, 4))
 
     run(MemoryFrameSource([OWN]), None)
 
@@ -58,7 +59,7 @@ def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(snowpi
 
 
 def test_channel_that_has_less_than_the_query_was_asked_for_gets_no_row(snowpipe, run):
-    snowpipe.channel("cp", committed="1")
+    snowpipe.channel("cp", **loaded(1, 2))
 
     (result,), _ = run(
         MemoryFrameSource([OWN]), None, [FrameWork("cp", OWN, IntegerOffset(3), IntegerOffset(5))]
@@ -68,11 +69,13 @@ def test_channel_that_has_less_than_the_query_was_asked_for_gets_no_row(snowpipe
 
 
 def test_rows_behind_are_those_that_were_counted_until_the_end_is_committed():
-    counted = TablePartition("all", "ID", "integer", rows=4, end=IntegerOffset(9))
+    eight, nine, ten = map(IntegerOffset, (8, 9, 10))
+    whole = TablePartition("all", binding_of(), "ID", "integer")
+    counted = replace(whole, rows=4, end=nine)
 
-    assert counted.behind(None) == counted.behind("8") == Behind(None, "rows_behind<=4", 4)
-    assert counted.behind("9") == counted.behind("10") == Behind(0, "rows_behind<=0", 0)
-    assert TablePartition("all", "ID", "integer").behind("8").bytes is None
+    assert counted.behind(None) == counted.behind(eight) == Behind(None, "rows_behind<=4", 4)
+    assert counted.behind(nine) == counted.behind(ten) == Behind(0, "rows_behind<=0", 0)
+    assert whole.behind(eight).bytes is None
 
 
 def test_channel_without_a_row_is_not_opened(snowpipe, run):
@@ -96,7 +99,7 @@ def test_query_that_ends_before_the_end_that_was_fixed_is_no_success(run, loses,
 
 
 def test_query_that_has_lost_what_was_committed_before_is_no_success(snowpipe, run):
-    snowpipe.channel("cp", committed="3")
+    snowpipe.channel("cp", **loaded(3, 4))
     work = FrameWork("cp", OWN, IntegerOffset(3), IntegerOffset(5))
 
     (result,), _ = run(MemoryFrameSource([OWN], loses=2), None, [work])

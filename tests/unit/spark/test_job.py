@@ -1,4 +1,4 @@
-"""The application run again and again on one plan: rejected rows are reported until they are accepted."""
+"""The application run again and again on one plan: rejected rows are reported once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.spark.driver.report import (
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from tests.fake_snowpipe import PAT, FakeSnowpipe
+from tests.fake_snowpipe import PAT, FakeSnowpipe, error
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, rows
 from tests.unit.spark.test_driver import PLAN
 
@@ -50,6 +50,7 @@ def run(snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(job, "_credentials", lambda _: (ProgrammaticAccessToken(PAT), SourceSecrets()))
     monkeypatch.setattr(job, "JobSession", Session)
     monkeypatch.setattr(job, "check_versions", lambda: None)
+    monkeypatch.setattr(job, "statement_rows", lambda *_, **__: [])
 
     def once(count: int = 6, **changes: Any) -> int:
         plan = replace(PLAN, report_path=str(tmp_path / "report.json"), **changes)
@@ -65,15 +66,23 @@ def report(folder: Path) -> RunReport:
     return RunReport.from_json((folder / "report.json").read_text())
 
 
-def test_rejected_rows_are_reported_by_every_run_until_one_accepts_them(run: RunJob, tmp_path: Path) -> None:
-    for _ in range(3):
-        assert run() == 1
-        assert report(tmp_path).error_type == "RowsRejectedError"
+def test_rejected_rows_are_reported_once(run: RunJob, tmp_path: Path) -> None:
+    assert run() == 1
+    assert report(tmp_path).error_type == "RowsRejectedError"
 
+    assert run() == 0
+    assert report(tmp_path).channels[0].rejected == 0
+
+
+def test_rejected_rows_are_reported_again_where_their_report_could_not_be_recorded(
+    run: RunJob, snowpipe: FakeSnowpipe, tmp_path: Path
+) -> None:
+    snowpipe.fault(before="open", skip=1, error=error(403), times=float("inf"))
     assert run(on_error="continue") == 0
     assert report(tmp_path).channels[0].rejected == 1
-    assert run() == 0
-    assert not (tmp_path / START_FILE).exists()
+
+    snowpipe.heal()
+    assert [run(), run()] == [1, 0]
 
 
 def test_rows_that_nobody_waited_for_are_judged_by_the_next_run_that_waits(run: RunJob) -> None:
@@ -83,31 +92,13 @@ def test_rows_that_nobody_waited_for_are_judged_by_the_next_run_that_waits(run: 
     assert run() == 1
 
 
-def test_run_that_rejected_nothing_leaves_no_start_file(run: RunJob, tmp_path: Path) -> None:
-    assert run(count=2) == 0
-    assert not (tmp_path / START_FILE).exists()
-
-
-def test_start_file_that_holds_something_else_is_named(
-    run: RunJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / START_FILE).write_text("[1]")
-
-    assert run() == 1
-    assert START_FILE in capsys.readouterr().err
-
-
 def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path: Path) -> None:
     assert run() == 1
-    (tmp_path / "report.json").unlink()
 
-    assert run() == 1
+    assert run(count=7) == 0
 
     ((_, start),) = read_start((tmp_path / START_FILE).read_text()).items()
-    assert start.began_ms is not None
-    assert replace(start, began_ms=None) == ChannelStart(
-        rejected_before=0, inserted_before=5, errors_before=1, rows_behind=0, files_behind=()
-    )
+    assert replace(start, began_ms=0) == ChannelStart(5, 1, 0, files_behind=None)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +112,6 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
         *(
             json.dumps({"c": {**asdict(ChannelStart(0, 0, 0)), **wrong}})
             for wrong in (
-                {"rejected_before": None},
                 {"inserted_before": None},
                 {"errors_before": "7"},
                 {"began_ms": "now"},

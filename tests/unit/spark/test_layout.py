@@ -7,7 +7,6 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     PINNED,
     free_layout,
-    layout_fingerprint,
     pin_layout,
     pinned_layout,
     unpinned,
@@ -56,8 +55,3 @@ def test_settings_that_differ_are_reported_however_spark_spells_them():
     assert unpinned(session) == {}
     session.settings |= {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
     assert unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
-
-
-def test_fingerprint_stays_as_it_is_in_committed_tokens():
-    assert layout_fingerprint({"b": 1, "a": [2]}, "x") == layout_fingerprint({"a": [2], "b": 1}, "x")
-    assert layout_fingerprint({"b": 1, "a": [2]}, "x") == "0601910f"

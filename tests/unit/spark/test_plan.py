@@ -34,7 +34,8 @@ def test_every_field_of_a_plan_comes_back():
     plan = replace(
         PLAN, ca_bundle="/ca.pem", on_error="dead_letter", dead_letter_path="/letters",
         unknown_columns="fail", on_data_loss="skip", wait_for_commit=False, commit_timeout=5.0,
-        sdk_profile="/sdk.json", rejected_before={"c": 3}, rejected_since_ms=7,
+        sdk_profile="/sdk.json", run="r1", rebind="restart", on_imbalance="fail",
+        last_checkpoints={"9c0f6a2d41": ("c", "t")}, renew=("c",),
     )  # fmt: skip
     unset = {one.name for one in fields(plan) if getattr(plan, one.name) == one.default}
     assert unset == {"check_rows", "credentials_variable", "credentials_from"}, "do not go with the others"

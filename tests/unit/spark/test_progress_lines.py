@@ -13,7 +13,9 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelStart
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, VerifiedFileLineOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from tests.checkpoints import token
 from tests.memory_source import MemoryPartition, rows
 
 
@@ -58,8 +60,8 @@ def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once
 class BehindPartition(MemoryPartition):
     """A partition that reports rows and bytes."""
 
-    def behind(self, committed: str | None) -> Behind:
-        left = 10 - int(committed or 0)
+    def behind(self, committed: Offset | None) -> Behind:
+        left = 10 - (committed.value if isinstance(committed, IntegerOffset) else 0)
         return Behind(left * 100, "", left)
 
 
@@ -118,7 +120,7 @@ class Waiting(Event):
         return True
 
 
-START_OF_BOTH = {name: ChannelStart(0, inserted_before=10, errors_before=0, rows_behind=100) for name in "ab"}
+START_OF_BOTH = {name: ChannelStart(10, 0, 0, rows_behind=100) for name in "ab"}
 
 
 class TestFollowedChannels:
@@ -138,7 +140,7 @@ class TestFollowedChannels:
         )
 
     def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self) -> None:
-        channels = FollowedChannels({"a": ChannelStart(0, 10, 2, 50)})
+        channels = FollowedChannels({"a": ChannelStart(10, 2, 0, 50)})
         polled = ChannelStatus("a", "SUCCESS", None, rows_inserted=20, rows_error_count=5)
         channels.take({"a": polled}, 1.0)
         assert channels.line() == "channels=1 rows=10 rejected=3 rows_behind<=37"
@@ -161,13 +163,14 @@ class TestFollowedChannels:
         files = (("1.log", 100), ("2.log", 200), ("3.log", 60))
         start = {
             "a": ChannelStart(0, 0, 0, files_behind=files),
-            "done": ChannelStart(0, 9, 0, 0, files_behind=()),
+            "done": ChannelStart(9, 0, 0, 0, files_behind=()),
         }
         channels = FollowedChannels(start, began=0.0)
+        digest = token(VerifiedFileLineOffset.parse("2.log@0123456789abcdef:8"))
 
-        channels.take({"a": status("a", None, 0), "done": status("done", "1.log:3", 9)}, 1.0)
+        channels.take({"a": status("a", None, 0), "done": status("done", token("1.log:3"), 9)}, 1.0)
         assert channels.line() == "channels=2 rows=0 rows_per_second=0 bytes_behind<=360"
-        channels.take({"a": status("a", "2.log@0123456789abcdef:8", 50)}, 10.0)
+        channels.take({"a": status("a", digest, 50)}, 10.0)
         assert channels.line() == ("channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26")
-        channels.take({"a": status("a", "3.log:1", 90)}, 30.0)
+        channels.take({"a": status("a", token("3.log:1"), 90)}, 30.0)
         assert channels.line() == "channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6"

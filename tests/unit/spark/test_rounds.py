@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.checkpoints import binding_of, loaded
 from tests.fake_snowpipe import PIPE, STALE, URL, error
 from tests.memory_source import (
     InProcessSpark,
@@ -190,7 +191,7 @@ def test_query_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_the
     partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
     source = MemoryFrameSource(list(partitions.values()))
     committed = {"c0": IntegerOffset(1), "c1": IntegerOffset(3), "c2": None}
-    snowpipe.channel("c0", committed="1")
+    snowpipe.channel("c0", **loaded(1, 2, binding=binding_of("0")))
     rounds = rounds_of(source, spark)
 
     works = rounds.locate(partitions, committed)

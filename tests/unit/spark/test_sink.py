@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
+from airflow_provider_snowpipe.streaming.checkpoint import run_mark
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ChannelFencedError,
@@ -32,6 +33,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.checkpoints import binding_of, loaded, token
 from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
@@ -84,7 +86,8 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
     plan = JobPlan(
         "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", ca_bundle="ca",
         wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST, sdk_profile="/profile",
-        on_error=on_error, dead_letter_path=path, columns=columns,
+        on_error=on_error, dead_letter_path=path, columns=columns, run="r9", rebind="restart",
+        on_imbalance="fail",
     )  # fmt: skip
 
     assert plan.sink_settings() == SinkSettings(
@@ -92,7 +95,9 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
         row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",
         skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
+        run="r9", rebind="restart", on_imbalance="fail",
     )  # fmt: skip
+    assert replace(plan, run="").sink_settings().run == run_mark("app")
 
 
 def work(partition=SIX, committed=None):
@@ -147,6 +152,38 @@ def test_received_rows_are_no_success_until_they_are_committed(snowpipe, load):
     assert sum(snowpipe.clock.slept) >= 59
 
 
+def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    result = load(settings=replace(SETTINGS, wait_for_commit=False))
+
+    assert (result.position, result.rows) == (IntegerOffset(5), 6)
+    assert snowpipe.channels["c"].committed is None
+    assert snowpipe.did("status") == ["status c"]
+
+
+def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
+    snowpipe.holds_commits = True
+
+    with pytest.raises(CommitTimeoutError):
+        load(settings=replace(SETTINGS, commit_timeout=7.0))
+
+    assert 5 < sum(snowpipe.clock.slept) <= 7
+
+
+def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
+    snowpipe.clock.sleep(1000.0)
+    took = iter((2.0, 5.0, 3.0))
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
+    snowpipe.holds_commits = True
+    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
+
+    result = load()
+
+    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
+    assert result.commit_seconds == pytest.approx(0.05 + 0.07)
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
     partition = GapsPartition("p", rows(6), gaps_legal=False)
@@ -159,12 +196,28 @@ def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load, whole):
             snowpipe.scoped_token(),
             "c",
             lambda committed: partition.read(0, SETTINGS.limits),
-            offset_class=IntegerOffset,
+            source=SETTINGS.source_of(partition),
         )
     )
 
     assert result.error_type == "ContinuityError"
     assert "append c 4..5" not in snowpipe.did("append")
+
+
+def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
+    snowpipe, load, monkeypatch
+):
+    known, read = work(SIX, 1), []
+    monkeypatch.setattr(MemoryPartition, "resume", None)
+    whole = MemoryPartition.read
+    monkeypatch.setattr(
+        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
+    )
+    snowpipe.channel("c", **loaded(1))
+
+    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
+
+    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
 
 
 @pytest.mark.parametrize("gaps_legal", [True, False])
@@ -173,9 +226,9 @@ def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
 ):
     asked = []
 
-    def open_sdk(client, name, offset_class, **options):
-        asked.append((client.pipe, name, offset_class, options))
-        return Channel.open(client, name, offset_class, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
+    def open_sdk(client, name, source, **options):
+        asked.append((client.pipe, name, source, options))
+        return Channel.open(client, name, source, limits=ONE_PART_A_REQUEST, gaps_legal=gaps_legal)
 
     monkeypatch.setattr(SdkChannel, "open", open_sdk)
 
@@ -185,7 +238,7 @@ def test_rows_go_through_snowflakes_sdk_where_the_plan_names_a_profile(
     )
 
     options = {"profile": "/profile", "ca_bundle": "ca", "gaps_legal": gaps_legal}
-    assert asked == [(PIPE, "c", IntegerOffset, options)]
+    assert asked == [(PIPE, "c", SETTINGS.source_of(SIX), options)]
     assert (result.rows, ids(snowpipe)) == (2, [0, 1])
 
 
@@ -248,20 +301,60 @@ class TestCrash:
 class TestResume:
     @pytest.mark.parametrize("found", [None, 1])
     def test_token_is_read_again_at_open_and_the_position_found_anew(self, snowpipe, load, found):
-        snowpipe.channel("c", committed="3")
+        snowpipe.channel("c", **loaded(3))
 
         load(committed=found)
 
         assert snowpipe.did("append") == ["append c 4..5"]
 
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
-        snowpipe.channel("c", committed="9")
+        snowpipe.channel("c", **loaded(9))
 
         result = load()
 
         assert result.error_type == "SourcePositionError"
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
+
+    @pytest.mark.parametrize(
+        ("foreign", "kind"),
+        [
+            (token("a.log:3"), "OffsetTokenError"),
+            ("3", "OffsetTokenError"),
+            ("", "OffsetTokenError"),
+            (token(3, binding=binding_of("q")), "SourceChangedError"),
+            (token(3, binding=binding_of("p", "csv")), "SourceChangedError"),
+        ],
+        ids=["positions", "bare", "empty", "source", "reading"],
+    )
+    def test_token_of_another_source_is_reported_before_anything_is_opened(
+        self, snowpipe, load, foreign, kind
+    ):
+        snowpipe.channel("c", committed=foreign)
+
+        result = load()
+
+        assert result.error_type == kind
+        assert result.error.count("channel 'c'") == 1
+        assert snowpipe.did() == ["status c"]
+
+    @pytest.mark.parametrize(("rebind", "sent"), [("continue", [4, 5]), ("restart", [0, 1, 2, 3, 4, 5])])
+    def test_token_of_another_source_is_taken_over_or_left_where_the_plan_asks_for_it(
+        self, snowpipe, load, rebind, sent
+    ):
+        snowpipe.channel("c", **loaded(3, 9, 2, 2, binding=binding_of("q")))
+
+        result = load(settings=replace(SETTINGS, rebind=rebind, run="r2"))
+
+        assert ids(snowpipe) == sent
+        assert result.token == snowpipe.channels["c"].committed == token(5, 9 + len(sent), 2, run="r2")
+
+    def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
+        snowpipe.channel("c", committed="3")
+
+        result = load(settings=replace(SETTINGS, has_bare_tokens=True))
+
+        assert (ids(snowpipe), result.token, snowpipe.channels["c"].committed) == ([4, 5], "5", "5")
 
     def test_uncommitted_rows_of_an_earlier_attempt_are_waited_for_not_sent_again(self, snowpipe, load):
         snowpipe.holds_commits = True
@@ -297,6 +390,32 @@ class TestResume:
 REPEATED = (error(503), error(500, "INTERNAL"), error(429), error(408), error(404), UnreachableError("cut"))
 
 
+class TestBalance:
+    """The channel counts the rows that its token shows, or somebody else has changed it."""
+
+    @pytest.mark.parametrize(("rows", "word"), [(9, "more"), (7, "fewer")])
+    def test_channel_that_counts_other_rows_is_reported(self, snowpipe, load, caplog, rows, word):
+        snowpipe.channel("c", **loaded(3, 8)).rows_inserted = rows
+
+        refused = load(settings=replace(SETTINGS, on_imbalance="fail"))
+        assert (refused.error_type, snowpipe.appends()) == ("ImbalanceError", [])
+        assert f"'c' counts 1 {word}" in refused.error
+        assert load().error_type is None
+        assert f"'c' counts 1 {word}" in caplog.text
+
+    def test_channel_balances_over_every_batch_attempt_and_rejected_row(self, snowpipe, load):
+        strict = replace(SETTINGS, on_imbalance="fail")
+        snowpipe.rejects = lambda row: row["ID"] in (1, 4)
+        snowpipe.fault(after="append", skip=1, error=KilledError())
+        with pytest.raises(KilledError):
+            load(settings=strict)
+
+        results = [load(settings=strict) for _ in range(2)]
+
+        assert [one.error_type for one in results] == [None, None]
+        assert snowpipe.channels["c"].committed == token(5, rows=6, run=SETTINGS.run)
+
+
 class TestAnswers:
     """The retry table: what is repeated, what ends the attempt, what ends the run."""
 
@@ -324,7 +443,7 @@ class TestAnswers:
 
         load()
 
-        again = [call for call in snowpipe.appends() if call.query["startOffsetToken"] == "2"]
+        again = [call for call in snowpipe.appends() if call.positions[0] == "2"]
         assert [call.attempt for call in again] == [0, 1, 2]
         assert len({call.query["requestId"] for call in again}) == 1
         assert {call.query["continuationToken"] for call in again} == {"1_1"}
@@ -372,9 +491,9 @@ class TestAnswers:
         assert "channel 'c' was dropped" in result.error
         assert len(snowpipe.did("open")) == 1
 
-    @pytest.mark.parametrize("now", [None, "2"])
+    @pytest.mark.parametrize("now", [None, 2])
     def test_channel_that_has_less_than_the_run_has_found_gets_no_row(self, snowpipe, load, now):
-        snowpipe.channel("c", committed=now)
+        snowpipe.channel("c", **loaded(now))
 
         result = load(committed=3)
 
@@ -418,7 +537,7 @@ class TestShortToken:
         result = load(self.SLOW)
 
         assert (result.complete, result.rows, result.position) == (False, 4, IntegerOffset(3))
-        assert snowpipe.channels["c"].committed == "3"
+        assert snowpipe.channels["c"].position == "3"
 
     @pytest.mark.parametrize("life", [-1.0, 0.0])
     def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load, life):
@@ -458,7 +577,7 @@ class TestDeadLetters:
         result = load(partition, settings=aside)
 
         assert ids(snowpipe) == [number for number in numbers if number not in bad]
-        assert (result.dead_lettered, snowpipe.channels["c"].committed) == (len(bad), "7")
+        assert (result.dead_lettered, snowpipe.channels["c"].position) == (len(bad), "7")
         assert self.positions(tmp_path) == [str(number) for number in bad]
 
     def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
@@ -485,7 +604,7 @@ class TestDeadLetters:
                 opened.append(asked)
                 raise DeadLetterError("no such path")
 
-        snowpipe.channel("c", committed="1")
+        snowpipe.channel("c", **loaded(1))
 
         with pytest.raises(DeadLetterError):
             load(Elsewhere("p", self.BAD.rows), settings=aside)
@@ -558,58 +677,10 @@ class TestEndWithoutRows:
     """The last records of a partition are no rows: the token passes them with the last row that is sent."""
 
     def test_without_any_row_nothing_is_appended_and_the_task_reports_what_it_passed(self, snowpipe, load):
-        snowpipe.channel("c", committed="1")
+        snowpipe.channel("c", **loaded(1))
         partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
 
         result = load(partition, committed=1, settings=replace(SETTINGS, skips_undecoded=True))
 
         assert snowpipe.did("append") == []
         assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)
-
-
-def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_limits(
-    snowpipe, load, monkeypatch
-):
-    known, read = work(SIX, 1), []
-    monkeypatch.setattr(MemoryPartition, "resume", None)
-    whole = MemoryPartition.read
-    monkeypatch.setattr(
-        MemoryPartition, "read", lambda self, *asked: read.append(asked) or whole(self, *asked)
-    )
-    snowpipe.channel("c", committed="1")
-
-    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
-
-    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
-
-
-def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
-    snowpipe.holds_commits = True
-
-    result = load(settings=replace(SETTINGS, wait_for_commit=False))
-
-    assert (result.position, result.rows) == (IntegerOffset(5), 6)
-    assert snowpipe.channels["c"].committed is None
-    assert snowpipe.did("status") == ["status c"]
-
-
-def test_wait_for_the_commit_ends_at_the_limit_of_the_plan(snowpipe, load):
-    snowpipe.holds_commits = True
-
-    with pytest.raises(CommitTimeoutError):
-        load(settings=replace(SETTINGS, commit_timeout=7.0))
-
-    assert 5 < sum(snowpipe.clock.slept) <= 7
-
-
-def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
-    snowpipe.clock.sleep(1000.0)
-    took = iter((2.0, 5.0, 3.0))
-    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-
-    result = load()
-
-    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
-    assert result.commit_seconds == pytest.approx(0.05 + 0.07)

@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -22,27 +23,28 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ContinuityError,
     OffsetTokenError,
+    SourceChangedError,
     TokenWentBackError,
     UncommittedRowsError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.checkpoints import binding_of, loaded, shown, source_of, token
 from tests.fake_snowpipe import MISSING, UNCOMMITTED, Call, error
 from tests.refusals import refused
 
 FAST = BatchLimits(requests_per_second=10_000, bytes_per_second=None, age_seconds=30)
-FOREIGN = "messages_1.log:20"
-NAMED = r"'c'.*messages_1\.log:20.*integer"
+SOURCE = source_of(IntegerOffset)
 
 
-def open_channel(snowpipe, **options):
+def open_channel(snowpipe, source=SOURCE, **options):
     limits = BatchLimits(**{"requests_per_second": 10_000, "age_seconds": 30, **options})
-    return Channel.open(snowpipe.client(), "c", IntegerOffset, limits=limits)
+    return Channel.open(snowpipe.client(), "c", source, limits=limits)
 
 
 @pytest.fixture
 def channel(snowpipe):
-    opened = Channel.open(snowpipe.client(), "c", IntegerOffset, limits=FAST)
+    opened = Channel.open(snowpipe.client(), "c", SOURCE, limits=FAST)
     yield opened
     opened.close(flush=False)
 
@@ -67,7 +69,7 @@ class TestCommit:
         status = channel.wait_for_commit(timeout=60)
         assert numbers(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert snowpipe.did("append") == ["append c 0..5"]
-        assert status.committed == "5"
+        assert status.committed == token(5, rows=6)
         assert channel.progress.committed == IntegerOffset(5)
         assert (channel.counters.rows, channel.counters.requests) == (6, 1)
 
@@ -79,31 +81,32 @@ class TestCommit:
         channel.flush()
         assert (channel.progress.sent, channel.progress.committed) == (IntegerOffset(9), None)
 
-        assert channel.wait_for_commit(IntegerOffset(4), timeout=0).committed == "4"
+        assert shown(channel.wait_for_commit(IntegerOffset(4), timeout=0).committed) == "4"
         slept = len(snowpipe.clock.slept)
         with pytest.raises(CommitTimeoutError) as caught:
             channel.wait_for_commit(timeout=10)
-        assert (caught.value.channel, caught.value.committed, caught.value.target) == ("c", "4", "9")
+        found = (caught.value.channel, shown(caught.value.committed), caught.value.target)
+        assert found == ("c", "4", "9")
         assert 5 <= sum(snowpipe.clock.slept[slept:]) <= 10
 
-    @pytest.mark.parametrize(("committed", "done"), [("3", False), ("4", True), ("9", True)])
+    @pytest.mark.parametrize(("committed", "done"), [(3, False), (4, True), (9, True)])
     def test_is_at_or_past_the_target(self, snowpipe, channel, committed, done):
         snowpipe.holds_commits = True
         put(channel, 0, 4)
         channel.flush()
-        snowpipe.channels["c"].committed = committed
+        snowpipe.channels["c"].committed = token(committed)
         if done:
             channel.wait_for_commit(timeout=10)
         else:
             with pytest.raises(CommitTimeoutError):
                 channel.wait_for_commit(timeout=10)
-        assert channel.progress.committed == IntegerOffset(int(committed))
+        assert channel.progress.committed == IntegerOffset(committed)
 
     def test_an_invalid_channel_ends_the_wait_at_once_unless_it_has_its_target(self, snowpipe, channel):
         put(channel, 0, 0)
         channel.wait_for_commit(timeout=30)
         snowpipe.channels["c"].code = "ERR_CHANNEL_INVALID"
-        assert channel.wait_for_commit(timeout=0).committed == "0"
+        assert shown(channel.wait_for_commit(timeout=0).committed) == "0"
         snowpipe.channels["c"].code = "SUCCESS"
         snowpipe.holds_commits = True
         put(channel, 1, 1)
@@ -115,11 +118,11 @@ class TestCommit:
         assert snowpipe.clock.slept[slept:] == []
 
     def test_a_token_that_goes_back_during_the_wait_is_noticed(self, snowpipe):
-        snowpipe.channel("c", committed="9")
+        snowpipe.channel("c", **loaded(9))
         snowpipe.holds_commits = True
         channel = open_channel(snowpipe)
         put(channel, 10, 11)
-        snowpipe.channels["c"].committed = "3"
+        snowpipe.channels["c"].committed = token(3)
         with pytest.raises(TokenWentBackError):
             channel.wait_for_commit(timeout=60)
         channel.close(flush=False)
@@ -136,7 +139,7 @@ class TestBatches:
         with open_channel(snowpipe, **limit) as channel:
             for n in range(30):
                 put(channel, n, n)
-        assert [call.query["endOffsetToken"] for call in snowpipe.appends()] == ends
+        assert [call.positions[1] for call in snowpipe.appends()] == ends
         assert numbers(snowpipe) == list(range(30))
 
     @pytest.mark.parametrize("compression", ["zstd", "gzip", "none"])
@@ -274,31 +277,12 @@ class TestOrder:
         assert numbers(snowpipe) == [0, 1, 2, 3, 4, 5]
 
     def test_a_resumed_channel_takes_only_what_follows_the_committed_token(self, snowpipe):
-        snowpipe.channel("c", committed="41")
+        snowpipe.channel("c", **loaded(41))
         with open_channel(snowpipe) as channel:
             assert channel.progress.committed == IntegerOffset(41)
             refused(ContinuityError, lambda rows: put(channel, *rows), [(41, 45)])
             put(channel, 42, 45)
-        assert snowpipe.channels["c"].committed == "45"
-
-    def test_a_token_of_another_format_is_noticed_before_and_after_the_open_and_in_the_wait(self, snowpipe):
-        snowpipe.holds_commits = True
-        channel = open_channel(snowpipe)
-        put(channel, 0, 0)
-        channel.flush()
-        snowpipe.channel("c").committed = FOREIGN
-        with pytest.raises(OffsetTokenError, match=NAMED):
-            channel.wait_for_commit(timeout=60)
-        channel.close(flush=False)
-        snowpipe.calls.clear()
-        with pytest.raises(OffsetTokenError, match=NAMED):
-            open_channel(snowpipe)
-        assert snowpipe.did("open") == []
-        snowpipe.channels.clear()
-        snowpipe.fault(after="status", do=lambda: snowpipe.channel("c", committed=FOREIGN))
-        with pytest.raises(OffsetTokenError, match=NAMED):
-            open_channel(snowpipe)
-        assert snowpipe.did("open", "append") == ["open c"]
+        assert snowpipe.channels["c"].position == "45"
 
     def test_an_append_has_rows_and_a_missing_last_newline_is_added(self, snowpipe, channel):
         first = IntegerOffset(0)
@@ -311,6 +295,93 @@ class TestOrder:
             channel.append(body, IntegerOffset(n), IntegerOffset(n), rows=1)
         channel.flush()
         assert snowpipe.appends()[0].body == b'{"n":0}\n{"n":1}\n{"n":2}\n'
+
+
+OTHERS = {
+    "another source": (token(20, binding=binding_of("q")), SourceChangedError, "rebind"),
+    "another reading": (token(20, binding=binding_of(reading="csv")), SourceChangedError, "rebind"),
+    "other positions": (token("messages_1.log:20"), OffsetTokenError, "integer"),
+    "a bare position": ("20", OffsetTokenError, "checkpoint"),
+}
+
+
+class TestSource:
+    """Whose rows a channel has committed, and how many, is in its token."""
+
+    @pytest.mark.parametrize(("foreign", "kind", "word"), OTHERS.values(), ids=OTHERS)
+    def test_a_token_of_another_one_is_noticed_before_and_after_the_open_and_in_the_wait(
+        self, snowpipe, foreign, kind, word
+    ):
+        snowpipe.holds_commits = True
+        channel = open_channel(snowpipe)
+        put(channel, 0, 0)
+        channel.flush()
+        snowpipe.channel("c").committed = foreign
+        with pytest.raises(kind, match=f"'c'.*{word}"):
+            channel.wait_for_commit(timeout=60)
+        channel.close(flush=False)
+        snowpipe.calls.clear()
+        with pytest.raises(kind, match=f"'c'.*{word}"):
+            open_channel(snowpipe)
+        assert snowpipe.did("open") == []
+        snowpipe.channels.clear()
+        snowpipe.fault(after="status", do=lambda: snowpipe.channel("c", committed=foreign))
+        with pytest.raises(kind, match=f"'c'.*{word}"):
+            open_channel(snowpipe)
+        assert snowpipe.did("open", "append") == ["open c"]
+
+    @pytest.mark.parametrize(("rebind", "first"), [("continue", 21), ("restart", 0)])
+    def test_an_author_who_knows_what_the_positions_mean_goes_on_or_begins_again(
+        self, snowpipe, rebind, first
+    ):
+        snowpipe.channel("c", **loaded(20, 21, 2, 2, binding=binding_of("q")))
+        again = replace(SOURCE, rebind=rebind)
+        with open_channel(snowpipe, again) as channel:
+            put(channel, first, first + 1)
+            channel.wait_for_commit(timeout=60)
+            assert channel.progress.committed == IntegerOffset(first + 1)
+
+        assert snowpipe.channels["c"].committed == token(first + 1, rows=23, errors=2)
+        with open_channel(snowpipe, again) as channel:
+            assert channel.progress.committed == IntegerOffset(first + 1), "the next run finds its own token"
+
+    def test_rows_are_counted_over_all_batches_and_sessions(self, snowpipe):
+        with open_channel(snowpipe, rows=2) as channel:
+            put(channel, 0, 1)
+            put(channel, 2, 4)
+            assert channel.start.excess == 0
+        snowpipe.rejects = lambda row: row["n"] == 5
+        with open_channel(snowpipe, rows=2) as channel:
+            put(channel, 5, 6)
+            put(channel, 7, 7)
+
+        tokens = [
+            (call.query["startOffsetToken"], call.query["endOffsetToken"]) for call in snowpipe.appends()
+        ]
+        assert tokens == [
+            (token(0, 1), token(1, 2)), (token(2, 3), token(4, 5)),
+            (token(5, 6), token(6, 7)), (token(7, 8), token(7, 8)),
+        ]  # fmt: skip
+        with open_channel(snowpipe) as channel:
+            start = channel.start
+        assert (start.rows, start.errors, start.run, start.excess) == (8, 0, "r1", 0)
+
+    def test_rows_that_were_discarded_are_not_counted(self, snowpipe):
+        snowpipe.holds_commits = True
+        with open_channel(snowpipe) as channel:
+            put(channel, 0, 4)
+        snowpipe.holds_commits = False
+        with open_channel(snowpipe) as channel:
+            put(channel, 0, 1)
+
+        assert snowpipe.channels["c"].committed == token(1, rows=2)
+
+    def test_a_channel_of_a_connector_has_bare_positions(self, snowpipe):
+        snowpipe.channel("c", committed="41", rows_inserted=40)
+        with open_channel(snowpipe, replace(SOURCE, is_bare=True)) as channel:
+            put(channel, 42, 43)
+
+        assert snowpipe.channels["c"].committed == "43"
 
 
 class TestWriters:
@@ -331,7 +402,9 @@ class TestWriters:
     @pytest.fixture
     def uncommitted(self, snowpipe):
         """An older writer's rows are received and do not commit."""
-        snowpipe.channel("c").received = [Call("append", "c", {"endOffsetToken": "7"}, body=b'{"n":7}\n')]
+        snowpipe.channel("c").received = [
+            Call("append", "c", {"endOffsetToken": token(7, rows=8)}, body=b'{"n":7}\n')
+        ]
 
     @pytest.mark.usefixtures("uncommitted")
     def test_rows_that_never_commit_are_discarded_after_a_bounded_wait_and_the_token_read_again(
@@ -339,16 +412,16 @@ class TestWriters:
     ):
         def commit_late():
             if not snowpipe.calls[-1].body["fail_on_uncommitted_rows"]:
-                snowpipe.channels["c"].committed = "7"
+                snowpipe.channels["c"].committed = token(7)
 
         snowpipe.fault(after="open", do=commit_late, times=10_000)
-        channel = Channel.open(snowpipe.client(), "c", IntegerOffset, uncommitted_timeout=20)
+        channel = Channel.open(snowpipe.client(), "c", SOURCE, uncommitted_timeout=20)
         assert channel.progress.committed == IntegerOffset(7)
         assert 10 < sum(snowpipe.clock.slept) <= 20
         put(channel, 8, 9)
         channel.close()
         assert snowpipe.did("append") == ["append c 8..9"]
-        assert snowpipe.channels["c"].committed == "9"
+        assert snowpipe.channels["c"].position == "9"
         assert (set(opens(snowpipe)[:-1]), opens(snowpipe)[-1]) == ({True}, False)
 
     @pytest.mark.usefixtures("uncommitted")
@@ -356,12 +429,10 @@ class TestWriters:
         self, snowpipe
     ):
         with pytest.raises(UncommittedRowsError):
-            Channel.open(
-                snowpipe.client(), "c", IntegerOffset, uncommitted_timeout=20, discard_uncommitted=False
-            )
+            Channel.open(snowpipe.client(), "c", SOURCE, uncommitted_timeout=20, discard_uncommitted=False)
         assert all(opens(snowpipe))
         slept = sum(snowpipe.clock.slept)
-        Channel.open(snowpipe.client(), "c", IntegerOffset).close()
+        Channel.open(snowpipe.client(), "c", SOURCE).close()
         assert 59 < sum(snowpipe.clock.slept) - slept <= 60
 
     def test_closing_sends_what_was_appended_and_a_closed_one_takes_no_rows(self, snowpipe, channel):

@@ -14,9 +14,11 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     PipeFailedOverError,
     PipeNotFoundError,
+    RetriesExhaustedError,
     UncommittedRowsError,
 )
 from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.fake_snowpipe import HOST, MISSING, PAT, ROW_SEQ_GAP, STALE, error
 from tests.refusals import refused
 
@@ -86,6 +88,22 @@ def test_a_repeated_append_keeps_its_request_id_and_continuation_token(snowpipe,
     assert snowpipe.channels["c"].rows == [{"a": 1}]
     append(client, "1_1")
     assert snowpipe.appends()[-1].query["requestId"] != attempts[0].query["requestId"]
+
+
+def test_the_budget_is_bounded_and_the_error_names_what_is_unknown(snowpipe):
+    snowpipe.fault(before="append", error=error(503), times=1000)
+    with pytest.raises(RetriesExhaustedError, match=r"'c'.*HTTP 503.*unknown"):
+        append(snowpipe.client(retry=RetryPolicy(budget_seconds=30)))
+    assert 5 < sum(snowpipe.clock.slept) <= 30
+
+
+@pytest.mark.parametrize(("seconds", "attempts"), [(60.0, 1), (20.0, 2)])
+def test_a_pause_that_the_service_asks_for_is_kept_within_the_budget(snowpipe, seconds, attempts):
+    snowpipe.fault(before="append", error=error(429, retry_after=seconds), times=1000)
+    with pytest.raises(RetriesExhaustedError) as exhausted:
+        append(snowpipe.client(retry=RetryPolicy(budget_seconds=30)))
+    assert len(snowpipe.appends()) == attempts
+    assert exhausted.value.retry_after == seconds
 
 
 @pytest.mark.parametrize("status", [401, 403])

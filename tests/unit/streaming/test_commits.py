@@ -16,12 +16,8 @@ from airflow_provider_snowpipe.streaming.commits import (
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import (
-    ChannelStatus,
-    ChannelTarget,
-    CommitTargets,
-    Progress,
-)
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets, Progress
+from tests.checkpoints import binding_of, token
 from tests.refusals import refused
 
 REOPEN = "ERR_CHANNEL_MUST_BE_REOPENED"
@@ -111,9 +107,8 @@ def test_the_slowest_channel_is_the_first_without_a_token_else_with_the_smallest
     verdict = integers(targets, status("a", "9"), status("b", "7"), status("c", "8"))
     assert (str(verdict.slowest), verdict.done, verdict.total) == ("'b' committed 7 of 11", 0, 3)
     for order in (1, -1):  # formats have no order among each other: the first one's counts
-        owed = {"a": ChannelTarget("f:9", "file:line"), "b": ChannelTarget("8", "integer")}
-        mixed = CommitTargets.parse({name: owed[name].to_json() for name in sorted(owed)[::order]})
-        found = [status("a", "f:2"), status("b", "3")][::order]
+        mixed = CommitTargets.parse(dict([("a", token("f:9")), ("b", token(8))][::order]))
+        found = [status("a", token("f:2")), status("b", token(3))][::order]
         verdict = judge({one.channel: one for one in found}, mixed)
         assert verdict.slowest.status.channel == found[0].channel
 
@@ -164,48 +159,54 @@ def test_tokens_of_different_partitions_have_no_order():
 
 
 @pytest.mark.parametrize(
-    ("options", "errors", "rejected"),
+    ("known", "fails", "errors", "rejected"),
     [
-        ({}, 3, 0),
-        ({"fail_on_rejected_rows": True}, 3, 3),
-        ({"rejected_baseline": {"c": 2}}, 3, 1),
-        ({"rejected_baseline": {"c": 3}}, 3, 0),
-        ({"rejected_baseline": {"c": 0}}, 3, 3),
-        ({"fail_on_rejected_rows": True, "rejected_baseline": {"b": 1}}, 1, 1),
+        (None, None, 3, 0),
+        (None, True, 3, 3),
+        (2, None, 3, 1),
+        (3, None, 3, 0),
+        (0, None, 3, 3),
+        (0, False, 3, 0),
+        (2, True, 3, 1),
         # A channel counts over its life, so that a smaller number is that of another one.
-        ({"fail_on_rejected_rows": True, "rejected_baseline": {"c": 3}}, 0, 0),
-        ({"fail_on_rejected_rows": True, "rejected_baseline": {"c": 3}}, 2, 2),
+        (3, True, 0, 0),
+        (3, True, 2, 2),
     ],
 )
-def test_rejected_rows_beyond_the_baseline_fail_a_wait_that_asks_at_once(options, errors, rejected):
+def test_rejected_rows_that_were_not_reported_fail_a_wait_that_asks_at_once(known, fails, errors, rejected):
     for target in ("5", "9"):
-        verdict = integers({"c": target}, status("c", "5", rows_error_count=errors), **options)
+        owed = {"c": {"token": target, "errors": known}}
+        verdict = integers(owed, status("c", "5", rows_error_count=errors), fail_on_rejected_rows=fails)
         assert verdict.reason is (FailureReason.ROWS_REJECTED if rejected else None)
         assert not rejected or f"skipped {rejected} row(s)" in verdict.message
 
 
-def test_rejected_rows_are_accepted_unless_a_wait_asks_and_a_baseline_is_a_count():
-    targets = CommitTargets.parse({"a": "5"}, "integer")
+def test_a_checkpoint_shows_how_many_rejected_rows_were_reported():
+    targets = CommitTargets.parse({"c": token("a:5", errors=2)}, fail_on_rejected_rows=True)
 
-    assert targets == CommitTargets({"a": IntegerOffset(5)}, {"a": "integer"}, {"a": {}}, {})
-    for options in ({"fail_on_rejected_rows": True}, {"rejected_baseline": {"a": 0}}):
-        assert CommitTargets.parse({"a": "5"}, "integer", **options).rejected_baseline == {"a": 0}
+    for errors, state in {2: WaitState.COMPLETE, 3: WaitState.FAILED}.items():
+        found = status("c", token("a:5", errors=2), rows_error_count=errors)
+        assert judge({"c": found}, targets).state is state
+    assert CommitTargets.parse({"c": token("a:5", errors=2)}).rejected_baseline == {}
 
-    def baseline(given):
-        CommitTargets.parse({"a": "5"}, "integer", rejected_baseline=given)
 
-    counts = [{"a": count} for count in (-1, "3", True, 1.5)]
-    refused(ConfigurationError, baseline, counts, "rejected_baseline of channel 'a'")
-    for error in refused(ConfigurationError, baseline, [[], "[]", "x", 5]):
-        assert str(error).startswith("rejected_baseline is")
+@pytest.mark.parametrize("other", [binding_of("q"), binding_of(reading="csv")], ids=str)
+def test_a_channel_of_another_source_than_its_target_is_an_error_and_no_wait(other):
+    targets = {"c": token("a:5")}
+
+    for position in ("a:4", "a:5", "b:1"):
+        verdict = verdict_of(targets, status("c", token(position, binding=other)), format_name=None)
+        assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.SOURCE_CHANGED)
+        assert "'c'" in verdict.message
+    assert verdict_of(targets, status("c", None), format_name=None).state is WaitState.WAITING
+    assert verdict_of(targets, status("c", token("a:5")), format_name=None).state is WaitState.COMPLETE
 
 
 def test_targets_are_a_mapping_of_channel_names_to_texts_or_its_json():
     def parse(targets):
         return CommitTargets.parse(targets, "file:line")
 
-    parsed = CommitTargets.parse('{"c": "a:1"}', "file:line", rejected_baseline='{"c": 3}')
-    assert parsed == CommitTargets.parse({"c": "a:1"}, "file:line", rejected_baseline={"c": 3})
+    assert parse('{"c": "a:1"}') == parse({"c": "a:1"}) == parse([{"c": "a:1"}])
     refused(ConfigurationError, parse, [None, [], "[1]"], "targets is", "give a mapping")
     refused(ConfigurationError, parse, ["c"], "targets is", "no JSON object")
     refused(ConfigurationError, parse, [{n: "a:1"} for n in ("elastic", "c" * 256, "c\0")], "channel name")

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.streaming.names import (
     quote_identifier,
     string_literal,
 )
-from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING, ChannelStatus
 from tests.refusals import refused
 
 
@@ -76,15 +76,6 @@ def test_the_time_of_the_last_rejected_row_is_read_as_it_is_spelled(last):
     status = ChannelStatus.from_json({"channel_name": "c", "rows_error_count": 1, **last})
     unknown = last == {"last_error_timestamp": "yesterday"}
     assert status.last_error_at_ms == (None if unknown else 5_000)
-    assert [status.rejected_since(since) for since in (4_999, 5_000, 5_001)] == [1, 1, int(unknown)]
-
-
-def test_all_rows_that_a_channel_rejected_are_of_who_made_it():
-    expected = {(5_000, 6_000): 3, (5_000, None): 3, (4_999, 6_000): 1, (None, 6_000): 1, (4_999, 4_999): 0}
-    for (created, last), rejected in expected.items():
-        status = ChannelStatus("c", SUCCESS, rows_error_count=3, last_error_at_ms=last, created_on_ms=created)
-        assert status.rejected_since(5_000) == rejected
-        assert ChannelStatus("c", SUCCESS, created_on_ms=created).rejected_since(5_000) == 0
 
 
 def test_a_missing_channel_has_the_status_missing():

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
+from tests.checkpoints import token
 from tests.refusals import refused
 
 PIPE = "DB.S.T-STREAMING"
@@ -76,6 +77,14 @@ class TestEveryMove:
         messages = [reported(one, polled(c1=status)) for status in seen]
 
         assert [None if m is None else m["rows"] for m in messages] == [1, None, 2, 1, None]
+
+    def test_is_no_news_where_rejected_rows_are_marked_as_reported(self):
+        one = watch()
+        reported(one, polled(c1=(token(9, rows=10), 9)))
+
+        assert reported(one, polled(c1=(token(9, rows=10, errors=1), 9))) is None
+        message = reported(one, polled(c1=(token(10, rows=11, errors=1), 10)))
+        assert (message["rows"], message["channels"]["c1"]["previous_rows"]) == (1, 9)
 
     def test_of_several_channels_is_one_message(self):
         message = reported(watch(), polled(c2=("1", 1), c1=("b", 4), c3=(None, 0)))
@@ -140,11 +149,20 @@ class TestPassing:
         assert reported(one, polled(c1=("10", 3))) is None
         assert reported(one, polled(c1=("101", 4))) is not None, "it was reset"
 
+    def test_positions_of_checkpoints_are_compared(self):
+        one = watch(OffsetRule.of(passes=token(100), every_rows=None, offset_format="integer"))
+
+        assert reported(one, polled(c1=(token(99), 1))) is None
+        message = reported(one, polled(c1=(token(100), 2)))
+        assert (message["passes"], message["channels"]["c1"]["token"]) == ("100", token(100))
+
     def test_a_token_of_another_format_is_a_problem_and_no_end(self):
         one = watch(self.RULE)
 
-        assert reported(one, polled(c1=("file:7", 1), c2=("100", 1))) is not None
+        found = polled(c1=("file:7", 1), c2=("100", 1), c3=(token("file:7"), 1))
+        assert set(reported(one, found)["channels"]) == {"c2"}
         assert "'file:7' is not of the format 'integer'" in one.problems["c1"]
+        assert "'integer'" in one.problems["c3"]
 
 
 @pytest.mark.parametrize("rule", [OffsetRule(), OffsetRule(every_rows=2)], ids=["moves", "rows"])

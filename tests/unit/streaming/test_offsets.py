@@ -1,4 +1,4 @@
-"""Offset tokens: parse, order, next, follow; and tokens made of another format's position."""
+"""Positions: parse, order, next, follow."""
 
 import pytest
 from hypothesis import given, settings
@@ -9,14 +9,13 @@ from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     BatchRowOffset,
     FileLineOffset,
-    IntegerLayoutOffset,
     IntegerOffset,
     LexicographicOffset,
-    TextLayoutOffset,
     TopicPartitionOffset,
     VerifiedFileLineOffset,
     known_formats,
     offset_class,
+    offset_class_of_code,
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelProgress
 from tests.refusals import refused
@@ -38,11 +37,7 @@ def topic(name, partition, offset):
 
 
 def share(batch, row, **more):
-    return BatchDigestOffset(batch, row, 4, 0x9F3AC1D2, "5d41402a", **more)
-
-
-def rows(position, partitions=4):
-    return IntegerLayoutOffset(IntegerOffset(position), partitions)
+    return BatchDigestOffset(batch, row, 0x9F3AC1D2, **more)
 
 
 def line(file, number, digest=""):
@@ -75,12 +70,8 @@ def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
         "a:b:3:20": topic("a:b", 3, 20),
         "0:0": BatchRowOffset(0, 0),
         "x": LexicographicOffset("x"),
-        "17:5000/4-9f3ac1d2-5d41402a-3-end": share(17, 5000, rejected_before=3, final=True),
-        "0:1/0-00000000-00000000-12-end": BatchDigestOffset(
-            0, 1, 0, 0, "00000000", rejected_before=12, final=True
-        ),
-        **{f"5/{partitions}": rows(5, partitions) for partitions in (1, 9, 10, 2000)},
-        "a/b/12": TextLayoutOffset(LexicographicOffset("a/b"), 12),
+        "17:5000/9f3ac1d2-end": share(17, 5000, final=True),
+        "0:1/00000000": BatchDigestOffset(0, 1, 0),
     }.items():
         read = type(offset).parse(text)
         assert (read, str(read)) == (offset, text)
@@ -94,9 +85,8 @@ UNREADABLE = {
     BatchRowOffset: ["5", "5:6:7", ":2", "1:", "x:2", "1:x"],
     LexicographicOffset: [""],
     BatchDigestOffset: [
-        *("", "17:5000", "17:5000/4-9F3AC1D2-5d41402a-0", "17:5000/4-9f3ac1d-5d41402a-0"),
-        *("017:5000/4-9f3ac1d2-5d41402a-0", "17:5000/4-9f3ac1d2-5d41402a-0-fin"),
-        *("17:5000/4-9f3ac1d2-5d41402a-0\n", "-1:5000/4-9f3ac1d2-5d41402a-0"),
+        *("", "17:5000", "17:5000/9F3AC1D2", "17:5000/9f3ac1d", "017:5000/9f3ac1d2"),
+        *("17:5000/9f3ac1d2-fin", "17:5000/9f3ac1d2\n", "-1:5000/9f3ac1d2", "17:5000/4-9f3ac1d2-5d41402a-0"),
     ],
     VerifiedFileLineOffset: ["a.log", f"a@{DIGEST}", f"a@{DIGEST}:x", ":3", ""],
 }
@@ -109,11 +99,6 @@ def test_an_unparsable_token_names_channel_token_and_format(kind):
             OffsetTokenError, lambda given: kind.parse(given, channel="c0"), [text],
             "'c0'", repr(text[:200]), f"'{kind.format_name}'",
         )  # fmt: skip
-
-
-def test_layout_token_of_another_form_is_refused():
-    texts = ["5", "/4", "x/4", "5/", "5/0", "5/04", "5/-1", "5/٤", "5/x", "5/" + "9" * 5000]
-    refused(OffsetTokenError, lambda text: IntegerLayoutOffset.parse(text, channel="c"), texts, "'c'")
 
 
 def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
@@ -136,8 +121,8 @@ def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
         assert str(refusal.value).startswith(name)
 
 
-SHARE = {"batch": 1, "row": 1, "partitions": 1, "digest": 1, "writer": "00000000"}
-NO_SHARE = [{"batch": -1}, {"row": -1}, {"digest": 1 << 32}, {"writer": "x"}]
+SHARE = {"batch": 1, "row": 1, "digest": 1}
+NO_SHARE = [{"batch": -1}, {"row": -1}, {"digest": 1 << 32}]
 
 
 def test_only_what_comes_next_follows():
@@ -166,8 +151,6 @@ def test_only_what_comes_next_follows():
             }.items()
         },
         (share(3, 0), share(3, 1)): True,
-        (rows(7), rows(8)): True,
-        (rows(7), rows(9)): False,
         (line("a", 7, DIGEST), line("a", 8)): True,
         (line("a", 7, DIGEST), line("b", 1)): True,
         (line("a", 7, DIGEST), line("b", 2)): False,
@@ -189,8 +172,6 @@ def test_distance_is_reported_only_where_the_format_knows_it():
         (LexicographicOffset("a"), LexicographicOffset("b")): None,
         (share(1, 9), share(1, 12)): 3,
         (share(1, 9), share(2, 12)): None,
-        (rows(7), rows(10)): 3,
-        (TextLayoutOffset.parse("a/4"), TextLayoutOffset.parse("b/4")): None,
         (line("a", 7, DIGEST), line("a", 10)): 3,
         (line("a", 7, DIGEST), line("b", 10)): None,
     }
@@ -206,7 +187,6 @@ def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
         (topic("t", 1, 5), topic("t", 1, 6)),
         (share(1, 9), share(2, 1)),
         (share(2, 1), share(2, 2)),
-        (rows(9), rows(10)),
         (line("a", 7, DIGEST), line("a", 8)),
         (line("a", 8), line("b", 1, DIGEST)),
     ]:
@@ -215,23 +195,19 @@ def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
         assert not earlier < earlier
         assert later >= earlier
     assert share(2, 2) >= share(2, 2, final=True)
-    assert rows(7).sort_key() == IntegerOffset(7).sort_key()
     assert line("a", 7, DIGEST).sort_key() == ("a", 7)
 
 
-def test_positions_of_different_formats_partitions_or_layouts_have_no_order():
+def test_positions_of_different_formats_or_partitions_have_no_order():
     for one, other in [
         (IntegerOffset(1), BatchRowOffset(1, 1)),
         (topic("t", 1, 5), IntegerOffset(6)),
-        (rows(1), IntegerOffset(2)),
-        (rows(1), TextLayoutOffset.parse("b/8")),
     ]:
         with pytest.raises(TypeError):
             _ = one < other
     for one, other in [
         (topic("t", 1, 5), topic("t", 2, 6)),
         (topic("t", 1, 5), topic("u", 1, 6)),
-        (rows(5, 4), rows(6, 8)),
     ]:
         with pytest.raises(OffsetTokenError, match="different"):
             _ = one < other
@@ -240,7 +216,6 @@ def test_positions_of_different_formats_partitions_or_layouts_have_no_order():
 def test_next_position_is_the_smallest_one_behind():
     assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
     assert share(3, 7, final=True).next() == share(3, 8)
-    assert rows(5, 9).next() == rows(6, 9)
     assert (line("a", 7, DIGEST).next(), line("a", 7, DIGEST).next().digest) == (line("a", 8), "")
     assert line("a", 7, DIGEST).plain == FileLineOffset("a", 7)
 
@@ -265,8 +240,15 @@ def test_progress_keeps_the_digest_that_the_service_reported_last():
 
 def test_formats_are_found_by_name_and_a_callers_own_class_by_its_dotted_path():
     assert {offset_class(name).format_name for name in known_formats()} == known_formats()
-    assert len(known_formats()) == 9
+    assert len(known_formats()) == 7
     assert offset_class("airflow_provider_snowpipe.streaming.offsets.IntegerOffset") is IntegerOffset
     unknown = ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
     refused(ConfigurationError, offset_class, [*unknown, "pathlib.Path"], "offset format")
     refused(ConfigurationError, offset_class, ["nonsense"], "batch:row/digest, file:line")
+
+
+def test_every_format_has_a_letter_of_its_own_by_which_a_checkpoint_names_it():
+    classes = [offset_class(name) for name in known_formats()]
+
+    assert {offset_class_of_code(one.code) for one in classes} == set(classes)
+    assert offset_class_of_code("x") is None

@@ -22,28 +22,32 @@ from airflow_provider_snowpipe.streaming.append import (
     lines_of_rows,
     numbered_by_batch,
     numbered_by_column,
-    rejected_by_earlier_tries,
     rows_to_send,
 )
+from airflow_provider_snowpipe.streaming.commits import FailureReason, judge
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelFencedError,
     CommitTimeoutError,
     ConfigurationError,
     ContinuityError,
     EncodingError,
+    ImbalanceError,
     OffsetTokenError,
     PipeFailedOverError,
     RowsRejectedError,
     SnowpipeError,
+    SourceChangedError,
     SourcePositionError,
     UncommittedRowsError,
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget, CommitTargets
+from tests.checkpoints import binding_of, loaded, shown, source_of, token
 from tests.fake_snowpipe import STALE, KilledError, error
 from tests.refusals import refused
 
 ROWS = [{"ID": number} for number in range(1, 5)]
+SOURCE = source_of(BatchRowOffset)
 
 
 def zstd(body: bytes) -> bytes:
@@ -58,10 +62,10 @@ def numbered(rows=ROWS, batch=7):
 def append(snowpipe):
     """Run one try of a batch."""
 
-    def run(rows=ROWS, batch=7, **rules):
+    def run(rows=ROWS, batch=7, source=SOURCE, **rules):
         own = AppendRules(batch, **{"commit_timeout": 60.0, **rules})
         with snowpipe.client() as client:
-            return append_to_channel(client, "c", numbered(rows, batch), BatchRowOffset, own)
+            return append_to_channel(client, "c", numbered(rows, batch), source, own)
 
     return run
 
@@ -77,7 +81,7 @@ def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
     assert snowpipe.channels["c"].rows == rows
     assert (load.channel, load.bytes) == ("c", 4 * len('{"ID":1}\n') + len(',"LATE":"x"'))
     found = (load.from_token, load.target_token, load.rows, load.skipped, load.committed)
-    assert found == (None, "7:4", 4, 0, True)
+    assert found == (None, token("7:4", rows=4), 4, 0, True)
     assert snowpipe.did("append") == ["append c 7:1..7:4"]
 
 
@@ -109,7 +113,7 @@ def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operatio
         load = append()
 
         assert ids(snowpipe) == [1, 2, 3, 4]
-        assert (load.target_token, load.rows + load.skipped) == ("7:4", 4)
+        assert (load.target_token, load.rows + load.skipped) == (token("7:4", rows=4), 4)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -140,24 +144,24 @@ class TestCommittedBefore:
         ids=["NULL", "earlier batch", "part of it", "all of it"],
     )
     def test_only_the_rest_is_sent(self, snowpipe, append, committed, sent):
-        snowpipe.channel("c", committed=committed)
+        snowpipe.channel("c", **loaded(committed))
 
         load = append()
 
         assert ids(snowpipe) == sent
         assert (load.rows, load.skipped, load.committed) == (len(sent), 4 - len(sent), True)
-        assert (load.from_token, snowpipe.channels["c"].committed) == (committed, "7:4")
+        assert (shown(load.from_token), snowpipe.channels["c"].position) == (committed, "7:4")
 
     @pytest.mark.parametrize("rule", ["fail", "skip"])
     def test_channel_that_has_gone_on_to_a_later_batch(self, snowpipe, append, rule):
-        snowpipe.channel("c", committed="8:1")
+        snowpipe.channel("c", **loaded("8:1"))
 
         if rule == "fail":
             with pytest.raises(SourcePositionError):
                 append()
         else:
             load = append(on_older_batch="skip")
-            assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, "8:1", True)
+            assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, token("8:1"), True)
             skipped = rows_to_send(
                 numbered(), BatchRowOffset(8, 1), AppendRules(7, on_older_batch="skip"), channel="c"
             )
@@ -165,17 +169,48 @@ class TestCommittedBefore:
         assert snowpipe.did("append") == []
 
     def test_batch_with_fewer_rows_than_are_committed_is_refused(self, snowpipe, append):
-        snowpipe.channel("c", committed="7:9")
+        snowpipe.channel("c", **loaded("7:9"))
 
         with pytest.raises(SourcePositionError, match=r"'c'.*7:9"):
             append()
 
-    def test_token_of_another_format_stops_before_the_channel_is_opened(self, snowpipe, append):
-        snowpipe.channel("c", committed="a.log:1")
+    @pytest.mark.parametrize(
+        ("foreign", "kind"),
+        [
+            (token("a.log:1"), OffsetTokenError),
+            ("7:2", OffsetTokenError),
+            (token("7:2", binding=binding_of("other task")), SourceChangedError),
+        ],
+        ids=["other positions", "bare", "other source"],
+    )
+    def test_token_of_another_source_stops_before_the_channel_is_opened(
+        self, snowpipe, append, foreign, kind
+    ):
+        snowpipe.channel("c", committed=foreign)
 
-        with pytest.raises(OffsetTokenError, match="'c'"):
+        with pytest.raises(kind, match="'c'"):
             append()
         assert snowpipe.did("open") == []
+
+    @pytest.mark.parametrize(("rebind", "sent"), [("continue", [3, 4]), ("restart", [1, 2, 3, 4])])
+    def test_token_of_another_source_is_taken_over_or_left_where_the_author_asks_for_it(
+        self, snowpipe, append, rebind, sent
+    ):
+        snowpipe.channel("c", **loaded("7:2", 10, 1, 1, binding=binding_of("other task")))
+
+        load = append(source=replace(SOURCE, rebind=rebind))
+
+        assert (ids(snowpipe), load.rejected) == (sent, 0)
+        assert snowpipe.channels["c"].committed == token("7:4", rows=10 + len(sent), errors=1)
+
+    def test_channel_that_counts_other_rows_than_its_checkpoint_is_reported(self, snowpipe, append, caplog):
+        snowpipe.channel("c", **loaded("6:9", 9)).rows_inserted = 7
+
+        with pytest.raises(ImbalanceError, match="2 fewer"):
+            append(on_imbalance="fail")
+        assert snowpipe.appends() == []
+        assert append().rows == 4
+        assert "2 fewer" in caplog.text
 
     def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
         snowpipe.holds_commits = True
@@ -210,98 +245,109 @@ class TestCommit:
 
         load = append(wait_for_commit=False)
 
-        assert (load.committed, load.target_token, load.rows, load.commit_seconds) == (False, "7:4", 4, 0.0)
+        assert (load.committed, load.rows, load.commit_seconds) == (False, 4, 0.0)
+        assert load.target_token == token("7:4", rows=4)
         snowpipe.commit()
         assert append(wait_for_commit=False).committed
 
-    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
-    def test_rejected_rows_count_from_the_open_on(self, snowpipe, append, on_error):
-        snowpipe.channel("c", rows_error_count=5)
-        snowpipe.rejects = lambda row: row["ID"] in (2, 3)
-
-        if on_error != "continue":
-            with pytest.raises(RowsRejectedError, match="do not fit") as refused:
-                append(on_error=on_error)
-            assert (refused.value.channel, refused.value.rejected) == ("c", 2)
-        else:
-            load = append(on_error="continue")
-            assert (load.rejected, load.rejected_baseline) == (2, 5)
-        assert (ids(snowpipe), snowpipe.channels["c"].committed) == ([1, 4], "7:4")
-
 
 def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, append):
-    snowpipe.channel("c", committed="6:2")
+    snowpipe.channel("c", **loaded("6:2"))
 
     load = append([])
 
-    assert (load.rows, load.target_token, load.committed) == (0, "6:2", True)
+    assert (load.rows, load.target_token, load.committed) == (0, token("6:2"), True)
     assert snowpipe.did("append") == []
 
 
 def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
     lines = [json.dumps({"AT": at}).encode() for at in (3, 7, 20)]
-    snowpipe.channel("c", committed="3")
+    snowpipe.channel("c", **loaded(3, 1))
 
     rows = numbered_by_column(lines, "AT", IntegerOffset, channel="c")
     with snowpipe.client() as client:
-        load = append_to_channel(client, "c", rows, IntegerOffset, AppendRules())
+        load = append_to_channel(client, "c", rows, source_of(IntegerOffset), AppendRules())
 
     assert snowpipe.channels["c"].rows == [{"AT": 7}, {"AT": 20}]
-    assert (load.skipped, load.target_token) == (1, "20")
+    assert (load.skipped, load.target_token) == (1, token(20, rows=3))
 
 
-def test_last_rejected_row_shows_whether_an_earlier_try_sent_it():
-    rows = numbered()
-    for last, errors, committed, found in [
-        ("7:1", 3, 2, 1), ("7:4", 3, 2, 1), ("6:9", 3, 2, 0), ("7:5", 3, 2, 0), (None, 3, 2, 0),
-        ("7:1", 0, 2, 0), ("7:1", 3, 0, 0), (None, 0, 2, 0), ("57", 3, 2, 0),
-    ]:  # fmt: skip
-        left = rows.after(BatchRowOffset(7, committed))
-        status = ChannelStatus("c", "SUCCESS", rows_error_count=errors, last_error_offset_upper_bound=last)
-        assert rejected_by_earlier_tries(rows, left, status, BatchRowOffset) == found
-
-
-class TestRejectedByEarlierTries:
-    """Rows that a try has sent, and whose rejection it could not report any more."""
+class TestRejectedRows:
+    """Rows that the service skips are reported once: by the run that sent them, or by the one after it."""
 
     @pytest.fixture(autouse=True)
     def bad_row(self, snowpipe):
         snowpipe.rejects = lambda row: row["ID"] == 2
 
-    def time_out(self, snowpipe, append, **rules):
-        snowpipe.holds_commits = True
-        with pytest.raises(CommitTimeoutError):
-            append(**rules)
-        snowpipe.holds_commits = False
-        snowpipe.commit()
+    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
+    def test_those_that_were_reported_before_do_not_count(self, snowpipe, append, on_error, caplog):
+        snowpipe.channel("c", **loaded("6:9", 9, 5, 5))
 
-    def test_are_reported_by_every_later_try(self, snowpipe, append):
-        self.time_out(snowpipe, append)
-
-        for _ in range(3):
-            with pytest.raises(RowsRejectedError) as raised:
-                append()
-            assert raised.value.rejected == 1
+        if on_error != "continue":
+            with pytest.raises(RowsRejectedError, match="do not fit") as refused:
+                append(on_error=on_error)
+            assert (refused.value.channel, refused.value.rejected) == ("c", 1)
+        else:
+            load = append(on_error="continue")
+            assert (load.rejected, load.errors) == (1, 5)
         assert ids(snowpipe) == [1, 3, 4]
-        assert append(on_error="continue").rejected == 1
+        assert snowpipe.channels["c"].committed == token("7:4", rows=13, errors=6)
+        assert "rejected 1 row(s)" in caplog.text
+        assert append().rejected == 0
+        assert append([{"ID": 5}], batch=8).rejected == 0
 
-    def test_fail_the_sensor_of_a_try_that_does_not_wait(self, snowpipe, append):
-        snowpipe.holds_commits = True
-        append(wait_for_commit=False)
-        snowpipe.commit()
-        with pytest.raises(RowsRejectedError):
-            append(wait_for_commit=False)
-        assert append(wait_for_commit=False, on_error="continue").rejected_baseline == 0
-
-    def test_are_counted_from_where_the_first_try_of_their_batch_began(self, snowpipe, append):
-        with pytest.raises(RowsRejectedError):
-            append(batch=6)
-        self.time_out(snowpipe, append)
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize(
+        ("operation", "skip"), [("append", 0), ("status", 1), ("status", 2), ("open", 1)]
+    )
+    def test_those_of_a_run_that_died_are_reported_by_the_next(self, snowpipe, append, when, operation, skip):
+        snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
+        with pytest.raises(KilledError):
+            append()
 
         with pytest.raises(RowsRejectedError) as raised:
-            append()
+            append([*ROWS, {"ID": 5}])
         assert raised.value.rejected == 1
-        assert [append([{"ID": 5}], batch=8).rejected for _ in range(2)] == [0, 0]
+        assert ids(snowpipe) == [1, 3, 4, 5]
+        assert append([{"ID": 6}], batch=8).rejected == 0
+
+    def test_those_of_a_run_that_met_another_error_are_reported_by_the_next(self, snowpipe, append):
+        snowpipe.holds_commits = True
+        with pytest.raises(CommitTimeoutError):
+            append()
+        snowpipe.commit()
+        snowpipe.holds_commits = False
+
+        with pytest.raises(RowsRejectedError) as raised:
+            append([{"ID": 5}], batch=8)
+        assert raised.value.rejected == 1
+
+    def test_those_of_a_run_that_does_not_wait_are_those_of_its_sensor(self, snowpipe, append):
+        snowpipe.holds_commits = True
+        load = append(wait_for_commit=False)
+        snowpipe.commit()
+
+        with snowpipe.client() as client:
+            found = client.channel_statuses(["c"])
+        owed = ChannelTarget(load.target_token, errors=load.errors).to_json()
+        verdict = judge(found, CommitTargets.parse({"c": owed}))
+        assert verdict.reason is FailureReason.ROWS_REJECTED
+        with pytest.raises(RowsRejectedError):
+            append(wait_for_commit=False)
+
+    def test_those_of_a_channel_that_somebody_else_writes_to_are_reported_again(self, snowpipe, append):
+        later = {"committed": token("8:1", rows=5), "rows_inserted": 4}
+        snowpipe.fault(
+            before="status",
+            skip=2,
+            do=lambda: [setattr(snowpipe.channels["c"], *one) for one in later.items()],
+        )
+        with pytest.raises(RowsRejectedError):
+            append()
+
+        assert snowpipe.channels["c"].committed == token("8:1", rows=5)
+        with pytest.raises(RowsRejectedError):
+            append([{"ID": 7}], batch=9)
 
 
 class TestLines:
@@ -495,7 +541,7 @@ class TestAdmission:
             gate = PutAside(bad)
             own = AppendRules(7, **{"commit_timeout": 60.0, **rules})
             with snowpipe.client() as client:
-                return gate, append_to_channel(client, "c", numbered(rows), BatchRowOffset, own, gate)
+                return gate, append_to_channel(client, "c", numbered(rows), SOURCE, own, gate)
 
         return run
 
@@ -508,7 +554,8 @@ class TestAdmission:
             assert snowpipe.did("append") == ["append c 7:1..7:4"]
             assert ids(snowpipe) == [number for number in range(1, 5) if number not in bad]
             found = (load.target_token, load.rows, load.dead_lettered, load.committed)
-            assert found == ("7:4", 4 - len(bad), len(bad), True)
+            sent = 4 - len(bad)
+            assert found == (token("7:4", rows=sent), sent, len(bad), True)
             assert load.unknown_columns == {"KIMD": 1}
             assert gate.positions == ["7:1", "7:2", "7:3", "7:4"]
             assert [str(one) for one in gate.settled] == ["7:4"]
@@ -521,8 +568,8 @@ class TestAdmission:
         gate, load = admit([1, 2, 3, 4])
 
         assert snowpipe.did("append") == []
-        assert snowpipe.channels["c"].committed == "7:4"
-        assert (load.target_token, load.rows, load.rejected, load.committed) == ("7:4", 0, 0, True)
+        assert snowpipe.channels["c"].committed == load.target_token == token("7:4")
+        assert (load.rows, load.rejected, load.committed) == (0, 0, True)
         assert (load.dead_lettered, load.commit_seconds) == (4, 0.0)
         assert (gate.committed, gate.settled) == ([None], [])
 
@@ -531,17 +578,18 @@ class TestAdmission:
         assert [str(one) for one in again.committed] == ["7:4"]
 
     def test_a_token_that_another_writer_sets_meanwhile_is_not_set_over(self, snowpipe, admit):
-        snowpipe.fault(before="open", skip=1, do=lambda: setattr(snowpipe.channels["c"], "committed", "9:1"))
+        now = token("9:1")
+        snowpipe.fault(before="open", skip=1, do=lambda: setattr(snowpipe.channels["c"], "committed", now))
         with pytest.raises(SnowpipeError, match="9:1"):
             admit([1, 2, 3, 4])
-        assert snowpipe.channels["c"].committed == "9:1"
+        assert snowpipe.channels["c"].committed == now
 
     def test_rows_behind_the_committed_ones_are_admitted(self, snowpipe, admit):
         admit([], rows=ROWS[:2])
         gate, load = admit([3], rows=ROWS[:3])
         assert (gate.positions, [str(one) for one in gate.committed]) == (["7:3"], ["7:2"])
-        assert snowpipe.channels["c"].committed == "7:3"
-        found = (load.from_token, load.target_token, load.skipped, load.rows, load.dead_lettered)
-        assert found == ("7:2", "7:3", 2, 0, 1)
+        assert snowpipe.channels["c"].committed == token("7:3", rows=2)
+        assert (load.from_token, load.target_token) == (token("7:2", rows=2), token("7:3", rows=2))
+        assert (load.skipped, load.rows, load.dead_lettered) == (2, 0, 1)
         gate, load = admit([])
         assert (gate.positions, load.skipped, load.rows, load.dead_lettered) == (["7:4"], 3, 1, 0)

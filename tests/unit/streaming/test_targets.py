@@ -1,14 +1,14 @@
-"""Targets carry the format of their token, the rejected rows of before, and the rows of the run."""
+"""Targets carry a checkpoint, or a bare position and its format, and the rejected rows that were reported."""
 
+import datetime as dt
 import itertools
 import json
-import logging
-from uuid import uuid4
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.commits import FailureReason, WaitState, judge
+from airflow_provider_snowpipe.streaming.commits import WaitState, judge
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.streaming.progress import (
     CommitTargets,
     all_targets,
 )
+from tests.checkpoints import token
 from tests.refusals import refused
 
 DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
@@ -48,13 +49,21 @@ def carried(*target, **options):
     return CommitTargets.parse({"c": ChannelTarget(*target).to_json()}, **options)
 
 
-def test_carried_format_is_used_and_none_may_contradict_it():
-    targets = carried("9", "integer")
-
-    assert [wait(targets, token) for token in ("10", "8")] == [WaitState.COMPLETE, WaitState.WAITING]
-    assert targets.offset_format == "integer"
-    assert wait(carried("10:1", "file:line"), "9:5") is WaitState.COMPLETE
-    refused(ConfigurationError, lambda name: carried("9", "integer", offset_format=name), ["file:line"])
+def test_checkpoint_names_its_positions_itself_and_a_bare_one_is_of_the_named_format():
+    for targets, later, earlier in [
+        (CommitTargets.parse({"c": token(9)}), token(10), token(8)),
+        (CommitTargets.parse({"c": token("b:9")}), token("b:10"), token("a:10")),
+        (carried("9", "integer"), "10", "8"),
+        (carried("9", "integer"), token(10), token(8)),
+        (CommitTargets.parse({"c": "9"}, "integer"), "10", "8"),
+        (CommitTargets.parse({"c": token(9)}, "integer"), "10", "8"),
+        (carried("10:1", "file:line"), "9:5", "10:0"),
+    ]:
+        assert [wait(targets, one) for one in (later, earlier)] == [WaitState.COMPLETE, WaitState.WAITING]
+    formats = [("9", "integer"), (token("a:9"), None)]
+    assert [carried(*target).offset_format for target in formats] == ["integer", "file:line"]
+    both = {"a": carried("9", "integer").targets["c"].to_json(), "b": token("a:9")}
+    assert CommitTargets.parse(both).offset_format is None
 
 
 def test_targets_survive_json():
@@ -76,38 +85,32 @@ def test_targets_of_several_loads_are_those_of_all_their_channels():
 
 
 def test_value_that_is_no_target_is_refused_and_named():
-    as_number = CommitTargets.parse({"c": 120455}, "integer")  # a template made it a number
-    assert wait(as_number, "120455") is WaitState.COMPLETE
+    assert ChannelTarget.read("c", 120455) == ChannelTarget("120455")  # a template made it a number
     refused(ConfigurationError, lambda value: ChannelTarget.read("c", value), [True], "'c': True")
-    whole = {"token": "a:1", "offset_format": "file:line"}
-    wrong = [None, {}, {"token": "a:1"}, {**whole, "token": 5}, {**whole, "rows": -1}, {**whole, "more": 1}]
-    wrong += [["a:1"], {**whole, "offset_format": None}]
+    wrong = [5, None, {}, {"token": 5}, {"token": "a:1", "rows": -1}, {"token": "a:1", "more": 1}, ["a:1"]]
     refused(ConfigurationError, lambda one: CommitTargets.parse({"c": one}, "file:line"), wrong, "'c'")
 
 
-def test_nobody_guesses_the_format_of_a_bare_token():
-    tokens = ["messages_1.log:20", "120455", "17:5000", "orders:7:9", "2013-01-01"]
-    refused(ConfigurationError, lambda one: CommitTargets.parse({"c": one}), tokens, "'c'", "offset_format")
+def test_format_of_a_bare_target_is_named_and_never_guessed():
+    bare = ["120455", "messages_1.log:20", "17:5000", "orders:7:9", "a.ndjson@9f3a1200c4d5e6f7:600"]
+    refused(OffsetTokenError, lambda one: CommitTargets.parse({"c": one}), bare, "offset_format")
+    refused(OffsetTokenError, lambda one: CommitTargets.parse({"c": one}, "integer"), bare[1:], "'integer'")
+    of_files = [token("a:9")]
+    refused(OffsetTokenError, lambda one: CommitTargets.parse({"c": one}, "integer"), of_files, "'integer'")
 
 
-def test_order_that_another_format_contradicts_fails_the_wait():
-    found = {"c": ChannelStatus("c", "SUCCESS", "9:5")}
-    verdict = judge(found, CommitTargets.parse({"c": "10:1"}, "file:line"))
-
-    assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.BAD_TOKEN)
-    assert not [word for word in ("'c'", "'file:line'", "'batch:row'") if word not in verdict.message]
-    for other in ("topic:partition:offset", "lexicographic"):
-        targets = CommitTargets.parse({"c": "orders:10:500"}, other)
-        assert wait(targets, "orders:7:900") is WaitState.FAILED
-
-
-def test_format_that_the_author_names_is_compared_with_others_only_at_completion():
-    targets = CommitTargets.parse({"c": "a:10"}, "lexicographic")
-
-    assert wait(targets, "a:10") is WaitState.COMPLETE, "in every order"
-    assert wait(targets, "a:09") is WaitState.WAITING
-    assert wait(targets, "a:1") is WaitState.WAITING
-    assert wait(targets, "a:9") is WaitState.FAILED
+def test_committed_token_that_is_not_of_the_targets_positions_fails_the_wait():
+    intent = str(CopyIntent("a:4", "b", dt.datetime.now(dt.UTC), 0, "b1"))
+    for target, committed in [
+        (token("a:9"), "a:9"), (token("a:9"), token(9)), (token("a:9"), "x"), (token("a:9"), intent),
+    ]:  # fmt: skip
+        verdict = judge({"c": ChannelStatus("c", "SUCCESS", committed)}, CommitTargets.parse({"c": target}))
+        owed_now = WaitState.COMPLETE if committed == "a:9" else WaitState.FAILED
+        assert verdict.state is owed_now, committed
+    for target in ("2013-01-01", "a"):
+        bare = CommitTargets.parse({"c": target}, "lexicographic")
+        assert wait(bare, intent) is WaitState.FAILED
+        assert wait(bare, token("a:1")) is WaitState.FAILED
 
 
 def test_file_line_refuses_a_digest():
@@ -115,48 +118,33 @@ def test_file_line_refuses_a_digest():
     refused(OffsetTokenError, lambda text: FileLineOffset.parse(text, channel="c"), [token], "file:line")
 
 
-def test_numbers_of_unequal_length_as_texts_are_warned_of_once(caplog):
-    # The warning comes once a process, this test can come twice.
-    targets = carried(f"1{uuid4().int}", "lexicographic")
-    with caplog.at_level(logging.WARNING):
-        assert [wait(targets, "99"), wait(targets, "99")] == [WaitState.COMPLETE] * 2
-
-    assert caplog.text.count("unequal length") == 1
-    assert "channel 'c'" in caplog.text
-
-
 @given(st.data())
 def test_nothing_succeeds_early_whatever_format_the_wait_was_given(data):
-    """Tokens of one format, a wait that was given another, or got the targets of the load."""
+    """Checkpoints of one kind, and a wait that was given another kind, or none, or the checkpoint."""
     written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
     committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
-    other = data.draw(st.sampled_from(["carried", *sorted(POSITIONS)]), "format given")
-    value = ChannelTarget(str(target), written).to_json() if other == "carried" else str(target)
+    other = data.draw(st.sampled_from([None, *sorted(POSITIONS)]), "format given")
+    owed = token(target) if data.draw(st.booleans(), "target is a checkpoint") else str(target)
     try:
-        targets = CommitTargets.parse({"c": value}, None if other == "carried" else other)
+        targets = CommitTargets.parse({"c": owed}, other)
     except OffsetTokenError:
         return
 
-    if wait(targets, str(committed)) is WaitState.COMPLETE:
+    if wait(targets, token(committed)) is WaitState.COMPLETE:
         assert committed >= target
 
 
 def test_every_format_is_in_the_property():
-    others = {"batch:row/digest", "integer/partitions", "lexicographic/partitions"}
-    assert known_formats() - set(POSITIONS) == others
+    assert known_formats() - set(POSITIONS) == {"batch:row/digest"}
 
 
-def test_rejected_rows_count_from_the_baseline_that_is_carried_or_that_the_author_gives():
-    def state(count, baseline=2, **options):
-        return wait(carried("5", "integer", baseline, **options), "5", rows_error_count=count)
+def test_rejected_rows_count_from_those_that_were_reported():
+    def state(count, errors=2, **options):
+        return wait(carried("5", "integer", errors, **options), "5", rows_error_count=count)
 
     assert [state(2), state(3)] == [WaitState.COMPLETE, WaitState.FAILED]
-    accepted = [
-        state(9, None),
-        state(9, fail_on_rejected_rows=False),
-        state(9, rejected_baseline={"c": 9}),
-    ]
-    assert accepted == [WaitState.COMPLETE] * 3
+    accepted = [state(9, None), state(9, fail_on_rejected_rows=False)]
+    assert accepted == [WaitState.COMPLETE] * 2
 
 
 def test_what_owes_nothing_is_complete():

@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.triggers.application import (
 )
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
+from tests.checkpoints import token
 from tests.scripted_service import error
 from tests.scripted_yarn import scripted_yarn
 
@@ -125,7 +126,7 @@ def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection
     assert "is not stopped" in capsys.readouterr().out
 
 
-START = start_text({"a": ChannelStart(0, 100, 0), "b": ChannelStart(0, 7, 0)})
+START = start_text({"a": ChannelStart(100, 0, 0), "b": ChannelStart(7, 0, 0)})
 
 
 class TestChannels:
@@ -178,7 +179,8 @@ class TestChannels:
 
     def test_the_line_is_that_of_the_driver_as_far_as_it_is_known(self, yarn, load, service, capsys):
         printed = []
-        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 2, "rows_behind": 400}
+        known = {"inserted_before": 100, "errors_before": 2, "rows_behind": 400}
+        known |= {"began_ms": int(time.time() * 1_000)}
         latency = {"snowflake_avg_processing_latency_ms": 900}
         first, then = (
             statuses(a={"rows_inserted": rows, "rows_error_count": 5, **latency}) for rows in (150, 250)
@@ -205,9 +207,9 @@ class TestChannels:
     ):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
         printed = []
-        known = {"rejected_before": 0, "inserted_before": 100, "errors_before": 0}
+        known = {"inserted_before": 100, "errors_before": 0}
         known |= {"began_ms": int(time.time() * 1_000), "files_behind": [["1.log", 300], ["2.log", 100]]}
-        committed = {"last_committed_offset_token": "2.log:7", "rows_inserted": 150}
+        committed = {"last_committed_offset_token": token("2.log:7"), "rows_inserted": 150}
         service.on("bulk-channel-status", statuses(a=committed))
 
         def seen():

@@ -33,7 +33,7 @@ def events(trigger, seconds=240):
 
 
 def test_survives_the_round_trip_through_json():
-    trigger = make("conn", pipe=None, rejected_baseline={"c1": 3}, fail_on_rejected_rows=True)
+    trigger = make("conn", pipe=None, fail_on_rejected_rows=True)
 
     path, arguments = trigger.serialize()
     restored = SnowpipeCommitTrigger(**json.loads(json.dumps(arguments)))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
@@ -15,10 +14,8 @@ from airflow_provider_snowpipe.spark.source import (
     FrameSource,
     FrameWork,
     OnDataLoss,
-    Partition,
 )
 from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     free_layout,
     pin_layout,
@@ -42,6 +39,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     written,
 )
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
@@ -50,7 +48,6 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 _CHANGE, _COMMIT_VERSION = "_change_type", "_commit_version"
 _FIRST = "snowpipe_first_version"
@@ -65,6 +62,7 @@ class DeltaPartition(FramePartition):
     """
 
     name: str
+    binding: Binding
     key: str
     rows: int = 0
     end: BatchRowOffset | None = None
@@ -85,13 +83,11 @@ class DeltaPartition(FramePartition):
 class DeltaSource(FrameSource):
     """A Delta table that is only inserted into.
 
-    :param on_data_loss: ``skip`` takes a table that was recreated as the one of before; a version that is
-        gone, or was no insert, is an error all the same
+    :param on_data_loss: a version that is gone, or was no insert, is an error whatever it is
     """
 
     def __init__(self, spec: DeltaSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
-        self._on_data_loss = on_data_loss
         self._session: SparkSession
         self._rows: DataFrame
         self._key: KeyColumn
@@ -121,22 +117,22 @@ class DeltaSource(FrameSource):
     def partitions(self) -> tuple[DeltaPartition, ...]:
         """List the column's values, or the one partition that there is."""
         ndjson = None if is_written_by_jvm(self._rows.schema) else self._spec.row_options
-        make = partial(DeltaPartition, key=self._key.name, ndjson=ndjson)
+        reading = f"versions from order_by {self._key.name!r}"
+
+        def make(name: str) -> DeltaPartition:
+            where = "" if self._by is None else f", {self._by} = {name!r}"
+            return DeltaPartition(
+                name,
+                Binding(f"Delta table {self._id}{where}", reading),
+                key=self._key.name,
+                ndjson=ndjson,
+            )
+
         if self._by is None:
             return (make(ONLY),)
         with free_layout(self._session):
             names = partition_names(self._rows, self._by, self._spec.address)
         return tuple(make(name) for name in names)
-
-    def check_identity(
-        self,
-        client: SnowpipeClient,
-        partitions: Mapping[str, Partition],
-        committed: Mapping[str, Offset | None],
-    ) -> None:
-        """Refuse a table that was recreated since the positions were committed."""
-        own = (self._spec.address, self._id)
-        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""

@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     refuse_numbers_before,
 )
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset, VerifiedFileLineOffset
@@ -223,20 +224,22 @@ class FilePartition(SourcePartition[Resume]):
             ):
                 yield file, block
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        committed_file = self._committed_file(committed)
+        committed_file = getattr(committed, "file", "")
         size = sum(file.size for file in self.group.files if file.name >= committed_file)
         files = sum(file.name > committed_file for file in self.group.files)
         return Behind(size, f"files_behind={files}")
 
-    def files_behind(self, committed: str | None) -> Sequence[tuple[str, int]]:
+    def files_behind(self, committed: Offset | None) -> Sequence[tuple[str, int]]:
         """List the same files, the one that the position is in among them."""
-        committed_file = self._committed_file(committed)
+        committed_file = getattr(committed, "file", "")
         return [(file.name, file.size) for file in self.group.files if file.name >= committed_file]
 
-    def _committed_file(self, committed: str | None) -> str:
-        return "" if committed is None else getattr(self.offset_class.parse(committed), "file", "")
+    @property
+    def binding(self) -> Binding:  # type: ignore[override]
+        """The directory and the group of files, and what decides how rows are numbered."""
+        return self.spec.binding(self.name)
 
 
 def _file_line(position: Offset | None) -> FileLineOffset | None:

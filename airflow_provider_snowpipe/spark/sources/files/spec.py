@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -43,8 +44,15 @@ class FileFormat(TypedArgument):
     _argument = "source format"
     reader_class: ClassVar[str]
     """``module:name`` of the reader beside this module, which is made from the value."""
+    _numbering: ClassVar[tuple[str, ...]] = ()
+    """The fields that decide how the rows of a file are numbered."""
     compression: str = "auto"
     growing: bool = False
+
+    @property
+    def numbering(self) -> str:
+        """What decides how the rows of a file are numbered, in words."""
+        return ", ".join((self.type, *(f"{name} {getattr(self, name)!r}" for name in self._numbering)))
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -111,6 +119,7 @@ class Csv(LineFormat):
     null_values: Sequence[str] = ("",)
     type = "csv"
     reader_class = "csv_format:CsvReader"
+    _numbering = ("header", "delimiter", "quote", "escape")
     _filled = ("columns", "column_names")
 
     def _check(self) -> None:
@@ -379,6 +388,12 @@ class FileSource(SourceSpec):
     def offset_format(self) -> str:
         """``file:line``, with ``verify="digest"`` ``file:line/digest``."""
         return FileLineOffset.format_name if self.verify == "rows" else VerifiedFileLineOffset.format_name
+
+    def binding(self, partition: str) -> Binding:
+        """What the positions of a partition mean: where its files are, and how their rows are numbered."""
+        split = ", ".join(f"{name} {value!r}" for name, value in sorted(self.grouping.as_json().items()))
+        where = f"files {self.glob!r} in {os.path.normpath(self.path)!r}, split by {split}"
+        return Binding(f"{where}, partition {partition!r}", self.form.numbering)
 
     @property
     def default_name(self) -> str:

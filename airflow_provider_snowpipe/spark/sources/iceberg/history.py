@@ -186,8 +186,8 @@ class History:
         if self.complete:
             raise SourcePositionError(
                 f"{str(committed)!r} is committed, but {self.address!r} begins with sequence number "
-                f"{self.versions[0]}: the table was replaced; on_data_loss='skip' loads the new one's rows. "
-                "Nothing was sent"
+                f"{self.versions[0]}: its earlier snapshots are gone; on_data_loss='skip' loads what is "
+                "left. Nothing was sent"
             )
         if self.earlier is not None and committed < self.earlier:
             raise SourcePositionError(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from airflow_provider_snowpipe.spark.source import (
     Behind,
     OnDataLoss,
-    Partition,
     Source,
     SourcePartition,
     SourceSecrets,
@@ -28,8 +27,8 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_a
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
-from airflow_provider_snowpipe.spark.sources.kept_ids import check_table_id
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
@@ -39,9 +38,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 
 
 class IcebergSource(Source):
@@ -54,7 +50,6 @@ class IcebergSource(Source):
         self._spec = spec
         self._on_data_loss = on_data_loss
         self._secrets = SourceSecrets()
-        self._id = ""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take secret properties of the catalog."""
@@ -63,22 +58,22 @@ class IcebergSource(Source):
     def partitions(self) -> tuple[IcebergPartition, ...]:
         """Open the table, and list the values of the partition field, or the one partition that there is."""
         table = _open_table(self._spec, self._secrets)
-        self._id = str(table.metadata.table_uuid)
+        field, table_id = self._spec.partition_by, str(table.metadata.table_uuid)
+        start = self._spec.starting_snapshot
+        # Its rows are numbered through all files that the table had then, else through its own ones.
+        reading = "" if start is None else f"from all rows of snapshot {start}"
         reader, options = TableReader.of(table), self._spec.row_options
         return tuple(
-            IcebergPartition(name, history, reader, options, self._on_data_loss)
+            IcebergPartition(
+                name,
+                Binding(f"Iceberg table {table_id}{f', {field} = {name!r}' if field else ''}", reading),
+                history,
+                reader,
+                options,
+                self._on_data_loss,
+            )
             for name, history in histories(table, self._spec).items()
         )
-
-    def check_identity(
-        self,
-        client: SnowpipeClient,
-        partitions: Mapping[str, Partition],
-        committed: Mapping[str, Offset | None],
-    ) -> None:
-        """Refuse a table that was recreated since the positions were committed."""
-        own = (self._spec.address, self._id)
-        check_table_id(client, self._on_data_loss, own, partitions, committed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +95,7 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
     """
 
     name: str
+    binding: Binding
     history: History
     reader: TableReader
     options: NdjsonOptions
@@ -128,10 +124,9 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
                     yield Part(block.body, first, last, block.rows)
                 row += rows.num_rows
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         """Count the rows behind a position, and the bytes of the files that hold them."""
-        position = None if committed is None else BatchRowOffset.parse(committed)
-        pieces = list(self.history.pieces_after(position))
+        pieces = list(self.history.pieces_after(_position(committed)))
         rows = sum(piece.file.rows - piece.skip for piece in pieces)
         return Behind(sum(piece.file.bytes for piece in pieces), f"rows_behind={rows}", rows)
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 from airflow_provider_snowpipe.spark.source import (
     Behind,
     OnDataLoss,
-    Partition,
     Source,
     SourcePartition,
     SourceSecrets,
@@ -37,10 +36,9 @@ from airflow_provider_snowpipe.spark.sources.kafka.spec import (
     SECRETS,
     KafkaSourceSpec,
 )
-from airflow_provider_snowpipe.spark.sources.kept_ids import KeptIds, SourceId
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checked_values import dead_letter_topic
-from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, position_of
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
@@ -48,7 +46,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import TOPIC_ID_SUFFIX, with_suffix
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder, DeadLetterStore
 
@@ -90,11 +87,13 @@ class KafkaSource(Source):
         spec = self._spec
         with KafkaCluster(self._settings) as cluster:
             bounds = cluster.bounds(cluster.partitions(spec.topics, spec.topic_pattern))
+            ids = cluster.topic_ids({topic for topic, _ in bounds})
             known = cluster.group_offsets(bounds) if spec.group_id else {}
             first = {**self._starts(cluster, bounds, known), **known}
         self._listed = tuple(
             KafkaPartition(
                 name=f"{topic}_{number}",
+                binding=Binding(f"Kafka topic {topic!r} with the id {ids[topic]}, partition {number}"),
                 topic=topic,
                 number=number,
                 first=first[topic, number],
@@ -105,19 +104,15 @@ class KafkaSource(Source):
             )
             for topic, number in bounds
         )
+        unknown = sorted(topic for topic, known_id in ids.items() if known_id is None)
+        if unknown:
+            log.warning(
+                "the brokers report no id of topic %s%s: a topic that is deleted and created again is "
+                "noticed only while it is shorter than the committed offset",
+                unknown[0],
+                f" and {len(unknown) - 1} more" if unknown[1:] else "",
+            )
         return self._listed
-
-    def check_identity(
-        self,
-        client: SnowpipeClient,
-        partitions: Mapping[str, Partition],
-        committed: Mapping[str, Offset | None],
-    ) -> None:
-        """Refuse topics that were deleted and made again since the positions were committed."""
-        own = {name: one for name, one in partitions.items() if isinstance(one, KafkaPartition)}
-        with KafkaCluster(self._settings) as cluster:
-            ids = cluster.topic_ids({one.topic for one in own.values()})
-        check_topic_ids(client, self._on_data_loss, own, committed, ids)
 
     def finish(self, committed: Mapping[str, Offset]) -> None:
         """Move the group's offsets behind the committed records; elsewhere keep where the source began."""
@@ -161,6 +156,7 @@ class KafkaPartition(SourcePartition[int]):
     """
 
     name: str
+    binding: Binding
     topic: str
     number: int
     first: int
@@ -188,8 +184,8 @@ class KafkaPartition(SourcePartition[int]):
             raise SourcePositionError(
                 f"{self._position(committed)}, but partition {self.number} of topic {self.topic!r} ends "
                 f"before {bounds.high}: it is another topic of that name, or the brokers have lost records. "
-                "Nothing was sent. If the topic was recreated, load it with another channel_prefix, or "
-                "reset the channel's token and the group's offset"
+                "Nothing was sent. If the topic was recreated, drop the channel by 'airflow snowpipe offsets "
+                "rebind CHANNEL restart', and reset the group's offset"
             )
         if required < bounds.earliest and self.on_data_loss != "skip":
             raise SourcePositionError(
@@ -219,9 +215,9 @@ class KafkaPartition(SourcePartition[int]):
             # Markers of transactions, aborted and compacted records: nothing of them is ever delivered.
             yield Part(b"", IntegerOffset(following), IntegerOffset(self.bounds.end - 1), 0)
 
-    def behind(self, committed: str | None) -> Behind:
+    def behind(self, committed: Offset | None) -> Behind:
         """Count the offsets up to the end; some may be no records."""
-        after = self.first if committed is None else int(committed) + 1
+        after = self.first if committed is None else _integer(committed).value + 1
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
         return Behind(None, f"offsets_behind={left}", left)
 
@@ -245,54 +241,6 @@ def _integer(position: Offset) -> IntegerOffset:
     if isinstance(position, IntegerOffset):
         return position
     raise SourcePositionError(f"{position!r} is no Kafka offset, which a Kafka source needs")
-
-
-# -- That a topic is still the one whose offsets are committed, which no offset can show (KIP-516) -------
-#
-# The token of a partition's own channel stays the decimal offset that the Kafka connector reads. The group
-# would not do: Kafka forgets its offsets and their metadata when the topic is deleted, and after some days
-# without a commit.
-
-
-def check_topic_ids(
-    client: SnowpipeClient,
-    on_data_loss: OnDataLoss,
-    partitions: Mapping[str, KafkaPartition],
-    committed: Mapping[str, Offset | None],
-    ids: Mapping[str, str | None],
-) -> None:
-    """Refuse topics that were made again, and keep the present ids for the next run.
-
-    :param ids: the present id of each topic, None where the brokers report none
-    :raises SourcePositionError: if a topic with committed positions has another id than those
-    :raises SourceUnavailableError: if an id is kept, and the brokers report none now
-    """
-    positions: dict[str, dict[str, Offset | None]] = {}
-    for channel, partition in partitions.items():
-        positions.setdefault(partition.topic, {})[channel] = committed[channel]
-    found = []
-    for topic, known in positions.items():
-        first = next(iter(known))
-        found.append(SourceId.of(f"topic {topic!r}", id_channel(first, partitions[first]), ids[topic], known))
-    KeptIds(client, on_data_loss).check(found)
-    unknown = sorted(topic for topic in positions if ids[topic] is None)
-    if unknown:
-        log.warning(
-            "the brokers report no id of topic %s%s: a topic that is deleted and made again is noticed "
-            "only while it is shorter than the committed offset",
-            unknown[0],
-            f" and {len(unknown) - 1} more" if unknown[1:] else "",
-        )
-
-
-def id_channel(channel: str, partition: KafkaPartition) -> str:
-    """Name the channel that keeps a topic's id: ``<prefix>_<topic>__topic_id``.
-
-    No partition's channel is named so: their names end in a number.
-
-    :param channel: the channel of one of the topic's partitions
-    """
-    return with_suffix(channel.removesuffix(f"_{partition.number}"), TOPIC_ID_SUFFIX)
 
 
 # -- Reads one topic-partition from an offset to a fixed end ---------------------------------------------
@@ -474,7 +422,9 @@ def topics_shape(
         channels = {spec.channel(prefix, spec.default_name, one.name): one.name for one in partitions}
         tokens = committed(list(channels))
         for channel in channels.keys() & tokens.keys():
-            first[channels[channel]] = IntegerOffset.parse(tokens[channel], channel=channel).value + 1
+            first[channels[channel]] = (
+                _integer(position_of(tokens[channel], IntegerOffset, channel=channel)).value + 1
+            )
     bounds = {one.name: (first[one.name], one.bounds.earliest, one.bounds.end) for one in partitions}
     mean_bytes = None
     starts = {one.name: max(first[one.name], one.bounds.earliest) for one in partitions}

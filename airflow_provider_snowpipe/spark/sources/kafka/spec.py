@@ -250,6 +250,11 @@ class KafkaSource(SourceSpec):
         """The prefix of the connector's channels, None where the job takes over from none."""
         return None if self.connector_name is None else connector_prefix(self.connector_name)
 
+    @property
+    def has_bare_tokens(self) -> bool:
+        """True where the channels are those of a Snowflake Kafka connector."""
+        return self.connector_name is not None
+
     def other_spellings(self, prefix: str, partition: str) -> tuple[str, ...]:
         """The partition's channels under the same prefix in capital and small letters, and as the connector.
 

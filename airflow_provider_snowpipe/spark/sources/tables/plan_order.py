@@ -7,8 +7,6 @@ any row moves. ``local[n]`` hides such disorder, a cluster shows it (observed wi
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,11 +74,6 @@ def _same(session: Any, name: str, value: str) -> bool:
     """True when a setting has a value; Spark shows sizes with a unit."""
     now = str(session.conf.get(name)).lower()
     return now == value.lower() or (value.isdecimal() and now.rstrip("b") == value)
-
-
-def layout_fingerprint(*facts: Any) -> str:
-    """Eight hexadecimal digits that change when one of the facts of a layout does."""
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 # pragma: no mutate start (plans of Spark itself: tests/integration/test_plan_order.py)

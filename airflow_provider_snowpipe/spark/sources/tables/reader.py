@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pyarrow as pa
 from airflow_provider_snowpipe.spark.source import CHANNEL, FramePartition, FrameSource, FrameWork, OnDataLoss
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     free_layout,
-    layout_fingerprint,
     pin_layout,
     refuse_changing_rows,
     refuse_unordered_rows,
@@ -29,6 +27,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
 )
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
@@ -36,7 +35,6 @@ from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     LexicographicOffset,
     Offset,
-    TopicPartitionOffset,
 )
 
 if TYPE_CHECKING:
@@ -292,15 +290,14 @@ class TablePartition(FramePartition):
     """The rows of one value, of one range, or all of them.
 
     :param key: the column that orders them
-    :param layout: the ranges as they are written into tokens, None without ranges
     :param number: number of the range
     :param ndjson: how tasks write the rows, None where Spark's JVM has
     """
 
     name: str
+    binding: Binding
     key: str
     offset_type: str
-    layout: str | None = None
     number: int = 0
     rows: int = 0
     end: Offset | None = None
@@ -310,14 +307,10 @@ class TablePartition(FramePartition):
     @property
     def offset_class(self) -> type[Offset]:  # type: ignore[override]
         """The format of its tokens."""
-        if self.layout is not None:
-            return TopicPartitionOffset
         return IntegerOffset if self.offset_type == "integer" else LexicographicOffset
 
     def offset(self, value: Any) -> Offset:
         """The position of a row."""
-        if self.layout is not None:
-            return TopicPartitionOffset(self.layout, self.number, value)
         return IntegerOffset(value) if self.offset_type == "integer" else LexicographicOffset(value)
 
     def value(self, position: Offset) -> Any:
@@ -325,16 +318,7 @@ class TablePartition(FramePartition):
         return position.sort_key()[0]
 
     def check(self, committed: Offset | None) -> None:
-        """Refuse a position of other ranges; whether the row is there, the source decides."""
-        if isinstance(committed, TopicPartitionOffset) and (
-            (committed.topic, committed.partition) != (self.layout, self.number)
-        ):
-            raise SourcePositionError(
-                f"{str(committed)!r} is committed, which belongs to range {committed.partition} of the "
-                f"ranges {committed.topic!r}; this is range {self.number} of {self.layout!r}. With other "
-                "ranges rows would be loaded twice: give the ones of before, or another channel_prefix and "
-                "an empty table"
-            )
+        """Nothing to see before the rows are counted."""
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
@@ -396,16 +380,31 @@ class TableSource(FrameSource):
                 "Nothing was sent"
             )
         ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
-        make = partial(TablePartition, key=key.name, offset_type=key.offset_type, ndjson=ndjson)
+
+        def make(name: str, where: str = "", number: int = 0) -> TablePartition:
+            binding = Binding(
+                f"{self._identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
+            )
+            return TablePartition(name, binding, key.name, key.offset_type, number, ndjson=ndjson)
+
         if self._by is not None:
             with free_layout(self._rows.sparkSession):
-                return tuple(make(name) for name in partition_names(self._rows, self._by, spec.address))
+                names = partition_names(self._rows, self._by, spec.address)
+            return tuple(make(name, f", {self._by} = {name!r}") for name in names)
         if not spec.ranges:
             return (make(ONLY),)
-        layout = f"{key.name}@{layout_fingerprint(key.name, list(spec.ranges))}"
+        bounds = list(spec.ranges)
         return tuple(
-            make(str(number), layout=layout, number=number) for number in range(len(spec.ranges) + 1)
+            make(str(number), f", range {number} of {bounds}", number) for number in range(len(bounds) + 1)
         )
+
+    @property
+    def _identity(self) -> str:
+        """What is read, the same in every run: the table, the query's text, or the path with its format."""
+        spec = self._spec
+        if spec.query is not None:
+            return f"query {' '.join(spec.query.split())!r}"
+        return f"table {spec.table}" if spec.table is not None else f"{spec.format} files in {spec.path}"
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Ask for each channel's last row, the rows to load, and whether the committed one is there."""

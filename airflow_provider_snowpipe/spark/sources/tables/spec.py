@@ -16,11 +16,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
     without_secrets,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offsets import (
-    IntegerOffset,
-    LexicographicOffset,
-    TopicPartitionOffset,
-)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
@@ -116,9 +112,7 @@ class TableSource(TypedRowsSource):
 
     @property
     def offset_format(self) -> str:
-        """``integer`` or ``lexicographic``; with ranges a token names them, so that others are refused."""
-        if self.ranges:
-            return TopicPartitionOffset.format_name
+        """``integer`` or ``lexicographic``."""
         return (IntegerOffset if self.offset_type == "integer" else LexicographicOffset).format_name
 
     @property

@@ -19,9 +19,9 @@ from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 MINE = BatchIdentity.of_query(17, "0397fca7-82ee", 4)
 
 
-def _share(rows_per_part=3, rejected=0, omitted=frozenset()):
+def _share(rows_per_part=3, omitted=frozenset()):
     encoder = RowEncoder(NdjsonOptions(), omitted, BatchLimits(rows=rows_per_part))
-    return DigestedShare("ds_0", MINE, encoder, rejected)
+    return DigestedShare("ds_0", MINE, encoder)
 
 
 def _batches(ids, size=4):
@@ -36,13 +36,13 @@ def _parts(ids, committed=None, **share):
     ]
 
 
-def _end(ids, rows, final=False, rejected=0):
-    """The token behind some first rows, computed in the plainest way."""
+def _end(ids, rows, final=False):
+    """The position behind some first rows, computed in the plainest way."""
     body = b"".join(b'{"ID":%d}\n' % number for number in ids[:rows])
-    return BatchDigestOffset(17, rows, 4, zlib.crc32(body), MINE.writer, rejected, final)
+    return BatchDigestOffset(17, rows, zlib.crc32(body), final)
 
 
-def test_tokens_carry_batch_row_partitions_and_the_digest_of_all_rows_so_far():
+def test_positions_carry_batch_row_and_the_digest_of_all_rows_so_far():
     ids = list(range(10))
     parts = _parts(ids)
 
@@ -57,11 +57,11 @@ def test_tokens_carry_batch_row_partitions_and_the_digest_of_all_rows_so_far():
 @pytest.mark.parametrize("rows_per_part", [1, 3, 100])
 def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(committed, rows_per_part):
     ids = list(range(10))
-    parts = _parts(ids, _end(ids, committed, rejected=5), rows_per_part=rows_per_part)
+    parts = _parts(ids, _end(ids, committed), rows_per_part=rows_per_part)
 
     assert b"".join(part[0] for part in parts) == b"".join(b'{"ID":%d}\n' % n for n in ids[committed:])
     assert BatchDigestOffset.parse(parts[0][1]).row == committed + 1
-    assert parts[-1][2] == str(_end(ids, 10, final=True, rejected=5))
+    assert parts[-1][2] == str(_end(ids, 10, final=True))
 
 
 @pytest.mark.parametrize(
@@ -94,25 +94,13 @@ def test_omitted_columns_are_neither_sent_nor_digested():
     assert bytes(part.body) == b'{"ID":1}\n'
 
 
-def _token(batch, writer=MINE.writer, partitions=4):
-    return BatchDigestOffset(batch, 5, partitions, 1, writer)
-
-
 def test_later_batch_of_the_same_query_supersedes_this_one():
     with pytest.raises(SupersededError) as caught:
-        position_in_batch("c", _token(18), MINE)
+        position_in_batch("c", BatchDigestOffset(18, 5, 1), MINE)
     assert caught.value.batch == 18
 
 
 def test_given_batch_id_behind_a_committed_one_is_refused():
     mine = BatchIdentity(17, GIVEN_WRITER, 4)
-    with pytest.raises(ConfigurationError, match="committed batch 18, option batchId is 17"):
-        position_in_batch("c", _token(18, GIVEN_WRITER), mine)
-
-
-@pytest.mark.parametrize("batch", [16, 17, 18])
-def test_token_of_another_query_or_layout_is_refused_whatever_its_batch(batch):
-    with pytest.raises(SourcePositionError, match=r"written by another query.*checkpoint"):
-        position_in_batch("c", _token(batch, writer="deadbeef"), MINE)
-    with pytest.raises(SourcePositionError, match="over 8 partitions, now it is 4 partitions"):
-        position_in_batch("c", _token(batch, partitions=8), MINE)
+    with pytest.raises(ConfigurationError, match="batchId is 17"):
+        position_in_batch("c", BatchDigestOffset(18, 5, 1), mine)

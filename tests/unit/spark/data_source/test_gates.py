@@ -4,7 +4,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError
+from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError, channel_source
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
     ContinuityError,
+    SourceChangedError,
     SourcePositionError,
     WriterActiveError,
 )
@@ -106,15 +107,15 @@ def test_batch_is_identified_by_its_number_and_its_query_unless_a_column_identif
     assert identity_of(replace(OPTIONS, **more), batch, query, "given") == identity
 
 
-def _seen(batch, writer="00000001"):
-    return BatchesSeen({writer: ("ds_7", BatchDigestOffset(batch, 1, 2, 0, writer))}, {})
-
-
 def test_all_channels_together_reveal_another_query_or_a_later_batch():
-    mine = BatchIdentity(5, "00000001", 2)
+    mine, another = BatchIdentity(5, "00000001", 2), BatchIdentity(1, "00000002", 2)
 
-    _seen(5).check(mine)
+    def seen(batch, identity):
+        token = channel_source(OPTIONS, "ds_7", identity).token(BatchDigestOffset(batch, 1, 0), 1, 0)
+        return BatchesSeen({"ds_7": token})
+
+    seen(5, mine).check(OPTIONS, mine)
     with pytest.raises(SupersededError):
-        _seen(6).check(mine)
-    with pytest.raises(SourcePositionError, match=r"channel 'ds_7'.*another query"):
-        _seen(1, "00000002").check(mine)
+        seen(6, mine).check(OPTIONS, mine)
+    with pytest.raises(SourceChangedError, match="ds_7"):
+        seen(1, another).check(OPTIONS, mine)

@@ -6,18 +6,15 @@ from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncode
 from airflow_provider_snowpipe.streaming.errors import ContinuityError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-from airflow_provider_snowpipe.streaming.offsets import (
-    IntegerLayoutOffset,
-    IntegerOffset,
-)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
 def _encoder(**limits):
     return RowEncoder(NdjsonOptions(), frozenset(), BatchLimits(**limits))
 
 
-def _ordered(values, committed=None, partitions=None, size=4, **limits):
-    rows = OrderedRows("ds_0", "ID", partitions, _encoder(**limits))
+def _ordered(values, committed=None, size=4, **limits):
+    rows = OrderedRows("ds_0", "ID", _encoder(**limits))
     batches = (pa.record_batch({"ID": values[low : low + size]}) for low in range(0, len(values), size))
     return [(str(p.start), str(p.end), p.rows) for p in rows.parts(batches, committed)]
 
@@ -29,11 +26,6 @@ def test_rows_up_to_the_committed_value_are_skipped(committed):
 
     rest = [value for value in values if committed is None or value > committed]
     assert parts == [(str(value), str(value), 1) for value in rest]
-
-
-def test_offsets_of_fixed_partitions_name_their_number():
-    assert _ordered([1, 2], partitions=4) == [("1/4", "2/4", 2)]
-    assert _ordered([1, 2], IntegerLayoutOffset(IntegerOffset(1), 4), partitions=4) == [("2/4", "2/4", 1)]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def make_task():
         )
         token = ScopedToken("scoped-secret", "127.0.0.1", time.time() + life)
         identity = BatchIdentity(5, "00000001", 2)
-        return Task(options, token, BatchesSeen({}, {}), identity, partition, attempt=3)
+        return Task(options, token, BatchesSeen(), identity, partition, attempt=3)
 
     return make
 

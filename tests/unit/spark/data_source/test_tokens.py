@@ -4,15 +4,11 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import gates
-from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token, prepare
+from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    OffsetTokenError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.scripted_service import Reply, ScriptedService, scoped_token
 
@@ -95,46 +91,6 @@ def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
     with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
         standing_credentials(None)
     assert "hunter2" not in str(caught.value)
-
-
-def _committed(service, **tokens):
-    statuses = {
-        name: {"channel_status_code": "SUCCESS", "last_committed_offset_token": token, "rows_error_count": 3}
-        for name, token in tokens.items()
-    }
-    service.on("pipe-info", Reply())
-    service.on("bulk-channel-status", Reply(body=json.dumps({"channel_statuses": statuses})))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "more", "error", "text"),
-    [
-        ({"ds_7": "5:1/8-00000000-00000001-0"}, {}, SourcePositionError, "written over 8 partitions"),
-        (
-            {"ds_0": "5:1/0-00000000-00000001-0"},
-            {},
-            SourcePositionError,
-            "over no fixed number of partitions",
-        ),
-        ({"ds_9": "120/10"}, {"offsetColumn": "ID"}, SourcePositionError, "written over 10 partitions"),
-        ({"ds_0": "120455"}, {}, OffsetTokenError, "channel 'ds_0'.*'batch:row/digest'"),
-        ({"ds_0": "x"}, {"offsetColumn": "ID"}, OffsetTokenError, "'integer/partitions'"),
-    ],
-    ids=["more-partitions-once", "channel-column", "offset-column", "other-format", "no-number"],
-)
-def test_channels_that_do_not_fit_are_refused_before_any_row_moves(service, file, tokens, more, error, text):
-    _committed(service, **tokens)
-
-    with pytest.raises(error, match=text):
-        prepare(_options(service, file, **more), integer_offsets=True)
-
-
-def test_skipped_rows_are_counted_from_the_start_where_tokens_do_not_show_them(service, file):
-    _committed(service, ds_0="120/2")
-
-    seen = prepare(_options(service, file, offsetColumn="ID"), integer_offsets=True).seen
-
-    assert seen.errors == {"ds_0": 3, "ds_1": 0}
 
 
 class TestColumns:

@@ -9,6 +9,7 @@ from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.checkpoints import token as checkpoint
 
 
 def _ends(path, **options):
@@ -63,11 +64,13 @@ def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, s
     if start is not None and (token is None or token < start):
         token = start
 
-    files = partition.files_behind(start)
+    begun, reached = (None if one is None else partition.offset_class.parse(one) for one in (start, token))
+    committed = None if reached is None else checkpoint(reached)
+    files, left = partition.files_behind(begun), partition.behind(reached).bytes
 
-    assert ChannelStart(0, 0, 0, files_behind=files).bytes_behind(token) == partition.behind(token).bytes
+    assert ChannelStart(0, 0, 0, files_behind=files).bytes_behind(committed) == left
     # Several files that count as one may be too much, and are never too little.
     (last, size), *more = fewer_files(files, 2)
     assert (last, len(more)) == (files[-(-len(files) // 2) - 1][0], min(1, len(files) - 1))
-    counted = ChannelStart(0, 0, 0, files_behind=((last, size), *more)).bytes_behind(token)
-    assert partition.behind(token).bytes <= counted <= partition.behind(start).bytes
+    counted = ChannelStart(0, 0, 0, files_behind=((last, size), *more)).bytes_behind(committed)
+    assert left <= counted <= partition.behind(begun).bytes

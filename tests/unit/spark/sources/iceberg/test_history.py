@@ -71,7 +71,7 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
         (HISTORY, (6, 1), "no snapshot with that sequence number leads to"),
         (HISTORY, (4, 1), "sequence number 4 has 0 row"),
         (HISTORY, (3, 6), "sequence number 3 has 5 row"),
-        (HISTORY, (2, 6), "begins with sequence number 3: the table was replaced"),
+        (HISTORY, (2, 6), "begins with sequence number 3"),
         (OLDER, (2, 5), "has rows behind it, up to sequence number 2, whose snapshots have expired"),
         (OLDER, (1, 9), "goes on with snapshot 1003"),
         (OLDER, None, "starting_snapshot=1003 loads all rows of the oldest"),

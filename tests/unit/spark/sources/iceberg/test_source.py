@@ -80,8 +80,8 @@ def test_rows_come_in_the_order_of_snapshots_and_files(orders):
     assert _ids(partition, BatchRowOffset(1, 7)) == [*range(57, 61), *range(5), 99]
     assert _ids(partition, BatchRowOffset(2, 5)) == [99]
     assert _ids(partition, BatchRowOffset(3, 1)) == []
-    assert partition.behind("2:1").text == "rows_behind=5"
-    assert partition.behind("3:1").bytes == 0
+    assert partition.behind(BatchRowOffset(2, 1)).text == "rows_behind=5"
+    assert partition.behind(BatchRowOffset(3, 1)).bytes == 0
 
 
 def test_each_value_of_a_partition_field_is_a_partition(tmp_path):
@@ -467,29 +467,31 @@ def test_error_of_a_catalog_shows_no_secret(orders, options, secrets, kind):
     assert "hush" not in str(refused.value)
 
 
-def test_table_that_was_dropped_and_made_anew_is_refused_by_its_id(snowpipe, tmp_path):
+def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
     """It has as many snapshots, of as many rows, so that the position alone would fit."""
 
-    def check(committed, on_data_loss="fail"):
-        source = open_source(source_spec(table.source(partition_by="FILE")), on_data_loss)
-        partitions = {f"job_orders_{one.name}": one for one in source.partitions()}
-        with snowpipe.client() as client:
-            source.check_identity(client, partitions, {**dict.fromkeys(partitions), **committed})
+    def binding():
+        return _partitions(table, partition_by="FILE")["g1"].binding
 
     table = IcebergTable(tmp_path, partitioned=True)
     table.append(range(6))
-    loaded = {"job_orders_g1": BatchRowOffset(1, 3)}
-    for committed in ({}, loaded):
-        check(committed)
-    kept = snowpipe.channels["job_orders__table_id"].committed
-    assert kept == str(table.table.metadata.table_uuid)
+    before = binding()
+    table.append(range(6))
+    assert binding() == before
 
     table._catalog().drop_table(table.name)
     table = IcebergTable(tmp_path, partitioned=True)
     table.append(range(8))
-    with pytest.raises(
-        SourcePositionError, match=rf"'job_orders_g1': '1:3'.*lake.orders.*{kept}.*made again"
-    ):
-        check(loaded)
-    check(loaded, "skip")
-    check(loaded)
+    assert binding().source_digest != before.source_digest
+
+
+def test_rows_of_the_starting_snapshot_are_numbered_otherwise_than_those_that_it_appended(orders):
+    """A position in one of the two would fit the other one, and skip the rows that the table had before."""
+    orders.append(range(10))
+    start = orders.append(range(10, 15))
+    (own,) = _partitions(orders).values()
+    (whole,) = _partitions(orders, starting_snapshot=start).values()
+
+    assert len(_ids(whole, BatchRowOffset(2, 3))) > len(_ids(own, BatchRowOffset(2, 3)))
+    assert whole.binding.source_digest == own.binding.source_digest
+    assert whole.binding.digest != own.binding.digest

@@ -65,6 +65,7 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(bro
 
     assert (zero.name, one.name) == (f"{topic}_0", f"{topic}_1")
     assert zero.gaps_legal
+    assert zero.is_quick(None)
     assert _ids(_read(zero)) == list(range(0, 1000, 2))
     parts = _read(one, limits=BatchLimits(rows=100))
     assert _ids(parts) == list(range(1, 1000, 2))
@@ -72,7 +73,7 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(bro
     assert (str(parts[0].start), str(parts[-1].end)) == ("0", "499")
     assert _ids(_read(zero, IntegerOffset(489))) == list(range(980, 1000, 2))
     assert _read(zero, IntegerOffset(499)) == []
-    assert zero.behind("489").text == "offsets_behind=10"
+    assert zero.behind(IntegerOffset(489)).text == "offsets_behind=10"
     assert zero.behind(None).text == "offsets_behind=500"
 
 
@@ -168,6 +169,23 @@ def test_topics_are_found_by_pattern(brokers, topic, cluster):
         _source(brokers, topic, topics=[], topic_pattern="nothing").partitions()
 
 
+def test_topic_that_was_deleted_and_created_again_has_another_binding(brokers, topic, monkeypatch, caplog):
+    def sources(topic_id):
+        caplog.clear()
+        monkeypatch.setattr(
+            reader.KafkaCluster, "topic_ids", lambda _, topics: dict.fromkeys(topics, topic_id)
+        )
+        return {one.binding.source_digest for one in _source(brokers, topic).partitions()}
+
+    before = sources("old-id")
+    assert len(before) == 4
+    assert sources("old-id") == before
+    assert not sources("new-id") & before
+    assert "no id" not in caplog.text
+    sources(None)
+    assert f"no id of topic {topic}" in caplog.text
+
+
 def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, topic):
     produce(brokers, topic, [*numbered(range(3)), None, None])
     (zero, *_) = _source(brokers, topic, tombstones="drop").partitions()
@@ -176,7 +194,7 @@ def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, t
 
     assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
     ended = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
-    assert ended.behind(str(parts[-1].end)).text == "offsets_behind=0"
+    assert ended.behind(parts[-1].end).text == "offsets_behind=0"
 
 
 @pytest.mark.parametrize("start", [3, 4])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.tables import reader
-from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition, partition_names
+from airflow_provider_snowpipe.spark.sources.tables.reader import partition_names
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
@@ -28,7 +28,6 @@ from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
     IntegerOffset,
     LexicographicOffset,
-    TopicPartitionOffset,
 )
 
 LIMITS = BatchLimits(rows=4)
@@ -202,17 +201,3 @@ def test_rows_without_a_value_would_have_no_channel_and_no_row_gives_no_partitio
 ):
     with pytest.raises(kind, match=word):
         names_of(*values)
-
-
-def test_position_of_a_range_belongs_to_that_range_of_that_layout_alone():
-    ranged = TablePartition("1", "ID", "integer", layout="ID@x", number=1)
-
-    assert ranged.offset(7) == TopicPartitionOffset("ID@x", 1, 7)
-    assert ranged.value(ranged.offset(7)) == 7
-    for fine in (None, ranged.offset(7)):
-        ranged.check(fine)
-    for other in (TopicPartitionOffset("ID@x", 0, 7), TopicPartitionOffset("ID@y", 1, 7)):
-        with pytest.raises(SourcePositionError, match="range"):
-            ranged.check(other)
-    whole = TablePartition("all", "ID", "text")
-    assert (whole.offset("a"), whole.offset_class) == (LexicographicOffset("a"), LexicographicOffset)

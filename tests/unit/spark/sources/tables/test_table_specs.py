@@ -66,7 +66,7 @@ def test_wrong_spec_is_refused_by_key_and_remedy(values, text):
         ),
         (
             {"kind": "table", "offset_column": "ID", "table": "t", "ranges": [10, 20]},
-            *("topic:partition:offset", "t", "t"),
+            *("integer", "t", "t"),
         ),
         ({"kind": "delta", "order_by": "ID", "path": "/lake/t"}, "batch:row", "t", "/lake/t"),
     ],

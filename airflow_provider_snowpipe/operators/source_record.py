@@ -1,0 +1,234 @@
+"""What loads have left of their sources, kept in Airflow variables: last checkpoints, and what to audit.
+
+The service deletes a channel that takes no rows for 30 days, and its token with it. A channel without a token
+looks like that of a new partition. So a load writes down the checkpoint of each of its channels, and the next
+one compares: a channel that has lost its token is refused, and one that has been quiet for a week is opened
+again at its own token. The audit finds here which sources this Airflow has loaded, and how. The record is a
+safety net: the committed token decides, and a record that is lost makes nothing wrong while the channels are
+there.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow.providers.common.compat.sdk import Variable
+
+from airflow_provider_snowpipe.streaming.checkpoint import source_of_token
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.source import SourceSpec
+
+log = logging.getLogger(__name__)
+
+VARIABLE_PREFIX = "snowpipe_channels_"
+INDEX_VARIABLE = "snowpipe_sources"
+"""Holds the keys of all records, since a task cannot list variables; each load puts its own back."""
+_QUIET = dt.timedelta(days=7)
+_RENEWED_AT_ONCE = 20
+_BINDING = re.compile(r"(?<=binding )[0-9a-f]{16}")
+_DAYS_LEFT = 20
+"""Where more are quiet, so many days are left to renew all of them, by a run a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownChannel:
+    """The last checkpoint that a run has seen of a channel.
+
+    :param token: the checkpoint
+    :param since: when the channel took rows or was opened last, as far as runs have seen; with a time zone
+    :param rows_before: rows of the source up to the checkpoint that came through an earlier channel; negative
+        for rows of this channel that were sent again
+    :param copied: rows of the source up to the checkpoint that came by COPY or through a file pipe
+    """
+
+    channel: str
+    token: str
+    since: dt.datetime
+    rows_before: int = 0
+    copied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SeenChannel:
+    """What a run has left of one channel.
+
+    :param token: its token, None where the partition has no row
+    :param rows_before: rows of an earlier channel, as :class:`KnownChannel` counts them
+    :param copied: rows that this run has copied
+    """
+
+    channel: str
+    token: str | None
+    rows_before: int = 0
+    copied: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedSource:
+    """How a source was loaded, without a secret.
+
+    :param source: the operator's source as JSON
+    :param reading: how its rows are numbered, in words
+    :param pipe: database, schema and name of the pipe
+    """
+
+    source: Mapping[str, Any]
+    reading: str
+    pipe: tuple[str, str, str]
+    snowflake_conn_id: str
+    dag_id: str
+    task_id: str
+    on_error: str = "abort"
+    dead_letter_path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRecord:
+    """The channels that have loaded one source through one pipe.
+
+    :param key: the variable's name
+    :param address: the source, for people
+    :param channels: by the digits of the checkpoint that stand for the source partition
+    :param loaded: how it was loaded last, None where nothing was yet
+    """
+
+    key: str
+    address: str
+    channels: Mapping[str, KnownChannel] = field(default_factory=dict)
+    loaded: LoadedSource | None = None
+
+    @classmethod
+    def read(cls, pipe: str, source: SourceSpec) -> Self:
+        """Read the record of a source; an empty one where there is none, or Airflow cannot be asked.
+
+        :param pipe: the pipe's name among those of all accounts
+        """
+        query = " ".join(str(getattr(source, "query", None) or "").split())
+        identity = "\0".join((pipe, source.kind, source.address, query))
+        key = f"{VARIABLE_PREFIX}{blake2b(identity.encode(), digest_size=10).hexdigest()}"
+        return cls.of_key(key) or cls(key, source.address)
+
+    @classmethod
+    def of_key(cls, key: str) -> Self | None:
+        """Read a record by the variable's name, None where there is none, or Airflow cannot be asked."""
+        try:
+            text = Variable.get(key, default=None)
+            if text is None:
+                return None
+            found = json.loads(text)
+            channels = {
+                digits: KnownChannel(name, token, dt.datetime.fromisoformat(since), int(rows), int(copied))
+                for digits, (name, token, since, rows, copied) in found["channels"].items()
+            }
+            loaded = found["loaded"]
+            loaded = LoadedSource(**{**loaded, "pipe": tuple(loaded["pipe"])})
+            return cls(key, found["source"], channels, loaded)
+        except Exception as error:  # noqa: BLE001  the tokens decide; the record only knows what is lost
+            log.warning("the last checkpoints in variable %s are not known: %s", key, error)
+            return None
+
+    def last_checkpoints(self) -> dict[str, tuple[str, str]]:
+        """The channel and the checkpoint that each source partition had last."""
+        return {digits: (one.channel, one.token) for digits, one in self.channels.items()}
+
+    def quiet(self, now: dt.datetime) -> list[str]:
+        """The channels to open again, those first that have been quiet the longest."""
+        due = sorted((one for one in self.channels.values() if now - one.since >= _QUIET), key=_since)
+        most = max(_RENEWED_AT_ONCE, math.ceil(len(due) / _DAYS_LEFT))
+        return [one.channel for one in due[:most]]
+
+    def write(
+        self, seen: Iterable[SeenChannel], renewed: Iterable[str], now: dt.datetime, loaded: LoadedSource
+    ) -> None:
+        """Write down what a run has left.
+
+        :param seen: its channels
+        :param renewed: the channels that it has opened again
+        """
+        opened = set(renewed)
+        channels = dict(self.channels)
+        for one in seen:
+            digits = source_of_token(one.token or "")
+            if not digits:
+                continue
+            before = channels.get(digits)
+            is_still = before is not None and before.token == one.token and one.channel not in opened
+            since = before.since if before is not None and is_still else now
+            rows, copied = (0, 0) if before is None else (before.rows_before, before.copied)
+            channels[digits] = KnownChannel(
+                one.channel, str(one.token), since, rows + one.rows_before, copied + one.copied
+            )
+        if not channels or (channels == self.channels and loaded == self.loaded):
+            return
+        try:
+            self._keep(channels, loaded)
+        except Exception as error:  # noqa: BLE001  the rows are committed, and the tokens show it
+            log.warning("the last checkpoints of %s could not be kept: %s", self.address, error)
+
+    def forget(self, channel: str) -> None:
+        """Forget the last checkpoint of a channel, whose source partition is to be loaded again."""
+        kept = {digits: one for digits, one in self.channels.items() if one.channel != channel}
+        if self.loaded is not None and len(kept) < len(self.channels):
+            self._keep(kept, self.loaded)
+
+    def _keep(self, channels: Mapping[str, KnownChannel], loaded: LoadedSource) -> None:
+        rows = {
+            digits: (
+                one.channel,
+                one.token,
+                one.since.isoformat(timespec="seconds"),
+                one.rows_before,
+                one.copied,
+            )
+            for digits, one in channels.items()
+        }
+        value = {"source": self.address, "loaded": asdict(loaded), "channels": rows}
+        what = f"Snowpipe: channels of {self.address}"[:250]
+        Variable.set(self.key, json.dumps(value), description=what)
+        keys = _keys()
+        if self.key not in keys:
+            Variable.set(INDEX_VARIABLE, json.dumps(sorted({*keys, self.key})))
+
+
+def known_records() -> list[SourceRecord]:
+    """The records of all sources that this Airflow has loaded."""
+    found = [SourceRecord.of_key(key) for key in _keys()]
+    return [one for one in found if one is not None]
+
+
+def with_earlier_source(text: str) -> str:
+    """Add to the text of a ``SourceChangedError`` whose binding the channel has, where a record knows it."""
+    found = _BINDING.search(text)
+    source = None if found is None else source_of_binding(found[0])
+    return text if found is None or source is None else f"{text}. Binding {found[0]} is {source}"
+
+
+def source_of_binding(binding: str) -> str | None:
+    """The source of a binding in words, and who has loaded it; None where no record knows it."""
+    try:
+        records = known_records()
+    except Exception as error:  # noqa: BLE001  only the text is poorer
+        log.debug("%s cannot be read: %s", INDEX_VARIABLE, error)
+        return None
+    for record in records:
+        if record.loaded is not None and binding[:10] in record.channels:
+            by = f"loaded by task {record.loaded.task_id!r} of DAG {record.loaded.dag_id!r}"
+            return f"{record.address} ({record.loaded.reading}), {by}"
+    return None
+
+
+def _keys() -> list[str]:
+    return [str(one) for one in json.loads(Variable.get(INDEX_VARIABLE, default="[]"))]
+
+
+def _since(one: KnownChannel) -> dt.datetime:
+    return one.since

@@ -1,0 +1,293 @@
+"""The audit: whether channels, table and source agree on which rows were loaded.
+
+What the service reports of a channel is compared with its checkpoint and with what earlier runs have seen;
+that takes no warehouse. Then the source is read again up to each checkpoint, and its rows are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from airflow_provider_snowpipe.spark.source import Partition, SourcePartition, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.registry import open_source
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, is_checkpoint, source_of_token
+from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
+from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+_LIMITS = BatchLimits()
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """What the last run has seen of a channel.
+
+    :param token: its checkpoint
+    :param rows_before: rows of the source up to the checkpoint that did not come through this channel
+    """
+
+    channel: str
+    token: str
+    rows_before: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelAudit:
+    """What is known of one channel.
+
+    :param committed: its token, None for NULL
+    :param rows: rows that its checkpoint counts, None where its token is not a checkpoint
+    :param inserted: rows that the service has inserted
+    :param rejected: rows that it has rejected
+    :param source_rows: rows of the source up to the checkpoint, None where they were not counted
+    :param dead_lettered: of these, rows that were put aside
+    :param differences: what does not agree, in words
+    :param notes: what could not be checked, in words
+    """
+
+    channel: str
+    committed: str | None
+    rows: int | None
+    inserted: int
+    rejected: int
+    source_rows: int | None = None
+    dead_lettered: int = 0
+    differences: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def differs(self) -> bool:
+        """True where something does not agree."""
+        return bool(self.differences)
+
+    def as_json(self) -> dict[str, Any]:
+        """The audit as JSON values."""
+        return asdict(self)
+
+
+def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> ChannelAudit:
+    """Compare what the service reports of a channel with its checkpoint, and with what the last run has seen.
+
+    :param seen: None where no run has left a record
+    """
+    token = status.committed
+    found: Checkpoint | None = None
+    notes: tuple[str, ...] = ()
+    if token is not None and is_checkpoint(token):
+        try:
+            found = Checkpoint.parse(token)
+        except OffsetTokenError as error:
+            notes = (f"not compared: {error}",)
+    return ChannelAudit(
+        status.channel,
+        token,
+        None if found is None else found.rows,
+        status.rows_inserted,
+        status.rows_error_count,
+        differences=tuple(_differences(status, found, seen)),
+        notes=notes,
+    )
+
+
+def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen | None) -> Iterable[str]:
+    token = status.committed
+    if token is None:
+        if seen is not None:
+            yield f"it has no token, and {seen.token} was committed: it was dropped, recreated or has expired"
+    elif is_copy_intent(token):
+        yield "a load of files has begun and is not known to have ended: run the task that began it"
+    elif not is_checkpoint(token):
+        if seen is None or is_checkpoint(seen.token):
+            yield f"its token {token[:100]!r} is not a checkpoint: another program has set it"
+    elif found is not None:
+        if excess := found.excess(status):
+            more = "more" if excess > 0 else "fewer"
+            yield (
+                f"it counts {abs(excess):,} {more} rows than its checkpoint: it had another writer, was "
+                "recreated, or its token was set by hand"
+            )
+        if seen is not None and is_checkpoint(seen.token):
+            yield from _moves(found, seen.token)
+
+
+def _moves(found: Checkpoint, before: str) -> Iterable[str]:
+    """What a checkpoint that the last run has seen shows of how the token has moved since."""
+    if found.source != source_of_token(before):
+        yield "it has committed rows of another source than the last run's"
+        return
+    last = Checkpoint.parse(before, type(found.position))
+    if found.position < last.position:
+        yield f"its token was set back from position {last.position} to {found.position}"
+    elif found.position != last.position and (found.rows, found.run) == (last.rows, last.run):
+        yield f"its token was set from position {last.position} to {found.position} without a row"
+
+
+# -- The rows of the source, counted again ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SourceAudit:
+    """A source whose rows are counted again.
+
+    :param target: the account and the pipe, in which the channels' names are unique
+    :param seen: what the last run has seen, by the digits that stand for the source partition
+    :param dead_letter_path: where rows that do not fit were put aside, None where they were not
+    """
+
+    spec: SourceSpec
+    secrets: SourceSecrets
+    target: str
+    seen: Mapping[str, LastSeen]
+    dead_letter_path: str | None = None
+
+    def count(self, audits: Mapping[str, ChannelAudit]) -> list[ChannelAudit]:
+        """Count the rows of each partition up to its channel's checkpoint, and compare.
+
+        :param audits: what :func:`audit_channel` has found, by channel
+        :return: the same audits, those of this source with its rows
+        """
+        by_channel = {one.channel: digits for digits, one in self.seen.items()}
+        try:
+            partitions = self._partitions()
+        except (SnowpipeError, OSError, ImportError) as error:
+            return [_noted(one, f"the source was not read: {error}") for one in audits.values()]
+        checked = self._changes(audits, partitions, by_channel)
+        found = []
+        for name, one in audits.items():
+            partition = partitions.get(by_channel.get(name, ""))
+            if one.rows is None or one.committed is None:
+                found.append(one)
+            elif partition is None:
+                found.append(_noted(one, "the source has no such partition any more: not counted"))
+            else:
+                found.append(self._counted(one, partition, self.seen[by_channel[name]], checked))
+        return found
+
+    def _partitions(self) -> dict[str, Partition]:
+        source = open_source(self.spec, "fail", self.secrets).without_spark()
+        if source is None:
+            return {}
+        return {one.binding.source_digest: one for one in source.partitions()}
+
+    def _changes(
+        self,
+        audits: Mapping[str, ChannelAudit],
+        partitions: Mapping[str, Partition],
+        by_channel: Mapping[str, str],
+    ) -> str | None:
+        """What the source itself finds changed before the committed positions, in words; None for nothing."""
+        mine = {
+            name: partitions[by_channel[name]]
+            for name, one in audits.items()
+            if by_channel.get(name) in partitions and one.rows is not None
+        }
+        committed = {
+            name: Checkpoint.parse(str(audits[name].committed), one.offset_class).position
+            for name, one in mine.items()
+        }
+        source = open_source(self.spec, "fail", self.secrets)
+        try:
+            source.compare_with_last_run(self.target, mine, committed)
+        except SourcePositionError as error:
+            return str(error)
+        return None
+
+    def _counted(
+        self, one: ChannelAudit, partition: Partition, seen: LastSeen, changed: str | None
+    ) -> ChannelAudit:
+        if not isinstance(partition, SourcePartition):
+            return _noted(one, "its rows are read by Spark alone: not counted")
+        position = Checkpoint.parse(str(one.committed), partition.offset_class, channel=one.channel).position
+        try:
+            partition.check(position)
+            whole, rest = _rows(partition, None), _rows(partition, position)
+        except SourcePositionError as error:
+            return _differing(one, f"the source has changed: {error}")
+        except (SnowpipeError, OSError) as error:
+            return _noted(one, f"not counted: {error}")
+        rows = whole.rows - rest.rows
+        aside = 0
+        if self.dead_letter_path is not None:
+            rows += whole.undecoded - rest.undecoded
+            store = partition.open_dead_letters(
+                self.dead_letter_path, one.channel, partition.offset_class, None
+            )
+            aside = store.count(position)
+        sent = (one.rows or 0) + seen.rows_before
+        whose = f"channel {one.channel!r}: "
+        texts = [changed.removeprefix(whose)] if changed is not None and changed.startswith(whose) else []
+        if rows != sent + aside:
+            texts.append(
+                f"the source has {rows:,} rows up to {position}, and {sent:,} were loaded"
+                + (f" and {aside:,} put aside" if aside else "")
+                + ": a file has changed since, or the token was set by hand"
+            )
+        audited = replace(one, source_rows=rows, dead_lettered=aside)
+        for text in texts:
+            audited = _differing(audited, text)
+        return audited
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    rows: int
+    undecoded: int
+
+
+def _rows(partition: SourcePartition[Any], committed: Offset | None) -> _Rows:
+    """Count the rows behind a position, and the records that cannot be decoded."""
+    resume_at = partition.resume(committed)
+    rows = undecoded = 0
+    for part in () if resume_at is None else partition.read(resume_at, _LIMITS):
+        rows += part.rows
+        undecoded += len(part.undecoded)
+    return _Rows(rows, undecoded)
+
+
+def _differing(one: ChannelAudit, text: str) -> ChannelAudit:
+    return replace(one, differences=(*one.differences, text))
+
+
+def _noted(one: ChannelAudit, text: str) -> ChannelAudit:
+    return replace(one, notes=(*one.notes, text))
+
+
+# -- The table ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TableAudit:
+    """The rows of a table, and those that its channels and COPY have inserted.
+
+    :param rows: rows of the table now
+    :param streamed: rows that its channels have inserted, and earlier channels whose positions they took over
+    :param copied: rows that COPY and file pipes have loaded, as far as load history knows
+    :param others: rows that the caller says others have inserted
+    """
+
+    table: str
+    rows: int
+    streamed: int
+    copied: int
+    others: int = 0
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """What does not agree, in words."""
+        more = self.rows - self.streamed - self.copied - self.others
+        if not more:
+            return ()
+        how = "more" if more > 0 else "fewer"
+        why = "inserted by others (other_rows)" if more > 0 else "deleted"
+        return (
+            f"table {self.table} has {self.rows:,} rows, {abs(more):,} {how} than its channels "
+            f"({self.streamed:,}) and COPY ({self.copied:,}) have inserted: rows were {why}",
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The audit as JSON values."""
+        return {**asdict(self), "differences": self.differences}

@@ -1,0 +1,209 @@
+"""One source partition has one channel of a pipe, and a lost offset token does not make a new partition.
+
+A channel without a token looks like that of a new partition. It may be another one: the channel of a DAG
+that was renamed, of another prefix, or one that the service has deleted after 30 days without rows. Its rows
+would be loaded twice. So what other channels of the pipe have committed, and what earlier runs have seen, is
+compared before anything is sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
+from airflow_provider_snowpipe.streaming.channel import take_over
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    ChannelSource,
+    Checkpoint,
+    OnImbalance,
+    check_balance,
+    source_of_token,
+)
+from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+from airflow_provider_snowpipe.streaming.errors import (
+    RowsRejectedError,
+    SnowpipeError,
+    SourceChangedError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
+
+log = logging.getLogger(__name__)
+
+LastCheckpoints = Mapping[str, tuple[str, str]]
+"""Channel and checkpoint that each source partition had last, by the digits that stand for the partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnChannel:
+    """A channel that a load is about to write to.
+
+    :param source: whose rows it gets
+    :param status: what the service reports of it
+    """
+
+    source: ChannelSource
+    status: ChannelStatus
+
+    @property
+    def name(self) -> str:
+        """The channel's name."""
+        return self.status.channel
+
+    @property
+    def partition(self) -> str:
+        """The digits that stand for its source partition."""
+        return self.source.binding.source_digest
+
+    @property
+    def is_new(self) -> bool:
+        """True where nothing shows that it has ever loaded a row."""
+        return self.status.committed is None and not self.source.is_bare
+
+    @property
+    def is_of_another(self) -> bool:
+        """True where its token is that of another source partition."""
+        return self.status.committed is not None and source_of_token(self.status.committed) != self.partition
+
+
+def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints) -> None:
+    """Refuse a channel without a token where an earlier run has seen one of the same source partition.
+
+    :raises SourcePositionError: names the channel and the last checkpoint
+    """
+    for one in channels:
+        known = last.get(one.partition)
+        if known is None or not one.is_new or one.source.rebind is not None:
+            continue
+        raise SourcePositionError(
+            f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed "
+            f"{known[1]!r} of the same source: it was dropped, or deleted after 30 days without rows. "
+            "Nothing was sent. Set rebind='continue' to go on behind that token, or rebind='restart' where "
+            "its rows are not in the table"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierChannels:
+    """The other channels of a pipe, which may have loaded the same source partitions.
+
+    :param list_channels: lists the channels of the pipe
+    :param last: what earlier runs have seen
+    :param accepts_rejected: True where rejected rows are counted and do not fail the load
+    """
+
+    client: SnowpipeClient
+    list_channels: Callable[[], Sequence[ListedChannel]]
+    last: LastCheckpoints
+    on_imbalance: OnImbalance = "warn"
+    accepts_rejected: bool = False
+
+    def hand_over(
+        self, channels: Sequence[OwnChannel], check: Callable[[str, Offset], None] = lambda *_: None
+    ) -> dict[str, int]:
+        """Refuse channels whose source partition another one has loaded, or give them its position.
+
+        With ``rebind="continue"`` a new channel takes the other one's position, and the other one is dropped;
+        without another one it takes the last position that is known. One that has rows of another source is
+        refused: until it has committed a row of this one, only the other channel shows the position.
+
+        :param check: refuses a position that is not in the source any more, from the channel's name
+        :return: for each channel that got a position, the rows that led to it on the other one
+        :raises SourceChangedError: if another channel has loaded a source partition; names both
+        :raises SourcePositionError: if a channel has lost its token
+        :raises RowsRejectedError: if the other one has rejected rows that nobody has reported; they are now
+        """
+        refuse_lost(channels, self.last)
+        asked = {
+            one.partition: one
+            for one in channels
+            if not one.source.is_bare
+            and (one.source.rebind == "continue" or (one.is_new and one.source.rebind is None))
+        }
+        names = {one.name for one in channels}
+        taken: list[tuple[OwnChannel, str]] = []
+        for other in self._listed() if asked else ():
+            mine = asked.get(source_of_token(other.offset_token or ""))
+            if mine is None or other.name in names:
+                continue
+            if mine.source.rebind is None or mine.is_of_another:
+                how = "has rows of another source" if mine.is_of_another else "is new"
+                raise SourceChangedError(
+                    f"channel {mine.name!r} {how}"
+                    f", and channel {other.name!r} of pipe {self.client.pipe} has loaded "
+                    f"{mine.source.binding.source} up to {other.offset_token}: the rows would be in the "
+                    "table twice. Nothing was sent. Use the channel_prefix and source_name of that channel; "
+                    "or set rebind='continue' on a new channel to take its position over and drop it, or "
+                    "rebind='restart' to load everything again"
+                )
+            taken.append((mine, other.name))
+        moved = self._take(taken, check)
+        for one in channels:
+            known = self.last.get(one.partition)
+            if known is None or not one.is_new or one.source.rebind != "continue" or one.name in moved:
+                continue
+            found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
+            check(one.name, found.position)
+            self._set_start(one, found.position)
+            moved[one.name] = found.rows
+        return moved
+
+    def _take(
+        self, taken: Sequence[tuple[OwnChannel, str]], check: Callable[[str, Offset], None]
+    ) -> dict[str, int]:
+        """Give new channels the positions of the first ones that they take over, and drop all of these."""
+        starts: dict[str, tuple[OwnChannel, Checkpoint]] = {}
+        statuses: list[tuple[ChannelStatus, Checkpoint]] = []
+        for mine, other in taken:
+            # Its token is read once its writer is shut out and its rows are committed or discarded.
+            status = take_over(self.client, other).status
+            found = Checkpoint.parse(str(status.committed), mine.source.positions, channel=other)
+            statuses.append((status, found))
+            if mine.is_new and mine.name not in starts:
+                check_balance(other, found.excess(status), self.on_imbalance)
+                check(mine.name, found.position)
+                starts[mine.name] = mine, found
+        self._report(statuses)
+        for mine, found in starts.values():
+            self._set_start(mine, found.position)
+        for mine, other in taken:
+            self.client.drop_channel(other)
+            log.info("channel %r has taken over the position of %r, which was dropped", mine.name, other)
+        return {name: found.rows for name, (_, found) in starts.items()}
+
+    def _listed(self) -> Sequence[ListedChannel]:
+        """The channels of the pipe; none where they cannot be listed."""
+        try:
+            return self.list_channels()
+        except SnowpipeError as error:
+            log.warning("whether other channels have loaded the source is not known: %s", error)
+            return ()
+
+    def _set_start(self, one: OwnChannel, position: Offset) -> None:
+        counted = one.status.rows_inserted + one.status.rows_error_count
+        token = one.source.token(position, counted, one.status.rows_error_count)
+        compare_and_set(self.client, TokenChange.after(one.status, token))
+
+    def _report(self, statuses: Sequence[tuple[ChannelStatus, Checkpoint]]) -> None:
+        """Report rejected rows of channels that are about to be dropped with their counters."""
+        bad = [(status, found) for status, found in statuses if status.rows_error_count > found.errors]
+        if not bad:
+            return
+        total = sum(status.rows_error_count - found.errors for status, found in bad)
+        status, found = bad[0]
+        error = RowsRejectedError(
+            f"the service rejected {total} row(s) that nobody has reported, on {len(bad)} channel(s) whose "
+            f"positions are taken over; channel {status.channel!r} (run {found.run}): "
+            f"{status.last_error_message or 'no message'}. Nothing was sent; the next try takes the "
+            "positions over",
+            channel=status.channel,
+            rejected=total,
+            last_error=status.last_error_message,
+        )
+        mark_reported(self.client, {one.channel: one for one, _ in bad})
+        if not self.accepts_rejected:
+            raise error
+        log.warning("%s", error)

@@ -1,0 +1,67 @@
+"""Checkpoints for tests: the source that they are of, tokens by their positions, and positions by tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, is_checkpoint
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchRowOffset,
+    FileLineOffset,
+    IntegerOffset,
+    Offset,
+)
+
+
+def binding_of(partition: str = "p", reading: str = "") -> Binding:
+    """What the positions of a partition of the tests' source mean."""
+    return Binding(f"rows in memory, partition {partition!r}", reading)
+
+
+def source_of(positions: type[Offset] = FileLineOffset, **changes: Any) -> ChannelSource:
+    """Partition ``p`` of the tests' source, as run ``r1`` writes it."""
+    return ChannelSource(**{"positions": positions, "binding": binding_of(), "run": "r1", **changes})
+
+
+def at(position: Offset | str | int) -> Offset:
+    """A position: a number, ``batch:row``, or ``file:line``."""
+    if isinstance(position, Offset):
+        return position
+    head, colon, _ = str(position).partition(":")
+    if not colon:
+        return IntegerOffset.parse(str(position))
+    return (BatchRowOffset if head.isdigit() else FileLineOffset).parse(str(position))
+
+
+def token(position: Offset | str | int, rows: int = 0, errors: int = 0, **changes: Any) -> str:
+    """The checkpoint of a position.
+
+    :param rows: rows sent up to it
+    :param errors: rejected rows that were reported
+    :param changes: what is different about the source
+    """
+    offset = at(position)
+    return source_of(type(offset), **changes).token(offset, rows, errors)
+
+
+def loaded(
+    position: Offset | str | int | None, rows: int = 0, rejected: int = 0, errors: int = 0, **changes: Any
+) -> dict[str, Any]:
+    """The state of a channel that has loaded up to a position, for ``FakeSnowpipe.channel``.
+
+    :param rows: rows that were sent
+    :param rejected: those of them that the service has skipped
+    :param errors: those of them that were reported
+    """
+    if position is None:
+        return {}
+    return {
+        "committed": token(position, rows, errors, **changes),
+        "rows_inserted": rows - rejected,
+        "rows_error_count": rejected,
+    }
+
+
+def shown(text: str | None) -> str | None:
+    """The position of a checkpoint as text; another text as it is."""
+    return text.rpartition("~")[0] if text is not None and is_checkpoint(text) else text

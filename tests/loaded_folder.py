@@ -1,0 +1,103 @@
+"""A folder of files, loaded into a table of a local service without Spark, and the record of its loads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators import source_record
+from airflow_provider_snowpipe.operators.audit import SnowpipeAuditOperator
+from airflow_provider_snowpipe.operators.source_record import LoadedSource, SeenChannel, SourceRecord
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from tests.local_connection import context
+from tests.local_service import LocalService
+from tests.memory_source import InProcessSpark
+
+__all__ = ["Loaded", "variables"]
+
+
+class Loaded:
+    """A folder of files with the partitions ``a`` and ``b``, loaded into a table, and the record of it."""
+
+    def __init__(self, service: LocalService, table: str, conn_id: str, folder: Path) -> None:
+        self.service, self.table, self.conn_id, self.folder = service, table, conn_id, folder
+        self.ids = iter(range(1_000))
+        self.rules: dict[str, Any] = {}
+
+    def write(self, name: str, *more: str, rows: int = 3) -> None:
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps({"ID": next(self.ids)}) for _ in range(rows)]
+        with path.open("a") as out:
+            out.writelines(f"{line}\n" for line in (*lines, *more))
+
+    def run(self, prefix: str = "d", rebind: Any = None, after: dt.timedelta = dt.timedelta()) -> None:
+        """Load what is new, and write the record, as the operator does.
+
+        :param after: how much later than now it is
+        """
+        now = dt.datetime.now(dt.UTC) + after
+        source, hook = FileSource(path=str(self.folder)), self.hook()
+        pipe, url = hook.pipe_name(), hook.account_url()
+        record = SourceRecord.read(pipe.address(url), source)
+        with self.service.client(self.table) as client:
+            plan = JobPlan(
+                "app", url, pipe, prefix, "src", source, ca_bundle=str(self.service.ca_file),
+                credentials_variable="NONE", rebind=rebind, last_checkpoints=record.last_checkpoints(),
+                renew=tuple(record.quiet(now)),
+                **self.rules,
+            )  # fmt: skip
+            run = Run(plan, client, list_channels=hook.list_channels)
+            run.prepare()
+            run.load(InProcessSpark())
+            run.verify()
+            run.finish()
+        seen = [SeenChannel(one.channel, one.to_token, one.rows_before) for one in run.channels]
+        aside = self.rules.get("dead_letter_path")
+        where = (pipe.database, pipe.schema, pipe.pipe)
+        loaded = LoadedSource(
+            source.as_json(), run.reading, where, self.conn_id, "d", "load", plan.on_error, aside
+        )
+        record.write(seen, record.quiet(now), now, loaded)
+
+    def hook(self) -> SnowpipeHook:
+        return SnowpipeHook(self.conn_id, table=self.table)
+
+    def sql(self, statement: str) -> None:
+        self.hook().run_sql(statement.format(T=self.table))
+
+    def audit(self, depth: str = "counts", **options: Any) -> list[str]:
+        """What the audit finds to differ."""
+        given = {"depth": depth, "on_difference": "report", "snowflake_conn_id": self.conn_id, **options}
+        operator = SnowpipeAuditOperator(task_id="audit", **{"table": self.table, **given})
+        return [text for one in operator.execute(context())["pipes"] for text in one["differences"]]
+
+    def differs(self, words: str, depth: str = "counts") -> bool:
+        found = self.audit(depth)
+        assert all(words in one for one in found), found
+        return bool(found)
+
+
+@pytest.fixture
+def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Airflow's variables."""
+    kept: dict[str, str] = {}
+
+    class Variable:
+        @staticmethod
+        def get(key: str, default: Any = None) -> Any:
+            return kept.get(key, default)
+
+        @staticmethod
+        def set(key: str, value: str, description: str | None = None) -> None:
+            kept[key] = value
+
+    monkeypatch.setattr(source_record, "Variable", Variable)
+    return kept

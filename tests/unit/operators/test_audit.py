@@ -1,0 +1,175 @@
+"""The audit against a real local service: what was changed by hand is found, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.providers.common.compat.sdk import AirflowFailException
+
+from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.operators.audit import AUDIT_KEY, SnowpipeAuditOperator
+from airflow_provider_snowpipe.streaming.admin import drop_channel
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.loaded_folder import Loaded, variables
+from tests.local_connection import connect, context, make_table
+from tests.local_service import LocalService
+
+__all__ = ["variables"]
+
+PREFIX = "d_src"
+
+
+@pytest.fixture
+def load(
+    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
+) -> Loaded:
+    table = make_table(local_service, f"AUDIT_{abs(hash(request.node.name))}")
+    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
+    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
+        loaded.write(name)
+    loaded.run()
+    assert loaded.audit() == []
+    return loaded
+
+
+def test_rows_that_wait_in_the_source_are_no_difference(load: Loaded) -> None:
+    load.write("a/3.ndjson")
+    assert load.audit() == []
+    load.run()
+    assert load.audit() == []
+
+
+def test_a_row_that_was_deleted_or_inserted_by_hand_is_found(load: Loaded) -> None:
+    load.sql("DELETE FROM {T} WHERE ID = 0")
+    assert load.differs("1 fewer")
+    assert load.audit("balance") == []
+    load.sql("INSERT INTO {T} (ID) VALUES (100), (101)")
+    assert load.differs("1 more")
+    assert load.audit(other_rows=1) == []
+
+
+def test_a_file_that_changed_after_its_load_is_found(load: Loaded) -> None:
+    load.write("a/1.ndjson", rows=1)
+    assert load.differs("changed")
+    assert load.audit("balance") == []
+
+
+@pytest.mark.parametrize("rows", [6, 4], ids=["same rows", "other rows"])
+def test_a_token_that_was_set_by_hand_is_found(load: Loaded, rows: int) -> None:
+    channel = f"{PREFIX}_a"
+    now = Checkpoint.parse(str(load.hook().channel_statuses([channel])[channel].committed))
+    position = type(now.position).parse("2.ndjson:1")
+    load.hook().set_offset_token(channel, str(replace(now, position=position, rows=rows)))
+    assert load.differs("a'", "balance")
+
+    load.hook().set_offset_token(channel, "2.ndjson:1")
+    assert load.differs("not a checkpoint", "balance")
+
+
+def test_a_channel_that_was_recreated_is_found(load: Loaded) -> None:
+    channel = f"{PREFIX}_b"
+    token = load.hook().channel_statuses([channel])[channel].committed
+    with load.service.client(load.table) as client:
+        drop_channel(client, channel)
+        assert load.differs("no token", "balance")
+        client.open_channel(channel, offset_token=token)
+    assert load.differs("3 fewer rows", "balance")
+
+
+def test_rows_of_a_channel_that_was_taken_over_are_counted(load: Loaded) -> None:
+    load.write("a/3.ndjson")
+    load.run("renamed", rebind="continue")
+    assert load.audit() == []
+
+
+def test_rows_that_were_put_aside_are_counted(load: Loaded, tmp_path: Path) -> None:
+    load.rules = {
+        "on_error": "dead_letter",
+        "dead_letter_path": str(tmp_path / "aside"),
+        "columns": (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NAME", "TEXT")),
+    }
+    load.write("a/3.ndjson", '{"ID": "x"}', '{"ID": "y"}')
+    load.run()
+    assert load.audit() == []
+    for file in (tmp_path / "aside").rglob("*.parquet"):
+        file.unlink()
+    assert load.differs("a'")
+
+
+def test_what_cannot_be_read_here_is_noted_and_no_difference(load: Loaded) -> None:
+    load.folder.rename(load.folder.with_name("elsewhere"))
+    operator = SnowpipeAuditOperator(
+        task_id="audit", table=load.table, depth="counts", snowflake_conn_id=load.conn_id
+    )
+    (pipe,) = operator.execute(context())["pipes"]
+    assert all("not read" in note for one in pipe["found"] for note in one["notes"])
+
+
+class TestChoice:
+    def test_of_a_dag_or_of_everything_that_was_loaded(self, load: Loaded) -> None:
+        load.sql("DELETE FROM {T} WHERE ID = 0")
+        for options in ({"dag_ids": "d"}, {"dag_ids": ["d", "e"]}, {}):
+            assert len(load.audit(table=None, **options)) == 1
+        with pytest.raises(AirflowFailException, match="'e'"):
+            load.audit(table=None, dag_ids="e")
+        with pytest.raises(ConfigurationError, match="other_rows"):
+            SnowpipeAuditOperator(task_id="t", other_rows=-1)
+
+    def test_fails_the_task_and_leaves_what_it_found(self, load: Loaded) -> None:
+        load.sql("DELETE FROM {T} WHERE ID = 0")
+        given = context()
+        operator = SnowpipeAuditOperator(
+            task_id="audit", table=load.table, depth="counts", snowflake_conn_id=load.conn_id
+        )
+        with pytest.raises(AirflowFailException, match="AuditError"):
+            operator.execute(given)
+        assert given["ti"].xcoms[AUDIT_KEY]["differs"]
+
+
+class TestCommand:
+    def run(self, load: Loaded, *words: str) -> None:
+        given = parser().parse_args([*words, "--conn-id", load.conn_id, "--table", load.table])
+        given.func(given)
+
+    def test_ends_with_the_status_1_where_anything_differs(
+        self, load: Loaded, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.run(load, "audit", "--json")
+        assert not json.loads(capsys.readouterr().out)["differs"]
+        load.sql("DELETE FROM {T} WHERE ID = 0")
+        with pytest.raises(SystemExit) as ended:
+            self.run(load, "audit", "--depth", "counts")
+        assert ended.value.code == 1
+        out = capsys.readouterr().out
+        assert "DIFFERS: table" in out
+        assert f"{PREFIX}_a" in out
+
+    def test_offsets_decode_explains_a_token(self, load: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
+        channel = f"{PREFIX}_a"
+        token = str(load.hook().channel_statuses([channel])[channel].committed)
+        given = parser().parse_args(["offsets", "decode", token, "--json"])
+        given.func(given)
+        found = json.loads(capsys.readouterr().out)
+        assert (found["position"], found["format"], found["rows"]) == ("2.ndjson:3", "file:line", 6)
+        assert str(load.folder) in found["source"]
+        given = parser().parse_args(["offsets", "decode", "x:1"])
+        with pytest.raises(SystemExit, match="not a checkpoint"):
+            given.func(given)
+
+    def test_offsets_rebind_gives_a_channel_to_another_source_or_begins_again(self, load: Loaded) -> None:
+        channel, binding = f"{PREFIX}_a", "0123456789abcdef"
+        self.run(load, "offsets", "rebind", channel, "continue", "--binding", binding, "-y")
+        token = str(load.hook().channel_statuses([channel])[channel].committed)
+        assert Checkpoint.parse(token).binding == binding
+        self.run(load, "offsets", "rebind", channel, "restart", "-y")
+        load.sql("DELETE FROM {T} WHERE ID < 6")
+        load.run()
+        assert load.audit() == []
+        with pytest.raises(SystemExit, match="binding"):
+            self.run(load, "offsets", "rebind", channel, "continue", "--binding", "x", "-y")

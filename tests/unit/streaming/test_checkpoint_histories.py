@@ -1,0 +1,588 @@
+"""Histories of channels, against a plain model: no run succeeds while the table's rows differ.
+
+Two jobs load two sources in memory into one pipe, with the real driver, sink, writer and client; the service
+is the fake one. Between their runs anything happens: sources grow, runs die at any call and lose answers,
+rows are received and not committed, jobs are renamed or come to read another source or in another way,
+channels are dropped, restored, reset, and written to by others.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.streaming.admin import reset_offset_token
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    Binding,
+    Checkpoint,
+    same_position,
+    source_of_token,
+)
+from airflow_provider_snowpipe.streaming.errors import (
+    RowsRejectedError,
+    SnowpipeError,
+    SourcePositionError,
+    WriterActiveError,
+)
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offset_backup import (
+    OffsetBackup,
+    RestoreAction,
+    plan_restore,
+    restore_channels,
+    take_backup,
+)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.progress import ChannelState
+from tests.fake_snowpipe import PIPE, STALE, URL, FakeSnowpipe, KilledError, error
+from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
+
+SOURCES = ("eu", "us")
+READINGS = ("all records", "without the first record")
+PREFIXES = ("a", "b", "c")
+NOW = dt.datetime(2026, 12, 3, tzinfo=dt.UTC)
+PLAN = JobPlan(
+    "app", URL, PIPE, "a", "src", MemorySpec(), credentials_variable="X", commit_timeout=2.0,
+    on_imbalance="fail", limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
+)  # fmt: skip
+ERRORS = {"killed": KilledError(), "lost": None, "fenced": error(409, STALE)}
+NO_FAULT: dict[str, Any] = {}
+JOBS = st.integers(0, 1)
+BAD = st.lists(st.integers(0, 2).map(lambda n: n == 2), max_size=4)
+FAULTS = st.fixed_dictionaries(
+    {
+        "when": st.sampled_from(["before", "after"]),
+        "operation": st.sampled_from(["append", "status", "open", "drop"]),
+        "skip": st.integers(0, 3),
+        "kind": st.sampled_from(sorted(ERRORS)),
+    }
+)
+
+
+LATE_COMMIT = {"when": "before", "operation": "drop", "skip": 0, "kind": "late"}
+"""What a channel has received is committed just before the driver drops it."""
+DEATH = {"when": "after", "operation": "append", "skip": 0, "kind": "killed"}
+ANY_FAULT = st.one_of(st.just(NO_FAULT), st.just(LATE_COMMIT), FAULTS)
+EDITS = st.one_of(
+    st.fixed_dictionaries({}),
+    st.fixed_dictionaries({"prefix": st.sampled_from(PREFIXES)}),
+    st.fixed_dictionaries({"source": st.sampled_from(SOURCES)}),
+    st.fixed_dictionaries({"reading": st.sampled_from(READINGS)}),
+)
+
+
+@dataclass(frozen=True)
+class Read(MemoryPartition):
+    """A source as a job reads it; the partitions have one name, so that their channels' names collide."""
+
+    source: str = ""
+    reading: str = ""
+
+    @property
+    def binding(self) -> Binding:
+        return Binding(self.source, self.reading)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What an author has written."""
+
+    source: str
+    prefix: str
+    reading: str = READINGS[0]
+
+    @property
+    def channel(self) -> str:
+        return f"{self.prefix}_src_p"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the model knows of a channel with a token.
+
+    :param next: number of the row that comes next
+    :param unreported: rejected rows that no run has reported
+    :param excess: rows that other programs wrote, or that went missing
+    """
+
+    source: str
+    reading: str
+    next: int
+    unreported: int = 0
+    excess: int = 0
+
+    @classmethod
+    def of_token(cls, token: str) -> Standing:
+        found = Checkpoint.parse(token, IntegerOffset)
+        named = {Binding(one, reading).digest: (one, reading) for one in SOURCES for reading in READINGS}
+        return cls(*named[found.binding], found.position.value + 1)
+
+    def is_of(self, job: Job) -> bool:
+        return (self.source, self.reading) == (job.source, job.reading)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the model expects of a run.
+
+    :param end: ``refused``, ``unbalanced``, ``reported`` (rejected rows of channels that are to be taken
+        over, and nothing is loaded), or ``loaded``
+    :param start: number of the first row that it sends
+    :param unreported: rejected rows that it has to report beside its own
+    :param taken: channels that it takes over and drops
+    :param is_sure: False where the author says what positions mean, or that rows are to be loaded again
+    :param sets: the run sets the start before it sends a row
+    """
+
+    end: str
+    start: int = 0
+    unreported: int = 0
+    taken: tuple[str, ...] = ()
+    is_sure: bool = True
+    sets: bool = False
+
+
+@dataclass(frozen=True)
+class Session:
+    """Rows that are received and not committed, and may be committed or discarded.
+
+    :param excess: that of the channel when the session began; its token counts these rows
+    """
+
+    job: Job
+    expected: Expected
+    excess: int = 0
+
+
+class Histories(RuleBasedStateMachine):
+    """The channels of one pipe, and a model of where each one stands and of what the table holds.
+
+    A source is *sure* as long as no author and no operator has said what only they can know. Each of its rows
+    is in the table once when a run of it succeeds. What the table holds otherwise is as the model expects it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        self.snowpipe = FakeSnowpipe.everywhere(self.patch)
+        self.snowpipe.rejects = lambda row: "bad" in row["ID"]
+        self.client = self.snowpipe.client()
+        self.records: dict[str, list[str]] = {source: [] for source in SOURCES}
+        self.jobs = [Job("eu", "a"), Job("us", "b")]
+        self.channels: dict[str, Standing] = {}
+        self.lost: dict[str, Standing] = {}
+        self.sessions: dict[str, Session] = {}
+        self.table: Counter[str] = Counter()
+        self.unsure: set[str] = set()
+        self.known: dict[str, tuple[str, str]] = {}
+        self.backup: OffsetBackup | None = None
+        self.runs = 0
+
+    def teardown(self) -> None:
+        self.client.close()
+        self.patch.undo()
+
+    def rows(self, job: Job | Standing) -> list[str]:
+        return self.records[job.source][READINGS.index(job.reading) :]
+
+    def committed(self, channel: str) -> str | None:
+        found = self.snowpipe.channels.get(channel)
+        return None if found is None else found.committed
+
+    def statuses(self) -> dict[str, Any]:
+        return self.client.channel_statuses(list(self.snowpipe.channels))
+
+    def others(self, source: str, channel: str) -> tuple[str, ...]:
+        """Other channels that have loaded a source, as they are listed."""
+        names = [name for name in self.snowpipe.channels if name in self.channels and name != channel]
+        return tuple(name for name in names if self.channels[name].source == source)
+
+    # What happens to sources and jobs.
+
+    @initialize()
+    def begin(self) -> None:
+        for source in SOURCES:
+            self.grow(source, [False] * 3)
+
+    def grow(self, source: str, bad: list[bool]) -> None:
+        before = len(self.records[source])
+        self.records[source] += [f"{source}-{before + n}{'-bad' * one}" for n, one in enumerate(bad)]
+
+    @rule(number=JOBS, change=EDITS, elsewhere=st.integers(0, 2).map(lambda n: n == 2))
+    def edit(self, number: int, change: dict[str, str], elsewhere: bool) -> None:
+        """An author changes a job; maybe it moves to another Airflow, which has no record of checkpoints."""
+        self.jobs[number] = replace(self.jobs[number], **change)
+        if elsewhere:
+            self.forget()
+
+    # What happens to channels.
+
+    @precondition(lambda self: self.sessions)
+    @rule()
+    def commit_late(self) -> None:
+        """What was received is committed after its run has given up."""
+        for name, session in self.sessions.items():
+            if self.others(session.job.source, name):
+                self.unsure.add(session.job.source)
+        before = {name: self.committed(name) for name in self.sessions}
+        self.snowpipe.commit()
+        for name, session in self.sessions.items():
+            self.take(name, session, before[name])
+        self.sessions.clear()
+
+    @precondition(lambda self: self.channels)
+    @rule(data=st.data(), anew=st.booleans())
+    def lose(self, data: st.DataObject, anew: bool) -> None:
+        """A channel expires or is dropped; somebody may make it again."""
+        name = data.draw(st.sampled_from(sorted(self.channels)))
+        self.leave(name, self.committed(name))
+        self.lost[name] = self.channels.pop(name)
+        self.client.drop_channel(name)
+        self.sessions.pop(name, None)
+        if anew:
+            self.client.open_channel(name)
+
+    def leave(self, name: str, token: str | None) -> None:
+        """A channel shows no more what it has loaded; a record does if a run has written down its token."""
+        source = self.channels[name].source
+        _, known = self.known.get(Binding(source).source_digest, ("", None))
+        self.sure_if(same_position(known, token), source)
+
+    @rule()
+    def forget(self) -> None:
+        """Another Airflow runs the jobs, or this one has lost its record of the last checkpoints."""
+        self.known.clear()
+        self.unsure |= set(SOURCES) - {one.source for one in self.channels.values()}
+
+    @precondition(lambda self: self.channels)
+    @rule(data=st.data(), excess=st.sampled_from([1, 1, -1]))
+    def write_elsewhere(self, data: st.DataObject, excess: int) -> None:
+        """Another program writes a row under the token that is there; or a row of it goes missing."""
+        name = data.draw(st.sampled_from(sorted(self.channels)))
+        self.write(name, excess)
+
+    def write(self, name: str, excess: int) -> None:
+        excess = max(excess, -self.snowpipe.channels[name].rows_inserted)
+        self.snowpipe.channels[name].rows_inserted += excess
+        self.channels[name] = replace(self.channels[name], excess=self.channels[name].excess + excess)
+
+    @precondition(lambda self: self.channels)
+    @rule(data=st.data())
+    def reset(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.channels)))
+        standing = self.channels[name]
+        position = data.draw(st.integers(0, standing.next - 1) | st.just(standing.next - 1))
+        try:
+            reset_offset_token(
+                self.client, name, str(position), observe=lambda: ChannelState(self.statuses()[name]),
+                set_token=self.set_token, observe_seconds=0,
+            )  # fmt: skip
+        except WriterActiveError:
+            assert name in self.sessions
+            return
+        self.sure_if(position + 1 == standing.next, standing.source)
+        self.channels[name] = replace(standing, next=position + 1, excess=0)
+
+    @rule()
+    def back_up(self) -> None:
+        self.backup = take_backup(PIPE, self.statuses(), None, now=NOW, offset_format="integer")
+
+    @precondition(lambda self: self.backup is not None)
+    @rule()
+    def restore(self) -> None:
+        assert self.backup is not None
+        statuses = self.client.channel_statuses(list(self.backup.channels))
+        try:
+            steps = plan_restore(self.backup, statuses, IntegerOffset)
+        except SourcePositionError:
+            return  # it would forget rows
+        steps = [
+            one for one in steps if one.action is not RestoreAction.KEEP and one.channel not in self.sessions
+        ]
+        restore_channels(self.client, steps, set_token=self.set_token)
+        for step in steps:
+            now, before = Standing.of_token(step.token), self.channels.pop(step.channel, None)
+            was = self.lost.get(step.channel)
+            same = was is not None and (was.source, was.reading, was.next) == (
+                now.source,
+                now.reading,
+                now.next,
+            )
+            self.sure_if(before is None and same and not self.others(now.source, step.channel), now.source)
+            if before is not None:
+                self.unsure.add(before.source)
+            self.channels[step.channel] = now
+
+    def set_token(self, channel: str, token: str) -> None:
+        self.snowpipe.channels[channel].committed = token
+
+    def sure_if(self, sure: bool, source: str) -> None:
+        if not sure:
+            self.unsure.add(source)
+
+    # Runs.
+
+    @rule(number=JOBS, bad=BAD)
+    def load(self, number: int, bad: list[bool]) -> None:
+        self.run(number, bad, None, NO_FAULT, held=False)
+
+    @rule(number=JOBS, bad=BAD)
+    def load_again(self, number: int, bad: list[bool]) -> None:
+        for more in (bad, []):
+            self.run(number, more, None, NO_FAULT, held=False)
+
+    @rule(number=JOBS, bad=BAD, fault=FAULTS)
+    def load_with_a_fault(self, number: int, bad: list[bool], fault: dict[str, Any]) -> None:
+        self.run(number, bad, None, fault, held=False)
+
+    @rule(number=JOBS, bad=BAD)
+    def load_without_a_commit(self, number: int, bad: list[bool]) -> None:
+        self.run(number, bad, None, NO_FAULT, held=True)
+
+    @rule(
+        number=JOBS,
+        change=EDITS,
+        bad=BAD,
+        rebind=st.sampled_from(["continue", "restart"]),
+        fault=ANY_FAULT,
+        before=st.sampled_from(
+            ["nothing", "a run died", "rows wait for their commit", "a row was written elsewhere"]
+        ),
+    )
+    def edit_and_rebind(
+        self,
+        number: int,
+        change: dict[str, str],
+        bad: list[bool],
+        rebind: str,
+        fault: dict[str, Any],
+        before: str,
+    ) -> None:
+        """An author changes a job and says what the positions mean, at once or when a run has died."""
+        if before == "a run died":
+            self.run(number, bad, None, DEATH, held=False)
+        if before == "rows wait for their commit":
+            self.run(number, bad, None, NO_FAULT, held=True)
+            fault = LATE_COMMIT
+        if before == "a row was written elsewhere" and self.jobs[number].channel in self.channels:
+            self.write(self.jobs[number].channel, 1)
+        self.edit(number, change, elsewhere=False)
+        self.run(number, bad, rebind, fault, held=False)
+
+    @rule(number=JOBS, change=EDITS, bad=BAD, rebind=st.sampled_from(["continue", "restart"]))
+    def edit_and_rebind_without_a_commit(
+        self, number: int, change: dict[str, str], bad: list[bool], rebind: str
+    ) -> None:
+        self.edit(number, change, elsewhere=False)
+        self.run(number, bad, rebind, NO_FAULT, held=True)
+
+    def run(
+        self, number: int, bad: list[bool], rebind: str | None, fault: dict[str, Any], held: bool
+    ) -> None:
+        """Let a source grow, run its job, and compare how it ended and what it left with the model."""
+        self.grow(self.jobs[number].source, bad)
+        job = self.jobs[number]
+        expected = self.expected(job, rebind)
+        sent = self.rows(job)[expected.start :] if expected.end == "loaded" else []
+        before = {name: self.committed(name) for name in self.channels.keys() | {job.channel}}
+        openings = {name: one.session for name, one in self.snowpipe.channels.items()}
+        self.snowpipe.holds_commits = held
+        if fault:
+            late = [self.snowpipe.channels[name] for name in expected.taken]
+            self.snowpipe.fault(
+                **{fault["when"]: fault["operation"]},
+                skip=fault["skip"],
+                error=ERRORS.get(fault["kind"]),
+                do=(lambda: [one.commit(self.snowpipe.rejects) for one in late])
+                if fault is LATE_COMMIT
+                else None,
+            )
+
+        end, rejected, run = self.do_run(job, rebind)
+
+        may_die = fault or (held and sent) or (expected.sets and job.channel in self.sessions)
+        assert end == expected.end or (end == "died" and may_die)
+        if end == "loaded":
+            self.accept(job, expected, before[job.channel], rejected, run)
+        elif end == "reported":
+            assert rejected == expected.unreported
+            for name in expected.taken:
+                self.channels[name] = replace(self.channels[name], unreported=0)
+        else:
+            self.after_failure(job, expected, before, openings)
+        for name in list(self.sessions):
+            if name not in self.snowpipe.channels or not self.snowpipe.channels[name].received:
+                del self.sessions[name]
+
+    def expected(self, job: Job, rebind: str | None) -> Expected:
+        here, others = self.channels.get(job.channel), self.others(job.source, job.channel)
+        digits = Binding(job.source).source_digest
+        taken = others if rebind == "continue" else ()
+        if here is not None and here.is_of(job):
+            if here.excess:
+                return Expected("unbalanced")
+            return self.checked(job, Expected("loaded", here.next, here.unreported, taken))
+        if rebind is None and (here is not None or others or digits in self.known):
+            return Expected("refused")
+        if here is not None:
+            if taken and here.source != job.source:
+                return Expected("refused")
+            start = here.next if rebind == "continue" else 0
+            return self.checked(job, Expected("loaded", start, here.unreported, taken, is_sure=False))
+        if rebind == "continue" and others:
+            first = self.channels[others[0]]
+            if first.excess:
+                return Expected("unbalanced")
+            sure = first.reading == job.reading and len(others) == 1
+            return self.checked(job, Expected("loaded", first.next, 0, taken, sure, sets=True))
+        if rebind == "continue" and digits in self.known:
+            known = Standing.of_token(self.known[digits][1])
+            return self.checked(
+                job, Expected("loaded", known.next, 0, (), known.reading == job.reading, sets=True)
+            )
+        # The rows of a channel without a token are seen by nobody before they are committed.
+        sure = not others and digits not in self.known and not self.received(job)
+        return Expected("loaded", is_sure=sure)
+
+    def received(self, job: Job) -> bool:
+        return any(
+            one.job.source == job.source and name != job.channel for name, one in self.sessions.items()
+        )
+
+    def checked(self, job: Job, expected: Expected) -> Expected:
+        """A position behind the source's end is refused; what dropped channels owe is reported first."""
+        if expected.start > len(self.rows(job)):
+            return replace(expected, end="refused")
+        owed = sum(self.channels[name].unreported for name in expected.taken)
+        return Expected("reported", unreported=owed, taken=expected.taken) if owed else expected
+
+    def do_run(self, job: Job, rebind: str | None) -> tuple[str, int, Run]:
+        """Do what the job does; how it ended, and how many rejected rows it reported."""
+        self.runs += 1
+        source = MemorySource(
+            [Read("p", [{"ID": one} for one in self.rows(job)], source=job.source, reading=job.reading)]
+        )
+        self.patch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
+        plan = replace(
+            PLAN, channel_prefix=job.prefix, rebind=rebind, run=f"r{self.runs}", last_checkpoints=self.known
+        )
+        run = Run(plan, self.client, object, list_channels=self.snowpipe.listed)
+        end, rejected = "loaded", 0
+        try:
+            run.prepare()
+            run.load(InProcessSpark())
+            run.verify()
+            run.finish()
+        except KilledError:
+            self.snowpipe.heal()
+            return "died", 0, run
+        except RowsRejectedError as refused:
+            end, rejected = "loaded" if run.channels else "reported", refused.rejected
+        except SnowpipeError as failed:
+            kinds = {
+                "ImbalanceError": "unbalanced",
+                "SourcePositionError": "refused",
+                "SourceChangedError": "refused",
+            }
+            end = kinds.get(error_type_of(failed), "died")
+        self.snowpipe.heal()
+        run.mark_reported()
+        return end, rejected, run
+
+    def accept(self, job: Job, expected: Expected, before: str | None, rejected: int, run: Run) -> None:
+        """Take a run that has loaded everything; only rejected rows may have made it fail."""
+        rows = self.rows(job)
+        bad = sum("bad" in row for row in rows[expected.start :])
+        assert rejected == expected.unreported + bad
+        self.table += Counter(row for row in rows[expected.start :] if "bad" not in row)
+        if rows[expected.start :] or expected.sets:
+            self.rebind(job.channel, job.source, before)
+            self.channels[job.channel] = Standing(job.source, job.reading, len(rows))
+        elif (
+            job.channel in self.channels and job.channel not in self.sessions
+        ):  # else they are reported again
+            self.channels[job.channel] = replace(self.channels[job.channel], unreported=0)
+        for name in expected.taken:
+            del self.channels[name]
+        for report in run.channels:
+            self.known[source_of_token(report.to_token or "")] = (report.channel, str(report.to_token))
+        self.known.pop("", None)
+        self.sure_if(expected.is_sure, job.source)
+        if job.source not in self.unsure:
+            good = Counter(row for row in rows if "bad" not in row)
+            assert (
+                Counter({row: n for row, n in self.visible().items() if row.startswith(job.source)}) == good
+            )
+
+    def rebind(self, name: str, source: str, before: str | None) -> None:
+        """A channel goes over to another source, by its author's word."""
+        if name in self.channels and self.channels[name].source != source:
+            self.leave(name, before)
+
+    def after_failure(
+        self, job: Job, expected: Expected, before: dict[str, str | None], openings: dict[str, int]
+    ) -> None:
+        """Take what a run has left that did not come to its end."""
+        name, here = job.channel, self.channels.get(job.channel)
+        session = Session(job, expected, here.excess if here else 0)
+        self.take(name, session, before[name])
+        for other in expected.taken:
+            if other not in self.snowpipe.channels:
+                del self.channels[other]
+        channel = self.snowpipe.channels.get(name)
+        if channel is not None and channel.session != openings.get(name):
+            self.sessions[name] = session
+
+    def take(self, name: str, session: Session, before: str | None) -> None:
+        """Take the rows that a session has committed: those up to the channel's token, and no other ones."""
+        token = self.committed(name)
+        if token is None or same_position(token, before):
+            return
+        now = Standing.of_token(token)
+        assert now.is_of(session.job)
+        rows = self.rows(now)[session.expected.start : now.next]
+        bad = sum("bad" in row for row in rows)
+        self.table += Counter(row for row in rows if "bad" not in row)
+        self.rebind(name, now.source, before)
+        here = self.channels.get(name)
+        excess = here.excess - session.excess if here else 0
+        self.channels[name] = replace(now, unreported=session.expected.unreported + bad, excess=excess)
+        self.sure_if(session.expected.is_sure, now.source)
+
+    def visible(self) -> Counter[str]:
+        return Counter(row["ID"] for row in self.snowpipe.table)
+
+    @invariant()
+    def the_table_holds_what_the_model_expects(self) -> None:
+        assert self.visible() == self.table
+
+    @invariant()
+    def every_channel_stands_where_the_model_expects_it(self) -> None:
+        found = {
+            name: Standing.of_token(one.committed)
+            for name, one in self.snowpipe.channels.items()
+            if one.committed
+        }
+        assert found == {name: replace(one, unreported=0, excess=0) for name, one in self.channels.items()}
+
+
+@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
+def test_no_history_ends_with_success_and_rows_that_differ(histories):
+    run_state_machine_as_test(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
