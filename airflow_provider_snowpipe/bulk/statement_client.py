@@ -246,6 +246,8 @@ def statement_rows(
 
 _CANCELLED = 604
 _UNKNOWN = 404
+_CLOCK_STEP = dt.timedelta(milliseconds=1)
+"""The service shows the time of a statement in whole milliseconds."""
 _MOST_LOST = 3
 _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -385,7 +387,7 @@ class CopyRun:
             self._running = None
             # A run that was deleted has had the same ids; a result that skips all shows that COPY remembers.
             # Where the clock of Airflow is ahead of Snowflake's, history is asked for nothing.
-            is_before = state.created is not None and state.created < self.identity.since
+            is_before = state.created is not None and state.created + _CLOCK_STEP <= self.identity.since
             if (
                 is_before
                 and not left
