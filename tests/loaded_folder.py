@@ -63,7 +63,15 @@ class Loaded:
         aside = self.rules.get("dead_letter_path")
         where = (pipe.database, pipe.schema, pipe.pipe)
         loaded = LoadedSource(
-            source.as_json(), run.reading, where, self.conn_id, "d", "load", plan.on_error, aside
+            source.as_json(),
+            run.reading,
+            source.split,
+            where,
+            self.conn_id,
+            "d",
+            "load",
+            plan.on_error,
+            aside,
         )
         record.write(seen, record.quiet(now), now, loaded)
 

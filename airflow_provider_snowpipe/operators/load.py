@@ -320,6 +320,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             )
         if self._frozen is None:
             prefix, name = self.channel_prefix or self.dag_id, self.source_name or files.default_name
+            record = self._record(self._pipe_hook(), files)
+            record.require_split(files.split, self.rebind)
             self._frozen = FileBoundary(
                 files,
                 lambda partition: files.channel(prefix, name, partition),
@@ -327,7 +329,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 "skip" if self.on_data_loss == "skip" else "fail",
                 run=self._run_mark,
                 rebind=self.rebind,
-                last=self._record(self._pipe_hook(), files).last_checkpoints(),
+                last=record.last_checkpoints(),
                 on_imbalance=self.on_imbalance,
                 accepts_rejected=self.on_error == "continue",
             )

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import Variable
 
 from airflow_provider_snowpipe.streaming.checkpoint import source_of_token
+from airflow_provider_snowpipe.streaming.errors import SourceChangedError
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSpec
+    from airflow_provider_snowpipe.streaming.checkpoint import Rebind
 
 log = logging.getLogger(__name__)
 
@@ -78,11 +80,13 @@ class LoadedSource:
 
     :param source: the operator's source as JSON
     :param reading: how its rows are numbered, in words
+    :param split: how it was split into partitions, in words
     :param pipe: database, schema and name of the pipe
     """
 
     source: Mapping[str, Any]
     reading: str
+    split: str
     pipe: tuple[str, str, str]
     snowflake_conn_id: str
     dag_id: str
@@ -139,6 +143,21 @@ class SourceRecord:
     def last_checkpoints(self) -> dict[str, tuple[str, str]]:
         """The channel and the checkpoint that each source partition had last."""
         return {digits: (one.channel, one.token) for digits, one in self.channels.items()}
+
+    def require_split(self, split: str, rebind: Rebind | None) -> None:
+        """Refuse a source that was loaded in other partitions, whose channels show nothing of these.
+
+        :param split: how it is split now
+        :raises SourceChangedError: unless it is to be loaded from its beginning
+        """
+        if self.loaded is None or not self.channels or self.loaded.split == split or rebind == "restart":
+            return
+        raise SourceChangedError(
+            f"{self.address} was loaded by task {self.loaded.task_id!r} of DAG {self.loaded.dag_id!r} with "
+            f"other partitions ({self.loaded.split or 'one'}) than it has now ({split or 'one'}): the rows "
+            "that are in the table would have new channels, and be loaded twice. Nothing was sent. Give the "
+            "partitions of before, or set rebind='restart' to load everything again"
+        )
 
     def quiet(self, now: dt.datetime) -> list[str]:
         """The channels to open again, those first that have been quiet the longest."""

@@ -367,6 +367,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 
         source = self._source()[0]
+        record = self._record(hook, source)
+        record.require_split(source.split, self.rebind)
         values: dict[str, Any] = {
             "application": self.name,
             "account_url": hook.account_url(),
@@ -380,8 +382,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             "run": self._run_mark,
             "rebind": self.rebind,
             "on_imbalance": self.on_imbalance,
-            "last_checkpoints": self._record(hook, source).last_checkpoints(),
-            "renew": tuple(self._record(hook, source).quiet(dt.datetime.now(dt.UTC))),
+            "last_checkpoints": record.last_checkpoints(),
+            "renew": tuple(record.quiet(dt.datetime.now(dt.UTC))),
             **keys,
             **rules,
         }
@@ -415,6 +417,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         loaded = LoadedSource(
             self.source,
             reading,
+            source.split,
             (pipe.database, pipe.schema, pipe.pipe),
             self.snowflake_conn_id,
             self.dag_id,

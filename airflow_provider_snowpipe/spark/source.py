@@ -107,6 +107,12 @@ class SourceSpec(TypedArgument, ABC):
         )
 
     @property
+    def split(self) -> str:
+        """How it is split into partitions, in words; split otherwise, its rows have other channels."""
+        named = ((name, getattr(self, name, None)) for name in ("partition_by", "ranges"))
+        return ", ".join(f"{name} {value!r}" for name, value in named if value)
+
+    @property
     def channel_prefix(self) -> str | None:
         """The first part of the channels' names where the source itself sets it, None where it does not."""
         return None

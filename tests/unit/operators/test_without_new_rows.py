@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
@@ -21,8 +21,11 @@ from airflow_provider_snowpipe.spark.sources.registry import open_source, source
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import loaded, shown, token
 from tests.fake_snowpipe import PIPE, FakeSnowpipe, error
+from tests.loaded_folder import variables
 from tests.memory_source import InProcessSpark
 from tests.stream_worker import FileState, TaskInstance
+
+__all__ = ["variables"]
 
 DRIVER = """#!/bin/bash
 echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; printf "%s\n" "$@" > NOTES/args; exit 1
@@ -171,6 +174,17 @@ def test_rejected_rows_that_nobody_has_reported_are_left_to_the_driver(lab):
     lab.snowpipe.channels["p_src_a"].rows_error_count = 3
 
     assert lab.starts_spark()
+
+
+def test_source_that_is_split_otherwise_than_before_is_refused(lab, variables):
+    """Its rows would have new channels, without a token, and be in the table twice."""
+    lab.execute()
+    whole = {"path": str(lab.source), "pattern": "**/*.ndjson", "partitions": "all"}
+
+    with pytest.raises(AirflowFailException, match="SourceChangedError"):
+        lab.execute(source=whole)
+    assert not (lab.notes / "runs").exists()
+    assert lab.starts_spark(source=whole, rebind="restart")
 
 
 def test_source_that_only_spark_lists_is_left_to_it(lab):

@@ -391,9 +391,14 @@ class FileSource(SourceSpec):
 
     def binding(self, partition: str) -> Binding:
         """What the positions of a partition mean: where its files are, and how their rows are numbered."""
-        split = ", ".join(f"{name} {value!r}" for name, value in sorted(self.grouping.as_json().items()))
-        where = f"files {self.glob!r} in {os.path.normpath(self.path)!r}, split by {split}"
+        where = f"files {self.glob!r} in {os.path.normpath(self.path)!r}, {self.split}"
         return Binding(f"{where}, partition {partition!r}", self.form.numbering)
+
+    @property
+    def split(self) -> str:
+        """How its files are grouped, in words."""
+        grouped = (f"{name} {value!r}" for name, value in sorted(self.grouping.as_json().items()))
+        return f"split by {', '.join(grouped)}"
 
     @property
     def default_name(self) -> str:
