@@ -107,5 +107,9 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         def set(key: str, value: str, description: str | None = None) -> None:
             kept[key] = value
 
+        @staticmethod
+        def keys(prefix: str) -> list[str]:
+            return [key for key in kept if key.startswith(prefix)]
+
     monkeypatch.setattr(source_record, "Variable", Variable)
     return kept

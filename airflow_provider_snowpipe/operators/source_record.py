@@ -23,7 +23,11 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow.providers.common.compat.sdk import Variable
 
 from airflow_provider_snowpipe.streaming.checkpoint import source_of_token
-from airflow_provider_snowpipe.streaming.errors import SourceChangedError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    RecordUnavailableError,
+    SourceChangedError,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSpec
@@ -112,9 +116,10 @@ class SourceRecord:
 
     @classmethod
     def read(cls, pipe: str, source: SourceSpec) -> Self:
-        """Read the record of a source; an empty one where there is none, or Airflow cannot be asked.
+        """Read the record of a source; an empty one where there is none.
 
         :param pipe: the pipe's name among those of all accounts
+        :raises RecordUnavailableError: if Airflow does not answer
         """
         query = " ".join(str(getattr(source, "query", None) or "").split())
         identity = "\0".join((pipe, source.kind, source.address, query))
@@ -123,22 +128,27 @@ class SourceRecord:
 
     @classmethod
     def of_key(cls, key: str) -> Self | None:
-        """Read a record by the variable's name, None where there is none, or Airflow cannot be asked."""
+        """Read a record by the variable's name, None where there is none.
+
+        :raises RecordUnavailableError: if Airflow does not answer
+        :raises ConfigurationError: if the variable holds something else
+        """
+        text = _value_of(key)
+        if text is None:
+            return None
         try:
-            text = Variable.get(key, default=None)
-            if text is None:
-                return None
             found = json.loads(text)
             channels = {
                 digits: KnownChannel(name, token, dt.datetime.fromisoformat(since), int(rows), int(copied))
                 for digits, (name, token, since, rows, copied) in found["channels"].items()
             }
-            loaded = found["loaded"]
-            loaded = LoadedSource(**{**loaded, "pipe": tuple(loaded["pipe"])})
-            return cls(key, found["source"], channels, loaded)
-        except Exception as error:  # noqa: BLE001  the tokens decide; the record only knows what is lost
-            log.warning("the last checkpoints in variable %s are not known: %s", key, error)
-            return None
+            loaded = LoadedSource(**{**found["loaded"], "pipe": tuple(found["loaded"]["pipe"])})
+            return cls(key, str(found["source"]), channels, loaded)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ConfigurationError(
+                f"Airflow's variable {key!r} is not a record of last checkpoints ({error!r}): put back what "
+                "it held; or delete it, where no channel of this source has expired or was dropped since"
+            ) from error
 
     def last_checkpoints(self) -> dict[str, tuple[str, str]]:
         """The channel and the checkpoint that each source partition had last."""
@@ -246,7 +256,27 @@ def source_of_binding(binding: str) -> str | None:
 
 
 def _keys() -> list[str]:
-    return [str(one) for one in json.loads(Variable.get(INDEX_VARIABLE, default="[]"))]
+    return [str(one) for one in json.loads(_value_of(INDEX_VARIABLE) or "[]")]
+
+
+def _value_of(key: str) -> str | None:
+    """The text of a variable, None where there is none, and in a process that no Airflow runs.
+
+    ``Variable.get`` gives the default also where Airflow does not answer; ``Variable.keys`` (Airflow 3.3)
+    does not. A record that is there and was not read would make an expired channel look like a new one.
+    """
+    text: str | None = Variable.get(key, default=None)
+    if text is not None or not hasattr(Variable, "keys"):
+        return text
+    try:
+        is_kept = key in list(Variable.keys(prefix=key))
+    except ImportError:
+        return None
+    except Exception as error:
+        raise RecordUnavailableError(f"Airflow does not show whether it has {key!r}: {error}") from error
+    if is_kept:
+        raise RecordUnavailableError(f"Airflow has variable {key!r}, and did not give its value")
+    return None
 
 
 def _since(one: KnownChannel) -> dt.datetime:

@@ -120,6 +120,17 @@ class AuditError(SnowpipeError):
     retry_reason = "another audit finds the same"
 
 
+class RecordUnavailableError(SnowpipeError):
+    """Airflow did not give the record of a source's last checkpoints; nothing was sent.
+
+    Without it, a channel that has expired looks like that of a new partition, whose rows are loaded again.
+    """
+
+    error_id = "SP39"
+    remedy = "see whether Airflow's API server answers its workers"
+    retry_reason = "Airflow may answer again"
+
+
 class SourceMissingError(SourcePositionError):
     """The source's directory is not there, or it has no row to make columns of; no row was lost by that."""
 

@@ -74,6 +74,7 @@ ERRORS = {
     "SP36": "SourceChangedError",
     "SP37": "ImbalanceError",
     "SP38": "AuditError",
+    "SP39": "RecordUnavailableError",
 }
 """Codes stay: people write them down. A new class takes the next one."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.operators import source_record
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
@@ -18,6 +19,7 @@ from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
+from airflow_provider_snowpipe.streaming.errors import RecordUnavailableError
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import loaded, shown, token
 from tests.fake_snowpipe import PIPE, FakeSnowpipe, error
@@ -185,6 +187,31 @@ def test_source_that_is_split_otherwise_than_before_is_refused(lab, variables):
         lab.execute(source=whole)
     assert not (lab.notes / "runs").exists()
     assert lab.starts_spark(source=whole, rebind="restart")
+
+
+def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, monkeypatch):
+    """An expired channel would look like that of a new partition. Airflow gives the default in that case."""
+    lab.execute()
+    monkeypatch.setattr(source_record.Variable, "get", staticmethod(lambda key, default=None: default))
+    with pytest.raises(RecordUnavailableError):
+        lab.execute()
+
+    def silent(prefix):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(source_record.Variable, "keys", staticmethod(silent))
+    with pytest.raises(RecordUnavailableError, match="no route"):
+        lab.execute()
+    assert not (lab.notes / "runs").exists()
+
+
+def test_record_that_somebody_has_edited_is_an_error(lab, variables):
+    lab.execute()
+    key = next(one for one in variables if one.startswith(source_record.VARIABLE_PREFIX))
+    variables[key] = "{}"
+
+    with pytest.raises(AirflowFailException, match=key):
+        lab.execute()
 
 
 def test_source_that_only_spark_lists_is_left_to_it(lab):
