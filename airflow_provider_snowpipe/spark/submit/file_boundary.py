@@ -340,9 +340,7 @@ class FileBoundary:
             if position.has_rest and position.committed is not None:
                 names.add(position.committed.file)
             left += [
-                ListedFile(
-                    file.path, file.size, dt.datetime.fromtimestamp(Path(file.path).stat().st_mtime, dt.UTC)
-                )
+                ListedFile(file.path, file.size, dt.datetime.fromtimestamp(file.modified_ns / 1e9, dt.UTC))
                 for file in group.files
                 if file.name in names
             ]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     with_values,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
@@ -130,6 +132,11 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
     )
 
 
+def _as_arrow_reads(file: SourceFile, stream: BinaryIO) -> Any:
+    """A local file by its path, which Arrow reads without Python; another one by its stream."""
+    return file.path if isinstance(file.storage, LocalStorage) else pa.PythonFile(stream, "r")
+
+
 # -- ORC files, stripe by stripe; on resume, the stripes before are counted by their first column --------
 
 
@@ -165,9 +172,9 @@ def _stripe(opened: orc.ORCFile, index: int, columns: list[str] | None) -> pa.Ta
 
 @contextmanager
 def _orc_file(file: SourceFile) -> Iterator[orc.ORCFile]:
-    open_listed(file, exact=True).close()
     try:
-        yield orc.ORCFile(file.path)
+        with open_listed(file, exact=True) as stream:
+            yield orc.ORCFile(_as_arrow_reads(file, stream))
     except (pa.ArrowException, OSError) as error:
         raise damaged(file, "ORC", error) from None
 
@@ -224,9 +231,11 @@ def batches_after(
 
 @contextmanager
 def _parquet_file(file: SourceFile) -> Iterator[pq.ParquetFile]:
-    open_listed(file, exact=True).close()
     try:
-        with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+        with (
+            open_listed(file, exact=True) as stream,
+            pq.ParquetFile(_as_arrow_reads(file, stream), coerce_int96_timestamp_unit="us") as parquet,
+        ):
             yield parquet
     except (pa.ArrowException, OSError) as error:
         raise damaged(file, "Parquet", error) from None

@@ -168,7 +168,9 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
     :param skip_rows: blocks that end at or before this row are skipped, and handed out without their data
     :raises ContainerError: if a block is cut off, or not followed by its mark
     """
-    size = os.fstat(stream.fileno()).st_size
+    begin = stream.tell()
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(begin)
     while stream.tell() < size:
         rows, length = _number(stream), _number(stream)
         if rows < 0 or not 0 <= length <= _MOST_BLOCK_BYTES:

@@ -152,8 +152,7 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
     """
     if compression != "none":
         return
-    with open_listed(file) as stream:
-        size = os.fstat(stream.fileno()).st_size
+    size = file.storage.stat(file.path).size
     if size > file.size:
         raise SourcePositionError(
             f"file {file.path!r} grew from {file.size} to {size} bytes during the run, in the middle of a "
@@ -168,32 +167,31 @@ def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
     :raises SourcePositionError: if it is gone, is smaller than it was, or was written again in the same size
     """
     try:
-        stream = open(file.path, "rb", buffering=0)  # noqa: SIM115  the callers close it
+        # A version of a plain text that has grown is another one, and begins with what was listed.
+        stream = file.storage.open(file.path, file.version if exact else "")
+        found = file.storage.stat(file.path)
     except OSError as error:
         raise SourcePositionError(
             f"file {file.path!r} cannot be opened any more ({error.strerror}); it was listed when this run "
             "began. Leave the files in place until the run has ended"
         ) from None
-    size = os.fstat(stream.fileno()).st_size
-    if size < file.size:
-        stream.close()
-        raise _shrunk(file, size)
-    if exact and size != file.size:
-        stream.close()
-        raise SourcePositionError(
-            f"file {file.path!r} grew from {file.size} to {size} bytes during the run, and a file of this "
-            "kind is only whole when it is finished: write it under another name and rename it, then run "
-            "again"
-        )
     try:
-        refuse_rewritten(file, stream)
+        if found.size < file.size:
+            raise _shrunk(file, found.size)
+        if exact and found.size != file.size:
+            raise SourcePositionError(
+                f"file {file.path!r} grew from {file.size} to {found.size} bytes during the run, and a file "
+                "of this kind is only whole when it is finished: write it under another name and rename it, "
+                "then run again"
+            )
+        refuse_rewritten(file)
     except SourcePositionError:
         stream.close()
         raise
     return stream
 
 
-def refuse_rewritten(file: SourceFile, stream: BinaryIO) -> None:
+def refuse_rewritten(file: SourceFile) -> None:
     """Refuse a file of the listed size that is younger than the listed one, since its rows are others.
 
     A file that has grown is younger as well, and an older time is that of a copy. Some hosts see the times of
@@ -202,9 +200,10 @@ def refuse_rewritten(file: SourceFile, stream: BinaryIO) -> None:
     :param file: the file as it was listed, with its time or 0
     :raises SourcePositionError: if it is
     """
-    found = os.fstat(stream.fileno())
+    found = file.storage.stat(file.path)
     unit = 1 if file.modified_ns % _SECOND_NS else _SECOND_NS
-    if found.st_size == file.size and found.st_mtime_ns // unit > file.modified_ns // unit > 0:
+    is_younger = found.modified_ns // unit > file.modified_ns // unit > 0
+    if found.size == file.size and (is_younger or found.version != file.version):
         raise SourcePositionError(
             f"file {file.path!r} was written again in the same size of {file.size} bytes during the run, so "
             "that rows of both may have been sent. Leave the files in place until the run has ended, put new "
@@ -222,7 +221,7 @@ def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
                 raise _shrunk(file, position)
             position += len(data)
             yield data
-        refuse_rewritten(file, stream)
+        refuse_rewritten(file)
 
 
 def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: int) -> Iterator[bytes]:
@@ -238,7 +237,7 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
                     "may have been sent; replace it by a whole file that begins with the same rows"
                 ) from None
             if not data:
-                refuse_rewritten(file, stored)
+                refuse_rewritten(file)
                 return
             passed += len(data)
             if passed > offset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from airflow_provider_snowpipe.spark.source import (
     Partition,
     Source,
     SourcePartition,
+    SourceSecrets,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, may_grow, open_listed
 from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     freeze,
     refuse_numbers_before,
 )
+from airflow_provider_snowpipe.spark.sources.files.storage import is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
@@ -126,6 +127,13 @@ class FileSource(Source):
     def __init__(self, spec: FileSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
         self._on_data_loss = on_data_loss
+        self._secrets = SourceSecrets()
+
+    def take_secrets(self, secrets: SourceSecrets) -> None:
+        """Take the options of the object store's client."""
+        if secrets and not is_url(self._spec.path):
+            Source.take_secrets(self, secrets)
+        self._secrets = secrets
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the groups and their files, with the sizes that they have now."""
@@ -133,7 +141,8 @@ class FileSource(Source):
         if self._spec.verify == "digest":
             kind = VerifiedFilePartition
         return tuple(
-            kind(group.partition, group, self._spec, self._on_data_loss) for group in freeze(self._spec)
+            kind(group.partition, group, self._spec, self._on_data_loss)
+            for group in freeze(self._spec, storage_of(self._spec.path, self._secrets))
         )
 
     def compare_with_last_run(
@@ -302,7 +311,7 @@ class _PrefixDigest:
         while self._at < end:
             data = self._stream.read(min(end - self._at, _READ_BYTES))
             if not data:
-                size = os.path.getsize(self._file.path)
+                size = self._file.storage.stat(self._file.path).size
                 raise SourcePositionError(
                     f"file {self._file.path!r} shrank from {self._file.size} to {size} bytes while it was "
                     "read. Files may only be appended to"

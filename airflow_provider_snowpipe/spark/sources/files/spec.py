@@ -7,26 +7,33 @@ a fixed end however the files grow meanwhile.
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 from urllib.parse import unquote
 
-from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.sources.files.storage import (
+    Listed,
+    LocalStorage,
+    Storage,
+    is_url,
+    options_of,
+    storage_of,
+)
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
-    SourceMissingError,
-    SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
 
@@ -190,8 +197,12 @@ class Avro(ColumnFormat):
 
 # -- How files are split into partitions: a value for each way -------------------------------------------
 
-Groups = dict[str, list[tuple[str, Path]]]
-"""Files by partition, each with its name within it."""
+PartitionValues = tuple[tuple[str, str | None], ...]
+Groups = dict[str, list[tuple[str, str]]]
+"""Files by partition, each with its name within it and its name below the source's path."""
+LISTING_FOLDER = "_snowpipe"
+"""Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
+_NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -201,11 +212,17 @@ class Grouping(TypedArgument, ABC):
     _argument = "source partitions"
 
     @abstractmethod
-    def groups(self, root: Path, glob: str) -> Groups:
-        """List the files below a directory that match a glob.
+    def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
+        """Split the files that match a glob.
 
+        :param path: the source's path, for errors
+        :param names: of the files below it, in order
         :raises ConfigurationError: if a file belongs to no partition
         """
+
+    def depth(self, glob: str) -> int | None:
+        """How many parts the names of matching files have at most, None for any number."""
+        return None if "**" in glob.split("/") else glob.count("/") + 1
 
 
 class ByDirectory(Grouping):
@@ -214,21 +231,29 @@ class ByDirectory(Grouping):
     __slots__ = ()
     type = "directory"
 
-    def groups(self, root: Path, glob: str) -> Groups:
-        """List the files of each directory."""
-        if stray := sorted(path for path in _matching(root, glob) if path.parent == root):
-            raise ConfigurationError(
-                f"source path {str(root)!r}: {len(stray)} matching file(s) such as {stray[0].name!r} lie "
-                "outside any group directory and would be left out; move them into one directory for each "
-                "partition, or use partitions=ByName(regex=…)"
-            )
+    def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
+        """Take the partition of each file from the first part of its name."""
+        matches = _matcher(glob)
         groups: Groups = {}
-        for directory in root.iterdir():
-            if not directory.is_dir() or directory.name == LISTING_FOLDER or directory.name.startswith("."):
-                continue
-            if files := list(_named(directory, glob)):
-                groups[directory.name] = files
+        stray = []
+        for name in names:
+            directory, separator, within = name.partition("/")
+            if not separator and matches(name):
+                stray.append(name)
+            elif separator and not directory.startswith(".") and matches(within):
+                groups.setdefault(directory, []).append((within, name))
+        if stray:
+            raise ConfigurationError(
+                f"source path {path!r}: {len(stray)} matching file(s) such as {stray[0]!r} lie outside any "
+                "group directory and would be left out; move them into one directory for each partition, or "
+                "use partitions=ByName(regex=…), or AllFiles()"
+            )
         return groups
+
+    def depth(self, glob: str) -> int | None:
+        """One part more than within a directory."""
+        within = Grouping.depth(self, glob)
+        return None if within is None else within + 1
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -256,18 +281,18 @@ class ByName(Grouping):
                 "'(?P<partition>[a-z]+)_[0-9]+[.]ndjson'"
             )
 
-    def groups(self, root: Path, glob: str) -> Groups:
+    def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
         """Take the partition of each file from its name."""
         groups: Groups = {}
-        for name, path in _named(root, glob):
+        for name in filter(_matcher(glob), names):
             match = re.fullmatch(self.regex, name)
             partition = match.group("partition") if match else None
             if not partition:
                 raise ConfigurationError(
-                    f"source path {str(root)!r}: file {name!r} matches {glob!r} but its whole name gives no "
+                    f"source path {path!r}: file {name!r} matches {glob!r} but its whole name gives no "
                     f"partition by regex {self.regex!r}; make one of the two patterns fit"
                 )
-            groups.setdefault(partition, []).append((name, path))
+            groups.setdefault(partition, []).append((name, name))
         return groups
 
 
@@ -284,21 +309,25 @@ class ByKey(Grouping):
     type = "key"
     _filled = ("key",)
 
-    def groups(self, root: Path, glob: str) -> Groups:
+    def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
         """Take the partition of each file from its path."""
         groups: Groups = {}
-        for name, path in _named(root, f"**/{glob}"):
+        for name in filter(_matcher(f"**/{glob}"), names):
             # Spark and Hive leave out such as ``_temporary`` and ``.part-0.crc``.
             if any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in name.split("/")):
                 continue
             value = dict(_partition_values(name)).get(self.key, "")
             if value == "":
                 raise ConfigurationError(
-                    f"source path {str(root)!r}: file {name!r} matches {glob!r} but lies in no directory "
+                    f"source path {path!r}: file {name!r} matches {glob!r} but lies in no directory "
                     f"{self.key}=<value>; move it, or make the pattern leave it out"
                 )
-            groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, path))
+            groups.setdefault(_NULL_VALUE if value is None else value, []).append((name, name))
         return groups
+
+    def depth(self, glob: str) -> int | None:
+        """Any number."""
+        return None
 
 
 class AllFiles(Grouping):
@@ -307,10 +336,44 @@ class AllFiles(Grouping):
     __slots__ = ()
     type = "all"
 
-    def groups(self, root: Path, glob: str) -> Groups:
-        """List all files."""
-        files = list(_named(root, glob))
+    def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
+        """Take all files."""
+        files = [(name, name) for name in filter(_matcher(glob), names)]
         return {"all": files} if files else {}
+
+
+def _matcher(glob: str) -> Callable[[str], bool]:
+    """Match names below a directory as ``pathlib`` does, and leave out hidden ones and our own.
+
+    As in a shell: copies of editors, snapshots and unfinished files have names that begin with a dot.
+    """
+    parts = [part for part in glob.split("/") if part not in ("", ".")]
+    names_hidden = any(part.startswith(".") for part in parts)
+    pattern = "".join("(?:[^/]+/)*" if part == "**" else f"{_of_part(part)}/" for part in parts)
+    matches = re.compile(pattern.removesuffix("/"), re.DOTALL).fullmatch
+
+    def is_chosen(name: str) -> bool:
+        is_hidden = not names_hidden and (name.startswith(".") or "/." in name)
+        is_ours = name.startswith(f"{LISTING_FOLDER}/") or f"/{LISTING_FOLDER}/" in name
+        return not is_hidden and not is_ours and matches(name) is not None
+
+    return is_chosen
+
+
+def _of_part(glob: str) -> str:
+    """An expression for one part of a name."""
+    wild = {"*": "[^/]*", "?": "[^/]"}
+    tokens = re.split(r"(\[!?\]?[^\]]*\]|[*?])", glob)
+    return "".join(
+        wild.get(one) or (fnmatch.translate(one)[4:-3] if one.startswith("[") else re.escape(one))
+        for one in tokens
+    )
+
+
+def _partition_values(name: str) -> PartitionValues:
+    """The values in a file's path, as Spark writes them: percent-encoded, with a text of its own for NULL."""
+    pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
+    return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
 
 
 # -- The source: where files are -------------------------------------------------------------------------
@@ -320,7 +383,8 @@ class AllFiles(Grouping):
 class FileSource(SourceSpec):
     """Ordered groups of files.
 
-    :param path: the directory that holds them, as the Spark driver and its executors see it
+    :param path: the directory that holds them, as the Spark driver and its executors see it; or a URL of an
+        object store, ``s3://``, ``gs://``, ``az://`` or ``abfss://``
     :param pattern: glob that a file must match, and that takes names beginning with ``.`` only where it names
         them so: inside its group's directory, inside ``path`` where ``partitions`` is ``ByName`` or
         ``AllFiles``, at any depth below it where that is ``ByKey``; None for the format's own, such as
@@ -338,6 +402,8 @@ class FileSource(SourceSpec):
         names the file in the log and leaves it out
     :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
         for ``_snowpipe`` in ``path``
+    :param conn_id: Airflow connection of the object store: ``aws``, ``google_cloud_platform`` or ``wasb``;
+        None for the identity that driver and executors have themselves
     :param kind: always ``files``
     """
 
@@ -353,11 +419,18 @@ class FileSource(SourceSpec):
     verify: Literal["rows", "digest"] = "rows"
     on_late_files: Literal["fail", "warn"] = "fail"
     listing_path: str | None = None
+    conn_id: str | None = None
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
-    _filled = ("path", "pattern", "listing_path")
+    takes_connection = True
+    _filled = ("path", "pattern", "listing_path", "conn_id")
 
     def _check(self) -> None:
+        if self.conn_id and not is_template(self.path) and not is_url(self.path):
+            raise ConfigurationError(
+                f"source conn_id is {self.conn_id!r}, and path {self.path!r} is a directory, which needs no "
+                "connection: leave conn_id out, or give the URL of an object store"
+            )
         if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
@@ -368,6 +441,11 @@ class FileSource(SourceSpec):
             next(Path(os.devnull).glob(self.glob), None)
         except ValueError as error:
             raise ConfigurationError(f"source pattern {self.pattern!r} is no glob ({error})") from None
+
+    @staticmethod
+    def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
+        """Take what the client of the object store needs from the connection; all of it travels in secret."""
+        return dict(values), options_of(connection)
 
     @property
     def form(self) -> FileFormat:
@@ -391,7 +469,8 @@ class FileSource(SourceSpec):
 
     def binding(self, partition: str) -> Binding:
         """What the positions of a partition mean: where its files are, and how their rows are numbered."""
-        where = f"files {self.glob!r} in {os.path.normpath(self.path)!r}, {self.split}"
+        place = self.path.rstrip("/") if is_url(self.path) else os.path.normpath(self.path)
+        where = f"files {self.glob!r} in {place!r}, {self.split}"
         return Binding(f"{where}, partition {partition!r}", self.form.numbering)
 
     @property
@@ -419,13 +498,7 @@ FileSourceSpec = FileSource
 
 log = logging.getLogger(__name__)
 
-LISTING_FOLDER = "_snowpipe"
-"""Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
-PartitionValues = tuple[tuple[str, str | None], ...]
-_Identity = tuple[int, int, int, int]
-"""A file on its device, its size and its time."""
 _NUMBER = re.compile(r"([0-9]+)")
-_NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +510,8 @@ class SourceFile:
     :param size: its size in bytes at that time; nothing behind it is read in this run
     :param values: the partition values in its path that become columns of its rows, by name
     :param modified_ns: when it was written last, nanoseconds since 1970
+    :param version: another one when its content is another one, an object's ETag; empty for local files
+    :param storage: where it is
     """
 
     name: str
@@ -444,6 +519,8 @@ class SourceFile:
     size: int
     values: PartitionValues = ()
     modified_ns: int = 0
+    version: str = ""
+    storage: Storage = field(default=LocalStorage("/"), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,24 +536,25 @@ class FileGroup:
         return sum(file.size for file in self.files)
 
 
-def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
+def freeze(spec: FileSourceSpec, storage: Storage | None = None) -> tuple[FileGroup, ...]:
     """List the source's groups and files, with their present sizes.
 
+    :param storage: where they are; None makes it of the path
     :return: the groups ordered by partition name; each has at least one file
     :raises SourceMissingError: if the path is missing
     :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if
         one file is reached by two paths
     """
-    root = Path(spec.path)
-    if not root.is_dir():
-        state = "is not a directory" if root.exists() else "does not exist"
-        raise SourceMissingError(
-            f"source path {spec.path!r} {state}: give the directory that holds the files, as the Spark "
-            "driver sees it"
-        )
-    found = spec.grouping.groups(root, spec.glob)
-    reached: dict[_Identity, str] = {}
-    groups = tuple(_group(partition, files, spec, reached) for partition, files in sorted(found.items()))
+    storage = storage or storage_of(spec.path)
+    listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
+    found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
+    reached: dict[tuple[int, ...], str] = {}
+    groups = []
+    for partition, names in sorted(found.items()):
+        files = [_file(name, listed[whole], storage, spec) for name, whole in sorted(names)]
+        for file, (_, whole) in zip(files, sorted(names), strict=True):
+            _refuse_second_path(file, listed[whole].node, reached)
+        groups.append(_group(partition, tuple(files), spec))
     if not groups:
         log.warning(
             "source path %r: no file matches %r with %r, so that there is nothing to load",
@@ -484,41 +562,41 @@ def freeze(spec: FileSourceSpec) -> tuple[FileGroup, ...]:
             spec.glob,
             spec.grouping,
         )
-    return groups
+    return tuple(groups)
 
 
-def _partition_values(name: str) -> PartitionValues:
-    """The values in a file's path, as Spark writes them: percent-encoded, with a text of its own for NULL."""
-    pairs = (part.partition("=") for part in name.split("/")[:-1] if "=" in part)
-    return tuple((key, None if value == _NULL_VALUE else unquote(value)) for key, _, value in pairs)
-
-
-def _named(directory: Path, pattern: str) -> Iterator[tuple[str, Path]]:
-    """The matching files, each with its path below the directory."""
-    return ((path.relative_to(directory).as_posix(), path) for path in _matching(directory, pattern))
-
-
-def _matching(directory: Path, pattern: str) -> Iterator[Path]:
-    names_hidden = any(part.startswith(".") for part in Path(pattern).parts)
-    for path in directory.glob(pattern):
-        parts = path.parts[len(directory.parts) :]
-        # As in a shell: copies of editors, snapshots and unfinished files have such names.
-        is_hidden = not names_hidden and any(part.startswith(".") for part in parts)
-        if is_hidden or LISTING_FOLDER in parts:
-            continue
-        if path.is_file():
-            yield path
-
-
-def _group(
-    partition: str, files: Iterable[tuple[str, Path]], spec: FileSourceSpec, reached: dict[_Identity, str]
-) -> FileGroup:
+def _file(name: str, listed: Listed, storage: Storage, spec: FileSourceSpec) -> SourceFile:
     with_values = isinstance(spec.grouping, ByKey) and spec.grouping.as_columns
-    ordered = tuple(_file(name, path, reached, with_values=with_values) for name, path in sorted(files))
+    return SourceFile(
+        name,
+        storage.path(listed.name),
+        listed.size,
+        _partition_values(name) if with_values else (),
+        listed.modified_ns,
+        listed.version,
+        storage,
+    )
+
+
+def _refuse_second_path(file: SourceFile, node: tuple[int, ...], reached: dict[tuple[int, ...], str]) -> None:
+    """Refuse a file that a link leads to twice.
+
+    Size and time distinguish files where a mounted storage gives all of them one number.
+    """
+    same = reached.setdefault(node, file.path) if node else file.path
+    if file.size and same != file.path:
+        raise ConfigurationError(
+            f"{same!r} and {file.path!r} are one file, which a link leads to twice: its rows would be loaded "
+            "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
+            "are meant twice. Nothing was read or sent"
+        )
+
+
+def _group(partition: str, files: tuple[SourceFile, ...], spec: FileSourceSpec) -> FileGroup:
     _check_partition(partition)
-    for file in ordered:
+    for file in files:
         _check_name(file, partition)
-    names = [file.name for file in ordered] if spec.numbering == "checked" else []
+    names = [file.name for file in files] if spec.numbering == "checked" else []
     for earlier, later in pairwise(names):
         if _numbers_disagree(earlier, later):  # a file that sorts before the committed one is never read
             raise ConfigurationError(
@@ -526,29 +604,7 @@ def _group(
                 "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
                 "numbering='ignored' if the order of these names means nothing and none is added later"
             )
-    return FileGroup(partition=partition, files=ordered)
-
-
-def _file(name: str, path: Path, reached: dict[_Identity, str], *, with_values: bool) -> SourceFile:
-    """Take a file as it is now; the others were taken before."""
-    values = _partition_values(name) if with_values else ()
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        raise SourcePositionError(
-            f"file {str(path)!r} vanished while the source was being listed; run again when nothing "
-            f"moves files"
-        ) from None
-    file = SourceFile(name, os.path.abspath(path), found.st_size, values, found.st_mtime_ns)
-    # Size and time distinguish files where a mounted storage gives all of them one number.
-    same = reached.setdefault((found.st_dev, found.st_ino, file.size, file.modified_ns), file.path)
-    if file.size and same != file.path:
-        raise ConfigurationError(
-            f"{same!r} and {file.path!r} are one file, which a link leads to twice: its rows would be loaded "
-            "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
-            "are meant twice. Nothing was read or sent"
-        )
-    return file
+    return FileGroup(partition=partition, files=files)
 
 
 def _check_name(file: SourceFile, partition: str) -> None:
