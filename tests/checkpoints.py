@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, is_checkpoint
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, is_checkpoint, position_of
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
     FileLineOffset,
     IntegerOffset,
     Offset,
+    UnitOffset,
 )
 
 
@@ -63,5 +64,8 @@ def loaded(
 
 
 def shown(text: str | None) -> str | None:
-    """The position of a checkpoint as text; another text as it is."""
-    return text.rpartition("~")[0] if text is not None and is_checkpoint(text) else text
+    """The position of a checkpoint as text, of a unit without its number; another text as it is."""
+    if text is None or not is_checkpoint(text):
+        return text
+    position = position_of(text)
+    return f"{position.file}:{position.line}" if isinstance(position, UnitOffset) else str(position)

@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_so
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 if TYPE_CHECKING:
@@ -365,7 +365,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         ]
         self._write_record(seen, files.form.numbering)
         targets = {
-            name: ChannelTarget(one["to"], FileLineOffset.format_name, rows=one["rows"]).to_json()
+            name: ChannelTarget(one["to"], UnitOffset.format_name, rows=one["rows"]).to_json()
             for name, one in channels.items()
         }
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets)

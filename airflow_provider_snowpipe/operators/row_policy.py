@@ -152,7 +152,8 @@ class SchemaPolicy:
             def committed(partitions: Sequence[str]) -> dict[str, str]:
                 return {} if channel_of is None else _committed(hook, partitions, channel_of)
 
-            rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss)
+            target = "" if channel_of is None else hook.pipe_name().address(hook.account_url())
+            rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss, target=target)
             if rows.lines:
                 self.change_table(hook, rows.lines, source.address, log, rows.types)
             elif self.policy.create_table is not None and not rows.is_begun:

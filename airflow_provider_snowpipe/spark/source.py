@@ -178,11 +178,11 @@ class Partition(ABC):
         :param committed: the channel's committed position, None for NULL
         """
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[str, int]] | None:
+    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]] | None:
         """List the files that are not committed, for whoever follows the progress without the source.
 
         :param committed: the channel's committed position, None for NULL
-        :return: their names, as the offset tokens have them, and bytes, in order; None where tokens name none
+        :return: their units, as the offset tokens have them, and bytes, in order; None where tokens name none
         """
         return None
 
@@ -276,25 +276,35 @@ class Source(ABC):
         """Give the source that lists the same partitions without Spark; None where only Spark lists them."""
         return self
 
+    def for_target(self, target: str, *, writes: bool = True, run: str = "") -> Source:
+        """Take the pipe that the rows go to, before anything else is asked; a source may keep a log for each.
+
+        :param target: the account and the pipe
+        :param writes: False for who looks at the source and loads nothing
+        :param run: the run, as checkpoints name it
+        """
+        return self
+
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
         """Move the source's own bookmark, where it has one; called when the tokens are known as committed.
 
         :param committed: the committed position of each partition that has one, by partition name
         """
 
-    def compare_with_last_run(  # noqa: B027  most sources have tokens that show it all
-        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
-    ) -> None:
-        """Refuse what changed before the committed positions, and keep what the next run has to know.
+    def mark_complete(self, ends: Mapping[str, Offset]) -> None:  # noqa: B027  most sources keep no log
+        """Write down that every row of partitions up to their ends is committed; called after :meth:`finish`.
 
-        Called on the driver when every position is checked and before any channel is opened. For a source
-        whose positions do not show all that lies before them.
-
-        :param target: the account and the pipe, in which the channels' names are unique
-        :param partitions: the partitions by channel
-        :param committed: the committed position of each channel, None for NULL
-        :raises SourcePositionError: if rows before a committed position would never be read
+        :param ends: their committed positions, by partition name
         """
+
+    def claim(self, partitions: Mapping[str, Partition]) -> bool:
+        """Write down what the run is to load, and refuse what has changed; before any channel is opened.
+
+        :param partitions: the partitions by channel
+        :return: False where another run has written at the same time: list the partitions again
+        :raises SourcePositionError: if rows that were taken have changed
+        """
+        return True
 
     @abstractmethod
     def partitions(self) -> tuple[Partition, ...]:

@@ -16,9 +16,6 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 
-FILE_WITH_DIGEST = re.compile(r"(?P<file>.+)@(?P<digest>[0-9a-f]{16})", re.ASCII | re.DOTALL)
-"""A file's name in a token of the format ``file:line/digest``."""
-
 
 @total_ordering
 class Offset(ABC):
@@ -178,19 +175,56 @@ class FileLineOffset(_CountedOffset):
 
     @classmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons.
-
-        A token of the format ``file:line/digest`` is refused: its digest would be taken for a part of the
-        name, and order it.
-        """
+        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons."""
         file, _, number = text.rpartition(":")
         line = _digits(number)
-        if not file or line is None or FILE_WITH_DIGEST.fullmatch(file):
+        if not file or line is None:
             cls._refuse(text, channel)
         return cls(file, line)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnitOffset(_CountedOffset):
+    """A line of a unit of a source log, that is of a file or of a piece of one.
+
+    :param unit: the unit's number, which orders positions
+    :param file: the file's name within its partition, for people
+    :param line: number of the line in the whole file, counted from 1; 0 is the position before the first line
+    """
+
+    unit: int
+    file: str = field(compare=False)
+    line: int
+    format_name: ClassVar[str] = "unit/file:line"
+    code: ClassVar[str] = "u"
+    example: ClassVar[str] = "17/messages_1.log:20"
+    _order = ("unit", "line")
+
+    def __post_init__(self) -> None:
+        _require_count("unit", self.unit, 1)
+        FileLineOffset(self.file, self.line)
+
+    @classmethod
+    def parse(cls, text: str, *, channel: str | None = None) -> Self:
+        """Read ``17/messages_1.log:20``."""
+        number, _, position = text.partition("/")
+        unit = _digits(number)
+        if not unit:
+            cls._refuse(text, channel)
+        found = FileLineOffset.parse(position, channel=channel)
+        return cls(unit, found.file, found.line)
+
+    def __str__(self) -> str:
+        return f"{self.unit}/{self.file}:{self.line}"
+
+    def follows(self, previous: Self) -> bool:
+        """True for the next line of the unit, and for any of a later unit, which may begin within a file."""
+        if self.unit == previous.unit:
+            return self.line == previous.line + 1
+        return self.unit > previous.unit and self.line > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,58 +416,6 @@ class BatchDigestOffset(_CountedOffset):
         return replace(self, row=self.row + 1, final=False)
 
 
-# -- Offset tokens that also show what the file held, so that a changed file is noticed ------------------
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedFileLineOffset(_CountedOffset):
-    """A line of a file, with a digest of the file as it was when that line was sent.
-
-    Positions are compared without the digest. A token without one, as ``file:line`` writes it, is taken, so
-    that a channel can go over to this format.
-
-    :param file: the file's name within its partition; ordered by code point, as ``sorted`` does
-    :param line: number of the line, counted from 1; 0 is the position before a file's first line
-    :param digest: 16 hexadecimal digits, empty if there is none
-    """
-
-    file: str
-    line: int
-    digest: str = field(default="", compare=False)
-    format_name: ClassVar[str] = "file:line/digest"
-    code: ClassVar[str] = "v"
-    reads: ClassVar[str] = "vf"
-    example: ClassVar[str] = "messages_1.log@9f3a1200c4d5e6f7:20"
-    _order = ("file", "line")
-
-    def __post_init__(self) -> None:
-        FileLineOffset(self.file, self.line)
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``messages_1.log@9f3a1200c4d5e6f7:20``, or the same without the digest."""
-        name, _, number = text.rpartition(":")
-        found = FILE_WITH_DIGEST.fullmatch(name)
-        plain = f"{found['file']}:{number}" if found else text
-        try:
-            position = FileLineOffset.parse(plain)
-        except OffsetTokenError:
-            cls._refuse(text, channel)
-        return cls(position.file, position.line, found["digest"] if found else "")
-
-    def __str__(self) -> str:
-        return f"{self.file}@{self.digest}:{self.line}" if self.digest else f"{self.file}:{self.line}"
-
-    @property
-    def plain(self) -> FileLineOffset:
-        """The position without the digest."""
-        return FileLineOffset(self.file, self.line)
-
-    def next(self) -> Self:
-        """The next line of the same file."""
-        return type(self)(self.file, self.line + 1)
-
-
 # -- Formats by their names -------------------------------------------------------------------------------
 
 _FORMATS: dict[str, type[Offset]] = {
@@ -441,10 +423,10 @@ _FORMATS: dict[str, type[Offset]] = {
     for offset in (
         IntegerOffset,
         FileLineOffset,
+        UnitOffset,
         TopicPartitionOffset,
         BatchRowOffset,
         LexicographicOffset,
-        VerifiedFileLineOffset,
         BatchDigestOffset,
     )
 }
@@ -463,7 +445,7 @@ def known_formats() -> frozenset[str]:
 def offset_class(format_name: object) -> type[Offset]:
     """Find the class of an offset token format.
 
-    :param format_name: ``integer``, ``file:line``, ``file:line/digest``, ``topic:partition:offset``,
+    :param format_name: ``integer``, ``file:line``, ``unit/file:line``, ``topic:partition:offset``,
         ``batch:row``, ``batch:row/digest``, ``lexicographic``, or ``package.module.Class`` for a caller's
         own subclass of :class:`Offset`
     :raises ConfigurationError: if there is no such format

@@ -206,37 +206,37 @@ class ChannelStart:
     :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
         the source does not know
     :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock
-    :param files_behind: names and bytes of the files that were not committed, in the order of their names;
-        None for a source of another kind
+    :param files_behind: units of the source log that were not committed, and their bytes, by number; None for
+        a source of another kind
     """
 
     inserted_before: int
     errors_before: int
     began_ms: int
     rows_behind: int | None = None
-    files_behind: tuple[tuple[str, int], ...] | None = None
+    files_behind: tuple[tuple[int, int], ...] | None = None
 
     def bytes_behind(self, committed: str | None) -> int | None:
-        """Bytes of files that are not committed, at most: those of the file of a position count.
+        """Bytes of files that are not committed, at most: those of the unit of a position count.
 
         :raises OffsetTokenError: if it is none of a file
         """
         if self.files_behind is None:
             return None
-        file = "" if committed is None else getattr(position_of(committed), "file", "")
-        return sum(size for name, size in self.files_behind if name >= file)
+        unit = 0 if committed is None else getattr(position_of(committed), "unit", 0)
+        return sum(size for number, size in self.files_behind if number >= unit)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
         """The status of a channel with the counters of then."""
         return replace(now, rows_inserted=self.inserted_before, rows_error_count=self.errors_before)
 
 
-def fewer_files(files: Sequence[tuple[str, int]], most: int) -> tuple[tuple[str, int], ...]:
-    """Take files that follow each other for one, with the last one's name, where there are too many.
+def fewer_files(files: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
+    """Take files that follow each other for one, with the last one's number, where there are too many.
 
     What is not committed of them is too much then, by at most the bytes of one of these.
 
-    :param files: names and bytes, in the order of the names
+    :param files: numbers and bytes, by number
     :param most: so many may be left
     """
     step = -(-len(files) // most) or 1
@@ -268,9 +268,8 @@ def _channel_start(values: Any) -> ChannelStart:
     files = values.pop("files_behind", None)
     if files is not None:
         files = tuple((name, size) for name, size in files)
-    names, sizes = zip(*files, strict=True) if files else ((), ())
-    counts = [one for name, one in values.items() if (name, one) != ("rows_behind", None)] + [*sizes]
-    if any(type(one) is not int for one in counts) or any(type(one) is not str for one in names):
+    counts = [one for name, one in values.items() if (name, one) != ("rows_behind", None)]
+    if any(type(one) is not int for one in (*counts, *(one for pair in files or () for one in pair))):
         raise TypeError
     return ChannelStart(**values, files_behind=files)
 

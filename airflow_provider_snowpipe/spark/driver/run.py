@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     SnowpipeError,
     SourcePositionError,
+    SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_IDLE_ROUNDS = 3
+_MOST_PLANS = 5
 _QUICK_SECONDS = 5.0
 """Searching longer for a row than Spark takes to start would gain nothing."""
 _SMALL_BYTES = 256 << 20
@@ -96,10 +98,16 @@ class Run:
         :raises OffsetTokenError: if a committed token does not parse
         """
         self._client.pipe_info()
-        source = self._open_source().with_spark(self._session)
-        self._take_partitions(source)
-        self._take_over()
-        self._compare(source)
+        for _ in range(_MOST_PLANS):
+            source = self._open_source().with_spark(self._session)
+            self._take_partitions(source)
+            self._take_over()
+            if source.claim(self._partitions):
+                return
+        raise SourceUnavailableError(
+            f"source {self._plan.source.address!r}: other runs have written its log {_MOST_PLANS} times "
+            "while this one was planned. Nothing was sent; run again"
+        )
 
     def has_no_rows(self) -> bool:
         """Prepare the run without Spark if it has no row to load; :meth:`verify` is the next step then.
@@ -119,7 +127,8 @@ class Run:
             if not partition.is_done(self._committed[name]):
                 return False
         self._client.pipe_info()
-        self._compare(source)
+        if not source.claim(self._partitions):
+            return False
         self._results = self._nothing_sent()
         return True
 
@@ -175,7 +184,9 @@ class Run:
         return found
 
     def _open_source(self) -> Source:
-        return open_source(self._plan.source, self._plan.on_data_loss, self._secrets)
+        plan = self._plan
+        source = open_source(plan.source, plan.on_data_loss, self._secrets)
+        return source.for_target(plan.pipe.address(plan.account_url), run=plan.run_mark)
 
     def _nothing_sent(self) -> dict[str, PartitionResult]:
         return {
@@ -229,11 +240,6 @@ class Run:
             self._partitions[name].check(position)
         except SourcePositionError as error:
             raise SourcePositionError(f"channel {name!r}: {error}") from None
-
-    def _compare(self, source: Source) -> None:
-        """Refuse what the committed positions do not show, and keep what the next run has to know."""
-        target = self._plan.pipe.address(self._plan.account_url)
-        source.compare_with_last_run(target, self._partitions, self._committed)
 
     def load(
         self, spark: SparkContext, begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None
@@ -317,14 +323,17 @@ class Run:
             return
         now = self._settled or self._client.channel_statuses(list(self._partitions))
         self._renew(now)
-        self._source.finish(
-            {
-                self._partitions[name].name: position
-                for name, status in now.items()
-                if status.committed is not None
-                and (position := self._sources[name].read(status.committed, channel=name)) is not None
-            }
-        )
+        committed: dict[str, Offset] = {}
+        complete: dict[str, Offset] = {}
+        for name, status in now.items():
+            position = self._sources[name].start(status).position
+            sent = self._results[name].position
+            if position is not None:
+                committed[self._partitions[name].name] = position
+                if sent is None or position >= sent:
+                    complete[self._partitions[name].name] = position
+        self._source.finish(committed)
+        self._source.mark_complete(complete)
 
     def _pass_what_is_no_row(self) -> None:
         """Set the tokens of channels behind records of which none is a row that could carry them.

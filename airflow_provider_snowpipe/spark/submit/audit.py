@@ -10,7 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from airflow_provider_snowpipe.spark.source import Partition, SourcePartition, SourceSecrets, SourceSpec
+from airflow_provider_snowpipe.spark.source import (
+    Partition,
+    Source,
+    SourcePartition,
+    SourceSecrets,
+    SourceSpec,
+)
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, is_checkpoint, source_of_token
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
@@ -152,10 +158,19 @@ class SourceAudit:
         """
         by_channel = {one.channel: digits for digits, one in self.seen.items()}
         try:
-            partitions = self._partitions()
+            source = open_source(self.spec, "fail", self.secrets).for_target(self.target, writes=False)
+            listed = source.without_spark()
+            partitions = (
+                {} if listed is None else {one.binding.source_digest: one for one in listed.partitions()}
+            )
         except (SnowpipeError, OSError, ImportError) as error:
             return [_noted(one, f"the source was not read: {error}") for one in audits.values()]
-        checked = self._changes(audits, partitions, by_channel)
+        mine = {
+            name: partitions[by_channel[name]]
+            for name, one in audits.items()
+            if by_channel.get(name) in partitions and one.rows is not None
+        }
+        checked = None if listed is None else _changes(listed, mine)
         found = []
         for name, one in audits.items():
             partition = partitions.get(by_channel.get(name, ""))
@@ -166,35 +181,6 @@ class SourceAudit:
             else:
                 found.append(self._counted(one, partition, self.seen[by_channel[name]], checked))
         return found
-
-    def _partitions(self) -> dict[str, Partition]:
-        source = open_source(self.spec, "fail", self.secrets).without_spark()
-        if source is None:
-            return {}
-        return {one.binding.source_digest: one for one in source.partitions()}
-
-    def _changes(
-        self,
-        audits: Mapping[str, ChannelAudit],
-        partitions: Mapping[str, Partition],
-        by_channel: Mapping[str, str],
-    ) -> str | None:
-        """What the source itself finds changed before the committed positions, in words; None for nothing."""
-        mine = {
-            name: partitions[by_channel[name]]
-            for name, one in audits.items()
-            if by_channel.get(name) in partitions and one.rows is not None
-        }
-        committed = {
-            name: Checkpoint.parse(str(audits[name].committed), one.offset_class).position
-            for name, one in mine.items()
-        }
-        source = open_source(self.spec, "fail", self.secrets)
-        try:
-            source.compare_with_last_run(self.target, mine, committed)
-        except SourcePositionError as error:
-            return str(error)
-        return None
 
     def _counted(
         self, one: ChannelAudit, partition: Partition, seen: LastSeen, changed: str | None
@@ -230,6 +216,15 @@ class SourceAudit:
         for text in texts:
             audited = _differing(audited, text)
         return audited
+
+
+def _changes(source: Source, partitions: Mapping[str, Partition]) -> str | None:
+    """What the source itself finds changed before the committed positions, in words; None for nothing."""
+    try:
+        source.claim(partitions)
+    except SourcePositionError as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ loader load what is not in, and sets the token.
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,19 +28,16 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     line_without_a_document,
     pieces,
 )
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ByKey,
     ColumnFormat,
     Csv,
-    FileGroup,
     LineFormat,
     Ndjson,
     SourceFile,
     Text,
-    freeze,
-    refuse_numbers_before,
 )
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import (
@@ -58,14 +54,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     SourceChangedError,
     SourcePositionError,
+    SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import (
-    FileLineOffset,
-    Offset,
-    VerifiedFileLineOffset,
-    offset_class,
-)
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, LastCheckpoints, OwnChannel
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
 
@@ -78,7 +70,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 
-# -- Where streaming ends and COPY begins in a partition, a series of files in the order of their names --
+# -- Where streaming ends and COPY begins in a partition, a series of units by their numbers -------------
 #
 # Its channel's committed offset token shows up to which row it is in the table. COPY takes whole files: only
 # those of which no row is committed, in their order, and only when the token's own file has no row left.
@@ -88,7 +80,7 @@ if TYPE_CHECKING:
 class PartitionPosition:
     """How far a partition's rows are in the table.
 
-    :param files: names of its files that are not empty, in order
+    :param files: its units that have rows, by number
     :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
     :param has_rest: True where the file of that row has more rows
     :param intent: the load of files that has begun and is not known to have ended
@@ -100,8 +92,8 @@ class PartitionPosition:
 
     partition: str
     channel: str
-    files: tuple[str, ...]
-    committed: FileLineOffset | None = None
+    files: tuple[SourceFile, ...]
+    committed: UnitOffset | None = None
     has_rest: bool = False
     intent: CopyIntent | None = None
     token: str | None = None
@@ -110,12 +102,16 @@ class PartitionPosition:
     errors: int = 0
 
     @property
-    def untouched(self) -> tuple[str, ...]:
+    def untouched(self) -> tuple[SourceFile, ...]:
         """The files of which no row is committed."""
-        if self.committed is None:
+        after = self.committed
+        if after is None:
             return self.files
-        cut = bisect_right if self.committed.line else bisect_left
-        return self.files[cut(self.files, self.committed.file) :]
+        return tuple(
+            one
+            for one in self.files
+            if one.unit > after.unit or (one.unit == after.unit and after.line <= one.after_line)
+        )
 
     @property
     def is_done(self) -> bool:
@@ -123,7 +119,7 @@ class PartitionPosition:
         return not (self.untouched or self.has_rest or self.intent)
 
 
-def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[str, ...]:
+def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[SourceFile, ...]:
     """The files that COPY may take: all that no stream has begun.
 
     :param growing: True while something appends to the last file, which is left to the stream
@@ -147,10 +143,17 @@ def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tupl
     free = position.untouched[len(promised) :]
     if growing and free and free[-1] == position.files[-1]:
         free = free[:-1]
+    piece = next((one for one in free if one.start), None)
+    if piece is not None:
+        raise PartlyStreamedError(
+            f"channel {position.channel!r}: file {piece.name!r} of partition {position.partition!r} has "
+            f"grown, and its first {piece.after_line} lines are taken: COPY takes whole files, so that these "
+            "would be loaded twice. Load it with path='stream'; nothing was loaded"
+        )
     return promised + free
 
 
-def promised_files(position: PartitionPosition) -> tuple[str, ...]:
+def promised_files(position: PartitionPosition) -> tuple[SourceFile, ...]:
     """The files of a COPY that has begun, which has to be finished before anything else is loaded.
 
     :raises SourcePositionError: if the last of them is not there any more
@@ -158,7 +161,8 @@ def promised_files(position: PartitionPosition) -> tuple[str, ...]:
     if position.intent is None:
         return ()
     files, last = position.untouched, position.intent.last_file
-    if last not in files:
+    at = next((index for index, one in enumerate(files) if _copied_name(one) == last), None)
+    if at is None:
         raise SourcePositionError(
             f"channel {position.channel!r}: a COPY of the files up to {last!r} of partition "
             f"{position.partition!r} began at {position.intent.since:%Y-%m-%d %H:%M:%S %Z} and is not known "
@@ -166,7 +170,12 @@ def promised_files(position: PartitionPosition) -> tuple[str, ...]:
             f"channel's offset token on purpose, to {position.intent.after or 'the first row'!r} if the "
             "files are not in the table. Nothing was loaded"
         )
-    return files[: files.index(last) + 1]
+    return files[: at + 1]
+
+
+def _copied_name(file: SourceFile) -> str:
+    """A file as an intent names it."""
+    return f"{file.unit}/{file.name}"
 
 
 class TableAccount(Protocol):
@@ -204,6 +213,7 @@ class CopyShare:
     :param files: the files, in order; at least one
     :param paths: where each is staged
     :param end: the channel's token when they are loaded
+    :param last: its position
     :param intent: the channel's token until then
     """
 
@@ -211,6 +221,7 @@ class CopyShare:
     files: tuple[SourceFile, ...]
     paths: tuple[ContentPath, ...]
     end: str
+    last: UnitOffset
     intent: CopyIntent
 
 
@@ -303,12 +314,12 @@ class FileBoundary:
         self._spec = spec
         self._accepts_rejected = accepts_rejected
         self._last, self._on_imbalance = last or {}, on_imbalance
-        self._positions = offset_class(spec.offset_format)
         self._run, self._rebind = run, rebind
         self._channel_of = channel_of
         self._hook = hook
-        self._on_data_loss = on_data_loss
-        self._groups = freeze(spec)
+        self._source = OpenedFiles(spec, on_data_loss)
+        self._source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
+        self._files = self._source.partitions()
         self.table = str(hook.table)
         self.rows_before: Mapping[str, int] = {}
 
@@ -317,7 +328,7 @@ class FileBoundary:
 
         :param may_lack_table: True where the stream makes the table
         """
-        channels = [self._channel_of(group.partition) for group in self._groups]
+        channels = [self._channel_of(one.name) for one in self._files]
         try:
             statuses = self._hook.channel_statuses(channels)
         except PipeNotFoundError:
@@ -325,8 +336,8 @@ class FileBoundary:
                 raise
             statuses = {}
         return [
-            self._position(group, statuses.get(channel) or ChannelStatus.missing(channel))
-            for group, channel in zip(self._groups, channels, strict=True)
+            self._position(one, statuses.get(channel) or ChannelStatus.missing(channel))
+            for one, channel in zip(self._files, channels, strict=True)
         ]
 
     def shape(self, positions: Sequence[PartitionPosition], known: Mapping[str, Any]) -> DataShape:
@@ -335,14 +346,14 @@ class FileBoundary:
         :param known: what else is known of the data: parameters of :class:`DataShape`
         """
         left = []
-        for group, position in zip(self._groups, positions, strict=True):
-            names = set(position.untouched)
+        for one, position in zip(self._files, positions, strict=True):
+            units = {file.unit for file in position.untouched}
             if position.has_rest and position.committed is not None:
-                names.add(position.committed.file)
+                units.add(position.committed.unit)
             left += [
                 ListedFile(file.path, file.size, dt.datetime.fromtimestamp(file.modified_ns / 1e9, dt.UTC))
-                for file in group.files
-                if file.name in names
+                for file in one.group.files
+                if file.unit in units
             ]
         partitions = max(1, sum(not position.is_done for position in positions))
         return listing_shape(left, dt.datetime.now(dt.UTC), **{"partitions": partitions, **known})
@@ -352,20 +363,15 @@ class FileBoundary:
 
         :return: None where it makes the same of all
         """
-        files = (
-            file
-            for group, position in zip(self._groups, positions, strict=True)
-            for file in group.files
-            if file.name in position.untouched and position.intent is None
-        )
+        files = (file for position in positions for file in position.untouched if position.intent is None)
         return self._why_not_copy(files)
 
     def compressions(self) -> set[str]:
         """How the files are compressed, as COPY names it."""
         return {
             compression_of(file, self._spec.form.compression).upper()
-            for group in self._groups
-            for file in group.files
+            for one in self._files
+            for file in one.group.files
         }
 
     def _why_not_copy(self, files: Iterable[SourceFile]) -> str | None:
@@ -378,7 +384,7 @@ class FileBoundary:
         :raises SourceChangedError: if another channel of the pipe has loaded a partition
         :raises SourcePositionError: if a channel has lost its token
         """
-        sources = {self._channel_of(one.partition): self._source(one.partition) for one in self._groups}
+        sources = {self._channel_of(one.name): self._channel_source(one) for one in self._files}
         with self._hook.get_client() as client:
             for channel in sources:
                 open_when_committed(client, channel, _COMMIT_SECONDS)
@@ -410,17 +416,18 @@ class FileBoundary:
         # To the millisecond, as it comes back from an intent's text.
         now = now.replace(microsecond=now.microsecond // 1000 * 1000)
         positions = self.positions()
-        Listings(self._spec, self._hook.pipe_name().address(self._hook.account_url())).check(
-            PassedFiles(position.channel, group, position.committed)
-            for group, position in zip(self._groups, positions, strict=True)
-        )
+        if not self._source.claim({self._channel_of(one.name): one for one in self._files}):
+            raise SourceUnavailableError(
+                f"source {self._spec.address!r}: another load has written the source log meanwhile. Nothing "
+                "was loaded; run again"
+            )
         found = []
-        for group, position in zip(self._groups, positions, strict=True):
-            names = share_of_copy(position, growing=self._spec.form.growing)
+        for one, position in zip(self._files, positions, strict=True):
+            files = share_of_copy(position, growing=self._spec.form.growing)
             if promised_only:
-                names = promised_files(position)
-            if names:
-                found.append(self._share(group, position, names, now, pipe))
+                files = promised_files(position)
+            if files:
+                found.append(self._share(one, position, files, now, pipe))
         return found
 
     def promise(self, shares: Sequence[CopyShare]) -> None:
@@ -457,6 +464,7 @@ class FileBoundary:
             if len(shares) > 1:
                 self._require(client, shares)
             self._set(client, [_under_intent(share, share.end) for share in shares])
+        self._source.mark_complete({share.position.partition: share.last for share in shares})
         return {share.position.channel: share.end for share in shares}
 
     def _set(self, client: SnowpipeClient, changes: Sequence[TokenChange]) -> None:
@@ -472,11 +480,11 @@ class FileBoundary:
         for share in shares:
             _under_intent(share, share.end).require(found[share.position.channel])
 
-    def _position(self, group: FileGroup, status: ChannelStatus) -> PartitionPosition:
+    def _position(self, partition: FilePartition, status: ChannelStatus) -> PartitionPosition:
         channel, token = status.channel, status.committed
         intent = CopyIntent.parse(token)
         before = intent.after if intent else token
-        source = self._source(group.partition)
+        group, source = partition.group, self._channel_source(partition)
         if intent is not None and intent.binding != source.binding.digest:
             raise SourceChangedError(
                 f"channel {channel!r} holds a load of files of another source, or numbered in another way, "
@@ -485,26 +493,26 @@ class FileBoundary:
                 "channel_prefix of its own"
             )
         start = source.start(replace(status, committed=before))
-        committed = None if start.position is None else _file_line(start.position)
-        if self._spec.numbering == "checked":
-            refuse_numbers_before(group, committed)
+        committed = None if start.position is None else cast(UnitOffset, start.position)
+        partition.check(committed)
         reader = reader_of(self._spec.form)
-        resume_at = resume_after(group, reader, committed, self._on_data_loss)
+        resume_at = resume_after(group, reader, committed)
         has_rest = False
-        if resume_at.after_line and not resume_at.done:
+        begun = group.files[resume_at.file_index] if resume_at.file_index < len(group.files) else None
+        if begun is not None and resume_at.after_line > begun.after_line and not resume_at.done:
             rest = reader.blocks(
-                group.files[resume_at.file_index],
+                begun,
                 after_line=resume_at.after_line,
                 offset=resume_at.offset,
                 keep_tail=True,
                 limits=BatchLimits(),
             )
             has_rest = any(block.rows for block in rest)
-        names = tuple(file.name for file in group.files if file.size)
+        files = tuple(file for file in group.files if file.size > file.start and file.unit not in group.gone)
         return PartitionPosition(
             group.partition,
             channel,
-            names,
+            files,
             committed,
             has_rest,
             intent,
@@ -514,20 +522,18 @@ class FileBoundary:
             start.errors,
         )
 
-    def _source(self, partition: str) -> ChannelSource:
+    def _channel_source(self, partition: FilePartition) -> ChannelSource:
         """Whose rows the channel of a partition gets."""
-        return ChannelSource(self._positions, self._spec.binding(partition), self._run, self._rebind)
+        return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)
 
     def _share(
         self,
-        group: FileGroup,
+        partition: FilePartition,
         position: PartitionPosition,
-        names: Sequence[str],
+        files: tuple[SourceFile, ...],
         now: dt.datetime,
         pipe: str | None,
     ) -> CopyShare:
-        by_name = {file.name: file for file in group.files}
-        files = tuple(by_name[name] for name in names)
         if position.intent is None and (why := self._why_not_copy(files)) is not None:
             raise ConfigurationError(f"{why}. Nothing was loaded: correct the file, or take path='stream'")
         paths = tuple(
@@ -537,19 +543,13 @@ class FileBoundary:
         after = before.after if before else position.token
         since, loader = (before.since, before.pipe) if before else (now, pipe)
         rows = before.rows_inserted if before else position.rows_inserted
-        binding = self._spec.binding(position.partition).digest
-        intent = CopyIntent(after, files[-1].name, since, rows, binding, loader)
+        intent = CopyIntent(after, _copied_name(files[-1]), since, rows, partition.binding.digest, loader)
         reader, line = reader_of(self._spec.form), 0
         for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
-        kind = VerifiedFileLineOffset if self._spec.verify == "digest" else FileLineOffset
-        last: Offset = kind(files[-1].name, line)
-        end = self._source(position.partition).token(last, position.rows, position.errors)
-        return CopyShare(position, files, paths, end, intent)
-
-
-def _file_line(position: Offset) -> FileLineOffset:
-    return position.plain if isinstance(position, VerifiedFileLineOffset) else cast(FileLineOffset, position)
+        last = UnitOffset(files[-1].unit, files[-1].name, line)
+        end = self._channel_source(partition).token(last, position.rows, position.errors)
+        return CopyShare(position, files, paths, end, last, intent)
 
 
 def _under_intent(share: CopyShare, token: str) -> TokenChange:

@@ -93,12 +93,14 @@ def first_rows(
     *,
     committed: Callable[[Sequence[str]], Mapping[str, str]] = lambda _: {},
     on_data_loss: OnDataLoss = "fail",
+    target: str = "",
 ) -> FirstRows:
     """Read the first rows that a run would load of a source's first partitions with such rows, as NDJSON.
 
     A partition that the run refuses, or whose token it does not understand, is left to the run.
 
     :param committed: gives the committed offset tokens of partitions, by their names
+    :param target: the account and the pipe; empty where all rows are to be loaded
     :return: no line where the source has no such row
     :raises ConfigurationError: if only Spark can read the source
     :raises SourcePositionError: if the source cannot be seen from this machine
@@ -106,7 +108,8 @@ def first_rows(
     # It brings PyArrow, for which no DAG file waits that only names an operator.
     from airflow_provider_snowpipe.streaming.row_values import BlockLines
 
-    partitions = open_source(spec, on_data_loss, secrets or SourceSecrets()).partitions()
+    source = open_source(spec, on_data_loss, secrets or SourceSecrets()).for_target(target, writes=False)
+    partitions = source.partitions()
     if any(not isinstance(one, SourcePartition) for one in partitions):
         raise ConfigurationError(
             f"source {spec.address!r} is read by Spark alone, so that its columns are not known before "

@@ -55,8 +55,10 @@ class Lab:
 
     def stands(self, channel: str, position: str) -> None:
         """Let a channel have committed its partition up to a position."""
-        binding = FileSource(path=str(self.source)).binding(channel[-1])
-        self.snowpipe.channel(channel, **loaded(position, 5, binding=binding))
+        spec = FileSource(path=str(self.source))
+        found = taken(spec, TARGET)[channel[-1]]
+        state = loaded(unit_offset(found, position), 5, binding=found.binding)
+        self.snowpipe.channel(channel, **state)
 
     def write(self, name: str, rows: int, mode: str = "w") -> Path:
         path = self.source / name

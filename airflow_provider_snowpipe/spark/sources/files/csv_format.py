@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import refuse_mi
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     BYTE_ORDER_MARK,
     FilePosition,
-    FileReader,
+    LineFileReader,
     RowBlock,
     compression_of,
     pieces,
@@ -194,23 +194,36 @@ def _terminated(text: memoryview) -> memoryview | bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class CsvReader(FileReader):
+class CsvReader(LineFileReader):
     """Reads CSV."""
 
     form: Csv
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the records up to the committed one."""
-        required = line + self.form.header
-        seen = 0
-        chunks = self._records(file, 0, keep_tail=True)
+        header = self._header(file)
+        required = line + header
+        seen = file.after_line
+        chunks = self._records(file, file.start, keep_tail=True)
         for records in chunks:
             if seen + len(records.ends) >= required:
                 end = int(records.ends[required - seen - 1])
                 done = end == len(records.text) and next(chunks, None) is None
                 return FilePosition(records.position + end, done)
             seen += len(records.ends)
-        raise too_few_rows(file, max(seen - self.form.header, 0), line, "record")
+        raise too_few_rows(file, max(seen - header, 0), line, "record")
+
+    def extent(self, file: SourceFile, *, keep_tail: bool) -> tuple[int, int]:
+        """Count records, without the header."""
+        lines, end = -self._header(file), file.start
+        for records in self._records(file, file.start, keep_tail=keep_tail):
+            lines += len(records.ends)
+            end = records.position + int(records.ends[-1])
+        return max(lines, 0), end
+
+    def _header(self, file: SourceFile) -> int:
+        """The records of a piece that are its header."""
+        return int(self.form.header and file.start == 0)
 
     def blocks(
         self, file: SourceFile, *, after_line: int, offset: int, keep_tail: bool, limits: BatchLimits

@@ -96,6 +96,23 @@ class FileReader(ABC):
         """
 
 
+class LineFileReader(FileReader):
+    """Reads files that may grow, whose rows end with lines."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def extent(self, file: SourceFile, *, keep_tail: bool) -> tuple[int, int]:
+        """Count the lines of a piece of a file, and find where the last of them ends, in bytes.
+
+        :param keep_tail: False leaves out an unterminated last line
+        """
+
+    def whole_end(self, file: SourceFile) -> int:
+        """Find where the last terminated line of a piece ends; its first byte where there is none."""
+        return self.extent(file, keep_tail=False)[1]
+
+
 def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePositionError:
     """Return the error that a committed row is not in its file any more."""
     return SourcePositionError(
@@ -352,10 +369,32 @@ _EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t\r]*\}")
 
 
 @dataclass(frozen=True, slots=True)
-class LineReader(FileReader):
+class LineReader(LineFileReader):
     """Reads lines."""
 
     form: Ndjson | Text
+
+    def extent(self, file: SourceFile, *, keep_tail: bool) -> tuple[int, int]:
+        """Count newlines."""
+        lines, end = 0, file.start
+        for position, chunk in _whole_lines(file, file.start, keep_tail, "none", READ_BYTES):
+            data = np.frombuffer(chunk, np.uint8)
+            lines += int(np.count_nonzero(data == _NEWLINE)) + int(data[-1] != _NEWLINE)
+            end = position + len(chunk)
+        return lines, end
+
+    def whole_end(self, file: SourceFile) -> int:
+        """Search backwards for a newline."""
+        end = file.size
+        with open_listed(file) as stream:
+            while end > file.start:
+                begin = max(file.start, end - READ_BYTES)
+                stream.seek(begin)
+                found = stream.read(end - begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + found + 1
+                end = begin
+        return file.start
 
     def position_after(self, file: SourceFile, line: int) -> FilePosition:
         """Count the lines up to the committed one."""
@@ -460,12 +499,12 @@ def position_after_line(
     :return: the position, in bytes of text
     :raises SourcePositionError: if the file has fewer lines, or is gone
     """
-    if line == 0:
-        return FilePosition()
-    seen = 0
-    position = 0
+    if line <= file.after_line:
+        return FilePosition(file.start)
+    seen = file.after_line
+    position = file.start
     tail_is_line = False
-    data_pieces = pieces(file, 0, compression=compression, read_bytes=read_bytes)
+    data_pieces = pieces(file, file.start, compression=compression, read_bytes=read_bytes)
     for data in data_pieces:
         here = data.count(b"\n")
         if seen + here >= line:

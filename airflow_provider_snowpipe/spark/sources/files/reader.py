@@ -1,14 +1,16 @@
-"""The file source: each group of files is a partition, its position a row of a file."""
+"""Reads files: from the source log to units, from a committed position to the rows behind it."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import os
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from hashlib import blake2b
 from pkgutil import resolve_name
-from typing import ClassVar, Self
+from typing import ClassVar, cast
+from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import (
     Behind,
@@ -18,35 +20,51 @@ from airflow_provider_snowpipe.spark.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, RowBlock, may_grow, open_listed
-from airflow_provider_snowpipe.spark.sources.files.late_files import Listings, PassedFiles
+from airflow_provider_snowpipe.spark.sources.files.formats import (
+    FileReader,
+    LineFileReader,
+    RowBlock,
+    may_grow,
+)
+from airflow_provider_snowpipe.spark.sources.files.log import (
+    Contents,
+    Found,
+    LogStore,
+    SourceLog,
+    Unit,
+    ends_digest,
+    event_rows,
+    names_of,
+    plan,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import (
+    LISTING_FOLDER,
     ColumnFormat,
     FileFormat,
     FileGroup,
     FileSourceSpec,
     SourceFile,
-    freeze,
-    refuse_numbers_before,
+    listed_files,
+    values_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import is_url, storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, Offset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
-# -- Where a partition goes on: its committed offset token held against the files that are there ---------
+# -- Where a partition goes on: its committed offset token, and the units that the log has ---------------
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
     """The position in a group of files just after what is committed.
 
-    :param file_index: number of the first file to read, from 0; the number of files if there is none left
-    :param after_line: last row of that file skipped, 0 for none
+    :param file_index: number of the first unit to read, from 0; the number of units if there is none left
+    :param after_line: last row of its file that is skipped, 0 for none
     :param offset: where its reader goes on, a ``FilePosition`` of the format
-    :param done: True if that file holds nothing behind it
+    :param done: True if that unit holds nothing behind it
     """
 
     file_index: int
@@ -55,61 +73,42 @@ class Resume:
     done: bool = False
 
 
-def _file_after(group: FileGroup, committed: FileLineOffset | None, on_data_loss: OnDataLoss) -> int:
-    """Find the file that the committed position lies in, or the one to go on with where that is gone.
+def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | None) -> Resume:
+    """Find the position just after the committed position, reading the committed unit up to there.
 
-    Reads names only; whether the file still has the committed line, :func:`resume_after` decides.
-
-    :raises SourcePositionError: if the committed file is not in the source any more
+    :raises SourcePositionError: if the committed line is gone
     """
     if committed is None:
-        return 0
-    names = [file.name for file in group.files]
-    after = bisect_right(names, committed.file)
-    if after and names[after - 1] == committed.file:
-        return after - 1
-    if on_data_loss == "skip":
-        return after
-    have = f"{names[0]!r} to {names[-1]!r}" if len(names) > 1 else repr(names[0])
-    if after == len(names):
-        reason = f"but all files of partition {group.partition!r} ({have}) sort before that file"
-        remedy = "the source is older than the table, or is another one"
-    else:
-        reason = f"but that file is not among those of partition {group.partition!r} any more ({have})"
-        remedy = "rows between the two may be missing; on_data_loss='skip' goes on with the next file"
-    raise SourcePositionError(f"{str(committed)!r} is committed, {reason}: {remedy}. Nothing was sent")
-
-
-def resume_after(
-    group: FileGroup, reader: FileReader, committed: FileLineOffset | None, on_data_loss: OnDataLoss
-) -> Resume:
-    """Find the position just after the committed position, reading the committed file up to there.
-
-    :param on_data_loss: ``skip`` allows that the committed file is gone
-    :raises SourcePositionError: if the committed file or the committed line is gone
-    """
-    index = _file_after(group, committed, on_data_loss)
-    if committed is None or index == len(group.files) or group.files[index].name != committed.file:
-        return Resume(index, 0, 0)
-    if committed.line == 0:
-        return Resume(index, 0, 0)
-    resume_at = reader.position_after(group.files[index], committed.line)
+        return _begin_of(group, 0)
+    index = bisect_left(group.files, committed.unit, key=_number)
+    if index == len(group.files) or group.files[index].unit != committed.unit:
+        return _begin_of(group, index)
+    file = group.files[index]
+    if group.is_complete(committed) or (committed.unit in group.gone and committed.line > file.after_line):
+        return Resume(index, committed.line, file.size, done=True)
+    if committed.line <= file.after_line:
+        return _begin_of(group, index)
+    resume_at = reader.position_after(file, committed.line)
     return Resume(index, committed.line, resume_at.offset, resume_at.done)
 
 
-def files_to_read(
-    group: FileGroup, resume: Resume, *, growing: bool
-) -> Iterator[tuple[SourceFile, Resume, bool]]:
-    """The files that may hold rows after a position, each with where to begin and what its last line is.
+def _begin_of(group: FileGroup, index: int) -> Resume:
+    if index == len(group.files):
+        return Resume(index, 0, 0)
+    return Resume(index, group.files[index].after_line, group.files[index].start)
 
-    :param growing: True if the last file's unterminated line belongs to a later run
-    :return: file, where to begin in it, True if its unterminated last line is a row
-    """
-    last = len(group.files) - 1
+
+def _number(file: SourceFile) -> int:
+    return file.unit
+
+
+def files_to_read(group: FileGroup, resume: Resume) -> Iterator[tuple[SourceFile, Resume]]:
+    """The units that may hold rows after a position, each with where to begin in it."""
     for index in range(resume.file_index, len(group.files)):
-        resume_at = resume if index == resume.file_index else Resume(index, 0, 0)
-        if group.files[index].size and not resume_at.done:
-            yield group.files[index], resume_at, not (growing and index == last)
+        resume_at = resume if index == resume.file_index else _begin_of(group, index)
+        file = group.files[index]
+        if file.size > file.start and not resume_at.done and file.unit not in group.gone:
+            yield file, resume_at
 
 
 # -- The source and its partitions -----------------------------------------------------------------------
@@ -119,15 +118,19 @@ _BYTES_A_SECOND = 256 << 20
 
 
 class FileSource(Source):
-    """Ordered groups of files.
+    """Partitions of files, by the source log of one target.
 
-    :param on_data_loss: what to do if a committed file is gone
+    :param on_data_loss: what to do about files that are gone and not committed
     """
 
     def __init__(self, spec: FileSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
         self._on_data_loss = on_data_loss
         self._secrets = SourceSecrets()
+        self._target, self._writes, self._run = "", False, ""
+        self._log = SourceLog.empty()
+        self._new: list[Unit] = []
+        self._changed: dict[str, list[str]] = {}
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the options of the object store's client."""
@@ -135,24 +138,182 @@ class FileSource(Source):
             Source.take_secrets(self, secrets)
         self._secrets = secrets
 
-    def partitions(self) -> tuple[FilePartition, ...]:
-        """List the groups and their files, with the sizes that they have now."""
-        kind: type[FilePartition] = FilePartition
-        if self._spec.verify == "digest":
-            kind = VerifiedFilePartition
-        return tuple(
-            kind(group.partition, group, self._spec, self._on_data_loss)
-            for group in freeze(self._spec, storage_of(self._spec.path, self._secrets))
-        )
+    def for_target(self, target: str, *, writes: bool = True, run: str = "") -> Source:
+        """Take the pipe: each has a log of its own."""
+        self._target, self._writes, self._run = target, writes, run
+        return self
 
-    def compare_with_last_run(
-        self, target: str, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
-    ) -> None:
-        """Refuse late files, and keep the present listing for the next run."""
-        Listings(self._spec, target).check(
-            PassedFiles(channel, partition.group, _file_line(committed[channel]))
-            for channel, partition in partitions.items()
-            if isinstance(partition, FilePartition)
+    @cached_property
+    def _storage(self) -> Storage:
+        return storage_of(self._spec.path, self._secrets)
+
+    @cached_property
+    def _store(self) -> LogStore:
+        """Where the log is: below the path, or in a folder that several sources may share."""
+        place, key = self._storage.below(LISTING_FOLDER), self._target
+        if self._spec.log_path is not None:
+            secrets = self._secrets if is_url(self._spec.log_path) else None
+            place = storage_of(self._spec.log_path, secrets)
+            key = f"{key}\0{canonical_path(self._spec.path)}"
+        folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
+        return LogStore(place.below(folder), self._spec.path, self._target)
+
+    def partitions(self) -> tuple[FilePartition, ...]:
+        """List the files, and plan what is new behind the units of the log; nothing is written."""
+        spec, storage = self._spec, self._storage
+        listed = listed_files(spec, storage)
+        found = [
+            Found(partition, name, one.name, one.size, one.modified_ns, one.version)
+            for partition, name, one in listed
+        ]
+        self._log = self._store.read() if self._target else SourceLog.empty()
+        if not self._log.log_id:
+            self._log = replace(self._log, log_id=uuid4().hex[:16])
+        contents = _FileContents(spec, storage)
+        self._new, self._changed = plan(found, self._log, spec.owner, contents, spec.on_changed_files)
+        return tuple(self._partitions({one.name for one in found}))
+
+    def _partitions(self, listed: set[str]) -> Iterator[FilePartition]:
+        spec, storage = self._spec, self._storage
+        units = [one for one in self._log.all_units() if one.owner == spec.owner] + self._new
+        names = names_of(units)
+        done = self._log.committed()
+        begun_again = {names[one.number]: one.number for one in units if one.start == 0}
+        groups: dict[str, list[SourceFile]] = {}
+        gone: dict[str, set[int]] = {}
+        for one in units:
+            name = names[one.number]
+            if one.number < begun_again.get(name, 0):  # its content is not there any more
+                continue
+            if name not in listed:
+                gone.setdefault(one.partition, set()).add(one.number)
+            file = SourceFile(
+                one.file, storage.path(name), one.end, values_of(spec, one.name), one.modified_ns,
+                one.version, storage, one.number, one.start, one.after_line,
+            )  # fmt: skip
+            groups.setdefault(one.partition, []).append(file)
+        last = units[-1].number if units else self._log.last_unit
+        for partition, files in sorted(groups.items()):
+            lost = frozenset(gone.get(partition, ()))
+            own = {file.unit: done[file.unit] for file in files if file.unit in done}
+            if all(file.unit in lost and file.unit in own for file in files):
+                continue
+            group = FileGroup(partition, tuple(files), lost, own)
+            yield FilePartition(partition, group, spec, self._on_data_loss, self._log.log_id, last)
+
+    def claim(self, partitions: Mapping[str, Partition]) -> bool:
+        """Write the new units into the log; refuse files that have changed.
+
+        :return: False where another run has written an entry meanwhile
+        :raises SourcePositionError: if files have changed, unless the source reloads or ignores them
+        """
+        if self._spec.on_changed_files == "fail":
+            for channel, partition in partitions.items():
+                if changed := self._changed.get(partition.name):
+                    raise _changed_error(channel, changed)
+        if not (self._writes and self._new):
+            return True
+        return self._append(event_rows(self._new))
+
+    def _append(self, rows: Sequence[dict[str, object]]) -> bool:
+        added = self._store.append(self._log, rows, self._run)
+        if added is None:
+            return False
+        self._log, self._new = added, []
+        return True
+
+    def mark_complete(self, ends: Mapping[str, Offset]) -> None:
+        """Write into the log which units are committed, for whoever cleans up, or finds their files gone."""
+        while self._writes:
+            rows = self._newly_committed(ends)
+            if not rows or self._append(rows):
+                return
+            self._log = self._store.read()
+
+    def _newly_committed(self, ends: Mapping[str, Offset]) -> list[dict[str, object]]:
+        marked = self._log.committed()
+        rows: list[dict[str, object]] = []
+        for one in self._log.all_units():
+            end = _unit_of(ends.get(one.partition))
+            if one.owner != self._spec.owner or one.number in marked:
+                continue
+            if end is not None and one.number <= end.unit:
+                line = end.line if one.number == end.unit else 0
+                rows.append({"event": "committed", "number": one.number, "after_line": line})
+        return rows
+
+
+def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
+    more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
+    return SourcePositionError(
+        f"channel {channel!r}: {len(changed)} file(s) have changed since they were taken: "
+        f"{', '.join(changed[:_MOST_NAMED])}{more}. Nothing was sent. Bring them back, and put other rows "
+        "into files of their own; or set on_changed_files='reload' to load the new content, too, or 'ignore'"
+    )
+
+
+_MOST_NAMED = 5
+
+
+def canonical_path(path: str) -> str:
+    """The path of a source as its log names it."""
+    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileContents(Contents):
+    """What the planner asks of the files of a source."""
+
+    spec: FileSourceSpec
+    storage: Storage
+
+    def ends(self, found: Found, size: int) -> str:
+        """Digest of the ends of a file that may grow; of an object only where it is said to grow."""
+        if not self._may_grow(found, size):
+            return ""
+        with self.storage.open(self.storage.path(found.name)) as stream:
+
+            def read(begin: int, end: int) -> bytes:
+                stream.seek(begin)
+                return stream.read(end - begin)
+
+            return ends_digest(read, size)
+
+    def _may_grow(self, found: Found, size: int) -> bool:
+        form = self.spec.form
+        is_asked = form.growing or isinstance(self.storage, LocalStorage)
+        return is_asked and may_grow(self._file(found, size), form)
+
+    def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
+        """Where the last whole line of a growing file ends; any other file is whole."""
+        if not (is_last and self.spec.form.growing and self._may_grow(found, found.size)):
+            return found.size
+        return self._lines().whole_end(self._file(found, found.size, start, after_line))
+
+    def goes_on(self, found: Found, unit: Unit) -> tuple[int, int] | None:
+        """Count the lines of the unit, and find where the next one begins."""
+        with self.storage.open(self.storage.path(found.name)) as stream:
+            stream.seek(unit.end - 1)
+            around = stream.read(3)
+        start = unit.end
+        if around[:1] != b"\n":
+            if around[1:3] == b"\r\n":
+                start += 2
+            elif around[1:2] == b"\n":
+                start += 1
+            else:
+                return None
+        file = self._file(found, unit.end, unit.start, unit.after_line)
+        return start, unit.after_line + self._lines().extent(file, keep_tail=True)[0]
+
+    def _lines(self) -> LineFileReader:
+        return cast(LineFileReader, reader_of(self.spec.form))
+
+    def _file(self, found: Found, size: int, start: int = 0, after_line: int = 0) -> SourceFile:
+        path = self.storage.path(found.name)
+        values = values_of(self.spec, found.name)
+        return SourceFile(
+            found.file, path, size, values, 0, "", self.storage, start=start, after_line=after_line
         )
 
 
@@ -160,35 +321,68 @@ class FileSource(Source):
 class FilePartition(SourcePartition[Resume]):
     """One group of files.
 
-    :param on_data_loss: what to do if the committed file is gone
+    :param on_data_loss: what to do about files that are gone and not committed
+    :param log_id: the source log
+    :param last_unit: the number of its last unit
     """
 
     name: str
     group: FileGroup
     spec: FileSourceSpec
     on_data_loss: OnDataLoss
-    offset_class: ClassVar[type[Offset]] = FileLineOffset
+    log_id: str = ""
+    last_unit: int = 0
+    offset_class: ClassVar[type[Offset]] = UnitOffset
 
     def check(self, committed: Offset | None) -> None:
-        """Make sure that the committed file is there; whether it has the line is for :meth:`resume`."""
-        position = _file_line(committed)
-        if self.spec.numbering == "checked":
-            refuse_numbers_before(self.group, position)
-        _file_after(self.group, position, self.on_data_loss)
+        """Make sure that the log has the committed unit, and that every file behind it is there."""
+        position = _unit_of(committed)
+        if position is not None:
+            self._check_unit(position)
+        lost = [
+            file.name
+            for file in self.group.files
+            if file.unit in self.group.gone
+            and file.size > file.start
+            and (
+                position is None
+                or file.unit > position.unit
+                or (file.unit == position.unit and not self.group.is_complete(position))
+            )
+        ]
+        if lost and self.on_data_loss != "skip":
+            more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
+            raise SourcePositionError(
+                f"{str(committed or 'nothing')!r} is committed, and files of partition {self.name!r} that "
+                f"were taken and are not all committed are gone: {', '.join(lost[:_MOST_NAMED])}{more}. "
+                "Nothing was sent. Bring them back, or set on_data_loss='skip' to go on without their rows"
+            )
+
+    def _check_unit(self, position: UnitOffset) -> None:
+        numbers = {file.unit: file.name for file in self.group.files}
+        if position.unit > self.last_unit:
+            raise SourcePositionError(
+                f"{str(position)!r} is committed, and the source log ends at unit {self.last_unit}: an "
+                "earlier state of the log was brought back. Bring back the last one. Nothing was sent"
+            )
+        if numbers.get(position.unit, position.file) != position.file:
+            raise SourcePositionError(
+                f"{str(position)!r} is committed, and unit {position.unit} of the source log is "
+                f"{numbers[position.unit]!r}: the log is another one. Nothing was sent"
+            )
 
     def resume(self, committed: Offset | None) -> Resume | None:
         """Find the position just after a row, reading the committed file up to there."""
-        reader = reader_of(self.spec.form)
-        resume = resume_after(self.group, reader, _file_line(committed), self.on_data_loss)
-        rest = files_to_read(self.group, resume, growing=self.spec.form.growing)
-        return None if next(rest, None) is None else resume
+        resume = resume_after(self.group, reader_of(self.spec.form), _unit_of(committed))
+        return None if next(files_to_read(self.group, resume), None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:
         """Search for a file behind the committed one, and then for a row in that one unless it is large."""
-        position = _file_line(committed)
-        committed_file = "" if position is None else position.file
-        rest = [file for file in self.group.files if file.name >= committed_file]
-        if any(file.size for file in rest if file.name > committed_file):
+        unit = _committed_unit(committed)
+        rest = [
+            file for file in self.group.files if file.unit >= unit and file.unit not in self.group.committed
+        ]
+        if any(file.size > file.start for file in rest if file.unit > unit):
             return False
         if not self._is_within(_BYTES_A_SECOND, rest):
             return False
@@ -197,23 +391,25 @@ class FilePartition(SourcePartition[Resume]):
 
     def is_quick(self, committed: Offset | None) -> bool:
         """True where the committed file is small: it is read up to the row."""
-        position = _file_line(committed)
-        files = [file for file in self.group.files if position is not None and file.name == position.file]
-        return self._is_within(_BYTES_A_SECOND // 32, files)
+        unit = _committed_unit(committed)
+        return self._is_within(_BYTES_A_SECOND // 32, [one for one in self.group.files if one.unit == unit])
 
     def _is_within(self, most: int, files: Sequence[SourceFile]) -> bool:
         """True if none of the files is larger, or than an eighth of it where it is compressed."""
         form = self.spec.form
         is_plain = isinstance(form, ColumnFormat)
-        return all(file.size <= (most if is_plain or may_grow(file, form) else most // 8) for file in files)
+        return all(
+            file.size - file.start <= (most if is_plain or may_grow(file, form) else most // 8)
+            for file in files
+        )
 
     def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
-        """Read the rows as blocks of NDJSON, file after file."""
+        """Read the rows as blocks of NDJSON, unit after unit."""
         for file, block in self.blocks(resume_at, limits):
             yield Part(
                 block.body,
-                FileLineOffset(file.name, block.first_line),
-                FileLineOffset(file.name, block.last_line),
+                UnitOffset(file.unit, file.name, block.first_line),
+                UnitOffset(file.unit, file.name, block.last_line),
                 block.rows,
             )
 
@@ -223,40 +419,40 @@ class FilePartition(SourcePartition[Resume]):
         :return: blocks, each with the file that it is from
         """
         reader = reader_of(self.spec.form)
-        for file, start, keep_tail in files_to_read(self.group, resume_at, growing=self.spec.form.growing):
+        for file, start in files_to_read(self.group, resume_at):
             for block in reader.blocks(
-                file,
-                after_line=start.after_line,
-                offset=start.offset,
-                keep_tail=keep_tail or not may_grow(file, self.spec.form),
-                limits=limits,
+                file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits
             ):
                 yield file, block
 
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        committed_file = getattr(committed, "file", "")
-        size = sum(file.size for file in self.group.files if file.name >= committed_file)
-        files = sum(file.name > committed_file for file in self.group.files)
-        return Behind(size, f"files_behind={files}")
+        left = self.files_behind(committed)
+        unit = _committed_unit(committed)
+        files = sum(number > unit for number, _ in left)
+        return Behind(sum(size for _, size in left), f"files_behind={files}")
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[str, int]]:
-        """List the same files, the one that the position is in among them."""
-        committed_file = getattr(committed, "file", "")
-        return [(file.name, file.size) for file in self.group.files if file.name >= committed_file]
+    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]]:
+        """List the same units, the one that the position is in among them."""
+        unit = _committed_unit(committed)
+        return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= unit]
 
     @property
     def binding(self) -> Binding:  # type: ignore[override]
-        """The directory and the group of files, and what decides how rows are numbered."""
-        return self.spec.binding(self.name)
+        """The log and the group of files, and what decides how rows are numbered."""
+        where = f"{self.spec.owner} of the source log {self.log_id}, partition {self.name!r}"
+        return Binding(where, self.spec.form.numbering)
 
 
-def _file_line(position: Offset | None) -> FileLineOffset | None:
-    if position is None or isinstance(position, FileLineOffset):
+def _unit_of(position: Offset | None) -> UnitOffset | None:
+    if position is None or isinstance(position, UnitOffset):
         return position
-    if isinstance(position, VerifiedFileLineOffset):
-        return position.plain
-    raise SourcePositionError(f"{position!r} is no file:line position, which a file source needs")
+    raise SourcePositionError(f"{position!r} is no position of a unit, which a file source needs")
+
+
+def _committed_unit(committed: Offset | None) -> int:
+    position = _unit_of(committed)
+    return 0 if position is None else position.unit
 
 
 # -- The file formats, each imported when it is used -----------------------------------------------------
@@ -269,107 +465,3 @@ def reader_of(form: FileFormat) -> FileReader:
     """
     made: FileReader = resolve_name(f"{__package__}.{form.reader_class}")(form)
     return made
-
-
-# -- Partitions whose offset tokens show what the file held, so that a changed file is an error ----------
-#
-# The service keeps nothing but the token, so that the evidence has to be in it. The digest is that of the
-# bytes as they are stored: up to the end of the committed row where the file may grow, of the whole file
-# otherwise.
-
-_READ_BYTES = 1 << 20
-
-
-class _PrefixDigest:
-    """The digest of a file's first bytes, taken further as reading goes on.
-
-    A newline at the end is left out: the last row of a file may be sent before it is terminated.
-
-    :raises SourcePositionError: if it is gone or shrank
-    """
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-        self._stream = open_listed(file)
-        self._hash = blake2b(digest_size=8)
-        self._last = b""
-        self._at = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stream.close()
-
-    def up_to(self, end: int) -> str:
-        """Digest of the first bytes.
-
-        :param end: how many, never fewer than the time before
-        :return: 16 hexadecimal digits
-        :raises SourcePositionError: if the file has become shorter
-        """
-        while self._at < end:
-            data = self._stream.read(min(end - self._at, _READ_BYTES))
-            if not data:
-                size = self._file.storage.stat(self._file.path).size
-                raise SourcePositionError(
-                    f"file {self._file.path!r} shrank from {self._file.size} to {size} bytes while it was "
-                    "read. Files may only be appended to"
-                )
-            self._at += len(data)
-            self._hash.update(self._last + data[:-1])
-            self._last = data[-1:]
-        whole = self._hash.copy()
-        whole.update(self._last.removesuffix(b"\n"))
-        return whole.hexdigest()
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiedFilePartition(FilePartition):
-    """One group of files with tokens of the format ``file:line/digest``."""
-
-    offset_class: ClassVar[type[Offset]] = VerifiedFileLineOffset
-
-    def resume(self, committed: Offset | None) -> Resume | None:
-        """Find the position just after a row, and hold the file up to there against the token's digest.
-
-        :raises SourcePositionError: if the file is another one, or not there
-        """
-        resume_at = FilePartition.resume(self, committed)
-        if isinstance(committed, VerifiedFileLineOffset) and committed.digest and committed.line:
-            self._verify(committed)
-        return resume_at
-
-    def read(self, resume_at: Resume, limits: BatchLimits) -> Iterator[Part]:
-        """Read the rows as blocks of NDJSON, each with the digest of its file up to its end."""
-        with ExitStack() as opened:
-            current: SourceFile | None = None
-            for file, block in self.blocks(resume_at, limits):
-                if file is not current:
-                    opened.close()
-                    prefix, current = opened.enter_context(_PrefixDigest(file)), file
-                digest = prefix.up_to(block.end if may_grow(file, self.spec.form) else file.size)
-                yield Part(
-                    block.body,
-                    VerifiedFileLineOffset(file.name, block.first_line),
-                    VerifiedFileLineOffset(file.name, block.last_line, digest),
-                    block.rows,
-                )
-
-    def _verify(self, committed: VerifiedFileLineOffset) -> None:
-        file = next((file for file in self.group.files if file.name == committed.file), None)
-        if file is None:  # allowed to be gone by on_data_loss
-            return
-        end, is_whole = file.size, not may_grow(file, self.spec.form)
-        if not is_whole:
-            end = reader_of(self.spec.form).position_after(file, committed.line).offset
-        with _PrefixDigest(file) as prefix:
-            found = prefix.up_to(end)
-        if found != committed.digest:
-            what = f"all of its {end} bytes" if is_whole else f"its first {end} bytes"
-            raise SourcePositionError(
-                f"file {file.path!r} was changed or replaced after row {committed.line} of it was committed: "
-                f"{what} have the digest {found}, the committed token {str(committed)!r} states "
-                f"{committed.digest}. Nothing was sent; bring the file back, or reset the channel's offset "
-                "token on purpose"
-            )

@@ -1,8 +1,8 @@
-"""The file source: where its files are, how they are read, and how they are split, frozen once for a run.
+"""The file source: where its files are, how they are read, and how they are split.
 
-A group is a partition of the source: its files form one series of rows, ordered by the names of the files,
-and one task reads them in that order. The list and the sizes are taken once, on the driver, so that a run has
-a fixed end however the files grow meanwhile.
+A group is a partition of the source: its units form one series of rows, ordered by their numbers in the
+source log, and one task reads them in that order. The driver lists once, so that a run has a fixed end
+however the files grow meanwhile.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 from urllib.parse import unquote
@@ -26,16 +25,14 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     Storage,
     is_url,
     options_of,
-    storage_of,
 )
 from airflow_provider_snowpipe.streaming.arguments import NonFinite
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
-from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
 )
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 # -- How files are read: a value for each format ---------------------------------------------------------
 
@@ -393,15 +390,11 @@ class FileSource(SourceSpec):
         ``Avro``, its ``type`` for one with its defaults, or its dictionary
     :param partitions: how files are split into partitions: a value of ``ByDirectory``, ``ByName``, ``ByKey``
         or ``AllFiles``, likewise
-    :param numbering: ``checked`` refuses names like ``log_9`` and ``log_10``, whose order as names is not the
-        order of their numbers; ``ignored`` takes them in the order of their names
-    :param verify: ``rows``: a resumed file has to have the committed row; ``digest``: it also has to be the
-        same up to there, which the offset tokens then show (``file:line/digest``)
-    :param on_late_files: what becomes of a run that finds a file before the committed one new, larger or
-        younger than the run before has listed it. ``fail``: it stops before anything is sent; ``warn``: it
-        names the file in the log and leaves it out
-    :param listing_path: directory that keeps each run's listing for the next one, the same for all runs; None
-        for ``_snowpipe`` in ``path``
+    :param on_changed_files: what becomes of a file that was taken and has other content now. ``fail``: the
+        run stops before anything is sent; ``reload``: its new content is loaded, too; ``ignore``: it is left
+        out
+    :param log_path: a folder or URL for the source log, which driver and worker write; None for
+        ``[snowpipe] log_path`` of the configuration, or for ``_snowpipe`` in ``path``
     :param conn_id: Airflow connection of the object store: ``aws``, ``google_cloud_platform`` or ``wasb``;
         None for the identity that driver and executors have themselves
     :param kind: always ``files``
@@ -415,15 +408,13 @@ class FileSource(SourceSpec):
     partitions: ByDirectory | ByName | ByKey | AllFiles | GroupingName | Mapping[str, Any] = field(
         default_factory=ByDirectory
     )
-    numbering: Literal["checked", "ignored"] = "checked"
-    verify: Literal["rows", "digest"] = "rows"
-    on_late_files: Literal["fail", "warn"] = "fail"
-    listing_path: str | None = None
+    on_changed_files: Literal["fail", "reload", "ignore"] = "fail"
+    log_path: str | None = None
     conn_id: str | None = None
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
     takes_connection = True
-    _filled = ("path", "pattern", "listing_path", "conn_id")
+    _filled = ("path", "pattern", "log_path", "conn_id")
 
     def _check(self) -> None:
         if self.conn_id and not is_template(self.path) and not is_url(self.path):
@@ -464,14 +455,13 @@ class FileSource(SourceSpec):
 
     @property
     def offset_format(self) -> str:
-        """``file:line``, with ``verify="digest"`` ``file:line/digest``."""
-        return FileLineOffset.format_name if self.verify == "rows" else VerifiedFileLineOffset.format_name
+        """``unit/file:line``."""
+        return UnitOffset.format_name
 
-    def binding(self, partition: str) -> Binding:
-        """What the positions of a partition mean: where its files are, and how their rows are numbered."""
-        place = self.path.rstrip("/") if is_url(self.path) else os.path.normpath(self.path)
-        where = f"files {self.glob!r} in {place!r}, {self.split}"
-        return Binding(f"{where}, partition {partition!r}", self.form.numbering)
+    @property
+    def owner(self) -> str:
+        """The load as the units of its source log name it: which files it takes, and how it splits them."""
+        return f"files {self.glob!r}, {self.split}"
 
     @property
     def split(self) -> str:
@@ -498,20 +488,21 @@ FileSourceSpec = FileSource
 
 log = logging.getLogger(__name__)
 
-_NUMBER = re.compile(r"([0-9]+)")
-
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file as it was when the run began.
+    """A unit of the source log: a file, or a piece of one, as it was when it was taken.
 
-    :param name: its name within the group, the file part of its offset tokens
+    :param name: the file's name within its partition, the file part of its offset tokens
     :param path: where it is
-    :param size: its size in bytes at that time; nothing behind it is read in this run
+    :param size: the byte behind its last one; nothing behind it is read
     :param values: the partition values in its path that become columns of its rows, by name
     :param modified_ns: when it was written last, nanoseconds since 1970
     :param version: another one when its content is another one, an object's ETag; empty for local files
     :param storage: where it is
+    :param unit: its number in the log
+    :param start: its first byte
+    :param after_line: lines before it in the file
     """
 
     name: str
@@ -521,105 +512,88 @@ class SourceFile:
     modified_ns: int = 0
     version: str = ""
     storage: Storage = field(default=LocalStorage("/"), repr=False, compare=False)
+    unit: int = 1
+    start: int = 0
+    after_line: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """One partition of the source: a series of files read in the order of their names."""
+    """One partition of the source: a series of units, read by their numbers.
+
+    :param files: the units
+    :param gone: the numbers of those whose files are not there any more
+    :param committed: the last lines of those of which every row was seen as committed, by number
+    """
 
     partition: str
     files: tuple[SourceFile, ...]
+    gone: frozenset[int] = frozenset()
+    committed: Mapping[int, int] = field(default_factory=dict)
 
-    @property
-    def bytes(self) -> int:
-        """Size of all its files."""
-        return sum(file.size for file in self.files)
+    def is_complete(self, position: UnitOffset) -> bool:
+        """True where the log has a position as the end of its unit."""
+        return 0 < self.committed.get(position.unit, 0) <= position.line
 
 
-def freeze(spec: FileSourceSpec, storage: Storage | None = None) -> tuple[FileGroup, ...]:
-    """List the source's groups and files, with their present sizes.
+def listed_files(spec: FileSourceSpec, storage: Storage) -> list[tuple[str, str, Listed]]:
+    """List the source's files with their present sizes: partition, name within it, and the file.
 
-    :param storage: where they are; None makes it of the path
-    :return: the groups ordered by partition name; each has at least one file
     :raises SourceMissingError: if the path is missing
-    :raises ConfigurationError: if a file belongs to no group, if names do not sort as their numbers do, or if
-        one file is reached by two paths
+    :raises ConfigurationError: if a file belongs to no group, or one file is reached by two paths
     """
-    storage = storage or storage_of(spec.path)
     listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
     found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
     reached: dict[tuple[int, ...], str] = {}
-    groups = []
+    files = []
     for partition, names in sorted(found.items()):
-        files = [_file(name, listed[whole], storage, spec) for name, whole in sorted(names)]
-        for file, (_, whole) in zip(files, sorted(names), strict=True):
-            _refuse_second_path(file, listed[whole].node, reached)
-        groups.append(_group(partition, tuple(files), spec))
-    if not groups:
+        _check_partition(partition)
+        for name, whole in names:
+            _check_name(name, partition)
+            _refuse_second_path(storage.path(whole), listed[whole], reached)
+            files.append((partition, name, listed[whole]))
+    if not files:
         log.warning(
             "source path %r: no file matches %r with %r, so that there is nothing to load",
             spec.path,
             spec.glob,
             spec.grouping,
         )
-    return tuple(groups)
+    return files
 
 
-def _file(name: str, listed: Listed, storage: Storage, spec: FileSourceSpec) -> SourceFile:
+def values_of(spec: FileSourceSpec, name: str) -> PartitionValues:
+    """The partition values in a file's name that become columns of its rows."""
     with_values = isinstance(spec.grouping, ByKey) and spec.grouping.as_columns
-    return SourceFile(
-        name,
-        storage.path(listed.name),
-        listed.size,
-        _partition_values(name) if with_values else (),
-        listed.modified_ns,
-        listed.version,
-        storage,
-    )
+    return _partition_values(name) if with_values else ()
 
 
-def _refuse_second_path(file: SourceFile, node: tuple[int, ...], reached: dict[tuple[int, ...], str]) -> None:
+def _refuse_second_path(path: str, listed: Listed, reached: dict[tuple[int, ...], str]) -> None:
     """Refuse a file that a link leads to twice.
 
     Size and time distinguish files where a mounted storage gives all of them one number.
     """
-    same = reached.setdefault(node, file.path) if node else file.path
-    if file.size and same != file.path:
+    same = reached.setdefault(listed.node, path) if listed.node else path
+    if listed.size and same != path:
         raise ConfigurationError(
-            f"{same!r} and {file.path!r} are one file, which a link leads to twice: its rows would be loaded "
+            f"{same!r} and {path!r} are one file, which a link leads to twice: its rows would be loaded "
             "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
             "are meant twice. Nothing was read or sent"
         )
 
 
-def _group(partition: str, files: tuple[SourceFile, ...], spec: FileSourceSpec) -> FileGroup:
-    _check_partition(partition)
-    for file in files:
-        _check_name(file, partition)
-    names = [file.name for file in files] if spec.numbering == "checked" else []
-    for earlier, later in pairwise(names):
-        if _numbers_disagree(earlier, later):  # a file that sorts before the committed one is never read
-            raise ConfigurationError(
-                f"partition {partition!r}: {earlier!r} sorts before {later!r}, although its number is "
-                "larger; files are read in the order of their names. Pad the numbers with zeros, or set "
-                "numbering='ignored' if the order of these names means nothing and none is added later"
-            )
-    return FileGroup(partition=partition, files=files)
-
-
-def _check_name(file: SourceFile, partition: str) -> None:
+def _check_name(name: str, partition: str) -> None:
     """Refuse a name that would not come back unchanged from an offset token."""
     try:
-        token = str(FileLineOffset(file.name, 1))
+        token = str(UnitOffset(1, name, 1))
         token.encode("utf-8")
-        survives = token.isprintable() and FileLineOffset.parse(token).file == file.name
+        survives = token.isprintable() and UnitOffset.parse(token).file == name
     except (OffsetTokenError, UnicodeEncodeError):
         survives = False
     if not survives:
         raise ConfigurationError(
-            f"partition {partition!r}: the file name {file.name!r} cannot be part of an offset token: it is "
-            "not printable UTF-8 text, or ends like the digest of a token, '@' and 16 hexadecimal digits; "
-            "rename the file"
+            f"partition {partition!r}: the file name {name!r} cannot be part of an offset token: it is not "
+            "printable UTF-8 text; rename the file"
         )
 
 
@@ -631,28 +605,3 @@ def _check_partition(partition: str) -> None:
         raise ConfigurationError(
             f"partition {partition!r} is no UTF-8 text, as a channel's name has to be: rename the directory"
         ) from None
-
-
-def refuse_numbers_before(group: FileGroup, committed: FileLineOffset | None) -> None:
-    """Refuse ``log_10`` where the committed ``log_9`` is not there any more: it would never be read.
-
-    :raises ConfigurationError: if a file's number goes on, and its name sorts before the committed file
-    """
-    if committed is None:
-        return
-    for file in group.files:
-        if file.name < committed.file and _numbers_disagree(file.name, committed.file):
-            raise ConfigurationError(
-                f"partition {group.partition!r}: {str(committed)!r} is committed, and {file.name!r} sorts "
-                "before that file, although its number is larger; files are read in the order of their "
-                "names, so that it would never be read. Pad the numbers with zeros, or set "
-                "numbering='ignored' if the order of these names means nothing. Nothing was sent"
-            )
-
-
-def _numbers_disagree(earlier: str, later: str) -> bool:
-    """True when two names first differ in a number, and the one that sorts first has the larger one."""
-    for one, other in zip(_NUMBER.split(earlier), _NUMBER.split(later), strict=False):
-        if one != other:
-            return one.isdecimal() and other.isdecimal() and int(one) > int(other)
-    return False

@@ -70,6 +70,13 @@ class Storage(ABC):
         :raises SourceMissingError: if the root is not there
         """
 
+    def names(self) -> list[str]:
+        """The names of the files directly in the root, none where it is not there."""
+        try:
+            return [one.name for one in self.files(1)]
+        except SourceMissingError:
+            return []
+
     @abstractmethod
     def stat(self, path: str) -> Listed:
         """Describe one file as it is now.
@@ -229,6 +236,13 @@ class LocalStorage(Storage):
                 "driver sees it"
             )
         yield from self._files(self.root, "", 1, depth, frozenset())
+
+    def names(self) -> list[str]:
+        """The names in the directory."""
+        try:
+            return os.listdir(self.root)
+        except FileNotFoundError:
+            return []
 
     def _files(
         self, folder: str, below: str, level: int, depth: int | None, above: frozenset[tuple[int, int]]

@@ -1,0 +1,460 @@
+"""The source log: which pieces of files a source has had, in which order, and what became of each.
+
+A *unit* is a file, or the piece by which a text file has grown. It has a number, and is immutable: the
+position of a row is the number of its unit and its line. What is new in a listing gets the next numbers,
+whenever it comes and whatever its name is. The log is a series of numbered entries. Each is created where
+there is none, before any row of its units is sent: of two planners, one creates it, and the other reads it
+and plans again. Every so often a snapshot takes the place of the entries before it. Entries and snapshots are
+Parquet files, and are compared with a listing as Arrow tables.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, Literal
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SourcePositionError
+
+OnChangedFiles = Literal["fail", "reload", "ignore"]
+Event = Literal["unit", "committed", "archived", "deleted"]
+
+_VERSION = "1"
+_ENTRIES_BEFORE_A_SNAPSHOT = 24
+_ATTEMPTS = 20
+_END_BYTES = 4096
+_READ_AT_ONCE = 16
+_NAME = re.compile(r"(?P<kind>[es])(?P<number>[0-9]{12})\.parquet")
+_NUMBERS = re.compile(r"([0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A file, or a piece of one, that is read as a whole.
+
+    :param number: its place among all units of the log, from 1
+    :param owner: the load that has it: pattern and split, in words
+    :param partition: the partition of that load
+    :param file: the file's name within the partition, as offset tokens show it
+    :param name: the file's name below the source's path
+    :param start: the piece's first byte, 0 for a file from its begin
+    :param end: the byte behind its last one; the size that the file had
+    :param after_line: lines before it in the file
+    :param modified_ns: when the file was written last, nanoseconds since 1970
+    :param version: the version of its content, an object's ETag; empty for local files
+    :param ends: digest of the first and the last bytes up to ``end``; empty where the file cannot grow
+    :param renamed_from: the name that the file had before, for a unit without rows that records a new name
+    """
+
+    number: int
+    owner: str
+    partition: str
+    file: str
+    name: str
+    start: int
+    end: int
+    after_line: int
+    modified_ns: int
+    version: str = ""
+    ends: str = ""
+    renamed_from: str = ""
+
+
+_UNIT_SCHEMA = pa.schema(
+    [
+        ("number", pa.int64()), ("owner", pa.string()), ("partition", pa.string()), ("file", pa.string()),
+        ("name", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("after_line", pa.int64()),
+        ("modified_ns", pa.int64()), ("version", pa.string()), ("ends", pa.string()),
+        ("renamed_from", pa.string()),
+    ]
+)  # fmt: skip
+_SCHEMA = pa.schema([("event", pa.string()), ("at_ns", pa.int64()), ("run", pa.string()), *_UNIT_SCHEMA])
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file of a listing that belongs to a load.
+
+    :param partition: the partition that the load's split gives it
+    :param file: its name within the partition
+    :param name: its name below the source's path
+    """
+
+    partition: str
+    file: str
+    name: str
+    size: int
+    modified_ns: int
+    version: str = ""
+
+
+class Contents:
+    """What a planner asks of the files themselves, only of those that are new or have changed."""
+
+    def ends(self, found: Found, size: int) -> str:
+        """Digest of the first and the last bytes up to a size; empty where the file cannot grow."""
+        raise NotImplementedError
+
+    def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
+        """The byte behind the last line that is complete; ``start`` where none is yet.
+
+        :param is_last: True for the last file of its partition, to which something may append
+        """
+        raise NotImplementedError
+
+    def goes_on(self, found: Found, unit: Unit) -> tuple[int, int] | None:
+        """Where a file goes on behind its last unit: first byte, and lines before it.
+
+        :return: None where the unit's last line was taken before it was complete
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLog:
+    """What a log holds, as it was read.
+
+    :param log_id: identifies it, empty for one that is not begun
+    :param number: of its last entry, 0 for none
+    :param events: all events in order, with the columns of a unit for those that make one
+    """
+
+    log_id: str
+    number: int
+    events: pa.Table = field(repr=False)
+
+    @classmethod
+    def empty(cls) -> SourceLog:
+        """One without an id and without entries."""
+        return cls("", 0, _SCHEMA.empty_table())
+
+    def all_units(self) -> list[Unit]:
+        """The units, by number."""
+        return [_unit(row) for row in self.units.to_pylist()]
+
+    @property
+    def units(self) -> pa.Table:
+        """The units, by number."""
+        return self.events.filter(pc.equal(self.events["event"], "unit"))
+
+    @property
+    def last_unit(self) -> int:
+        """The number of the last unit, 0 for none."""
+        return int(pc.max(self.units["number"]).as_py() or 0)
+
+    def committed(self) -> dict[int, int]:
+        """The units of which every row was seen as committed, with their last lines; 0 where nobody knows."""
+        chosen = self.events.filter(pc.equal(self.events["event"], "committed"))
+        return dict(zip(chosen["number"].to_pylist(), chosen["after_line"].to_pylist(), strict=True))
+
+    def unit(self, number: int) -> Unit | None:
+        """A unit by its number, None where there is none."""
+        found = self.units.filter(pc.equal(self.units["number"], number)).to_pylist()
+        return _unit(found[0]) if found else None
+
+
+def _unit(row: Mapping[str, Any]) -> Unit:
+    return Unit(**{name: row[name] for name in _UNIT_SCHEMA.names})
+
+
+# -- What is new in a listing: a pure function of the listing and the log --------------------------------
+
+
+def plan(
+    found: Sequence[Found], log: SourceLog, owner: str, contents: Contents, on_changed_files: OnChangedFiles
+) -> tuple[list[Unit], dict[str, list[str]]]:
+    """Find the units that a listing has beyond a log.
+
+    :param found: the files of one load
+    :param owner: the load, as its units name it
+    :return: the new units, by number; and the files that have changed and are not reloaded, by partition
+    :raises ConfigurationError: if a file is another load's, or another partition's
+    """
+    units = log.units
+    names = units["name"].combine_chunks()
+    backwards = pc.take(names, pa.array(np.arange(len(names) - 1, -1, -1))) if len(names) else names
+    at = pc.index_in(pa.array([one.name for one in found], pa.string()), value_set=backwards).to_pylist()
+    last = {
+        one.name: _unit(units.slice(len(names) - 1 - place, 1).to_pylist()[0])
+        for one, place in zip(found, at, strict=True)
+        if place is not None
+    }
+    renamed = _renamed(found, last, units, contents)
+    vacated = {one.name for one in renamed.values()}
+    last_in = _last_files(found)
+    new: list[tuple[tuple[Any, ...], Unit]] = []
+    changed: dict[str, list[str]] = {}
+    for one in found:
+        before = renamed.get(one.name) or (None if one.name in vacated else last.get(one.name))
+        if before is not None and (before.owner, before.partition) != (owner, one.partition):
+            raise ConfigurationError(
+                f"file {one.name!r} is loaded into this table as one of partition {before.partition!r} of "
+                f"{before.owner}, and would be loaded again as one of partition {one.partition!r} of "
+                f"{owner}: put pattern, partitions and file back. Nothing was sent"
+            )
+        is_last = last_in[one.partition] == one.file
+        made = (
+            _renamed_unit(one, before, contents)
+            if before is not None and one.name in renamed
+            else _next_unit(one, before, owner, contents, is_last=is_last)
+        )
+        if isinstance(made, str):
+            if on_changed_files != "reload":
+                changed.setdefault(one.partition, []).append(f"{one.name!r} ({made})")
+                continue
+            made = _whole_unit(one, owner, contents, is_last=is_last)
+        if made is not None:
+            # A new name is known before a new file takes the old one.
+            new.append(((one.name not in renamed, one.partition, natural_order(one.file)), made))
+    first = log.last_unit + 1
+    ordered = sorted(new, key=lambda one: one[0])
+    return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
+
+
+def _renamed(
+    found: Sequence[Found], last: Mapping[str, Unit], units: pa.Table, contents: Contents
+) -> dict[str, Unit]:
+    """The last units of files that have a new name, by that name: same size, same time, same ends.
+
+    The time of a local file is exact to nanoseconds, and stays when it is renamed. In an object store a
+    renamed object is a copy, and is a new file.
+    """
+    new = {(one.size, one.modified_ns): one for one in found if one.name not in last and not one.version}
+    if not new:
+        return {}
+    times = pa.array([time for _, time in new], pa.int64())
+    listed = {one.name: (one.size, one.modified_ns) for one in found}
+    renamed = {}
+    for row in units.filter(pc.is_in(units["modified_ns"], value_set=times)).to_pylist():
+        unit = _unit(row)
+        content = (unit.end, unit.modified_ns)
+        one = new.get(content)
+        if one is None or listed.get(unit.name) == content:
+            continue
+        if not unit.ends or contents.ends(one, unit.end) == unit.ends:
+            renamed[one.name] = unit
+    return renamed
+
+
+def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:
+    """A unit without rows, behind which the file may grow."""
+    begin = contents.goes_on(found, before) if before.ends else None
+    after_line = 0 if begin is None else begin[1]
+    moved = replace(before, file=found.file, name=found.name, renamed_from=before.name)
+    return replace(moved, start=before.end, after_line=after_line)
+
+
+def _last_files(found: Sequence[Found]) -> dict[str, str]:
+    """The file of each partition to which something may append."""
+    last: dict[str, str] = {}
+    for one in found:
+        known = last.get(one.partition)
+        if known is None or natural_order(known) < natural_order(one.file):
+            last[one.partition] = one.file
+    return last
+
+
+def _next_unit(
+    found: Found, before: Unit | None, owner: str, contents: Contents, *, is_last: bool
+) -> Unit | str | None:
+    """The unit that a file has beyond its last one; None for nothing; a text for a change."""
+    if before is None:
+        return _whole_unit(found, owner, contents, is_last=is_last)
+    is_same = found.version == before.version and found.modified_ns == before.modified_ns
+    if found.size == 0 or (found.size == before.end and is_same):
+        return None
+    if found.size <= before.end:
+        return (
+            f"{before.end:,} bytes before and {found.size:,} now"
+            if found.size < before.end
+            else "written again"
+        )
+    if not before.ends or contents.ends(found, before.end) != before.ends:
+        return f"overwritten, {before.end:,} bytes before and {found.size:,} now"
+    begin = contents.goes_on(found, before)
+    if begin is None:
+        return f"its last line was taken before it was complete, at byte {before.end:,}"
+    start, after_line = begin
+    end = contents.whole(found, start, after_line, is_last=is_last)
+    if end <= start:
+        return None
+    return _made(found, owner, start, end, after_line, contents.ends(found, end))
+
+
+def _whole_unit(found: Found, owner: str, contents: Contents, *, is_last: bool) -> Unit | None:
+    end = contents.whole(found, 0, 0, is_last=is_last) if found.size else 0
+    return _made(found, owner, 0, end, 0, contents.ends(found, end)) if end else None
+
+
+def _made(found: Found, owner: str, start: int, end: int, after_line: int, ends: str) -> Unit:
+    return Unit(
+        0, owner, found.partition, found.file, found.name, start, end, after_line,
+        found.modified_ns, found.version, ends,
+    )  # fmt: skip
+
+
+def names_of(units: Sequence[Unit]) -> dict[int, str]:
+    """The names that the files of units have now, by the units' numbers."""
+    names = {one.number: one.name for one in units}
+    of_name: dict[str, list[int]] = {}
+    for one in units:
+        if one.renamed_from:
+            moved = of_name.pop(one.renamed_from, [])
+            names.update(dict.fromkeys(moved, one.name))
+            of_name[one.name] = [*moved, one.number]
+        elif one.start == 0:
+            of_name[one.name] = [one.number]
+        else:
+            of_name.setdefault(one.name, []).append(one.number)
+    return names
+
+
+def natural_order(name: str) -> tuple[Any, ...]:
+    """Order names as people do: ``log_9`` before ``log_10``."""
+    parts = _NUMBERS.split(name)
+    return tuple((int(one), one) if index % 2 else one for index, one in enumerate(parts))
+
+
+def ends_digest(read: Callable[[int, int], bytes], size: int) -> str:
+    """Digest of the first and the last bytes up to a size, which stay the same when rows are added.
+
+    :param read: gives the bytes between two places
+    """
+    found = blake2b(read(0, min(size, _END_BYTES)), digest_size=8)
+    found.update(read(max(0, size - _END_BYTES), size))
+    return found.hexdigest()
+
+
+# -- Where the log is ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LogStore:
+    """The entries of one log, in a folder of a storage.
+
+    :param storage: the folder
+    :param source: the source, for people
+    :param target: the account and the pipe
+    """
+
+    storage: Storage
+    source: str
+    target: str
+
+    def read(self) -> SourceLog:
+        """Read the log; one without an id where there is none.
+
+        :raises SourcePositionError: if it is damaged, or cannot be read
+        """
+        missing = ""
+        for _ in range(_ATTEMPTS):
+            kept = self._names()
+            snapshot = max(kept["s"], default=0)
+            entries = [one for one in kept["e"] if one > snapshot]
+            last = max(entries, default=snapshot)
+            lacks = sorted(set(range(snapshot + 1, last + 1)) - set(entries))
+            if lacks:
+                missing = f"entry {lacks[0]} is missing"
+                continue
+            names = ([_name("s", snapshot)] if snapshot else []) + [_name("e", one) for one in entries]
+            try:
+                with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+                    tables = list(pool.map(self._table, names))
+            except FileNotFoundError as error:  # a snapshot has taken its place meanwhile
+                missing = f"{error.filename} is missing"
+                continue
+            ids = {(one.schema.metadata or {}).get(b"log", b"").decode() for one in tables}
+            if len(ids) > 1:
+                raise self._error(f"its entries are those of {len(ids)} logs")
+            events = pa.concat_tables([_SCHEMA.empty_table(), *tables])
+            return SourceLog(ids.pop() if ids else "", last, events.replace_schema_metadata(None))
+        raise self._error(missing)
+
+    def append(self, log: SourceLog, rows: Sequence[Mapping[str, Any]], run: str = "") -> SourceLog | None:
+        """Add an entry behind those that were read.
+
+        :param log: the log as it was read; an id is made for one that has none
+        :param rows: events, each with ``event`` and ``number``, and the columns of a unit where it makes one
+        :return: the log with the entry; None where somebody else has added one: read again
+        :raises ConfigurationError: if the folder cannot be written
+        """
+        log_id, number = log.log_id or uuid4().hex[:16], log.number + 1
+        at = int(dt.datetime.now(dt.UTC).timestamp() * 1e9)
+        table = pa.Table.from_pylist([{"at_ns": at, "run": run, **one} for one in rows], _SCHEMA)
+        try:
+            if not self.storage.create(_name("e", number), self._bytes(table, log_id)):
+                return None
+            # Whoever has read long ago finds the number free when a snapshot has taken its entries' place.
+            if max(self._names()["s"], default=0) >= number:
+                self.storage.delete(_name("e", number))
+                return None
+        except (OSError, SnowpipeError) as error:
+            raise ConfigurationError(
+                f"the log of source path {self.source!r} cannot be written in {self.storage.root!r} "
+                f"({error}): name a folder that can be written in the source's log_path. Nothing was sent"
+            ) from None
+        added = SourceLog(log_id, number, pa.concat_tables([log.events, table]))
+        if number % _ENTRIES_BEFORE_A_SNAPSHOT == 0:
+            self._compact(added)
+        return added
+
+    def _compact(self, log: SourceLog) -> None:
+        """Write a snapshot of all entries, and remove what it takes the place of."""
+        before = self._names()
+        if not self.storage.create(_name("s", log.number), self._bytes(log.events, log.log_id)):
+            return
+        for kind in ("e", "s"):
+            for number in before[kind]:
+                if number < log.number or (kind == "e" and number == log.number):
+                    self.storage.delete(_name(kind, number))
+
+    def _names(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {"e": [], "s": []}
+        for one in self.storage.names():
+            match = _NAME.fullmatch(one)
+            if match:
+                found[match["kind"]].append(int(match["number"]))
+        return found
+
+    def _table(self, name: str) -> pa.Table:
+        try:
+            table = pq.read_table(io.BytesIO(self.storage.read(name)))
+        except pa.ArrowException as error:
+            raise self._error(f"{name} cannot be read ({error})") from None
+        metadata = table.schema.metadata or {}
+        if metadata.get(b"version") != _VERSION.encode() or table.schema.names != _SCHEMA.names:
+            raise self._error(f"{name} is of another release")
+        return table
+
+    def _bytes(self, table: pa.Table, log_id: str) -> bytes:
+        about = {"log": log_id, "version": _VERSION, "source": self.source, "target": self.target}
+        out = io.BytesIO()
+        pq.write_table(table.replace_schema_metadata(about), out, compression="zstd")
+        return out.getvalue()
+
+    def _error(self, what: str) -> SourcePositionError:
+        return SourcePositionError(
+            f"the log of source path {self.source!r} in {self.storage.root!r} is damaged ({what}): bring the "
+            "folder back as it was. Nothing was sent"
+        )
+
+
+def _name(kind: str, number: int) -> str:
+    return f"{kind}{number:012}.parquet"
+
+
+def event_rows(units: Sequence[Unit]) -> list[dict[str, Any]]:
+    """The rows of an entry that makes units."""
+    return [{"event": "unit", **asdict(one)} for one in units]

@@ -1,0 +1,32 @@
+"""The source log of a folder of files under test: its units, and tokens of their rows."""
+
+from __future__ import annotations
+
+from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, UnitOffset
+
+
+def taken(spec: FileSourceSpec, target: str) -> dict[str, FilePartition]:
+    """The partitions of a source, whose files are in the log when this returns."""
+    source = FileSource(spec, "skip").for_target(target)
+    partitions = {one.name: one for one in source.partitions()}
+    assert source.claim(partitions)
+    return partitions
+
+
+def unit_offset(partition: FilePartition, position: str) -> UnitOffset:
+    """The position of ``file:line``; that of a unit which the log does not have where the file is not there."""
+    found = FileLineOffset.parse(position)
+    units = [one for one in partition.group.files if one.name == found.file]
+    unit = next((one.unit for one in units if found.line <= one.after_line or one is units[-1]), None)
+    return UnitOffset(unit or partition.last_unit + 1, found.file, found.line)
+
+
+def unit_token(
+    spec: FileSourceSpec, target: str, partition: str, position: str, rows: int, errors: int = 0, run: str = "r0"
+) -> str:
+    """The checkpoint of ``file:line`` in a partition of a source."""
+    found = taken(spec, target)[partition]
+    return str(Checkpoint(unit_offset(found, position), found.binding.digest, rows, run, errors))
