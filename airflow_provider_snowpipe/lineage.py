@@ -32,7 +32,7 @@ class TaskLineage:
     """
 
     hook: SnowpipeHook
-    offset_format: str = "file:line"
+    offset_format: str = "unit/file:line"
     channels: Sequence[LoadedChannel] = ()
     loads: bool = True
     sources: tuple[str, ...] = ()
@@ -117,7 +117,7 @@ def _channels_facet() -> Any:
         No field is called a token: those would be masked as secrets, which offsets are not.
 
         :param pipe: the pipe's full name
-        :param offsetFormat: the format of the offsets, such as ``file:line``
+        :param offsetFormat: the format of the offsets, such as ``unit/file:line``
         :param channels: for each channel its name, ``fromOffset``, ``toOffset``, ``rows`` and ``rejected``;
             the client leaves out what is None: NULL or unknown
         """

@@ -209,7 +209,6 @@ def run(service: LocalService, where: Machines, source: Path, folder: Path) -> d
         pattern="*.parquet",
         format="parquet",
         partitions=ByName(regex=r"lineitem[.](?P<partition>[0-9]+)[.]parquet"),
-        numbering="ignored",
     )
     conf = {"spark.driver.host": "127.0.0.1", **where.conf}
     env = {**launch_environment(folder / "java"), **where.env}

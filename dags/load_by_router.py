@@ -4,7 +4,7 @@
 XCom ``plan`` show which and why. ``path`` forces one. Runs of one table may take different paths, be cleared,
 tried again or killed: the offset token of each station's channel shows up to which row its files are in the
 table, whichever way they came there. The files are made up here; where yours come from elsewhere, set
-``rows`` to 0 and name their folder: a folder in it for each partition, files in the order of their names.
+``rows`` to 0 and name their folder: a folder in it for each partition.
 """
 
 from __future__ import annotations
@@ -56,11 +56,9 @@ def load_by_router() -> None:
             folder = Path(params["folder"]) / station
             folder.mkdir(parents=True, exist_ok=True)
             file, content = folder / f"{params['day']}.ndjson", "".join(lines)
-            # Written again, the file of an earlier day would count as changed, and the load would stop.
+            # Written again, a large file of an earlier day would count as changed, and the load would stop.
             if lines and (not file.exists() or file.read_text() != content):
                 file.write_text(content)
-            elif not any(folder.glob("*.ndjson")):
-                file.touch()  # a station without a file would be no partition
 
     @task
     def count(params: dict[str, Any]) -> int:

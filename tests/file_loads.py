@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import committed, connect, ids
 from tests.local_service import LocalService
+from tests.source_log import taken, unit_offset
 
 __all__ = ["set_connection"]
 
@@ -74,14 +76,17 @@ class Load:
 
     def stream(self, *names: str) -> None:
         """Do what the stream does: send the rows of files, and commit."""
-        source = ChannelSource(FileLineOffset, FileSource(path=str(self.folder)).binding("a"))
+        hook = SnowpipeHook(self.conn_id, table=self.table)
+        target = hook.pipe_name().address(hook.account_url())
+        files = taken(FileSource(path=str(self.folder)), target)["a"]
+        source = ChannelSource(UnitOffset, files.binding)
         with self.service.client(self.table) as client:
             opened = client.open_channel(CHANNEL)
             continuation, rows = opened.continuation_token, opened.status.rows_inserted
             for name in names:
                 for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
                     rows += 1
-                    token = source.token(FileLineOffset(name, number), rows, 0)
+                    token = source.token(unit_offset(files, f"{name}:{number}"), rows, 0)
                     continuation = client.append_rows(
                         CHANNEL,
                         line + b"\n",

@@ -12,12 +12,12 @@ def taken(spec: FileSourceSpec, target: str) -> dict[str, FilePartition]:
     """The partitions of a source, whose files are in the log when this returns."""
     source = FileSource(spec, "skip").for_target(target)
     partitions = {one.name: one for one in source.partitions()}
-    assert source.claim(partitions)
+    assert source.claim(partitions, dict.fromkeys(partitions))
     return partitions
 
 
 def unit_offset(partition: FilePartition, position: str) -> UnitOffset:
-    """The position of ``file:line``; that of a unit which the log does not have where the file is not there."""
+    """The position of ``file:line``; one of a unit that the log does not have where the file is not there."""
     found = FileLineOffset.parse(position)
     units = [one for one in partition.group.files if one.name == found.file]
     unit = next((one.unit for one in units if found.line <= one.after_line or one is units[-1]), None)
@@ -25,7 +25,13 @@ def unit_offset(partition: FilePartition, position: str) -> UnitOffset:
 
 
 def unit_token(
-    spec: FileSourceSpec, target: str, partition: str, position: str, rows: int, errors: int = 0, run: str = "r0"
+    spec: FileSourceSpec,
+    target: str,
+    partition: str,
+    position: str,
+    rows: int,
+    errors: int = 0,
+    run: str = "r0",
 ) -> str:
     """The checkpoint of ``file:line`` in a partition of a source."""
     found = taken(spec, target)[partition]

@@ -38,7 +38,7 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--schema", help="the pipe's schema, the connection's if not given"),
     )
     pipe = (_arg("--conn-id", help="connection id", default=conn_id), *names)
-    offset_format = _arg("--offset-format", help="format of the offset tokens, such as file:line")
+    offset_format = _arg("--offset-format", help="format of the offset tokens, such as integer")
     file = (
         _arg("path", help="the backup file: a path, or a URL of an object store"),
         _arg("--path-conn-id", help="connection id for the object store"),

@@ -369,4 +369,11 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             for name, one in channels.items()
         }
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets)
-        return TaskLineage(hook, channels=moved, sources=(files.address,), rows=rows, size=value["bytes"])
+        return TaskLineage(
+            hook,
+            UnitOffset.format_name,
+            moved,
+            sources=(files.address,),
+            rows=rows,
+            size=value["bytes"],
+        )

@@ -297,11 +297,12 @@ class Source(ABC):
         :param ends: their committed positions, by partition name
         """
 
-    def claim(self, partitions: Mapping[str, Partition]) -> bool:
+    def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
         """Write down what the run is to load, and refuse what has changed; before any channel is opened.
 
         :param partitions: the partitions by channel
-        :return: False where another run has written at the same time: list the partitions again
+        :param committed: the committed position of each channel, None for NULL
+        :return: False where they are others now: list the partitions again
         :raises SourcePositionError: if rows that were taken have changed
         """
         return True

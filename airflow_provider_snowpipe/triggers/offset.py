@@ -71,7 +71,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     :param passes: report once each channel that has committed this offset token or a later one, one that did
         so before the watch began included
     :param every_rows: report when the rows committed since the watch began reach the next multiple of this
-    :param offset_format: with ``passes``, the tokens' format
+    :param offset_format: with ``passes``, the format of bare positions; checkpoints need none
     :param start: ``now`` reports what is committed after the watch began, ``beginning`` what was before, too
     :param table: the channels belong to this table's default pipe
     :param pipe: the channels belong to this pipe; not together with ``table``

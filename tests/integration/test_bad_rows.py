@@ -71,14 +71,15 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
     loaded = [line for line in range(1, 299) if line not in (7, 8, 9, 150)]
     assert ids_in(job.service, job.table) == loaded
     a, b = job.channel("a"), job.channel("b")
-    expected = [(a, line) for line in (7, 9, 150, 299, 300)] + [(b, 1), (b, 2)]
-    assert _positions(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in expected)
+    expected = [(a, f"1/1.ndjson:{line}") for line in (7, 9, 150, 299, 300)]
+    expected += [(b, "2/1.ndjson:1"), (b, "2/1.ndjson:2")]
+    assert _positions(tmp_path) == Counter(expected)
     found = {(row["channel"], row["position"]): row for row in _dead_letters(tmp_path)}
-    assert found[a, "1.ndjson:7"]["column"] == "ID"
-    assert found[a, "1.ndjson:7"]["reason"] == "the value cannot be converted to NUMBER(38,0)"
-    assert found[a, "1.ndjson:7"]["payload"] == json.dumps(BAD).encode()
-    assert found[a, "1.ndjson:7"]["application"] == f"load {job.table}"
-    assert (found[a, "1.ndjson:9"]["column"], found[a, "1.ndjson:9"]["payload"]) == (None, b"{torn")
+    assert found[a, "1/1.ndjson:7"]["column"] == "ID"
+    assert found[a, "1/1.ndjson:7"]["reason"] == "the value cannot be converted to NUMBER(38,0)"
+    assert found[a, "1/1.ndjson:7"]["payload"] == json.dumps(BAD).encode()
+    assert found[a, "1/1.ndjson:7"]["application"] == f"load {job.table}"
+    assert (found[a, "1/1.ndjson:9"]["column"], found[a, "1/1.ndjson:9"]["payload"]) == (None, b"{torn")
     assert [(one.rows, one.rejected, one.dead_lettered) for one in first.report.channels] == [
         (len(loaded), 0, 5),
         (0, 0, 2),
@@ -93,7 +94,7 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, tmp_path):
     assert second.code == 0, second.err[-3000:]
     assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:3"}
     assert ids_in(job.service, job.table) == [*loaded, 1003]
-    assert _positions(tmp_path) == Counter((channel, f"1.ndjson:{line}") for channel, line in expected)
+    assert _positions(tmp_path) == Counter(expected)
 
 
 def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tmp_path):
@@ -105,9 +106,9 @@ def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tm
     assert refused.code == 1
     (line,) = refused.error_lines
     assert line.startswith(
-        f"snowpipe error: UnfitRowsError: channel {job.channel('a')!r}: row 1.ndjson:120 does not fit the "
-        'table: column "ID": the value cannot be converted to NUMBER(38,0) (1 such row(s) from 1.ndjson:101 '
-        "to 1.ndjson:200)"
+        f"snowpipe error: UnfitRowsError: channel {job.channel('a')!r}: row 1/1.ndjson:120 does not fit the "
+        'table: column "ID": the value cannot be converted to NUMBER(38,0) (1 such row(s) from '
+        "1/1.ndjson:101 to 1/1.ndjson:200)"
     ), line
     assert refused.report.error_type == "UnfitRowsError"
     assert "Traceback" not in refused.out

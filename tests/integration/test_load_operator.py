@@ -115,7 +115,7 @@ def test_a_stream_that_commits_while_files_are_put_fails_the_load_before_copy(lo
         load.stream("2.ndjson")
         load.service.admin("faults", clear=True)
 
-        with pytest.raises(Exception, match=r"'1\.ndjson:3.*'2\.ndjson:4"):
+        with pytest.raises(Exception, match=r"'1/1\.ndjson:3.*'2/2\.ndjson:4"):
             running.result(60)
 
     load.assert_every_row_is_there_once()

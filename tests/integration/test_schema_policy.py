@@ -16,13 +16,12 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
-from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import connect, connect_by_form, context
 from tests.local_service import LocalService
+from tests.source_log import unit_token
 
 __all__ = ["pem", "private_key", "set_connection"]
 
@@ -124,8 +123,8 @@ def test_columns_that_come_in_later_files_are_added_or_refused_by_the_rows_that_
 
     prepare(create_table="if_missing", evolve_columns=True)
     with local_service.client(table) as client:
-        own = ChannelSource(FileLineOffset, source.binding("p"))
-        client.open_channel("c_p", offset_token=own.token(FileLineOffset("1.ndjson", 1000), 0, 0))
+        target = hook.pipe_name().address(hook.account_url())
+        client.open_channel("c_p", offset_token=unit_token(source, target, "p", "1.ndjson:1000", 0))
     prepare(create_table="if_missing", evolve_columns=False)
     (tmp_path / "p" / "2.ndjson").write_text('{"ID": 1000, "NOTE": "x"}\n')
     with pytest.raises(ConfigurationError, match="NOTE"):
@@ -176,4 +175,4 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
     assert (int(counted[0]["N"]), int(counted[0]["S"])) == (1199, sum(range(1200)) - 1100)
     (file,) = (tmp_path / "dead").rglob("*.parquet")
     (dead_letter,) = pq.read_table(file).to_pylist()
-    assert (dead_letter["position"], dead_letter["column"]) == ("1.ndjson:1101", "ID")
+    assert (dead_letter["position"], dead_letter["column"]) == ("1/1.ndjson:1101", "ID")

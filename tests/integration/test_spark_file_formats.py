@@ -17,9 +17,10 @@ from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.checkpoints import shown
 from tests.file_formats import numbered_rows, write_file
+from tests.source_log import taken, unit_offset
 from tests.spark_job import ids_in, new_table, numbered_name
 
 pytestmark = pytest.mark.spark
@@ -61,9 +62,12 @@ def load(local_service, spark, tmp_path):
 
 def _commit(service, table, partition, position, source):
     """One row, committed at a position of the test's choice."""
+    target = PipeName.default_for_table("LOCAL", "PUBLIC", table).address(service.url)
+    files = taken(source, target)[partition]
+    position = unit_offset(files, position)
     with service.client(table) as client:
         client.pipe_info()
-        own = ChannelSource(FileLineOffset, source.binding(partition))
+        own = ChannelSource(UnitOffset, files.binding)
         with Channel.open(client, f"test_{table}_{partition}", own) as channel:
             channel.append(b'{"ID": -1}\n', position, position, rows=1)
             channel.wait_for_commit(position, timeout=30)
@@ -78,7 +82,7 @@ def test_parquet_loads_once_resumes_in_the_middle_and_then_loads_nothing(load, l
             write_file(path, numbered_rows(path.name, range(begin, begin + 200)))
     source = {"format": "parquet", "pattern": "*.parquet"}
     spec = source_spec({"path": str(tmp_path / "source"), **source})
-    _commit(local_service, table, "b", FileLineOffset("0.parquet", 123), spec)
+    _commit(local_service, table, "b", "0.parquet:123", spec)
 
     first = load(table, source)
 
@@ -89,7 +93,7 @@ def test_parquet_loads_once_resumes_in_the_middle_and_then_loads_nothing(load, l
     assert load(table, source) == {"a": ("1.parquet:200", 0), "b": ("1.parquet:200", 0)}
 
     write_file(tmp_path / "source" / "b" / "1.parquet", numbered_rows("x", range(50)))
-    with pytest.raises(SourcePositionError, match="200"):
+    with pytest.raises(SourcePositionError, match="overwritten"):
         load(table, source)
 
 

@@ -70,7 +70,7 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     ]
     assert found == [(group, None, "03.ndjson:100", 300, True) for group in groups]
     assert first.report.bytes == sum(path.stat().st_size for path in source.rglob("*.ndjson"))
-    line = rf"snowpipe loaded channel={job.channel('ewr')} from=NULL to=03\.ndjson:100~\S+ rows=300"
+    line = rf"snowpipe loaded channel={job.channel('ewr')} from=NULL to=\d+/03\.ndjson:100~\S+ rows=300"
     assert re.search(line, first.out)
 
     left = {path.name: path.read_text() for path in (job.directory / "run1").iterdir() if path.is_file()}
@@ -90,15 +90,16 @@ def test_job_loads_once_shows_no_secret_and_later_runs_load_only_what_was_added(
     write_rows(source / "ewr" / "03.ndjson", range(900, 910))
     write_rows(source / "jfk" / "04.ndjson", range(910, 915))
     write_rows(source / "jfk" / "04.ndjson", [915], end="")
+    write_rows(source / "lga" / "02b.ndjson", range(920, 924))  # late by its name
     third = job.run()
 
     assert third.code == 0, third.err[-3000:]
     assert [(shown(c.to_token), c.rows) for c in third.report.channels] == [
         ("03.ndjson:110", 10),
         ("04.ndjson:5", 5),
-        ("03.ndjson:100", 0),
+        ("02b.ndjson:4", 4),
     ]
-    assert ids_in(job.service, job.table) == list(range(915))
+    assert ids_in(job.service, job.table) == [*range(915), *range(920, 924)]
 
 
 def test_job_with_a_wrong_key_ends_with_one_line(job, source):

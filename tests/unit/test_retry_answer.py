@@ -44,6 +44,7 @@ ANSWERS = [
     (errors.SourceMissingError("x"), True),
     (errors.PartlyStreamedError("x"), False),
     (errors.SourceUnavailableError("x"), True),
+    (errors.RecordUnavailableError("x"), True),
     (errors.ContinuityError("x"), False),
     (errors.EncodingError("x"), False),
     (errors.AuthenticationError("x"), False),

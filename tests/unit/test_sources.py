@@ -61,9 +61,9 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
     FileSource: [
         {
             "path": "/in", "pattern": "*.log", "format": {"type": "orc"}, "partitions": {"type": "all"},
-            "numbering": "ignored", "verify": "digest", "on_late_files": "warn",
-            "listing_path": "/listings",
+            "on_changed_files": "ignore", "log_path": "/logs",
         },
+        {"path": "s3://b/in", "conn_id": "bucket"},
         {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
          "partitions": {"type": "key", "key": "day"}},
     ],
@@ -258,7 +258,7 @@ SECRETS_IN_SOURCES = [
     {**JDBC, "path": "https://h/t.parquet?sv=1&sig=hush"},
     {**JDBC, "path": "s3a://KEY:hu/hush@b/t"},
     {"kind": "files", "path": "s3://KEY:hush@b/t"},
-    {"kind": "files", "path": "/in", "listing_path": "s3://KEY:hush@b/t"},
+    {"kind": "files", "path": "/in", "log_path": "s3://KEY:hush@b/t"},
     {"kind": "delta", "order_by": "ID", "path": "s3a://KEY:hush@b/t"},
     {**KAFKA, "schema_registry_url": "https://u:hush@r/x"},
     {**KAFKA, "options": {"sasl.jaas.config": "hush"}},
@@ -468,11 +468,9 @@ def _written(dag: DAG) -> dict[str, Any]:
     return written["dag"]["tasks"]  # type: ignore[no-any-return]
 
 
-def test_files_have_no_connection() -> None:
-    load = SnowpipeStreamOperator(task_id="load", source={"path": "/in", "conn_id": "events"}, table="T")
-
-    with pytest.raises(ConfigurationError, match="unknown key 'conn_id'"):
-        load._source()
+def test_files_of_a_directory_have_no_connection() -> None:
+    with pytest.raises(ConfigurationError, match="conn_id"):
+        source_spec({"path": "/in", "conn_id": "events"})
 
 
 def test_the_policy_for_rows_may_be_default_arguments_of_the_dag() -> None:

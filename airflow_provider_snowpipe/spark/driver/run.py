@@ -102,7 +102,7 @@ class Run:
             source = self._open_source().with_spark(self._session)
             self._take_partitions(source)
             self._take_over()
-            if source.claim(self._partitions):
+            if source.claim(self._partitions, self._committed):
                 return
         raise SourceUnavailableError(
             f"source {self._plan.source.address!r}: other runs have written its log {_MOST_PLANS} times "
@@ -127,7 +127,7 @@ class Run:
             if not partition.is_done(self._committed[name]):
                 return False
         self._client.pipe_info()
-        if not source.claim(self._partitions):
+        if not source.claim(self._partitions, self._committed):
             return False
         self._results = self._nothing_sent()
         return True

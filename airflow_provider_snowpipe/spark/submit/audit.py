@@ -170,7 +170,11 @@ class SourceAudit:
             for name, one in audits.items()
             if by_channel.get(name) in partitions and one.rows is not None
         }
-        checked = None if listed is None else _changes(listed, mine)
+        committed = {
+            name: Checkpoint.parse(str(audits[name].committed), one.offset_class).position
+            for name, one in mine.items()
+        }
+        checked = None if listed is None else _changes(listed, mine, committed)
         found = []
         for name, one in audits.items():
             partition = partitions.get(by_channel.get(name, ""))
@@ -218,10 +222,12 @@ class SourceAudit:
         return audited
 
 
-def _changes(source: Source, partitions: Mapping[str, Partition]) -> str | None:
+def _changes(
+    source: Source, partitions: Mapping[str, Partition], committed: Mapping[str, Offset]
+) -> str | None:
     """What the source itself finds changed before the committed positions, in words; None for nothing."""
     try:
-        source.claim(partitions)
+        source.claim(partitions, committed)
     except SourcePositionError as error:
         return str(error)
     return None

@@ -161,7 +161,11 @@ def promised_files(position: PartitionPosition) -> tuple[SourceFile, ...]:
     if position.intent is None:
         return ()
     files, last = position.untouched, position.intent.last_file
-    at = next((index for index, one in enumerate(files) if _copied_name(one) == last), None)
+    number, _, name = last.partition("/")
+    # A file that was corrected meanwhile has a later number.
+    at = next(
+        (index for index, one in enumerate(files) if one.name == name and one.unit >= int(number)), None
+    )
     if at is None:
         raise SourcePositionError(
             f"channel {position.channel!r}: a COPY of the files up to {last!r} of partition "
@@ -282,6 +286,7 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
 
 
 _COMMIT_SECONDS = 600.0
+_MOST_PLANS = 5
 
 
 class FileBoundary:
@@ -416,10 +421,16 @@ class FileBoundary:
         # To the millisecond, as it comes back from an intent's text.
         now = now.replace(microsecond=now.microsecond // 1000 * 1000)
         positions = self.positions()
-        if not self._source.claim({self._channel_of(one.name): one for one in self._files}):
+        for _ in range(_MOST_PLANS):
+            own = {self._channel_of(one.name): one for one in self._files}
+            if self._source.claim(own, {one.channel: one.committed for one in positions}):
+                break
+            self._files = self._source.partitions()
+            positions = self.positions()
+        else:
             raise SourceUnavailableError(
-                f"source {self._spec.address!r}: another load has written the source log meanwhile. Nothing "
-                "was loaded; run again"
+                f"source {self._spec.address!r}: other loads have written the source log {_MOST_PLANS} times "
+                "meanwhile. Nothing was loaded; run again"
             )
         found = []
         for one, position in zip(self._files, positions, strict=True):

@@ -16,12 +16,12 @@ from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from tests.airflow_version import AIRFLOW
-from tests.checkpoints import token
-from tests.fake_snowpipe import FakeSnowpipe, KilledError
+from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
+from tests.source_log import unit_token
 from tests.stream_worker import FileState, TaskInstance
 
-CHANNEL, TARGET = "p_src_a", "1.ndjson:2"
+CHANNEL, TARGET, POSITION = "p_src_a", "1/1.ndjson:2", "1.ndjson:2"
 REPORT = RunReport(
     "app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 0, True, rows=2, bytes=50),), 1.5
 )
@@ -60,7 +60,7 @@ class ClusterLab:
         self.state: FileState | None = FileState(folder / "state.json")
         self.options: dict[str, Any] = {
             "task_id": "load",
-            "source": {"path": str(folder / "src"), "listing_path": str(folder / "listings")},
+            "source": {"path": str(folder / "src")},
             "channel_prefix": "p",
             "spark_binary": str(write_submit(folder / "fake-spark-submit", cluster)),
             "spark_conn_id": "cluster",
@@ -87,11 +87,11 @@ class ClusterLab:
         return list(self.shared.iterdir())
 
     def leave(
-        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = TARGET
+        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = POSITION
     ) -> None:
         """The position that the driver commits, and the last that it writes."""
         source = FileSource(path=self.options["source"]["path"])
-        self.channel.committed = committed and token(committed, 2, binding=source.binding("a"))
+        self.channel.committed = committed and unit_token(source, PIPE.address(URL), "a", committed, 2)
         self.channel.rows_inserted = 2 if committed else 0
         if report is not None:
             self.report_path().write_text(report.to_json())

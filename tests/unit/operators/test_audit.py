@@ -156,7 +156,7 @@ class TestCommand:
         given = parser().parse_args(["offsets", "decode", token, "--json"])
         given.func(given)
         found = json.loads(capsys.readouterr().out)
-        assert (found["position"], found["format"], found["rows"]) == ("2.ndjson:3", "file:line", 6)
+        assert (found["position"], found["format"], found["rows"]) == ("2/2.ndjson:3", "unit/file:line", 6)
         assert str(load.folder) in found["source"]
         given = parser().parse_args(["offsets", "decode", "x:1"])
         with pytest.raises(SystemExit, match="not a checkpoint"):

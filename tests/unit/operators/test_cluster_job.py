@@ -35,6 +35,7 @@ from tests.unit.operators.cluster_lab import (
     CHANNEL,
     LASTING,
     PASSING,
+    POSITION,
     REPORT,
     SUCCEEDED,
     TARGET,
@@ -60,7 +61,7 @@ def test_a_load_is_submitted_followed_and_reported(lab, capsys):
     value = lab.execute()
 
     assert value["rows"] == 2
-    assert shown(value["channels"][CHANNEL]["to"]) == TARGET
+    assert shown(value["channels"][CHANNEL]["to"]) == POSITION
     assert len(lab.yarn.submissions) == 1
     assert lab.kept() == {}
     assert lab.leftovers() == []
@@ -229,7 +230,7 @@ class TestEnds:
 
         lab.yarn.play("RUNNING", leave, ("FAILED", "FAILED"))
 
-        assert shown(lab.execute()["channels"][CHANNEL]["to"]) == TARGET
+        assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
         assert word in capsys.readouterr().out
 
     @pytest.mark.parametrize("report", UNREADABLE, ids=["empty", "half", "version", "foreign"])

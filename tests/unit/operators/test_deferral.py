@@ -24,7 +24,7 @@ from tests.fake_snowpipe import PAT, FakeSnowpipe
 from tests.stream_worker import FileState, TaskInstance
 
 CHANNEL = "p_src_a"
-TOKENS = ["1.ndjson:1", "1.ndjson:2"]
+TOKENS = ["1/1.ndjson:1", "1/1.ndjson:2"]
 SENT = ChannelReport(CHANNEL, "a", None, TOKENS[-1], TOKENS[-1], 0, False, rows=2, bytes=50)
 
 DRIVER = """#!/bin/bash
@@ -136,7 +136,7 @@ def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_th
     trigger = deferred.trigger
     assert isinstance(trigger, SnowpipeCommitTrigger)
     assert trigger.targets == {
-        CHANNEL: {"token": TOKENS[-1], "offset_format": "file:line", "errors": 0, "rows": 2}
+        CHANNEL: {"token": TOKENS[-1], "offset_format": "unit/file:line", "errors": 0, "rows": 2}
     }
     assert {name: getattr(trigger, name) for name in where} == where
     assert trigger.poll_interval == 3

@@ -39,6 +39,7 @@ from tests.scripted_kubernetes import (
 )
 from tests.unit.operators.cluster_lab import (
     CHANNEL,
+    POSITION,
     REPORT,
     TARGET,
     ClusterLab,
@@ -104,7 +105,7 @@ def test_a_load_is_submitted_followed_and_reported(lab, capsys):
     value = lab.execute()
 
     assert value["rows"] == 2
-    assert shown(value["channels"][CHANNEL]["to"]) == TARGET
+    assert shown(value["channels"][CHANNEL]["to"]) == POSITION
     assert len(lab.kubernetes.submissions) == 1
     assert lab.kept() == {}
     assert lab.leftovers() == []

@@ -79,7 +79,7 @@ def test_a_sensor_waits_for_what_the_run_reported(tmp_path, make, snowpipe):
     snowpipe.channel(CHANNEL).committed = TARGET
     sensor = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
     assert sensor.poke({"ti": _TaskInstance()}).xcom_value == {CHANNEL: TARGET}
-    snowpipe.channel(CHANNEL).committed = "1.ndjson:1"
+    snowpipe.channel(CHANNEL).committed = "1/1.ndjson:1"
     again = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
     assert not again.poke({"ti": _TaskInstance()})
 

@@ -187,13 +187,13 @@ def test_the_result_is_the_report_the_targets_and_airflows_metrics(
     value, instance = run(operator)
 
     assert value["pipe"] == "LOCAL.PUBLIC.FLIGHTS-STREAMING"
-    assert (value["offset_format"], value["rows"], value["bytes"]) == ("file:line", 2, 20)
+    assert (value["offset_format"], value["rows"], value["bytes"]) == ("unit/file:line", 2, 20)
     assert value["channels"]["p_src_EWR"] == {
         "from": None, "to": "a:2", "rows": 2, "bytes": 20, "rejected": 0, "dead_lettered": 0, "undecoded": 0,
         "committed": True, "latency_ms": None,
     }  # fmt: skip
     assert instance.xcoms["targets"] == {
-        channel: {"token": token, "offset_format": "file:line", "errors": 0, "rows": rows}
+        channel: {"token": token, "offset_format": "unit/file:line", "errors": 0, "rows": rows}
         for channel, token, rows in (("p_src_EWR", "a:2", 2), ("p_src_JFK", "b:1", 0), ("p_src_LGA", None, 0))
     }
     assert json.loads(json.dumps(value)) == value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,11 @@ from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming.errors import RecordUnavailableError
 from tests.airflow_version import AIRFLOW
-from tests.checkpoints import loaded, shown, token
-from tests.fake_snowpipe import PIPE, FakeSnowpipe, error
+from tests.checkpoints import loaded, shown
+from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, error
 from tests.loaded_folder import variables
 from tests.memory_source import InProcessSpark
+from tests.source_log import taken, unit_offset, unit_token
 from tests.stream_worker import FileState, TaskInstance
 
 __all__ = ["variables"]
@@ -32,6 +32,7 @@ __all__ = ["variables"]
 DRIVER = """#!/bin/bash
 echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; printf "%s\n" "$@" > NOTES/args; exit 1
 """
+TARGET = PIPE.address(URL)
 CHANNELS = {"p_src_a": "2.ndjson:2", "p_src_b": "1.ndjson:1"}
 
 
@@ -70,7 +71,7 @@ class Lab:
     def operator(self, **options: Any) -> SnowpipeStreamOperator:
         arguments: dict[str, Any] = {
             "task_id": "load",
-            "source": {"path": str(self.source), "listing_path": str(self.source.parent / "listings")},
+            "source": {"path": str(self.source)},
             "channel_prefix": "p",
             "spark_binary": str(self.program),
         }
@@ -118,8 +119,8 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
 
     value, xcoms = lab.execute(name="app", wait_for_commit=waits)
 
-    assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "file:line")
-    assert xcoms["targets"] == targets_of(by_driver, "file:line", "abort")
+    assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "unit/file:line")
+    assert xcoms["targets"] == targets_of(by_driver, "unit/file:line", "abort")
     assert {name: shown(one["token"]) for name, one in xcoms["targets"].items()} == CHANNELS
     assert not (lab.notes / "runs").exists()
     assert lab.snowpipe.did("open") == opened
@@ -149,15 +150,14 @@ def test_file_before_the_committed_one_that_changed_is_found(lab):
 )
 def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
     monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._BYTES_A_SECOND", limit)
-    shutil.rmtree(lab.source / "b")
     path = lab.write("a/2.ndjson", 2)
     assert path.stat().st_size == 20
     if ending:
         path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     source = {"path": str(lab.source), "pattern": f"*.ndjson{ending}"}
-    binding = FileSource(**source).binding("a")
-    lab.snowpipe.channels["p_src_a"].committed = token(f"2.ndjson{ending}:2", 5, binding=binding)
+    position = f"2.ndjson{ending}:2"
+    lab.snowpipe.channels["p_src_a"].committed = unit_token(FileSource(**source), TARGET, "a", position, 5)
     assert lab.starts_spark(source=source) is expected
 
 

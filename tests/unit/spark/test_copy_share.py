@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     PartitionPosition,
     promised_files,
@@ -15,64 +17,75 @@ from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
+    PartlyStreamedError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
-FILES = ("a", "b", "c")
+FILES = tuple(SourceFile(name, f"/{name}", 9, unit=unit) for unit, name in ((1, "a"), (2, "b"), (4, "c")))
 
 
 def position(
     committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
 ) -> PartitionPosition:
     intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0, "b")
-    offset = None if committed is None else FileLineOffset.parse(committed)
+    offset = None if committed is None else UnitOffset.parse(committed)
     return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
+
+
+def names(files: tuple[SourceFile, ...]) -> str:
+    return "".join(one.name for one in files)
 
 
 @pytest.mark.parametrize(
     ("committed", "growing", "share"),
     [
-        (None, False, FILES),
-        ("a:0", False, FILES),
-        ("a:10", False, ("b", "c")),
-        ("aa:10", False, ("b", "c")),
-        ("c:1", False, ()),
-        ("a:10", True, ("b",)),
-        ("c:1", True, ()),
+        (None, False, "abc"),
+        ("1/a:0", False, "abc"),
+        ("1/a:10", False, "bc"),
+        ("3/x:10", False, "c"),
+        ("4/c:1", False, ""),
+        ("1/a:10", True, "b"),
+        ("4/c:1", True, ""),
     ],
     ids=["nothing-in", "before-a", "after-a", "file-gone", "all-in", "growing", "growing-all-in"],
 )
 def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share):
-    assert share_of_copy(position(committed), growing=growing) == share
+    assert names(share_of_copy(position(committed), growing=growing)) == share
 
 
 def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
-    begun = position("a:10", copying_to="b")
+    begun = position("1/a:10", copying_to="2/b")
 
-    assert promised_files(begun) == ("b",)
-    assert share_of_copy(begun) == ("b", "c")
-    assert promised_files(position("a:10")) == ()
+    assert names(promised_files(begun)) == "b"
+    assert names(share_of_copy(begun)) == "bc"
+    assert promised_files(position("1/a:10")) == ()
+
+
+def test_what_a_file_has_got_is_left_to_the_stream():
+    grown = replace(FILES[0], unit=5, start=9, after_line=3)
+    with pytest.raises(PartlyStreamedError, match="'a'"):
+        share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
 
 
 def test_a_promised_file_that_is_gone_is_an_error():
-    with pytest.raises(SourcePositionError, match="'bb'"):
-        promised_files(position("a:10", copying_to="bb"))
+    with pytest.raises(SourcePositionError, match="bb"):
+        promised_files(position("1/a:10", copying_to="2/bb"))
 
 
 def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error():
     with pytest.raises(SourcePositionError, match="row 10"):
-        share_of_copy(position("a:10", rest=True, copying_to="b"))
+        share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
 
 
 @pytest.mark.parametrize(
     ("given", "done"),
     [
-        (position("c:5"), True),
-        (position("c:5", rest=True), False),
-        (position("b:5"), False),
-        (position("b:5", copying_to="c"), False),
+        (position("4/c:5"), True),
+        (position("4/c:5", rest=True), False),
+        (position("2/b:5"), False),
+        (position("2/b:5", copying_to="4/c"), False),
     ],
     ids=["all-in", "rest", "file-left", "copying"],
 )
@@ -81,7 +94,7 @@ def test_a_partition_is_done_when_no_row_is_left(given, done):
 
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
-    token = str(CopyIntent("a:10", "b:c", SINCE, 0, "b"))
+    token = str(CopyIntent("1/a:10", "2/b:c", SINCE, 0, "b"))
 
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
-        Checkpoint.parse(token, FileLineOffset, channel="x")
+        Checkpoint.parse(token, UnitOffset, channel="x")

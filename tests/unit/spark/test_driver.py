@@ -71,8 +71,13 @@ class AskedSource(MemorySource):
         self.given["with_spark"] = session
         return self
 
-    def compare_with_last_run(self, *given):
-        self.given["compare_with_last_run"] = given
+    def for_target(self, *given, **options):
+        self.given["for_target"] = given
+        return self
+
+    def claim(self, *given):
+        self.given["claim"] = given
+        return True
 
 
 @dataclass(frozen=True)
@@ -384,16 +389,16 @@ class TestRunWithoutRows:
 
         assert run.is_small() is expected
 
-    def test_source_is_compared_with_the_last_run_only_where_there_are_none(self, snowpipe, monkeypatch):
+    def test_source_claims_its_rows_only_where_there_are_none(self, snowpipe, monkeypatch):
         stands(snowpipe, "job_src_p", "4")
         source = AskedSource([P])
         monkeypatch.setattr(driver, "open_source", lambda *_: source)
 
         assert not Run(PLAN, snowpipe.client()).has_no_rows()
-        assert source.given == {}
+        assert "claim" not in source.given
         snowpipe.channels["job_src_p"].committed = token("5", 5)
         assert Run(PLAN, snowpipe.client()).has_no_rows()
-        assert set(source.given) == {"compare_with_last_run"}
+        assert "claim" in source.given
 
     @pytest.mark.parametrize(
         ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
@@ -815,7 +820,7 @@ def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
     assert elapsed(2.0) == 10.346
 
 
-def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(snowpipe, monkeypatch):
+def test_source_is_given_the_target_and_claims_the_partitions_of_the_channels(snowpipe, monkeypatch):
     source, opened = AskedSource([P, Q]), []
     monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
     monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
@@ -828,9 +833,7 @@ def test_source_is_given_the_limits_of_the_plan_and_the_tokens_of_the_channels(s
 
     assert opened == [(plan.source, "skip", SourceSecrets())]
     assert source.given.pop("with_spark")() == ("session", "app")
-    assert source.given == {
-        "compare_with_last_run": (PIPE.address(URL), partitions, committed),
-    }
+    assert source.given == {"for_target": (PIPE.address(URL),), "claim": (partitions, committed)}
 
 
 def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):

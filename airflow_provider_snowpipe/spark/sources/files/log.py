@@ -4,7 +4,7 @@ A *unit* is a file, or the piece by which a text file has grown. It has a number
 position of a row is the number of its unit and its line. What is new in a listing gets the next numbers,
 whenever it comes and whatever its name is. The log is a series of numbered entries. Each is created where
 there is none, before any row of its units is sent: of two planners, one creates it, and the other reads it
-and plans again. Every so often a snapshot takes the place of the entries before it. Entries and snapshots are
+and plans again. Every so often a snapshot replaces the entries before it. Entries and snapshots are
 Parquet files, and are compared with a listing as Arrow tables.
 """
 
@@ -26,9 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
-OnChangedFiles = Literal["fail", "reload", "ignore"]
 Event = Literal["unit", "committed", "archived", "deleted"]
 
 _VERSION = "1"
@@ -44,7 +43,7 @@ _NUMBERS = re.compile(r"([0-9]+)")
 class Unit:
     """A file, or a piece of one, that is read as a whole.
 
-    :param number: its place among all units of the log, from 1
+    :param number: its position among all units of the log, from 1
     :param owner: the load that has it: pattern and split, in words
     :param partition: the partition of that load
     :param file: the file's name within the partition, as offset tokens show it
@@ -56,6 +55,7 @@ class Unit:
     :param version: the version of its content, an object's ETag; empty for local files
     :param ends: digest of the first and the last bytes up to ``end``; empty where the file cannot grow
     :param renamed_from: the name that the file had before, for a unit without rows that records a new name
+    :param node: the number that a directory's file keeps when it is renamed, 0 where there is none
     """
 
     number: int
@@ -70,6 +70,7 @@ class Unit:
     version: str = ""
     ends: str = ""
     renamed_from: str = ""
+    node: int = 0
 
 
 _UNIT_SCHEMA = pa.schema(
@@ -77,7 +78,7 @@ _UNIT_SCHEMA = pa.schema(
         ("number", pa.int64()), ("owner", pa.string()), ("partition", pa.string()), ("file", pa.string()),
         ("name", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("after_line", pa.int64()),
         ("modified_ns", pa.int64()), ("version", pa.string()), ("ends", pa.string()),
-        ("renamed_from", pa.string()),
+        ("renamed_from", pa.string()), ("node", pa.int64()),
     ]
 )  # fmt: skip
 _SCHEMA = pa.schema([("event", pa.string()), ("at_ns", pa.int64()), ("run", pa.string()), *_UNIT_SCHEMA])
@@ -98,6 +99,7 @@ class Found:
     size: int
     modified_ns: int
     version: str = ""
+    node: int = 0
 
 
 class Contents:
@@ -121,24 +123,30 @@ class Contents:
         """
         raise NotImplementedError
 
+    def is_blank(self, found: Found, start: int, end: int) -> bool:
+        """True where a short piece of a file holds nothing but white space."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLog:
     """What a log holds, as it was read.
 
     :param log_id: identifies it, empty for one that is not begun
+    :param source: the source's path when its last entry was written
     :param number: of its last entry, 0 for none
     :param events: all events in order, with the columns of a unit for those that make one
     """
 
     log_id: str
+    source: str
     number: int
     events: pa.Table = field(repr=False)
 
     @classmethod
     def empty(cls) -> SourceLog:
         """One without an id and without entries."""
-        return cls("", 0, _SCHEMA.empty_table())
+        return cls("", "", 0, _SCHEMA.empty_table())
 
     def all_units(self) -> list[Unit]:
         """The units, by number."""
@@ -172,30 +180,40 @@ def _unit(row: Mapping[str, Any]) -> Unit:
 # -- What is new in a listing: a pure function of the listing and the log --------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """A file whose content is not that of its units any more.
+
+    :param before: its last unit
+    :param text: what has changed, in words
+    """
+
+    found: Found
+    before: Unit
+    text: str
+
+
 def plan(
-    found: Sequence[Found], log: SourceLog, owner: str, contents: Contents, on_changed_files: OnChangedFiles
-) -> tuple[list[Unit], dict[str, list[str]]]:
+    found: Sequence[Found],
+    log: SourceLog,
+    owner: str,
+    contents: Contents,
+    reload: Callable[[Changed], bool] = lambda _: False,
+) -> tuple[list[Unit], list[Changed]]:
     """Find the units that a listing has beyond a log.
 
     :param found: the files of one load
     :param owner: the load, as its units name it
-    :return: the new units, by number; and the files that have changed and are not reloaded, by partition
+    :param reload: True for a changed file that becomes a unit as a whole
+    :return: the new units, by number; and the files that have changed and do not become one
     :raises ConfigurationError: if a file is another load's, or another partition's
     """
-    units = log.units
-    names = units["name"].combine_chunks()
-    backwards = pc.take(names, pa.array(np.arange(len(names) - 1, -1, -1))) if len(names) else names
-    at = pc.index_in(pa.array([one.name for one in found], pa.string()), value_set=backwards).to_pylist()
-    last = {
-        one.name: _unit(units.slice(len(names) - 1 - place, 1).to_pylist()[0])
-        for one, place in zip(found, at, strict=True)
-        if place is not None
-    }
-    renamed = _renamed(found, last, units, contents)
+    last = _last_units(found, log.units)
+    renamed = _renamed(found, last, log.units, contents)
     vacated = {one.name for one in renamed.values()}
     last_in = _last_files(found)
     new: list[tuple[tuple[Any, ...], Unit]] = []
-    changed: dict[str, list[str]] = {}
+    changed: list[Changed] = []
     for one in found:
         before = renamed.get(one.name) or (None if one.name in vacated else last.get(one.name))
         if before is not None and (before.owner, before.partition) != (owner, one.partition):
@@ -205,45 +223,72 @@ def plan(
                 f"{owner}: put pattern, partitions and file back. Nothing was sent"
             )
         is_last = last_in[one.partition] == one.file
-        made = (
-            _renamed_unit(one, before, contents)
-            if before is not None and one.name in renamed
-            else _next_unit(one, before, owner, contents, is_last=is_last)
-        )
-        if isinstance(made, str):
-            if on_changed_files != "reload":
-                changed.setdefault(one.partition, []).append(f"{one.name!r} ({made})")
+        if before is not None and one.name in renamed:
+            before = _renamed_unit(one, before, contents)
+            # A new name is known before a new file takes the old one.
+            new.append(((False, one.partition, natural_order(one.file)), before))
+        if before is None:
+            made: Unit | str | None = _whole_unit(one, owner, contents, is_last=is_last)
+        else:
+            made = _next_unit(one, before, owner, contents, is_last=is_last)
+        if before is not None and isinstance(made, str):
+            change = Changed(one, before, made)
+            if not reload(change):
+                changed.append(change)
                 continue
             made = _whole_unit(one, owner, contents, is_last=is_last)
-        if made is not None:
-            # A new name is known before a new file takes the old one.
-            new.append(((one.name not in renamed, one.partition, natural_order(one.file)), made))
+        if isinstance(made, Unit):
+            new.append(((True, one.partition, natural_order(one.file)), made))
     first = log.last_unit + 1
     ordered = sorted(new, key=lambda one: one[0])
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
 
 
+def _last_units(found: Sequence[Found], units: pa.Table) -> dict[str, Unit]:
+    """The last unit of each listed file that has one, by name; a file that was renamed has left its name."""
+    names = units["name"].combine_chunks()
+    if not len(names):
+        return {}
+    backwards = pc.take(names, pa.array(np.arange(len(names) - 1, -1, -1)))
+    found_at = pc.index_in(pa.array([one.name for one in found], pa.string()), value_set=backwards)
+    known = found_at.is_valid().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
+    at = pc.subtract(len(names) - 1, found_at.drop_null())
+    rows = units.take(at).to_pylist()
+    moved = units.filter(pc.not_equal(units["renamed_from"], ""))
+    left = dict(zip(moved["renamed_from"].to_pylist(), moved["number"].to_pylist(), strict=True))
+    last = {found[index].name: _unit(row) for index, row in zip(known, rows, strict=True)}
+    return {name: unit for name, unit in last.items() if unit.number > left.get(name, 0)}
+
+
 def _renamed(
     found: Sequence[Found], last: Mapping[str, Unit], units: pa.Table, contents: Contents
 ) -> dict[str, Unit]:
-    """The last units of files that have a new name, by that name: same size, same time, same ends.
+    """The last units of files that have a new name, by that name.
 
-    The time of a local file is exact to nanoseconds, and stays when it is renamed. In an object store a
-    renamed object is a copy, and is a new file.
+    They have the same size, time and ends, or have grown since and have the same node and ends. In an object
+    store a renamed object is a copy, and is a new file.
     """
-    new = {(one.size, one.modified_ns): one for one in found if one.name not in last and not one.version}
+    new = [one for one in found if one.name not in last and not one.version]
     if not new:
         return {}
-    times = pa.array([time for _, time in new], pa.int64())
-    listed = {one.name: (one.size, one.modified_ns) for one in found}
+    by_content = {(one.size, one.modified_ns): one for one in new}
+    by_node = {one.node: one for one in new if one.node}
+    listed = {one.name: one for one in found}
+    likely = pc.or_(
+        pc.is_in(units["modified_ns"], value_set=pa.array([time for _, time in by_content], pa.int64())),
+        pc.is_in(units["node"], value_set=pa.array(by_node, pa.int64())),
+    )
     renamed = {}
-    for row in units.filter(pc.is_in(units["modified_ns"], value_set=times)).to_pylist():
+    for row in units.filter(likely).to_pylist():
         unit = _unit(row)
-        content = (unit.end, unit.modified_ns)
-        one = new.get(content)
-        if one is None or listed.get(unit.name) == content:
+        there = listed.get(unit.name)
+        one = by_content.get((unit.end, unit.modified_ns))
+        if there is not None and (there.size, there.modified_ns) == (unit.end, unit.modified_ns):
             continue
-        if not unit.ends or contents.ends(one, unit.end) == unit.ends:
+        if one is None and unit.ends and (there is None or there.node != unit.node):
+            one = by_node.get(unit.node)
+            one = one if one is not None and one.size > unit.end else None
+        if one is not None and (not unit.ends or contents.ends(one, unit.end) == unit.ends):
             renamed[one.name] = unit
     return renamed
 
@@ -252,8 +297,8 @@ def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:
     """A unit without rows, behind which the file may grow."""
     begin = contents.goes_on(found, before) if before.ends else None
     after_line = 0 if begin is None else begin[1]
-    moved = replace(before, file=found.file, name=found.name, renamed_from=before.name)
-    return replace(moved, start=before.end, after_line=after_line)
+    named = replace(before, file=found.file, name=found.name, renamed_from=before.name)
+    return replace(named, start=before.end, after_line=after_line)
 
 
 def _last_files(found: Sequence[Found]) -> dict[str, str]:
@@ -267,28 +312,24 @@ def _last_files(found: Sequence[Found]) -> dict[str, str]:
 
 
 def _next_unit(
-    found: Found, before: Unit | None, owner: str, contents: Contents, *, is_last: bool
+    found: Found, before: Unit, owner: str, contents: Contents, *, is_last: bool
 ) -> Unit | str | None:
     """The unit that a file has beyond its last one; None for nothing; a text for a change."""
-    if before is None:
-        return _whole_unit(found, owner, contents, is_last=is_last)
     is_same = found.version == before.version and found.modified_ns == before.modified_ns
     if found.size == 0 or (found.size == before.end and is_same):
         return None
-    if found.size <= before.end:
-        return (
-            f"{before.end:,} bytes before and {found.size:,} now"
-            if found.size < before.end
-            else "written again"
-        )
-    if not before.ends or contents.ends(found, before.end) != before.ends:
+    if found.size == before.end:
+        # Of a small file the digest of its ends is that of all it holds.
+        is_whole = 0 < before.end <= 2 * _END_BYTES and before.ends
+        return None if is_whole and contents.ends(found, found.size) == before.ends else "written again"
+    if found.size < before.end or not before.ends or contents.ends(found, before.end) != before.ends:
         return f"overwritten, {before.end:,} bytes before and {found.size:,} now"
     begin = contents.goes_on(found, before)
     if begin is None:
         return f"its last line was taken before it was complete, at byte {before.end:,}"
     start, after_line = begin
     end = contents.whole(found, start, after_line, is_last=is_last)
-    if end <= start:
+    if end <= start or contents.is_blank(found, start, end):
         return None
     return _made(found, owner, start, end, after_line, contents.ends(found, end))
 
@@ -301,7 +342,7 @@ def _whole_unit(found: Found, owner: str, contents: Contents, *, is_last: bool) 
 def _made(found: Found, owner: str, start: int, end: int, after_line: int, ends: str) -> Unit:
     return Unit(
         0, owner, found.partition, found.file, found.name, start, end, after_line,
-        found.modified_ns, found.version, ends,
+        found.modified_ns, found.version, ends, node=found.node,
     )  # fmt: skip
 
 
@@ -330,7 +371,7 @@ def natural_order(name: str) -> tuple[Any, ...]:
 def ends_digest(read: Callable[[int, int], bytes], size: int) -> str:
     """Digest of the first and the last bytes up to a size, which stay the same when rows are added.
 
-    :param read: gives the bytes between two places
+    :param read: gives the bytes between two found_at
     """
     found = blake2b(read(0, min(size, _END_BYTES)), digest_size=8)
     found.update(read(max(0, size - _END_BYTES), size))
@@ -360,9 +401,12 @@ class LogStore:
         """
         missing = ""
         for _ in range(_ATTEMPTS):
-            kept = self._names()
+            try:
+                kept = self._names()
+            except OSError as error:
+                raise self._unusable("read", error) from None
             snapshot = max(kept["s"], default=0)
-            entries = [one for one in kept["e"] if one > snapshot]
+            entries = sorted(one for one in kept["e"] if one > snapshot)
             last = max(entries, default=snapshot)
             lacks = sorted(set(range(snapshot + 1, last + 1)) - set(entries))
             if lacks:
@@ -372,14 +416,15 @@ class LogStore:
             try:
                 with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
                     tables = list(pool.map(self._table, names))
-            except FileNotFoundError as error:  # a snapshot has taken its place meanwhile
+            except FileNotFoundError as error:  # a snapshot has replaced it meanwhile
                 missing = f"{error.filename} is missing"
                 continue
             ids = {(one.schema.metadata or {}).get(b"log", b"").decode() for one in tables}
             if len(ids) > 1:
                 raise self._error(f"its entries are those of {len(ids)} logs")
             events = pa.concat_tables([_SCHEMA.empty_table(), *tables])
-            return SourceLog(ids.pop() if ids else "", last, events.replace_schema_metadata(None))
+            origin = tables[-1].schema.metadata[b"source"].decode() if tables else ""
+            return SourceLog(ids.pop() if ids else "", origin, last, events.replace_schema_metadata(None))
         raise self._error(missing)
 
     def append(self, log: SourceLog, rows: Sequence[Mapping[str, Any]], run: str = "") -> SourceLog | None:
@@ -396,22 +441,19 @@ class LogStore:
         try:
             if not self.storage.create(_name("e", number), self._bytes(table, log_id)):
                 return None
-            # Whoever has read long ago finds the number free when a snapshot has taken its entries' place.
+            # Whoever has read long ago finds the number free when a snapshot has replaced its entry.
             if max(self._names()["s"], default=0) >= number:
                 self.storage.delete(_name("e", number))
                 return None
-        except (OSError, SnowpipeError) as error:
-            raise ConfigurationError(
-                f"the log of source path {self.source!r} cannot be written in {self.storage.root!r} "
-                f"({error}): name a folder that can be written in the source's log_path. Nothing was sent"
-            ) from None
-        added = SourceLog(log_id, number, pa.concat_tables([log.events, table]))
+        except OSError as error:
+            raise self._unusable("written", error) from None
+        added = SourceLog(log_id, self.source, number, pa.concat_tables([log.events, table]))
         if number % _ENTRIES_BEFORE_A_SNAPSHOT == 0:
             self._compact(added)
         return added
 
     def _compact(self, log: SourceLog) -> None:
-        """Write a snapshot of all entries, and remove what it takes the place of."""
+        """Write a snapshot of all entries, and remove what it replaces."""
         before = self._names()
         if not self.storage.create(_name("s", log.number), self._bytes(log.events, log.log_id)):
             return
@@ -443,6 +485,12 @@ class LogStore:
         out = io.BytesIO()
         pq.write_table(table.replace_schema_metadata(about), out, compression="zstd")
         return out.getvalue()
+
+    def _unusable(self, how: str, error: OSError) -> ConfigurationError:
+        return ConfigurationError(
+            f"the log of source path {self.source!r} cannot be {how} in {self.storage.root!r} ({error}): "
+            "name a folder that can be written in the source's log_path. Nothing was sent"
+        )
 
     def _error(self, what: str) -> SourcePositionError:
         return SourcePositionError(

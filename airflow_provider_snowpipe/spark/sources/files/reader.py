@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -27,6 +28,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     may_grow,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
+    Changed,
     Contents,
     Found,
     LogStore,
@@ -50,9 +52,11 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
-from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import SourceChangedError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
+
+log = logging.getLogger(__name__)
 
 # -- Where a partition goes on: its committed offset token, and the units that the log has ---------------
 
@@ -129,8 +133,12 @@ class FileSource(Source):
         self._secrets = SourceSecrets()
         self._target, self._writes, self._run = "", False, ""
         self._log = SourceLog.empty()
+        self._found: list[Found] = []
         self._new: list[Unit] = []
-        self._changed: dict[str, list[str]] = {}
+        self._changed: list[Changed] = []
+        self._begun: dict[str, int] = {}
+        self._ignored: set[str] = set()
+        """The first unit of each file's present content, by name."""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the options of the object store's client."""
@@ -147,49 +155,81 @@ class FileSource(Source):
     def _storage(self) -> Storage:
         return storage_of(self._spec.path, self._secrets)
 
-    @cached_property
-    def _store(self) -> LogStore:
-        """Where the log is: below the path, or in a folder that several sources may share."""
-        place, key = self._storage.below(LISTING_FOLDER), self._target
-        if self._spec.log_path is not None:
-            secrets = self._secrets if is_url(self._spec.log_path) else None
-            place = storage_of(self._spec.log_path, secrets)
-            key = f"{key}\0{canonical_path(self._spec.path)}"
+    def _store(self, path: str | None = None) -> LogStore:
+        """Where the log is: below the path, or in a folder that several sources may share.
+
+        :param path: the source's path, None for that of the spec
+        """
+        path = path or canonical_path(self._spec.path)
+        key = self._target
+        if self._spec.log_path is None:
+            parent = storage_of(path, self._secrets).below(LISTING_FOLDER)
+        else:
+            parent = storage_of(self._spec.log_path, self._secrets if is_url(self._spec.log_path) else None)
+            key = f"{key}\0{path}"
         folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
-        return LogStore(place.below(folder), self._spec.path, self._target)
+        return LogStore(parent.below(folder), path, self._target)
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
-        spec, storage = self._spec, self._storage
-        listed = listed_files(spec, storage)
-        found = [
-            Found(partition, name, one.name, one.size, one.modified_ns, one.version)
-            for partition, name, one in listed
+        self._found = [
+            Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
+            for partition, name, one in listed_files(self._spec, self._storage)
         ]
-        self._log = self._store.read() if self._target else SourceLog.empty()
+        self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
             self._log = replace(self._log, log_id=uuid4().hex[:16])
-        contents = _FileContents(spec, storage)
-        self._new, self._changed = plan(found, self._log, spec.owner, contents, spec.on_changed_files)
-        return tuple(self._partitions({one.name for one in found}))
+        reloads = self._spec.on_changed_files == "reload"
+        self._new, self._changed = self._plan(lambda _: reloads)
+        return tuple(self._partitions())
 
-    def _partitions(self, listed: set[str]) -> Iterator[FilePartition]:
+    def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
+        contents = _FileContents(self._spec, self._storage)
+        return plan(self._found, self._log, self._spec.owner, contents, reload)
+
+    def _read_log(self) -> SourceLog:
+        """Read the log, which may have been moved with its folder, and may not have been copied with it.
+
+        :raises SourceChangedError: if the folder that it was copied from has it, too
+        """
+        store = self._store()
+        found = store.read()
+        if found.source not in ("", store.source) and self._spec.log_path is None:
+            origin = self._store(found.source)
+            if not is_url(found.source) and origin.read().log_id == found.log_id:
+                raise SourceChangedError(
+                    f"source path {store.source!r} is a copy of {found.source!r} with its source log: nobody "
+                    f"knows which of the two the channels have loaded. Remove {origin.storage.root!r} where "
+                    f"that folder is not loaded any more, or {store.storage.root!r} for a source of its own. "
+                    "Nothing was sent"
+                )
+        return found
+
+    def _partitions(self) -> Iterator[FilePartition]:
         spec, storage = self._spec, self._storage
+        listed = {one.name: one for one in self._found}
+        changed = {one.found.name for one in self._changed}
         units = [one for one in self._log.all_units() if one.owner == spec.owner] + self._new
         names = names_of(units)
         done = self._log.committed()
-        begun_again = {names[one.number]: one.number for one in units if one.start == 0}
+        self._begun = {names[one.number]: one.number for one in units if one.start == 0}
+        if spec.on_changed_files == "ignore":
+            # What is not committed of a changed file cannot be left out: nobody has its rows any more.
+            partly = {names[one.number] for one in units if one.number not in done}
+            self._ignored = {one.found.name for one in self._changed} - partly
         groups: dict[str, list[SourceFile]] = {}
         gone: dict[str, set[int]] = {}
         for one in units:
             name = names[one.number]
-            if one.number < begun_again.get(name, 0):  # its content is not there any more
+            if one.number < self._begun.get(name, 0):  # its content is not there any more
                 continue
-            if name not in listed:
+            if name not in listed or name in self._ignored:
                 gone.setdefault(one.partition, set()).add(one.number)
+            # The same content may have another time now; it is read as it was listed.
+            seen = one if name in changed else listed.get(name, one)
             file = SourceFile(
-                one.file, storage.path(name), one.end, values_of(spec, one.name), one.modified_ns,
-                one.version, storage, one.number, one.start, one.after_line,
+                one.file, storage.path(name), one.end, values_of(spec, one.name), seen.modified_ns,
+                seen.version, storage, one.number, one.start, one.after_line,
             )  # fmt: skip
             groups.setdefault(one.partition, []).append(file)
         last = units[-1].number if units else self._log.last_unit
@@ -201,22 +241,39 @@ class FileSource(Source):
             group = FileGroup(partition, tuple(files), lost, own)
             yield FilePartition(partition, group, spec, self._on_data_loss, self._log.log_id, last)
 
-    def claim(self, partitions: Mapping[str, Partition]) -> bool:
+    def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
         """Write the new units into the log; refuse files that have changed.
 
-        :return: False where another run has written an entry meanwhile
+        A file of which no row is committed may be corrected: it becomes a unit again.
+
+        :return: False where the log has other entries now
         :raises SourcePositionError: if files have changed, unless the source reloads or ignores them
         """
-        if self._spec.on_changed_files == "fail":
-            for channel, partition in partitions.items():
-                if changed := self._changed.get(partition.name):
-                    raise _changed_error(channel, changed)
-        if not (self._writes and self._new):
+        if self._ignored:
+            names = ", ".join(sorted(self._ignored))
+            log.warning("source path %r: changed files are ignored: %s", self._spec.path, names)
+        reached = {partition.name: _committed_unit(committed[name]) for name, partition in partitions.items()}
+        changed = [one for one in self._changed if one.found.name not in self._ignored]
+        is_free = [self._begun[one.found.name] > reached.get(one.found.partition, 0) for one in changed]
+        for channel, partition in partitions.items():
+            texts = [
+                f"{one.found.name!r} ({one.text})"
+                for one, free in zip(changed, is_free, strict=True)
+                if one.found.partition == partition.name and not (free and self._writes)
+            ]
+            if texts:
+                raise _changed_error(channel, texts)
+        if not self._writes:
             return True
-        return self._append(event_rows(self._new))
+        corrected = {one.found.name for one, free in zip(changed, is_free, strict=True) if free}
+        if corrected:
+            self._new, _ = self._plan(lambda one: one.found.name in corrected)
+            self._append(event_rows(self._new))
+            return False
+        return not self._new or self._append(event_rows(self._new))
 
     def _append(self, rows: Sequence[dict[str, object]]) -> bool:
-        added = self._store.append(self._log, rows, self._run)
+        added = self._store().append(self._log, rows, self._run)
         if added is None:
             return False
         self._log, self._new = added, []
@@ -228,7 +285,7 @@ class FileSource(Source):
             rows = self._newly_committed(ends)
             if not rows or self._append(rows):
                 return
-            self._log = self._store.read()
+            self._log = self._read_log()
 
     def _newly_committed(self, ends: Mapping[str, Offset]) -> list[dict[str, object]]:
         marked = self._log.committed()
@@ -253,6 +310,7 @@ def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
 
 
 _MOST_NAMED = 5
+_MOST_BLANK_BYTES = 1 << 16
 
 
 def canonical_path(path: str) -> str:
@@ -304,7 +362,16 @@ class _FileContents(Contents):
             else:
                 return None
         file = self._file(found, unit.end, unit.start, unit.after_line)
-        return start, unit.after_line + self._lines().extent(file, keep_tail=True)[0]
+        lines = self._lines().extent(file, keep_tail=False)[0] + (around[:1] != b"\n")
+        return start, unit.after_line + lines
+
+    def is_blank(self, found: Found, start: int, end: int) -> bool:
+        """Read a short piece."""
+        if end - start > _MOST_BLANK_BYTES:
+            return False
+        with self.storage.open(self.storage.path(found.name)) as stream:
+            stream.seek(start)
+            return not stream.read(end - start).strip()
 
     def _lines(self) -> LineFileReader:
         return cast(LineFileReader, reader_of(self.spec.form))
@@ -365,15 +432,29 @@ class FilePartition(SourcePartition[Resume]):
                 f"{str(position)!r} is committed, and the source log ends at unit {self.last_unit}: an "
                 "earlier state of the log was brought back. Bring back the last one. Nothing was sent"
             )
+        self._refuse_replaced(position)
         if numbers.get(position.unit, position.file) != position.file:
             raise SourcePositionError(
                 f"{str(position)!r} is committed, and unit {position.unit} of the source log is "
                 f"{numbers[position.unit]!r}: the log is another one. Nothing was sent"
             )
 
+    def _refuse_replaced(self, position: UnitOffset) -> None:
+        """Refuse a position in content that a correction has replaced: its rows were committed meanwhile."""
+        is_there = any(file.unit == position.unit for file in self.group.files)
+        if position.unit <= self.last_unit and not is_there and self.spec.on_changed_files == "fail":
+            raise SourcePositionError(
+                f"{str(position)!r} is committed, and that file was corrected before it was, so that rows "
+                "would be loaded twice. Nothing was sent. Reset the token on purpose, or set "
+                "on_changed_files='reload'"
+            )
+
     def resume(self, committed: Offset | None) -> Resume | None:
         """Find the position just after a row, reading the committed file up to there."""
-        resume = resume_after(self.group, reader_of(self.spec.form), _unit_of(committed))
+        position = _unit_of(committed)
+        if position is not None:
+            self._refuse_replaced(position)
+        resume = resume_after(self.group, reader_of(self.spec.form), position)
         return None if next(files_to_read(self.group, resume), None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:

@@ -345,7 +345,7 @@ class ObjectStorage(Storage):
             return from_url(root, config=values, client_options=client)  # type: ignore[call-overload]
         except (BaseError, ValueError) as error:
             raise ConfigurationError(
-                f"source path {self.root!r}: its client cannot be made ({self._said(error)}): correct the "
+                f"source path {self.root!r}: its client cannot be made ({self._text_of(error)}): correct the "
                 "URL, or the connection that conn_id names"
             ) from None
 
@@ -447,16 +447,16 @@ class ObjectStorage(Storage):
             raise FileNotFoundError(2, "no such object", url) from None
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise ConfigurationError(
-                f"{url!r}: the request {what} was refused ({self._said(error)}): allow it to the identity of "
-                "the source's conn_id, or of the driver and the executors where there is none"
+                f"{url!r}: the request {what} was refused ({self._text_of(error)}): allow it to the identity "
+                "of the source's conn_id, or of the driver and the executors where there is none"
             ) from None
         except BaseError as error:
             raise SourceUnavailableError(
-                f"{url!r}: the request {what} failed ({self._said(error)}): see whether the store answers "
+                f"{url!r}: the request {what} failed ({self._text_of(error)}): see whether the store answers "
                 "from the driver and the executors"
             ) from None
 
-    def _said(self, error: Exception) -> str:
+    def _text_of(self, error: Exception) -> str:
         """The client's words, without a secret and without what is behind the ``?`` of a URL."""
         text = re.sub(r"\?[^\s\"')]*", "", " ".join(str(error).split("Debug source")[0].split()))
         for value in self.options.values.values():
@@ -510,16 +510,16 @@ class _ObjectStream(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """Read up to some bytes, all that are left for a negative number."""
         left = max(0, self.size - self._at)
-        wanted = left if size is None or size < 0 else min(size, left)
-        if not wanted:
+        count = left if size is None or size < 0 else min(size, left)
+        if not count:
             return b""
         first, have = self._have
         begin = self._at - first
-        if not (begin >= 0 and begin + wanted <= len(have)):
+        if not (begin >= 0 and begin + count <= len(have)):
             goes_on = first + len(have) == self._at
-            end = min(self.size, self._at + (max(wanted, _CHUNK_BYTES) if goes_on else wanted))
+            end = min(self.size, self._at + (max(count, _CHUNK_BYTES) if goes_on else count))
             have = self._store.get(self._path, self._version, self._at, end)
             self._have, begin = (self._at, have), 0
-        data = have[begin : begin + wanted]
+        data = have[begin : begin + count]
         self._at += len(data)
         return data

@@ -4,41 +4,47 @@ from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, Ndjson, SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
-from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 
 @pytest.fixture
 def group(tmp_path):
-    files = []
-    for name in ("02.log", "04.log", "06.log"):
-        (tmp_path / name).write_bytes(b"a\nbb\nccc\n")
-        files.append(SourceFile(name, str(tmp_path / name), 9))
-    return FileGroup("web", tuple(files))
+    """Units 2 and 4 are files, 6 is what the first of them has got: two more lines."""
+    for name in ("b.log", "a.log"):
+        (tmp_path / name).write_bytes(b"a\nbb\nccc\nd\ne\n")
+    files = [
+        SourceFile("b.log", str(tmp_path / "b.log"), 9, unit=2),
+        SourceFile("a.log", str(tmp_path / "a.log"), 9, unit=4),
+        SourceFile("b.log", str(tmp_path / "b.log"), 13, unit=6, start=9, after_line=3),
+    ]
+    return FileGroup("web", tuple(files), gone=frozenset(), committed={4: 3})
 
 
-def _after(group, token, on_data_loss="fail"):
-    return resume_after(group, LineReader(Ndjson()), token and FileLineOffset.parse(token), on_data_loss)
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        (None, Resume(0, 0, 0)),
+        ("2/b.log:0", Resume(0, 0, 0)),
+        ("2/b.log:1", Resume(0, 1, 2)),
+        ("2/b.log:3", Resume(0, 3, 9, done=True)),
+        ("3/x.log:9", Resume(1, 0, 0)),
+        ("4/a.log:2", Resume(1, 2, 5)),
+        ("4/a.log:3", Resume(1, 3, 9, done=True)),
+        ("6/b.log:3", Resume(2, 3, 9)),
+        ("6/b.log:4", Resume(2, 4, 11)),
+        ("7/c.log:1", Resume(3, 0, 0)),
+    ],
+)
+def test_reading_goes_on_behind_the_committed_line_of_a_unit(group, token, expected):
+    committed = None if token is None else UnitOffset.parse(token)
+    found = resume_after(group, LineReader(Ndjson()), committed)
+
+    assert found == expected
+    assert [file.unit for file, _ in files_to_read(group, found)] == [
+        file.unit for file in group.files[found.file_index + found.done :]
+    ]
 
 
-def test_missing_committed_file_is_named_with_the_files_there(group):
-    with pytest.raises(SourcePositionError, match=r"'03\.log:1'.*'02\.log' to '06\.log'"):
-        _after(group, "03.log:1")
-
-
-def test_skip_goes_on_with_the_first_file_after_the_token(group):
-    assert _after(group, "03.log:1", "skip") == Resume(1, 0, 0)
-    assert _after(group, "01.log:8", "skip") == Resume(0, 0, 0)
-    assert list(files_to_read(group, _after(group, "07.log:1", "skip"), growing=False)) == []
-
-
-@pytest.mark.parametrize("on_data_loss", ["fail", "skip"])
-def test_file_shorter_than_the_committed_line_is_never_skipped(group, on_data_loss):
-    with pytest.raises(SourcePositionError, match=r"has 3 line.*line 4"):
-        _after(group, "04.log:4", on_data_loss)
-
-
-@pytest.mark.parametrize(("growing", "last_tail"), [(False, True), (True, False)])
-def test_only_the_last_file_of_a_growing_source_keeps_its_tail_back(group, growing, last_tail):
-    tails = [tail for _, _, tail in files_to_read(group, Resume(0, 0, 0), growing=growing)]
-
-    assert tails == [True, True, last_tail]
+def test_file_shorter_than_the_committed_line_is_never_skipped(group):
+    with pytest.raises(SourcePositionError, match="line 4"):
+        resume_after(group, LineReader(Ndjson()), UnitOffset(2, "b.log", 4))
