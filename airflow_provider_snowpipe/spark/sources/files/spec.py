@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     Listed,
     LocalStorage,
     Storage,
+    check_path,
     is_url,
     options_of,
     storage_of,
@@ -426,6 +427,8 @@ class FileSource(SourceSpec):
     _filled = ("path", "pattern", "listing_path", "conn_id")
 
     def _check(self) -> None:
+        if not is_template(self.path):
+            check_path(self.path)
         if self.conn_id and not is_template(self.path) and not is_url(self.path):
             raise ConfigurationError(
                 f"source conn_id is {self.conn_id!r}, and path {self.path!r} is a directory, which needs no "

@@ -1,0 +1,427 @@
+"""Files of an object store, read from a real S3 server: the rows that a directory of the same files gives."""
+
+import copy
+import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+from types import SimpleNamespace
+
+import pytest
+import requests
+
+from airflow_provider_snowpipe.spark.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource, freeze
+from airflow_provider_snowpipe.spark.sources.files.storage import options_of, storage_of
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SourceMissingError,
+    SourcePositionError,
+)
+from tests.file_formats import numbered_rows, write_file
+from tests.s3_service import KEY_ID, SECRET, s3_service
+from tests.unit.spark.sources.files.conftest import rows_after
+
+
+class Lake:
+    """A bucket.
+
+    :param service: the server that has it
+    """
+
+    def __init__(self, service, bucket):
+        self.service, self.bucket, self.url = service, bucket, f"s3://{bucket}/in"
+        self.secrets = service.options()
+        self.storage = storage_of(self.url, self.secrets)
+        service.client.create_bucket(Bucket=bucket)
+
+    def put(self, name, data):
+        self.service.client.put_object(Bucket=self.bucket, Key=f"in/{name}", Body=data)
+
+    def groups(self, **options):
+        spec = FileSource(path=self.url, **options)
+        return {one.partition: one.files for one in freeze(spec, self.storage)}
+
+    def file(self, name, **options):
+        files = [file for group in self.groups(partitions=AllFiles(), **options).values() for file in group]
+        return next(file for file in files if file.name == name)
+
+
+@pytest.fixture(scope="module")
+def service():
+    with s3_service() as running:
+        yield running
+
+
+@pytest.fixture
+def lake(service, request):
+    return Lake(service, f"lake-{abs(hash(request.node.name)):x}")
+
+
+NAMES = [
+    *("a.ndjson", "a.csv", "a.parquet", "a.orc", "a.avro"),
+    *("a.ndjson.gz", "a.csv.bz2", "a.ndjson.xz", "a.csv.zst"),
+]
+
+
+@pytest.mark.parametrize("name", [*NAMES, "a.txt"])
+def test_a_file_gives_the_rows_that_it_gives_on_disk_after_every_row(lake, tmp_path, name):
+    kind = {"txt": "text"}.get(name.split(".")[1], name.split(".")[1])
+    if kind == "text":
+        (tmp_path / name).write_text("".join(f"line {n}\n" for n in range(150)))
+    else:
+        write_file(tmp_path / name, numbered_rows("a", range(150)))
+    lake.put(name, (tmp_path / name).read_bytes())
+    options = {"format": kind, "pattern": "*", "partitions": AllFiles()}
+    form = FileSource(path=lake.url, **options).form
+    (here,) = freeze(FileSource(path=str(tmp_path), **options))
+    there = lake.file(name, format=kind, pattern="*")
+    assert (there.size, there.path) == (here.files[0].size, f"{lake.url}/{name}")
+
+    whole = rows_after(reader_of(form), here.files[0], 0)
+
+    assert len(whole) == 150
+    for line in (0, 1, 69, 70, 71, 149, 150):
+        assert rows_after(reader_of(form), there, line) == whole[line:]
+
+
+DAYS = ["day=1/a.ndjson", "day=1/b.ndjson", "day=x%2Fy/a.ndjson", "day=2/.a.ndjson", "_snowpipe/a.ndjson"]
+TOPS = ["top.ndjson", "other.ndjson", ".top.ndjson"]
+
+
+@pytest.mark.parametrize(
+    ("names", "options"),
+    [
+        (DAYS, {}),
+        (DAYS, {"pattern": ".*"}),
+        ([*DAYS, "day=2/deep/a.ndjson"], {"partitions": ByKey("day", as_columns=True)}),
+        (DAYS + TOPS, {"partitions": AllFiles(), "pattern": "**/*"}),
+        (DAYS + TOPS, {"partitions": AllFiles(), "pattern": "[!t]*.ndj?on"}),
+        (DAYS + TOPS, {"partitions": ByName(r"(?P<partition>[a-z]+)\.ndjson"), "pattern": "*.ndjson"}),
+    ],
+    ids=str,
+)
+def test_a_bucket_is_split_as_a_directory_is(lake, tmp_path, names, options):
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"{}\n")
+        lake.put(name, b"{}\n")
+    lake.service.client.put_object(Bucket=lake.bucket, Key="in2/day=1/a.ndjson", Body=b"{}\n")
+
+    here = freeze(FileSource(path=str(tmp_path), **options))
+    there = lake.groups(**options)
+
+    assert here
+    assert {name: _named(files) for name, files in there.items()} == {
+        one.partition: _named(one.files) for one in here
+    }
+
+
+def _named(files):
+    return [(file.name, file.values) for file in files]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        "p%20q",
+        "100%",
+        "h#ash",
+        "q?m=1",
+        "pl+us",
+        "ü",
+        "e\u0301",
+        "日本",
+        "q'\"",
+        "*[x]~",
+        "a&b;c,d=e@f$(!)",
+    ],
+)
+def test_an_object_is_listed_and_read_whatever_its_name_is(lake, name):
+    lake.put(f"{name}/{name}", b"{}\n")
+
+    (file,) = lake.groups(partitions=AllFiles(), pattern="**/*")["all"]
+
+    assert (file.name, file.path) == (f"{name}/{name}", f"{lake.url}/{name}/{name}")
+    assert lake.storage.open(file.path).read() == lake.storage.read(file.name) == b"{}\n"
+    assert lake.storage.stat(file.path).size == 3
+    assert [one.name for one in lake.storage.below(name).files()] == [name]
+
+
+@pytest.mark.parametrize("name", ["a//b", "a/../b", "/a"])
+def test_a_name_that_the_client_cannot_ask_for_is_refused_with_its_remedy(lake, name):
+    lake.put(name, b"{}\n")
+
+    with pytest.raises(ConfigurationError, match="rename") as refused:
+        lake.groups(partitions=AllFiles(), pattern="**/*")
+
+    assert lake.url in str(refused.value)
+
+
+def test_marks_of_folders_are_no_files(lake):
+    for name in ("", "day/", "day/deep/"):
+        lake.put(name, b"")
+    lake.put("day/a.ndjson", b"{}\n")
+
+    assert [one.name for one in lake.storage.files()] == ["day/a.ndjson"]
+
+
+def test_an_empty_bucket_has_no_files_and_a_missing_one_is_named(service, lake):
+    assert lake.groups() == {}
+    with pytest.raises(SourceMissingError, match="s3://nowhere/in"):
+        list(storage_of("s3://nowhere/in", lake.secrets).files())
+    with pytest.raises(FileNotFoundError):
+        storage_of("s3://nowhere/in", lake.secrets).create("a", b"1")
+
+
+def test_more_objects_than_a_page_are_listed_each_once(lake):
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: lake.put(f"{n:04}.ndjson", b"{}\n"), range(1010)))
+
+    assert [one.name for one in lake.storage.files()] == [f"{n:04}.ndjson" for n in range(1010)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("change", ["same size", "longer", "shorter", "gone"])
+def test_an_object_that_changes_between_listing_and_reading_is_refused(lake, tmp_path, name, change):
+    write_file(tmp_path / name, numbered_rows("a", range(150)))
+    data = (tmp_path / name).read_bytes()
+    lake.put(name, data)
+    form = FileSource(path=lake.url, format=name.split(".")[1]).form
+    file = lake.file(name, format=form, pattern="*")
+    if change == "gone":
+        lake.storage.delete(name)
+    else:
+        lake.put(
+            name, {"same size": b"{" + data[1:-1] + b" ", "longer": data + data, "shorter": data[:-9]}[change]
+        )
+
+    if change == "longer" and name in ("a.ndjson", "a.csv"):  # lines were added: the listed ones are read
+        assert len(rows_after(reader_of(form), file, 0)) == 150
+        return
+    with pytest.raises(SourcePositionError, match=name) as refused:
+        rows_after(reader_of(form), file, 0)
+
+    assert "Leave the files in place" in str(refused.value) or "appended" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.parquet"])
+def test_an_object_that_is_overwritten_while_it_is_read_gives_no_row_of_the_other_one(lake, tmp_path, name):
+    write_file(tmp_path / name, numbered_rows("a" * 2000, range(6000)))
+    data = (tmp_path / name).read_bytes()
+    if name.endswith("ndjson"):
+        assert len(data) > 4 << 20
+    lake.put(name, data)
+    with lake.storage.open(f"{lake.url}/{name}", lake.storage.stat(f"{lake.url}/{name}").version) as stream:
+        assert stream.read(10) == data[:10]
+        lake.put(name, bytes(len(data)))
+        stream.seek(len(data) - 5)
+        with pytest.raises(SourcePositionError, match="written again"):
+            stream.read()
+
+
+def test_any_part_of_an_object_is_what_is_stored_there(lake):
+    chance = random.Random(7)
+    data = chance.randbytes(37_000_001)
+    lake.put("big", data)
+
+    with lake.storage.open(f"{lake.url}/big") as stream:
+        for _ in range(60):
+            at = chance.randrange(len(data) + 9)
+            stream.seek(at)
+            for size in chance.choices([0, 1, 5, 1000, 4 << 20, 9 << 20], k=chance.randrange(1, 6)):
+                assert stream.read(size) == data[at : at + size]
+                at = min(at + size, max(len(data), at))
+        stream.seek(-3, 2)
+        assert (stream.read(), stream.read(5), stream.seek(0)) == (data[-3:], b"", 0)
+        assert stream.read() == data
+
+
+def test_one_of_eight_writers_creates_an_object(lake):
+    for number in range(10):
+        begin = Barrier(8)
+
+        def create(writer, number=number, begin=begin):
+            storage = storage_of(lake.url, lake.secrets)
+            begin.wait()
+            return storage.create(f"log/{number}", str(writer).encode())
+
+        with ThreadPoolExecutor(8) as writers:
+            won = list(writers.map(create, range(8)))
+
+        assert won.count(True) == 1
+        assert lake.storage.read(f"log/{number}") == str(won.index(True)).encode()
+
+
+def test_a_key_that_is_refused_is_in_no_text(lake):
+    lake.put("a.ndjson", b"{}\n")
+    file = lake.file("a.ndjson")
+    url = f"http://{lake.service.endpoint}/moto-api/reset-auth"
+    requests.post(url, data=b"0", timeout=60).raise_for_status()
+    try:
+        for ask in (
+            lambda: list(lake.storage.files()),
+            lambda: lake.storage.stat(file.path),
+            lambda: lake.storage.open(file.path, file.version, file.size).read(),
+            lambda: lake.storage.create("b", b"1"),
+            lambda: lake.storage.delete("a.ndjson"),
+        ):
+            with pytest.raises(ConfigurationError, match="403 Forbidden") as refused:
+                ask()
+            assert lake.url in str(refused.value)
+            assert "conn_id" in str(refused.value)
+            assert _secrets_in(str(refused.value)) == []
+            assert refused.value.__cause__ is None
+    finally:
+        requests.post(url, data=b"inf", timeout=60).raise_for_status()
+
+
+def test_keys_are_in_no_form_of_a_storage_that_people_see(lake):
+    lake.put("a.ndjson", b"{}\n")
+    list(lake.storage.files())
+    file = lake.file("a.ndjson")
+
+    copied = copy.deepcopy(file)  # by what pickle asks for as well
+
+    assert copied.storage.read("a.ndjson") == b"{}\n"
+    for shown in (
+        lake.storage,
+        copied.storage,
+        copied,
+        lake.storage.below("x"),
+        lake.storage.open(file.path),
+    ):
+        assert _secrets_in(f"{shown!r} {shown}") == []
+
+
+def _secrets_in(text):
+    return [secret for secret in (SECRET, KEY_ID) if secret in text]
+
+
+# -- What a path and a connection may be -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("ftp://host/in", "scheme 'ftp'"),
+        ("S3://lake/in", "scheme 'S3'"),
+        ("s3:///in", "lacks its bucket"),
+        ("s3://", "lacks its bucket"),
+        ("s3://lake//in", "lacks its bucket"),
+        ("s3://lake/a/../b", "two slashes"),
+        ("s3://lake/in?region=eu-west-1", "conn_id"),
+        ("s3://lake/in#x", "conn_id"),
+        ("s3://KEYOFSOMEBODY:canary-secret@lake/in", "password"),
+        ("s3://canary-secret@lake/in", "before @"),
+        ("abfss://lake:canary-secret@a.dfs.core.windows.net/in", "password"),
+    ],
+)
+def test_a_url_that_no_storage_reads_is_refused_when_the_dag_is_parsed(path, message):
+    with pytest.raises(ConfigurationError, match=message) as refused:
+        FileSource(path=path)
+
+    assert "canary-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "path", ["s3://lake", "s3a://lake/a b/c%20d/", "gs://lake/in", "az://lake", "/in?x#y"]
+)
+def test_a_url_or_a_directory_is_taken_as_it_is_written(path):
+    assert FileSource(path=path).path == path
+
+
+def _connection(conn_type, login=None, password=None, host=None, **extra):
+    return SimpleNamespace(
+        conn_id="lake", conn_type=conn_type, login=login, password=password, host=host, extra_dejson=extra
+    )
+
+
+@pytest.mark.parametrize(
+    ("connection", "options"),
+    [
+        (
+            _connection("aws", "id", "key", region_name="eu-west-1", aws_session_token="t"),
+            {"access_key_id": "id", "secret_access_key": "key", "region": "eu-west-1", "session_token": "t"},
+        ),
+        (
+            _connection("aws", "id", "key", endpoint_url="http://minio:9000", requester_pays=True),
+            {"endpoint": "http://minio:9000", "request_payer": "true", "allow_http": "true"},
+        ),
+        (
+            _connection("aws", service_config={"s3": {"endpoint_url": "https://minio"}}),
+            {"endpoint": "https://minio", "allow_http": None},
+        ),
+        (_connection("aws", config_kwargs={"signature_version": "unsigned"}), {"skip_signature": "true"}),
+        (
+            _connection("google_cloud_platform", extra__google_cloud_platform__keyfile_dict='{"a": 1}'),
+            {"service_account_key": '{"a": 1}'},
+        ),
+        (_connection("google_cloud_platform", keyfile_dict={"a": 1}), {"service_account_key": '{"a": 1}'}),
+        (_connection("google_cloud_platform", is_anonymous=True), {"skip_signature": "true"}),
+        (
+            _connection("wasb", "acct", "key"),
+            {"storage_account_name": "acct", "storage_account_key": "key", "endpoint": None},
+        ),
+        (
+            _connection("wasb", host="https://acct.blob.core.windows.net", sas_token="https://x/?sv=1&sig=2"),
+            {"storage_account_name": "acct", "storage_sas_token": "sv=1&sig=2"},
+        ),
+        (
+            _connection("wasb", connection_string="AccountName=acct;AccountKey=a2V5==;EndpointSuffix=x"),
+            {"storage_account_name": "acct", "storage_account_key": "a2V5=="},
+        ),
+        (
+            _connection("adls", "client", "password", "acct", tenant_id="tenant"),
+            {
+                "storage_account_name": "acct",
+                "storage_client_id": "client",
+                "storage_client_secret": "password",
+                "storage_tenant_id": "tenant",
+                "storage_account_key": None,
+            },
+        ),
+    ],
+)
+def test_a_connection_is_read_as_the_hooks_of_its_type_read_it(connection, options):
+    found = {
+        key.partition("_")[2] if key != "allow_http" else key: v
+        for key, v in options_of(connection).values.items()
+    }
+
+    assert {key: found.get(key) for key in options} == options
+    assert "key" not in repr(options_of(connection)).replace("_key", "")
+
+
+def test_a_key_file_of_google_travels_as_its_content(tmp_path):
+    (tmp_path / "key.json").write_text('{"type": "service_account"}')
+
+    found = options_of(_connection("google_cloud_platform", key_path=str(tmp_path / "key.json")))
+
+    assert list(found.values.values()) == ['{"type": "service_account"}']
+    with pytest.raises(ConfigurationError, match="keyfile_dict"):
+        options_of(_connection("google_cloud_platform", key_path=str(tmp_path / "none.json")))
+
+
+@pytest.mark.parametrize(
+    ("connection", "named"),
+    [
+        (_connection("http"), "'http'"),
+        (_connection("aws", role_arn="arn"), "role_arn"),
+        (_connection("google_cloud_platform", impersonation_chain="me"), "impersonation_chain"),
+        (_connection("wasb", workload_identity_tenant_id="t"), "workload_identity"),
+    ],
+)
+def test_a_connection_that_the_readers_cannot_use_is_refused(connection, named):
+    with pytest.raises(ConfigurationError, match=named) as refused:
+        options_of(connection)
+
+    assert "'lake'" in str(refused.value)
+
+
+def test_a_url_of_another_account_than_the_connections_is_refused():
+    secrets = SourceSecrets({"azure_storage_account_name": "mine", "azure_storage_account_key": "a2V5"})
+
+    with pytest.raises(ConfigurationError, match="another account than 'mine'"):
+        list(storage_of("abfss://lake@yours.dfs.core.windows.net/in", secrets).files())
