@@ -32,10 +32,15 @@ class S3Service:
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    def options(self) -> SourceSecrets:
-        """The service as a source of files asks it."""
+    def options(self, port: int | None = None, **extra: Any) -> SourceSecrets:
+        """The service as a source of files asks it.
+
+        :param port: of a wire to it
+        :param extra: of the connection
+        """
+        extra = {**self.extra, "endpoint_url": f"http://127.0.0.1:{port or self.port}", **extra}
         connection = SimpleNamespace(
-            conn_id="lake", conn_type="aws", login=KEY_ID, password=SECRET, extra_dejson=self.extra
+            conn_id="lake", conn_type="aws", login=KEY_ID, password=SECRET, extra_dejson=extra
         )
         return options_of(connection)
 

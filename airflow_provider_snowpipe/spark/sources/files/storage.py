@@ -201,7 +201,8 @@ def _of_aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_unused(connection, extra, "role_arn", "profile_name", "assume_role_method")
     config = extra.get("service_config") or {}
     endpoint = (config.get("s3") or {}).get("endpoint_url") or extra.get("endpoint_url") or extra.get("host")
-    is_anonymous = (extra.get("config_kwargs") or {}).get("signature_version") == "unsigned"
+    config_kwargs = extra.get("config_kwargs") or {}
+    is_anonymous = config_kwargs.get("signature_version") == "unsigned"
     return {
         "aws_access_key_id": connection.login or extra.get("aws_access_key_id"),
         "aws_secret_access_key": connection.password or extra.get("aws_secret_access_key"),
@@ -210,6 +211,7 @@ def _of_aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
         "aws_endpoint": endpoint,
         "aws_skip_signature": "true" if is_anonymous or extra.get("anonymous") else None,
         "aws_request_payer": "true" if extra.get("requester_pays") else None,
+        "timeout": f"{read_timeout} seconds" if (read_timeout := config_kwargs.get("read_timeout")) else None,
     }
 
 
@@ -390,6 +392,7 @@ class ObjectStorage(Storage):
                 "conn_id is for: correct one of them"
             )
         client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
+        client["timeout"] = values.pop("timeout", client["timeout"])
         try:
             return from_url(  # type: ignore[call-overload]
                 f"{scheme.replace('s3a', 's3')}://{place}/{quote(folder)}",

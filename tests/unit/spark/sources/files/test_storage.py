@@ -2,6 +2,8 @@
 
 import copy
 import random
+import re
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from types import SimpleNamespace
@@ -17,7 +19,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourceMissingError,
     SourcePositionError,
+    SourceUnavailableError,
 )
+from tests.azure_service import ACCOUNT, KEY, azure_service
+from tests.disturbed_store import wire_to
 from tests.file_formats import numbered_rows, write_file
 from tests.s3_service import KEY_ID, SECRET, s3_service
 from tests.unit.spark.sources.files.conftest import rows_after
@@ -299,6 +304,68 @@ def _secrets_in(text):
     return [secret for secret in (SECRET, KEY_ID) if secret in text]
 
 
+# -- A wire that is slow, cut or lost ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def wire(service):
+    with wire_to(service.port) as made:
+        yield made
+
+
+def _through(wire, lake, tmp_path, name):
+    """A file of a few hundred kilobytes that nothing can compress, as it is listed through the wire."""
+    notes = [random.Random(n).randbytes(150).hex() for n in range(2000)]
+    rows = [{**row, "FILE": note} for row, note in zip(numbered_rows("a", range(2000)), notes, strict=True)]
+    write_file(tmp_path / name, rows)
+    lake.put(name, (tmp_path / name).read_bytes())
+    secrets = lake.service.options(wire.port, config_kwargs={"read_timeout": 1})
+    spec = FileSource(path=lake.url, format=name.split(".")[1], pattern="*", partitions=AllFiles())
+    (group,) = freeze(spec, storage_of(lake.url, secrets))
+    return reader_of(spec.form), group.files[0]
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "a.parquet", "a.orc", "a.avro"])
+@pytest.mark.parametrize("fault", ["503", "closed", "cut", "lost"])
+def test_a_request_that_fails_is_repeated(wire, lake, tmp_path, name, fault):
+    reader, file = _through(wire, lake, tmp_path, name)
+    wire.disturb(fault, 1 if fault == "lost" else 3, "GET")
+
+    rows = rows_after(reader, file, 0)
+
+    assert [row["ID"] for _, row in rows] == list(range(2000))
+    assert not wire.faults
+
+
+@pytest.mark.parametrize("name", ["a.ndjson.gz", "a.parquet", "a.orc"])
+@pytest.mark.parametrize("fault", ["503", "closed"])
+def test_a_request_that_fails_again_and_again_is_named_and_worth_another_try(
+    wire, lake, tmp_path, name, fault
+):
+    reader, file = _through(wire, lake, tmp_path, name)
+    wire.disturb(fault, 1000, "GET")
+
+    with pytest.raises(SourceUnavailableError, match=name) as failed:
+        rows_after(reader, file, 0)
+
+    assert "request get" in str(failed.value)
+    assert "executors" in str(failed.value)
+    assert failed.value.retryable
+    assert len(str(failed.value).split()) <= 60
+    assert _secrets_in(str(failed.value)) == []
+
+
+def test_a_store_that_does_not_answer_ends_the_listing_within_its_time(wire, lake, tmp_path):
+    _, file = _through(wire, lake, tmp_path, "a.ndjson")
+    wire.disturb("503", 1000)
+    begin = time.monotonic()
+
+    with pytest.raises(SourceUnavailableError, match=r"request list .*503.* after \d+ retries"):
+        list(file.storage.files())
+
+    assert time.monotonic() - begin < 90
+
+
 # -- What a path and a connection may be -----------------------------------------------------------------
 
 
@@ -425,3 +492,92 @@ def test_a_url_of_another_account_than_the_connections_is_refused():
 
     with pytest.raises(ConfigurationError, match="another account than 'mine'"):
         list(storage_of("abfss://lake@yours.dfs.core.windows.net/in", secrets).files())
+
+
+# -- The same small set on the other stores --------------------------------------------------------------
+
+
+def _as_google_is_asked(request):
+    """Google's XML interface is S3's, but for the name of the condition."""
+    signed = (
+        b"authorization: AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, Signature=1\r\n"
+    )
+    request = re.sub(rb"(?i)authorization: [^\r]*\r\n", b"", request)
+    request = re.sub(rb"^([A-Z]+ \S+ HTTP/1.1\r\n)", rb"\1" + signed, request)
+    return request.replace(b"x-goog-if-generation-match: 0", b"if-none-match: *")
+
+
+@pytest.fixture
+def google(service):
+    """The S3 server as Google's XML interface: the emulators that can be had know the JSON one alone."""
+    with wire_to(service.port) as wire:
+        wire.edit = _as_google_is_asked
+        service.client.create_bucket(Bucket="google")
+        key = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
+        url = f"http://127.0.0.1:{wire.port}"
+        yield options_of(_connection("google_cloud_platform", keyfile_dict=key, endpoint_url=url))
+
+
+@pytest.fixture(scope="module")
+def azurite(tmp_path_factory):
+    with azure_service(tmp_path_factory.mktemp("azurite")) as running:
+        running.make("lake")
+        yield running
+
+
+@pytest.fixture
+def azure(azurite):
+    return azurite.options()
+
+
+@pytest.mark.parametrize(
+    ("url", "store"),
+    [
+        ("gs://google", "google"),
+        pytest.param("az://lake", "azure", marks=pytest.mark.nightly),
+        pytest.param(f"abfss://lake@{ACCOUNT}.dfs.core.windows.net", "azure", marks=pytest.mark.nightly),
+    ],
+)
+def test_another_store_lists_reads_and_creates_as_s3_does(url, store, request, tmp_path):
+    secrets = request.getfixturevalue(store)
+    storage = storage_of(f"{url}/in", secrets)
+    names = ["a b/c%20d.ndjson", "a b/ü.ndjson"]
+    write_file(tmp_path / "a.ndjson", numbered_rows("a", range(150)))
+    data = (tmp_path / "a.ndjson").read_bytes()
+
+    assert [storage.create(name, data) for name in (*names, names[0])] == [True, True, False]
+    (group,) = freeze(FileSource(path=storage.root), storage)
+    assert [file.name for file in group.files] == sorted(one.partition("/")[2] for one in names)
+    rows = rows_after(reader_of(FileSource(path=url).form), group.files[0], 70)
+    assert [row["ID"] for _, row in rows] == list(range(70, 150))
+
+    with storage.open(group.files[0].path, group.files[0].version, group.files[0].size) as stream:
+        stream.seek(10)
+        assert stream.read() == data[10:]
+    storage.delete(names[0])
+    with pytest.raises(FileNotFoundError):
+        storage.read(names[0])
+    assert storage.create(names[0], b"another\n")
+    with (
+        storage.open(group.files[0].path, group.files[0].version, group.files[0].size) as stream,
+        pytest.raises(SourcePositionError, match="written again"),
+    ):
+        stream.read()
+    with ThreadPoolExecutor(8) as writers:
+        won = writers.map(lambda n: storage_of(f"{url}/in", secrets).create("log/1", b"%d" % n), range(8))
+        assert sum(won) == 1
+    for name in (*names, "log/1", "never there"):
+        storage.delete(name)
+    assert list(storage.files()) == []
+
+
+@pytest.mark.nightly
+def test_azure_names_what_it_refuses(azurite):
+    wrong = azurite.options(key=f"AAAA{KEY[4:]}")
+
+    with pytest.raises(SourceMissingError, match="az://nowhere"):
+        list(storage_of("az://nowhere", azurite.options()).files())
+    with pytest.raises(ConfigurationError, match="403") as refused:
+        list(storage_of("az://lake", wrong).files())
+
+    assert KEY[4:] not in str(refused.value)
