@@ -337,8 +337,9 @@ def test_a_request_that_fails_is_repeated(wire, lake, tmp_path, name, fault):
     assert not wire.faults
 
 
-@pytest.mark.parametrize("name", ["a.ndjson.gz", "a.parquet", "a.orc"])
-@pytest.mark.parametrize("fault", ["503", "closed"])
+@pytest.mark.parametrize(
+    ("name", "fault"), [("a.ndjson.gz", "503"), ("a.parquet", "closed"), ("a.orc", "503")]
+)
 def test_a_request_that_fails_again_and_again_is_named_and_worth_another_try(
     wire, lake, tmp_path, name, fault
 ):
