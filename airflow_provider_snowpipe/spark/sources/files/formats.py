@@ -13,6 +13,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
@@ -206,7 +207,8 @@ def refuse_rewritten(file: SourceFile, found: Listed) -> None:
     """
     unit = 1 if file.modified_ns % _SECOND_NS else _SECOND_NS
     is_younger = found.modified_ns // unit > file.modified_ns // unit > 0
-    if found.size == file.size and (is_younger or found.version != file.version):
+    is_another = "" not in (file.version, found.version) and found.version != file.version
+    if found.size == file.size and (is_younger or is_another):
         raise SourcePositionError(
             f"file {file.path!r} was written again in the same size of {file.size} bytes during the run, so "
             "that rows of both may have been sent. Leave the files in place until the run has ended, put new "
@@ -222,10 +224,19 @@ def _refuse_rewritten_meanwhile(file: SourceFile) -> None:
 
 def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
     position = offset
-    with open_listed(file) as stream:
+    with ExitStack() as opened:
+        stream = opened.enter_context(open_listed(file, exact=bool(file.version)))
         stream.seek(offset)
         while position < file.size:
-            data = stream.read(min(read_bytes, file.size - position))
+            try:
+                data = stream.read(min(read_bytes, file.size - position))
+            except SourcePositionError:
+                if position > offset:
+                    raise
+                # Nothing is read yet: an object to which lines were added is another version of it.
+                stream = opened.enter_context(open_listed(file))
+                stream.seek(offset)
+                data = stream.read(min(read_bytes, file.size - position))
             if not data:
                 raise _shrunk(file, position)
             position += len(data)

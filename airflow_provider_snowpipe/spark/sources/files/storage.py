@@ -641,7 +641,7 @@ class _ObjectStream(io.RawIOBase):
             return b""
         while windows and not windows[0].first <= begin < windows[0].end:
             windows.popleft()
-        self._fetch(begin, end, goes_on=begin == self._last)
+        self._fetch(begin, end, goes_on=begin == self._last or end - begin >= _WINDOW_BYTES // 2)
         try:
             parts = [
                 one.data.result()[max(begin - one.first, 0) : end - one.first]
@@ -655,8 +655,13 @@ class _ObjectStream(io.RawIOBase):
         return b"".join(parts)
 
     def _fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
-        """Have the windows for a read fetched, and where reading goes straight on those behind them."""
+        """Have the windows for a read fetched, and where reading goes straight on those behind them.
+
+        A small object is one window, whatever is read of it first.
+        """
         windows = self._windows
+        if self.size <= _WINDOW_BYTES:
+            begin, end = 0, self.size
         fetched = windows[-1].end if windows else begin
         last = self.size if goes_on else end
         self._threads = self._threads or ThreadPoolExecutor(_WINDOWS_AHEAD + 1)

@@ -1,6 +1,7 @@
 """Files of an object store, read from a real S3 server: the rows that a directory of the same files gives."""
 
 import copy
+import os
 import random
 import re
 import time
@@ -211,17 +212,15 @@ def test_an_object_that_changes_between_listing_and_reading_is_refused(lake, tmp
     assert "Leave the files in place" in str(refused.value) or "appended" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["a.ndjson", "a.parquet"])
-def test_an_object_that_is_overwritten_while_it_is_read_gives_no_row_of_the_other_one(lake, tmp_path, name):
-    write_file(tmp_path / name, numbered_rows("a" * 2000, range(6000)))
-    data = (tmp_path / name).read_bytes()
-    if name.endswith("ndjson"):
-        assert len(data) > 4 << 20
-    lake.put(name, data)
-    with lake.storage.open(f"{lake.url}/{name}", lake.storage.stat(f"{lake.url}/{name}").version) as stream:
+def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake):
+    data = random.Random(7).randbytes(40 << 20)
+    lake.put("big", data)
+    path = f"{lake.url}/big"
+
+    with lake.storage.open(path, lake.storage.stat(path).version) as stream:
         assert stream.read(10) == data[:10]
-        lake.put(name, bytes(len(data)))
-        stream.seek(len(data) - 5)
+        lake.put("big", bytes(len(data)))
+        stream.seek(-5, os.SEEK_END)
         with pytest.raises(SourcePositionError, match="written again"):
             stream.read()
 
