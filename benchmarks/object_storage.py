@@ -186,7 +186,7 @@ def listing(folder: Path, objects: int) -> dict[str, float]:
 
 
 def loads(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, dict[str, float]]]:
-    """MB of JSON a second and a processor second, by format and place."""
+    """MB of JSON a second and a processor second, by format and storage."""
     receiver = Receiver(folder / "receiver")
     os.environ["SSL_CERT_FILE"] = str(receiver.ca_file)
     shape, target = SHAPES["usual"], folder / "files"
@@ -241,15 +241,15 @@ def main() -> int:
         found = loads(options, Path(scratch))
     targets = [
         Target(
-            f"{kind}: {place} / disk",
-            one["wall"] / places["disk"]["wall"],
-            0.9 if place == "S3" else 0.8,
-            f"{one['wall']:.0f} and {places['disk']['wall']:.0f} MB of JSON a second; "
-            f"{one['cpu']:.0f} and {places['disk']['cpu']:.0f} a processor second",
+            f"{kind}: {store} / disk",
+            one["wall"] / costs["disk"]["wall"],
+            0.9 if store == "S3" else 0.8,
+            f"{one['wall']:.0f} and {costs['disk']['wall']:.0f} MB of JSON a second; "
+            f"{one['cpu']:.0f} and {costs['disk']['cpu']:.0f} a processor second",
         )
-        for kind, places in found.items()
-        for place, one in places.items()
-        if place != "disk"
+        for kind, costs in found.items()
+        for store, one in costs.items()
+        if store != "disk"
     ]
     detail = f"{listed['objects']:,} objects, {listed['new']} new, in {listed['wall']:.1f} s"
     targets.append(Target("listing, processor seconds", listed["cpu"], 5, detail, at_most=True))

@@ -117,8 +117,8 @@ class Loads:
 
         :param path: where they are, None for the folder
         """
-        place, listing = path or str(self.folder / kind), str(self.folder / "listing")
-        self._run(FileSourceSpec(place, format=kind, listing_path=listing), secrets)  # type: ignore[arg-type]
+        where, listing = path or str(self.folder / kind), str(self.folder / "listing")
+        self._run(FileSourceSpec(where, format=kind, listing_path=listing), secrets)  # type: ignore[arg-type]
 
     def job_of_table(self) -> None:
         """Our job on rows that Spark reads, sorts by the offset column and writes as JSON."""

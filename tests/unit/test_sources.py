@@ -66,6 +66,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         },
         {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
          "partitions": {"type": "key", "key": "day"}},
+        {"path": "s3://lake/in", "conn_id": "bucket"},
     ],
     Ndjson: [{"growing": True}, {"compression": "gzip"}],
     Text: [{"column": "ROW", "compression": "none", "growing": True}],
@@ -119,6 +120,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EVENTS", json.dumps({"conn_type": "kafka", "extra": extra}))
     lake = {"conn_type": "iceberg", "host": "https://lake", "login": "me", "password": "hush"}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+    bucket = {"conn_type": "aws", "login": "me", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_BUCKET", json.dumps(bucket))
 
 
 def test_every_field_is_in_a_dictionary() -> None:
@@ -468,10 +471,11 @@ def _written(dag: DAG) -> dict[str, Any]:
     return written["dag"]["tasks"]  # type: ignore[no-any-return]
 
 
-def test_files_have_no_connection() -> None:
-    load = SnowpipeStreamOperator(task_id="load", source={"path": "/in", "conn_id": "events"}, table="T")
+def test_files_of_a_directory_have_no_connection() -> None:
+    load = SnowpipeStreamOperator(task_id="load", source={"path": "{{ p }}", "conn_id": "events"}, table="T")
+    load.render_template_fields({"p": "/in"})
 
-    with pytest.raises(ConfigurationError, match="unknown key 'conn_id'"):
+    with pytest.raises(ConfigurationError, match="directory"):
         load._source()
 
 

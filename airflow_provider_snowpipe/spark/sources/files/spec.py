@@ -448,6 +448,7 @@ class FileSource(SourceSpec):
     @staticmethod
     def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
         """Take what the client of the object store needs from the connection; all of it travels in secret."""
+        FileSource.from_mapping({**values, "conn_id": connection.conn_id})
         return dict(values), options_of(connection)
 
     @property
@@ -472,8 +473,8 @@ class FileSource(SourceSpec):
 
     def binding(self, partition: str) -> Binding:
         """What the positions of a partition mean: where its files are, and how their rows are numbered."""
-        place = self.path.rstrip("/") if is_url(self.path) else os.path.normpath(self.path)
-        where = f"files {self.glob!r} in {place!r}, {self.split}"
+        root = self.path.rstrip("/") if is_url(self.path) else os.path.normpath(self.path)
+        where = f"files {self.glob!r} in {root!r}, {self.split}"
         return Binding(f"{where}, partition {partition!r}", self.form.numbering)
 
     @property

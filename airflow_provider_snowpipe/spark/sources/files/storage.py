@@ -146,10 +146,10 @@ def check_path(path: str) -> None:
         raise ConfigurationError(
             f"source path {path!r} has the scheme {scheme!r}: give a directory, or a URL with one of {known}"
         )
-    place, *folders = path[found.end() :].rstrip("/").split("/")
-    if "@" in place and not scheme.startswith("abfs"):
+    bucket, *folders = path[found.end() :].rstrip("/").split("/")
+    if "@" in bucket and not scheme.startswith("abfs"):
         raise ConfigurationError(
-            f"source path {scheme}://…@{place.rpartition('@')[2]} has a name or a key before @, which plans "
+            f"source path {scheme}://…@{bucket.rpartition('@')[2]} has a name or a key before @, which plans "
             "and logs show: leave it out, and give conn_id"
         )
     if "?" in path or "#" in path:
@@ -157,7 +157,7 @@ def check_path(path: str) -> None:
             f"source path {re.split('[?#]', path)[0]!r} has ? or # behind it: settings belong into the "
             "connection that conn_id names; for such a folder, give the path above it and name it in pattern"
         )
-    if not {"", ".", ".."}.isdisjoint([place, *folders]):
+    if not {"", ".", ".."}.isdisjoint([bucket, *folders]):
         raise ConfigurationError(
             f"source path {path!r} lacks its bucket, or a name between two slashes: write "
             f"{scheme}://bucket/folder"
@@ -235,17 +235,17 @@ def _of_google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
 def _of_azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_unused(connection, extra, "workload_identity_tenant_id")
     pairs = (one.partition("=") for one in str(extra.get("connection_string") or "").split(";"))
-    told = {key.strip().lower(): value for key, _, value in pairs}
-    host = told.get("blobendpoint") or str(connection.host or "")
+    parts = {key.strip().lower(): value for key, _, value in pairs}
+    host = parts.get("blobendpoint") or str(connection.host or "")
     is_principal = bool(extra.get("tenant_id"))
     named = re.match(r"(?:https?://)?([a-z0-9]{3,24})(?:\.|$)", host)
-    account = told.get("accountname") or extra.get("account_name")
-    token = told.get("sharedaccesssignature") or extra.get("sas_token")
+    account = parts.get("accountname") or extra.get("account_name")
+    token = parts.get("sharedaccesssignature") or extra.get("sas_token")
     return {
         "azure_storage_account_name": account
         or (None if is_principal else connection.login)
         or (named and named[1]),
-        "azure_storage_account_key": told.get("accountkey")
+        "azure_storage_account_key": parts.get("accountkey")
         or extra.get("account_key")
         or (None if is_principal else connection.password),
         "azure_storage_sas_token": token and str(token).rpartition("?")[2],
@@ -383,10 +383,10 @@ class ObjectStorage(Storage):
         from obstore.store import from_url
 
         scheme, _, rest = self.root.partition("://")
-        place, _, folder = rest.partition("/")
+        bucket, _, folder = rest.partition("/")
         values: dict[str, Any] = dict(self.options.values)
         account = values.get("azure_storage_account_name")
-        if account and "@" in place and place.partition("@")[2].partition(".")[0] != account:
+        if account and "@" in bucket and bucket.partition("@")[2].partition(".")[0] != account:
             raise ConfigurationError(
                 f"source path {self.root!r} is in another account than {account!r}, which the connection of "
                 "conn_id is for: correct one of them"
@@ -395,15 +395,15 @@ class ObjectStorage(Storage):
         client["timeout"] = values.pop("timeout", client["timeout"])
         try:
             return from_url(  # type: ignore[call-overload]
-                f"{scheme.replace('s3a', 's3')}://{place}/{quote(folder)}",
+                f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
                 config=values,
                 client_options=client,
                 retry_config=_RETRY,
             )
         except (BaseError, ValueError) as error:
             raise ConfigurationError(
-                f"source path {self.root!r}: its client cannot be made ({self._said(error)}): correct the "
-                "URL, or the connection that conn_id names"
+                f"source path {self.root!r}: its client cannot be made ({self._reported(error)}): correct "
+                "the URL, or the connection that conn_id names"
             ) from None
 
     def files(self, depth: int | None = None) -> Iterator[Listed]:
@@ -519,24 +519,24 @@ class ObjectStorage(Storage):
             raise FileNotFoundError(2, "no such object or bucket", url) from None
         except InvalidPathError as error:
             raise ConfigurationError(
-                f"{url!r} has an object whose name cannot be read ({self._said(error)}): rename it, or give "
-                "a path that does not hold it"
+                f"{url!r} has an object whose name cannot be read ({self._reported(error)}): rename it, or "
+                "give a path that does not hold it"
             ) from None
         except BaseError as error:
-            said = self._said(error)
+            reported = self._reported(error)
             found = re.search(r"status code: (\d+)", str(error))
             status = int(found[1]) if found else 0
             if status == 404:
                 raise FileNotFoundError(2, "no such object or bucket", url) from None
             for kind, statuses, mark, remedy in _REFUSALS:
                 if status in statuses or (mark and re.search(mark, str(error))):
-                    raise kind(f"{url!r}: the request {what} failed ({said}): {remedy}") from None
+                    raise kind(f"{url!r}: the request {what} failed ({reported}): {remedy}") from None
             raise SourceUnavailableError(
-                f"{url!r}: the request {what} failed ({said}): see whether the store answers from the driver "
-                "and the executors"
+                f"{url!r}: the request {what} failed ({reported}): see whether the store answers from the "
+                "driver and the executors"
             ) from None
 
-    def _said(self, error: Exception) -> str:
+    def _reported(self, error: Exception) -> str:
         """The client's words: what is known of the request's fate, never a body or a query with a secret."""
         whole = str(error)
         known = [found[1] for one in _FATES if (found := re.search(one, whole))]
