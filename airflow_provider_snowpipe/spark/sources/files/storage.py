@@ -34,7 +34,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
-_COLUMNS = ("path", "size", "last_modified", "e_tag")
 _WINDOW_BYTES = 8 << 20
 """One request of an object: large enough that the time of a request does not show."""
 _WINDOWS_AHEAD = 2
@@ -98,8 +97,9 @@ class Storage(ABC):
     def create(self, name: str, data: bytes) -> bool:
         """Create a file with its content, in one step that only one of several writers can take.
 
-        :return: False where it is there already
+        :return: False where it is there already; it may be this writer's own, where an answer was lost
         :raises OSError: if it cannot be written
+        :raises SnowpipeError: if an object store refuses it, or does not answer: it may be there then
         """
 
     @abstractmethod
@@ -409,14 +409,17 @@ class ObjectStorage(Storage):
     def files(self, depth: int | None = None) -> Iterator[Listed]:
         """List the objects that have content: a mark of a folder looks like an object without any."""
         import obstore
+        import pyarrow as pa
 
         try:
             with self._asking("list", self.root):
                 for batch in obstore.list(self._client, chunk_size=1_000, return_arrow=True):
-                    columns = [batch.column(one).to_pylist() for one in _COLUMNS]
-                    for name, size, modified, version in zip(*columns, strict=True):
+                    listed = pa.record_batch(batch)
+                    times = listed.column("last_modified").cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
+                    columns = [listed.column("path"), listed.column("size"), times, listed.column("e_tag")]
+                    for name, size, modified, tag in zip(*(c.to_pylist() for c in columns), strict=True):
                         if size and (depth is None or name.count("/") < depth):
-                            yield Listed(name, size, _nanoseconds(modified), _version(version))
+                            yield Listed(name, size, modified, _version(tag))
         except FileNotFoundError:
             raise SourceMissingError(
                 f"source path {self.root!r}: there is no such bucket: create it, or correct the path"
