@@ -101,6 +101,7 @@ bench: install ## Ratios against peers and limits
 	$(BIN)/python benchmarks/spark_to_channel.py
 	$(BIN)/python benchmarks/row_shapes.py
 	$(BIN)/python benchmarks/small_load.py
+	$(BIN)/python benchmarks/object_storage.py
 	$(BIN)/python benchmarks/crossover.py
 	$(BIN)/python snowpipe-local/benchmarks/local_service.py
 	$(BIN)/python benchmarks/parse_time.py

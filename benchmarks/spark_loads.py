@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
-from airflow_provider_snowpipe.spark.source import SourceSpec
+from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.rows import row_text
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
@@ -57,23 +57,26 @@ def local_spark(folder: Path) -> Any:
     return spark
 
 
-def source_file(folder: Path, kind: str) -> Path:
+def source_file(folder: Path, kind: str, group: str = "g") -> Path:
     """The file of a format that holds the rows."""
-    return folder / kind / "g" / f"0.{kind}"
+    return folder / kind / group / f"0.{kind}"
 
 
-def write_sources(folder: Path, rows: Iterable[pa.RecordBatch], schema: pa.Schema) -> dict[str, int]:
+def write_sources(
+    folder: Path, rows: Iterable[pa.RecordBatch], schema: pa.Schema, group: str = "g"
+) -> dict[str, int]:
     """Write rows as one file of each format; returns their bytes."""
-    for kind in KINDS:
-        source_file(folder, kind).parent.mkdir(parents=True)
+    files = {kind: source_file(folder, kind, group) for kind in KINDS}
+    for file in files.values():
+        file.parent.mkdir(parents=True)
     with (
-        source_file(folder, "ndjson").open("wb") as lines,
-        pq.ParquetWriter(source_file(folder, "parquet"), schema, compression="zstd") as parquet,
+        files["ndjson"].open("wb") as lines,
+        pq.ParquetWriter(files["parquet"], schema, compression="zstd") as parquet,
     ):
         for batch in rows:
             lines.write(encode_ndjson(batch))
             parquet.write_batch(batch)
-    return {kind: source_file(folder, kind).stat().st_size for kind in KINDS}
+    return {kind: file.stat().st_size for kind, file in files.items()}
 
 
 class UnpacedDataSource(SnowpipeDataSource):
@@ -109,9 +112,13 @@ class Loads:
         write_credentials(key, self._credentials)
         self.spark.dataSource.register(UnpacedDataSource)
 
-    def job_of_files(self, kind: str) -> None:
-        """Our job, whose tasks read the files themselves."""
-        self._run(FileSourceSpec(str(self.folder / kind), format=kind))  # type: ignore[arg-type]
+    def job_of_files(self, kind: str, path: str | None = None, secrets: SourceSecrets | None = None) -> None:
+        """Our job, whose tasks read the files themselves.
+
+        :param path: where they are, None for the folder
+        """
+        where, listing = path or str(self.folder / kind), str(self.folder / "listing")
+        self._run(FileSourceSpec(where, format=kind, listing_path=listing), secrets)  # type: ignore[arg-type]
 
     def job_of_table(self) -> None:
         """Our job on rows that Spark reads, sorts by the offset column and writes as JSON."""
@@ -168,7 +175,7 @@ class Loads:
     def _read(self) -> Any:
         return self.spark.read.parquet(str(self._file("parquet")))
 
-    def _run(self, source: SourceSpec) -> None:
+    def _run(self, source: SourceSpec, secrets: SourceSecrets | None = None) -> None:
         plan = JobPlan(
             application="benchmark",
             account_url=self.receiver.url,
@@ -181,7 +188,7 @@ class Loads:
             limits=UNPACED,
         )
         with self.receiver.client(TABLE) as client:
-            run = Run(plan, client, lambda: self.spark)
+            run = Run(plan, client, lambda: self.spark, secrets)
             run.prepare()
             run.load(self.spark.sparkContext)
             run.verify()

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
+
+from airflow_provider_snowpipe.spark.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.files.storage import options_of
 
 KEY_ID, SECRET = "AKIALOCALTEST", "local-test-secret"
 
@@ -27,6 +31,23 @@ class S3Service:
     @property
     def endpoint(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    def options(self, port: int | None = None, **extra: Any) -> SourceSecrets:
+        """The service as a source of files asks it.
+
+        :param port: of a wire to it
+        :param extra: of the connection
+        """
+        extra = {**self.extra, "endpoint_url": f"http://127.0.0.1:{port or self.port}", **extra}
+        connection = SimpleNamespace(
+            conn_id="lake", conn_type="aws", login=KEY_ID, password=SECRET, extra_dejson=extra
+        )
+        return options_of(connection)
+
+    @property
+    def extra(self) -> dict[str, str]:
+        """The extra of an Airflow connection to it."""
+        return {"endpoint_url": f"http://{self.endpoint}", "region_name": "us-east-1"}
 
     def put(self, bucket: str, files: dict[str, bytes]) -> None:
         """Store objects, creating the bucket."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, FileSourceSpec
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, UnitOffset
 
@@ -36,3 +37,10 @@ def unit_token(
     """The checkpoint of ``file:line`` in a partition of a source."""
     found = taken(spec, target)[partition]
     return str(Checkpoint(unit_offset(found, position), found.binding.digest, rows, run, errors))
+
+
+def groups_of(spec: FileSourceSpec, secrets: SourceSecrets | None = None) -> tuple[FileGroup, ...]:
+    """The groups of a source that has no log yet; nothing is written."""
+    source = FileSource(spec, "fail")
+    source.take_secrets(secrets or SourceSecrets())
+    return tuple(one.group for one in source.partitions())

@@ -34,7 +34,12 @@ from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStre
 from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
-from airflow_provider_snowpipe.spark.submit.source import SourceBacklog, file_source, has_backlog
+from airflow_provider_snowpipe.spark.submit.source import (
+    SourceBacklog,
+    file_source,
+    has_backlog,
+    is_in_object_store,
+)
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -211,6 +216,12 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     def _choice(self, known: Mapping[str, Any], context: Context | None = None) -> LoadChoice:
         """Collect what is known; without a context the run before does not count."""
         files, source, options = self.source_files(), self.source, mapping_argument("options", self.options)
+        if self.path != LoadPath.STREAM and is_in_object_store(source):
+            raise ConfigurationError(
+                f"source path {source['path']!r} is in an object store, and path is {self.path!r}: COPY and "
+                "pipes load it from an external stage. Make one and give it as source, '@stage/path'; or "
+                "take path='stream'. Nothing was loaded"
+            )
         may_lack_table, backlog = self.create_table is not None, None
         if has_backlog(source):
             prefix, statuses = self.channel_prefix or self.dag_id, self._pipe_hook().channel_statuses

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, freeze
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, runs_here
 from tests.local_connection import TaskInstance
+from tests.source_log import groups_of
 
 if AIRFLOW < (3, 0):
     pytest.skip("the README's DAG imports airflow.sdk", allow_module_level=True)
@@ -71,10 +72,10 @@ def test_stream_of_a_run_that_makes_no_rows_has_its_partitions(tmp_path, name, t
     given = {**params, "data_dir": str(tmp_path / "d"), "folder": str(tmp_path / "d")}
 
     make(given)
-    groups = freeze(FileSourceSpec(path=str(tmp_path / "d")))
+    groups = groups_of(FileSourceSpec(path=str(tmp_path / "d")))
 
     assert len(groups) == 2
-    assert [group.bytes for group in groups] == [0, 0]
+    assert [group.files for group in groups] == [(), ()]
 
 
 @pytest.mark.parametrize(("name", "task_id", "params"), MAKERS)

@@ -63,9 +63,9 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
             "path": "/in", "pattern": "*.log", "format": {"type": "orc"}, "partitions": {"type": "all"},
             "on_changed_files": "ignore", "log_path": "/logs",
         },
-        {"path": "s3://b/in", "conn_id": "bucket"},
         {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
          "partitions": {"type": "key", "key": "day"}},
+        {"path": "s3://lake/in", "conn_id": "bucket"},
     ],
     Ndjson: [{"growing": True}, {"compression": "gzip"}],
     Text: [{"column": "ROW", "compression": "none", "growing": True}],
@@ -119,6 +119,8 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_EVENTS", json.dumps({"conn_type": "kafka", "extra": extra}))
     lake = {"conn_type": "iceberg", "host": "https://lake", "login": "me", "password": "hush"}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(lake))
+    bucket = {"conn_type": "aws", "login": "me", "password": "hush"}
+    monkeypatch.setenv("AIRFLOW_CONN_BUCKET", json.dumps(bucket))
 
 
 def test_every_field_is_in_a_dictionary() -> None:
@@ -469,8 +471,11 @@ def _written(dag: DAG) -> dict[str, Any]:
 
 
 def test_files_of_a_directory_have_no_connection() -> None:
-    with pytest.raises(ConfigurationError, match="conn_id"):
-        source_spec({"path": "/in", "conn_id": "events"})
+    load = SnowpipeStreamOperator(task_id="load", source={"path": "{{ p }}", "conn_id": "events"}, table="T")
+    load.render_template_fields({"p": "/in"})
+
+    with pytest.raises(ConfigurationError, match="directory"):
+        load._source()
 
 
 def test_the_policy_for_rows_may_be_default_arguments_of_the_dag() -> None:

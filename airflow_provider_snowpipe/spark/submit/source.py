@@ -49,7 +49,7 @@ def connected_source(source: Any, get_connection: Callable[[str], Any]) -> tuple
 
 
 def file_source(values: Mapping[str, Any]) -> FileSource | None:
-    """The source of files of this machine, None for a source of another kind.
+    """The source of files of this machine, None for a source of another kind or in an object store.
 
     :param values: the source's dictionary; a Kafka source is whole only with its connection
     :raises ConfigurationError: if a key or value is wrong
@@ -63,7 +63,15 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
     if values.get("kind", DEFAULT_KIND) != DEFAULT_KIND:
         return None
     spec = source_spec(values)
-    return spec if isinstance(spec, FileSource) else None
+    return spec if isinstance(spec, FileSource) and not is_in_object_store(values) else None
+
+
+def is_in_object_store(source: Any) -> bool:
+    """True for the dictionary of a source of files with a URL as its path."""
+    from airflow_provider_snowpipe.spark.sources.files.storage import is_url
+
+    is_files = isinstance(source, Mapping) and source.get("kind", DEFAULT_KIND) == DEFAULT_KIND
+    return is_files and is_url(str(source.get("path", "")))
 
 
 # -- The first rows of a source, read where the plan is made ---------------------------------------------

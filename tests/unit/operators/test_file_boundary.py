@@ -591,10 +591,14 @@ class TestPipe:
             ({"source": "@PS_2/in"}, None, "PS_2/in"),
             ({"source": {"kind": "table", "query": "Q", "offset_column": "ID"}, "shape": {"rows": 1}}, None,
              "path='stream'"),
+            ({"source": "s3://lake/in"}, None, "external stage.*path='stream'"),
+            ({"source": {"path": "gs://lake", "conn_id": "l"}, "path": "auto"}, None, "external stage"),
+            ({"source": {"path": "az://lake"}, "path": "copy", "shape": {"rows": 9}}, None, "external stage"),
             ({}, Pipe("COPY INTO T2 FROM @PS"), "T2"),
             ({}, Pipe("COPY INTO T FROM @PS", auto_ingest=True), "AUTO_INGEST"),
         ],
-        ids=["not-named", "not-there", "options", "other-stage", "no-files", "other-table", "by-itself"],
+        ids=["not-named", "not-there", "options", "other-stage", "no-files", "s3", "gs", "az", "other-table",
+             "by-itself"],
     )  # fmt: skip
     def test_what_no_pipe_can_take_is_refused_with_the_remedy(
         self, piped: Load, arguments: dict[str, Any], statement: Pipe | None, words: str

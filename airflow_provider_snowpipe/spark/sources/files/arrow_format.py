@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -132,9 +132,18 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
     )
 
 
-def _as_arrow_reads(file: SourceFile, stream: BinaryIO) -> Any:
-    """A local file by its path, which Arrow reads without Python; another one by its stream."""
-    return file.path if isinstance(file.storage, LocalStorage) else pa.PythonFile(stream, "r")
+@contextmanager
+def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
+    """Open a file as Arrow reads it: a local one by its path, without Python; another one by its stream.
+
+    :raises SnowpipeError: if its stream failed, of which Arrow may make an error of its own
+    """
+    with open_listed(file, exact=True) as stream:
+        is_local = isinstance(file.storage, LocalStorage)
+        try:
+            yield file.path if is_local else pa.PythonFile(stream, "r")
+        except (pa.ArrowException, OSError) as error:
+            raise getattr(stream, "failure", None) or damaged(file, kind, error) from None
 
 
 # -- ORC files, stripe by stripe; on resume, the stripes before are counted by their first column --------
@@ -172,11 +181,8 @@ def _stripe(opened: orc.ORCFile, index: int, columns: list[str] | None) -> pa.Ta
 
 @contextmanager
 def _orc_file(file: SourceFile) -> Iterator[orc.ORCFile]:
-    try:
-        with open_listed(file, exact=True) as stream:
-            yield orc.ORCFile(_as_arrow_reads(file, stream))
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(file, "ORC", error) from None
+    with _opened(file, "ORC") as source:
+        yield orc.ORCFile(source)
 
 
 # -- Parquet files, row group by row group; on resume, row groups before the committed row are not read --
@@ -231,11 +237,9 @@ def batches_after(
 
 @contextmanager
 def _parquet_file(file: SourceFile) -> Iterator[pq.ParquetFile]:
-    try:
-        with (
-            open_listed(file, exact=True) as stream,
-            pq.ParquetFile(_as_arrow_reads(file, stream), coerce_int96_timestamp_unit="us") as parquet,
-        ):
-            yield parquet
-    except (pa.ArrowException, OSError) as error:
-        raise damaged(file, "Parquet", error) from None
+    is_local = isinstance(file.storage, LocalStorage)
+    with (
+        _opened(file, "Parquet") as source,
+        pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=not is_local) as parquet,
+    ):
+        yield parquet

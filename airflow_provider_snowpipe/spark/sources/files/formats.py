@@ -13,6 +13,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, cast
 
@@ -29,6 +30,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     SourceFile,
     Text,
 )
+from airflow_provider_snowpipe.spark.sources.files.storage import Listed
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
@@ -184,9 +186,11 @@ def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
     :raises SourcePositionError: if it is gone, is smaller than it was, or was written again in the same size
     """
     try:
-        # A version of a plain text that has grown is another one, and begins with what was listed.
-        stream = file.storage.open(file.path, file.version if exact else "")
+        if exact and file.version:  # its storage reads no other one
+            return file.storage.open(file.path, file.version, file.size)
         found = file.storage.stat(file.path)
+        # A version of a plain text that has grown is another one, and begins with what was listed.
+        stream = file.storage.open(file.path, found.version, found.size)
     except OSError as error:
         raise SourcePositionError(
             f"file {file.path!r} cannot be opened any more ({error.strerror}); it was listed when this run "
@@ -201,26 +205,27 @@ def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
                 "of this kind is only whole when it is finished: write it under another name and rename it, "
                 "then run again"
             )
-        refuse_rewritten(file)
+        refuse_rewritten(file, found)
     except SourcePositionError:
         stream.close()
         raise
     return stream
 
 
-def refuse_rewritten(file: SourceFile) -> None:
+def refuse_rewritten(file: SourceFile, found: Listed) -> None:
     """Refuse a file of the listed size that is younger than the listed one, since its rows are others.
 
     A file that has grown is younger as well, and an older time is that of a copy. Some hosts see the times of
     a mounted storage in whole seconds.
 
     :param file: the file as it was listed, with its time or 0
+    :param found: as it is now
     :raises SourcePositionError: if it is
     """
-    found = file.storage.stat(file.path)
     unit = 1 if file.modified_ns % _SECOND_NS else _SECOND_NS
     is_younger = found.modified_ns // unit > file.modified_ns // unit > 0
-    if found.size == file.size and (is_younger or found.version != file.version):
+    is_another = "" not in (file.version, found.version) and found.version != file.version
+    if found.size == file.size and (is_younger or is_another):
         raise SourcePositionError(
             f"file {file.path!r} was written again in the same size of {file.size} bytes during the run, so "
             "that rows of both may have been sent. Leave the files in place until the run has ended, put new "
@@ -228,17 +233,32 @@ def refuse_rewritten(file: SourceFile) -> None:
         )
 
 
+def _refuse_rewritten_meanwhile(file: SourceFile) -> None:
+    """The same behind its last byte, where it was not read as one version."""
+    if not file.version:
+        refuse_rewritten(file, file.storage.stat(file.path))
+
+
 def _stored(file: SourceFile, offset: int, read_bytes: int) -> Iterator[bytes]:
     position = offset
-    with open_listed(file) as stream:
+    with ExitStack() as opened:
+        stream = opened.enter_context(open_listed(file, exact=bool(file.version)))
         stream.seek(offset)
         while position < file.size:
-            data = stream.read(min(read_bytes, file.size - position))
+            try:
+                data = stream.read(min(read_bytes, file.size - position))
+            except SourcePositionError:
+                if position > offset:
+                    raise
+                # Nothing is read yet: an object to which lines were added is another version of it.
+                stream = opened.enter_context(open_listed(file))
+                stream.seek(offset)
+                data = stream.read(min(read_bytes, file.size - position))
             if not data:
                 raise _shrunk(file, position)
             position += len(data)
             yield data
-        refuse_rewritten(file)
+        _refuse_rewritten_meanwhile(file)
 
 
 def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: int) -> Iterator[bytes]:
@@ -254,7 +274,7 @@ def _decompressed(file: SourceFile, offset: int, compression: str, read_bytes: i
                     "may have been sent; replace it by a whole file that begins with the same rows"
                 ) from None
             if not data:
-                refuse_rewritten(file)
+                _refuse_rewritten_meanwhile(file)
                 return
             passed += len(data)
             if passed > offset:

@@ -217,7 +217,7 @@ class FileSource(Source):
             # What is not committed of a changed file cannot be left out: nobody has its rows any more.
             partly = {names[one.number] for one in units if one.number not in done}
             self._ignored = {one.found.name for one in self._changed} - partly
-        groups: dict[str, list[SourceFile]] = {}
+        groups: dict[str, list[SourceFile]] = {one.partition: [] for one in self._found}
         gone: dict[str, set[int]] = {}
         for one in units:
             name = names[one.number]
@@ -236,7 +236,7 @@ class FileSource(Source):
         for partition, files in sorted(groups.items()):
             lost = frozenset(gone.get(partition, ()))
             own = {file.unit: done[file.unit] for file in files if file.unit in done}
-            if all(file.unit in lost and file.unit in own for file in files):
+            if files and all(file.unit in lost and file.unit in own for file in files):
                 continue
             group = FileGroup(partition, tuple(files), lost, own)
             yield FilePartition(partition, group, spec, self._on_data_loss, self._log.log_id, last)

@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     Listed,
     LocalStorage,
     Storage,
+    check_path,
     is_url,
     options_of,
 )
@@ -417,6 +418,8 @@ class FileSource(SourceSpec):
     _filled = ("path", "pattern", "log_path", "conn_id")
 
     def _check(self) -> None:
+        if not is_template(self.path):
+            check_path(self.path)
         if self.conn_id and not is_template(self.path) and not is_url(self.path):
             raise ConfigurationError(
                 f"source conn_id is {self.conn_id!r}, and path {self.path!r} is a directory, which needs no "
@@ -436,6 +439,7 @@ class FileSource(SourceSpec):
     @staticmethod
     def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:
         """Take what the client of the object store needs from the connection; all of it travels in secret."""
+        FileSource.from_mapping({**values, "conn_id": connection.conn_id})
         return dict(values), options_of(connection)
 
     @property

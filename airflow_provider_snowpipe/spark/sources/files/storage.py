@@ -13,27 +13,33 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
-from urllib.parse import urlsplit
+from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
+from urllib.parse import quote
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    SnowpipeError,
     SourceMissingError,
     SourcePositionError,
     SourceUnavailableError,
 )
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
-_COLUMNS = ("path", "size", "last_modified", "e_tag")
-_CHUNK_BYTES = 8 << 20
-"""One read of an object: large enough that the time of a request does not show."""
+_WINDOW_BYTES = 8 << 20
+"""One request of an object: large enough that the time of a request does not show."""
+_WINDOWS_AHEAD = 2
+"""So many are fetched while those before are read."""
+_RETRY = {"max_retries": 10, "retry_timeout": dt.timedelta(seconds=60)}
+_CLIENT = {"connect_timeout": dt.timedelta(seconds=5), "timeout": dt.timedelta(seconds=30)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +92,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def open(self, path: str, version: str = "") -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
         """Open a file to read it from any position.
 
         :param version: refuses another version than this one while it is read; empty takes any
+        :param size: of this version, where it is known, which saves asking for it
         :raises OSError: if it cannot be opened
         """
 
@@ -97,8 +104,9 @@ class Storage(ABC):
     def create(self, name: str, data: bytes) -> bool:
         """Create a file with its content, in one step that only one of several writers can take.
 
-        :return: False where it is there already
+        :return: False where it is there already; it may be this writer's own, where an answer was lost
         :raises OSError: if it cannot be written
+        :raises SnowpipeError: if an object store refuses it, or does not answer: it may be there then
         """
 
     @abstractmethod
@@ -127,16 +135,40 @@ def storage_of(path: str, secrets: SourceSecrets | None = None) -> Storage:
     :param secrets: options of the object store's client, by obstore's names
     :raises ConfigurationError: if nothing reads such a URL
     """
+    check_path(path)
+    return ObjectStorage(path.rstrip("/"), secrets or SourceSecrets()) if is_url(path) else LocalStorage(path)
+
+
+def check_path(path: str) -> None:
+    """Refuse a URL that no storage reads.
+
+    :raises ConfigurationError: if there is no store of its scheme, or it holds more than bucket and prefix
+    """
     found = _URL.match(path)
     if found is None:
-        return LocalStorage(path)
-    if found["scheme"] not in ObjectStorage.schemes:
+        return
+    scheme = found["scheme"]
+    if scheme not in ObjectStorage.schemes:
         known = ", ".join(f"{one}://" for one in sorted(ObjectStorage.schemes))
         raise ConfigurationError(
-            f"source path {path!r} has the scheme {found['scheme']!r}: give a directory, or a URL with one "
-            f"of {known}"
+            f"source path {path!r} has the scheme {scheme!r}: give a directory, or a URL with one of {known}"
         )
-    return ObjectStorage(path.rstrip("/"), secrets or SourceSecrets())
+    bucket, *folders = path[found.end() :].rstrip("/").split("/")
+    if "@" in bucket and not scheme.startswith("abfs"):
+        raise ConfigurationError(
+            f"source path {scheme}://…@{bucket.rpartition('@')[2]} has a name or a key before @, which plans "
+            "and logs show: leave it out, and give conn_id"
+        )
+    if "?" in path or "#" in path:
+        raise ConfigurationError(
+            f"source path {re.split('[?#]', path)[0]!r} has ? or # behind it: settings belong into the "
+            "connection that conn_id names; for such a folder, give the path above it and name it in pattern"
+        )
+    if not {"", ".", ".."}.isdisjoint([bucket, *folders]):
+        raise ConfigurationError(
+            f"source path {path!r} lacks its bucket, or a name between two slashes: write "
+            f"{scheme}://bucket/folder"
+        )
 
 
 def options_of(connection: Any) -> SourceSecrets:
@@ -154,19 +186,30 @@ def options_of(connection: Any) -> SourceSecrets:
             f"source conn_id {connection.conn_id!r} is a connection of type {connection.conn_type!r}: "
             f"give one of {', '.join(sorted(_OPTIONS))}"
         )
-    return SourceSecrets({key: str(value) for key, value in make(connection, extra).items() if value})
+    options = {key: str(value) for key, value in make(connection, extra).items() if value}
+    return SourceSecrets(options | {"allow_http": "true"} if _is_plain(options) else options)
+
+
+def _is_plain(options: Mapping[str, str]) -> bool:
+    """True where the store is asked without TLS."""
+    return any(value.startswith("http://") for value in options.values())
+
+
+def _refuse_unused(connection: Any, extra: Mapping[str, Any], *names: str) -> None:
+    used = next((name for name in names if extra.get(name)), None)
+    if used is not None:
+        raise ConfigurationError(
+            f"source conn_id {connection.conn_id!r} has {used} in its extra, which file readers do not use: "
+            "give keys, or leave conn_id out and give the identity to driver and executors"
+        )
 
 
 def _of_aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_unused(connection, extra, "role_arn", "profile_name", "assume_role_method")
     config = extra.get("service_config") or {}
     endpoint = (config.get("s3") or {}).get("endpoint_url") or extra.get("endpoint_url") or extra.get("host")
-    for name in ("role_arn", "profile_name", "assume_role_method"):
-        if extra.get(name):
-            raise ConfigurationError(
-                f"source conn_id {connection.conn_id!r} has {name} in its extra, which the readers of files "
-                "do not use: give keys, or leave conn_id out and give the role to driver and executors"
-            )
-    is_anonymous = (extra.get("config_kwargs") or {}).get("signature_version") == "unsigned"
+    config_kwargs = extra.get("config_kwargs") or {}
+    is_anonymous = config_kwargs.get("signature_version") == "unsigned"
     return {
         "aws_access_key_id": connection.login or extra.get("aws_access_key_id"),
         "aws_secret_access_key": connection.password or extra.get("aws_secret_access_key"),
@@ -175,35 +218,50 @@ def _of_aws(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
         "aws_endpoint": endpoint,
         "aws_skip_signature": "true" if is_anonymous or extra.get("anonymous") else None,
         "aws_request_payer": "true" if extra.get("requester_pays") else None,
-        "allow_http": "true" if str(endpoint or "").startswith("http://") else None,
+        "timeout": f"{read_timeout} seconds" if (read_timeout := config_kwargs.get("read_timeout")) else None,
     }
 
 
 def _of_google(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
-    key = extra.get("keyfile_dict")
+    _refuse_unused(connection, extra, "key_secret_name", "credential_config_file", "impersonation_chain")
+    key, path = extra.get("keyfile_dict"), extra.get("key_path")
+    try:
+        text = json.dumps(key) if isinstance(key, Mapping) else key or (path and Path(path).read_text())
+    except OSError as error:
+        raise ConfigurationError(
+            f"source conn_id {connection.conn_id!r}: its key_path {path!r} cannot be read here "
+            f"({error.strerror}): correct it, or give keyfile_dict"
+        ) from None
     return {
-        "google_service_account_key": json.dumps(key) if isinstance(key, Mapping) else key,
-        "google_service_account": extra.get("key_path"),
+        "google_service_account_key": text,
         "google_base_url": extra.get("endpoint_url"),
         "google_skip_signature": "true" if extra.get("is_anonymous") else None,
-        "allow_http": "true" if str(extra.get("endpoint_url") or "").startswith("http://") else None,
     }
 
 
 def _of_azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
-    host = str(connection.host or "")
-    account = extra.get("account_name") or connection.login or urlsplit(host).netloc.split(".")[0]
+    _refuse_unused(connection, extra, "workload_identity_tenant_id")
+    pairs = (one.partition("=") for one in str(extra.get("connection_string") or "").split(";"))
+    parts = {key.strip().lower(): value for key, _, value in pairs}
+    host = parts.get("blobendpoint") or str(connection.host or "")
     is_principal = bool(extra.get("tenant_id"))
+    named = re.match(r"(?:https?://)?([a-z0-9]{3,24})(?:\.|$)", host)
+    account = parts.get("accountname") or extra.get("account_name")
+    token = parts.get("sharedaccesssignature") or extra.get("sas_token")
     return {
-        "azure_storage_account_name": extra.get("account_name") or (None if is_principal else account),
-        "azure_storage_account_key": extra.get("account_key")
+        "azure_storage_account_name": account
+        or (None if is_principal else connection.login)
+        or (named and named[1]),
+        "azure_storage_account_key": parts.get("accountkey")
+        or extra.get("account_key")
         or (None if is_principal else connection.password),
-        "azure_storage_sas_token": extra.get("sas_token"),
-        "azure_storage_client_id": connection.login if is_principal else None,
+        "azure_storage_sas_token": token and str(token).rpartition("?")[2],
+        "azure_storage_client_id": connection.login
+        if is_principal
+        else extra.get("managed_identity_client_id"),
         "azure_storage_client_secret": connection.password if is_principal else None,
         "azure_storage_tenant_id": extra.get("tenant_id"),
-        "azure_endpoint": host if host.startswith("http://") else None,
-        "allow_http": "true" if host.startswith("http://") else None,
+        "azure_endpoint": host if "://" in host else None,
     }
 
 
@@ -273,7 +331,7 @@ class LocalStorage(Storage):
         """Describe one file."""
         return _listed(path, os.stat(path))
 
-    def open(self, path: str, version: str = "") -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
         """Open a file."""
         return cast(BinaryIO, open(path, "rb", buffering=0))
 
@@ -334,47 +392,68 @@ class ObjectStorage(Storage):
 
     @cached_property
     def _client(self) -> Any:
-        """Obstore's client of the root."""
+        """Obstore's client of the root, whose folders are taken as they are written."""
         from obstore.exceptions import BaseError
         from obstore.store import from_url
 
-        root = re.sub(r"^s3a://", "s3://", self.root)
+        scheme, _, rest = self.root.partition("://")
+        bucket, _, folder = rest.partition("/")
         values: dict[str, Any] = dict(self.options.values)
-        client = {"allow_http": True} if values.pop("allow_http", "") == "true" else {}
+        account = values.get("azure_storage_account_name")
+        if account and "@" in bucket and bucket.partition("@")[2].partition(".")[0] != account:
+            raise ConfigurationError(
+                f"source path {self.root!r} is in another account than {account!r}, which the connection of "
+                "conn_id is for: correct one of them"
+            )
+        client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
+        client["timeout"] = values.pop("timeout", client["timeout"])
         try:
-            return from_url(root, config=values, client_options=client)  # type: ignore[call-overload]
+            return from_url(  # type: ignore[call-overload]
+                f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
+                config=values,
+                client_options=client,
+                retry_config=_RETRY,
+            )
         except (BaseError, ValueError) as error:
             raise ConfigurationError(
-                f"source path {self.root!r}: its client cannot be made ({self._text_of(error)}): correct the "
-                "URL, or the connection that conn_id names"
+                f"source path {self.root!r}: its client cannot be made ({self._reported(error)}): correct "
+                "the URL, or the connection that conn_id names"
             ) from None
 
     def files(self, depth: int | None = None) -> Iterator[Listed]:
-        """List the objects; marks of folders are none."""
+        """List the objects that have content: a mark of a folder looks like an object without any."""
         import obstore
+        import pyarrow as pa
 
         try:
             with self._asking("list", self.root):
                 for batch in obstore.list(self._client, chunk_size=1_000, return_arrow=True):
-                    columns = [batch.column(one).to_pylist() for one in _COLUMNS]
-                    for name, size, modified, version in zip(*columns, strict=True):
-                        if depth is None or name.count("/") < depth:
-                            yield Listed(name, size, _nanoseconds(modified), version or "")
+                    listed = pa.record_batch(batch)
+                    times = listed.column("last_modified").cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
+                    columns = [listed.column("path"), listed.column("size"), times, listed.column("e_tag")]
+                    for name, size, modified, tag in zip(*(c.to_pylist() for c in columns), strict=True):
+                        if size and (depth is None or name.count("/") < depth):
+                            yield Listed(name, size, modified, _version(tag))
         except FileNotFoundError:
-            raise SourceMissingError(f"source path {self.root!r} does not exist: create the bucket") from None
+            raise SourceMissingError(
+                f"source path {self.root!r}: there is no such bucket: create it, or correct the path"
+            ) from None
 
     def stat(self, path: str) -> Listed:
         """Describe one object."""
         import obstore
 
+        name = self._name(path)
         with self._asking("head", path):
-            found = obstore.head(self._client, self._name(path))
-        name, modified = self._name(path), _nanoseconds(found["last_modified"])
-        return Listed(name, found["size"], modified, found["e_tag"] or "")
+            found = obstore.head(self._client, name)
+        return Listed(name, found["size"], _nanoseconds(found["last_modified"]), _version(found["e_tag"]))
 
-    def open(self, path: str, version: str = "") -> BinaryIO:
+    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
         """Open one version of an object."""
-        return cast(BinaryIO, _ObjectStream(self, path, version))
+        if not version or size < 0:
+            found = self.stat(path)
+            version, size = version or found.version, found.size
+        return cast(BinaryIO, _ObjectStream(self, path, version, size))
 
     def create(self, name: str, data: bytes) -> bool:
         """Create an object by a conditional request, ``If-None-Match: *``."""
@@ -395,36 +474,43 @@ class ObjectStorage(Storage):
         with self._asking("get", self.path(name)):
             return bytes(obstore.get(self._client, name).bytes())
 
-    def get(self, path: str, version: str, first: int, end: int) -> bytes:
+    def get(self, path: str, version: str, first: int, end: int) -> memoryview:
         """Read a range of one version of an object.
 
-        :raises SourcePositionError: if it is another version now
+        :raises SourcePositionError: if it is another version now, or gone
         """
         import obstore
         from obstore.exceptions import PreconditionError
 
         options: dict[str, Any] = {"range": (first, end)}
         if version:
-            options["if_match"] = version
-        with self._asking("get", path):
-            try:
-                return bytes(obstore.get(self._client, self._name(path), options=options).bytes())  # type: ignore[arg-type]
-            except PreconditionError:
-                raise SourcePositionError(
-                    f"file {path!r} was written again during the run, so that rows of both versions may have "
-                    "been sent. Leave the files in place until the run has ended, and compare the table with "
-                    "the files"
-                ) from None
+            options["if_match"] = f'"{version}"'
+        try:
+            with self._asking("get", path):
+                data = obstore.get(self._client, self._name(path), options=options).bytes()  # type: ignore[arg-type]
+        except PreconditionError:
+            raise SourcePositionError(
+                f"file {path!r} was written again during the run, so that rows of both versions may have "
+                "been sent. Leave the files in place until the run has ended, and compare the table with "
+                "the files"
+            ) from None
+        except FileNotFoundError:
+            raise SourcePositionError(
+                f"file {path!r} was deleted during the run. Leave the files in place until the run has ended"
+            ) from None
+        if len(data) != end - first:
+            raise SourceUnavailableError(
+                f"{path!r}: the request get gave {len(data)} of {end - first} bytes: see what is between the "
+                "store and this machine"
+            )
+        return memoryview(data)
 
     def delete(self, name: str) -> None:
         """Delete an object."""
         import obstore
 
-        try:
-            with self._asking("delete", self.path(name)):
-                obstore.delete(self._client, name)
-        except FileNotFoundError:
-            return
+        with suppress(FileNotFoundError), self._asking("delete", self.path(name)):
+            obstore.delete(self._client, name)
 
     def below(self, folder: str) -> ObjectStorage:
         """The tree of a prefix."""
@@ -439,48 +525,105 @@ class ObjectStorage(Storage):
 
     @contextmanager
     def _asking(self, what: str, url: str) -> Iterator[None]:
-        from obstore.exceptions import BaseError, NotFoundError, PermissionDeniedError, UnauthenticatedError
+        """Name a request that failed: what listings report is known by its status only."""
+        from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
 
         try:
             yield
-        except (NotFoundError, FileNotFoundError):
-            raise FileNotFoundError(2, "no such object", url) from None
-        except (PermissionDeniedError, UnauthenticatedError) as error:
+        except PreconditionError:
+            raise
+        except FileNotFoundError:
+            raise FileNotFoundError(2, "no such object or bucket", url) from None
+        except InvalidPathError as error:
             raise ConfigurationError(
-                f"{url!r}: the request {what} was refused ({self._text_of(error)}): allow it to the identity "
-                "of the source's conn_id, or of the driver and the executors where there is none"
+                f"{url!r} has an object whose name cannot be read ({self._reported(error)}): rename it, or "
+                "give a path that does not hold it"
             ) from None
         except BaseError as error:
+            reported = self._reported(error)
+            found = re.search(r"status code: (\d+)", str(error))
+            status = int(found[1]) if found else 0
+            if status == 404:
+                raise FileNotFoundError(2, "no such object or bucket", url) from None
+            for kind, statuses, mark, remedy in _REFUSALS:
+                if status in statuses or (mark and re.search(mark, str(error))):
+                    raise kind(f"{url!r}: the request {what} failed ({reported}): {remedy}") from None
             raise SourceUnavailableError(
-                f"{url!r}: the request {what} failed ({self._text_of(error)}): see whether the store answers "
-                "from the driver and the executors"
+                f"{url!r}: the request {what} failed ({reported}): see whether the store answers from the "
+                "driver and the executors"
             ) from None
 
-    def _text_of(self, error: Exception) -> str:
-        """The client's words, without a secret and without what is behind the ``?`` of a URL."""
-        text = re.sub(r"\?[^\s\"')]*", "", " ".join(str(error).split("Debug source")[0].split()))
+    def _reported(self, error: Exception) -> str:
+        """The client's words: what is known of the request's fate, never a body or a query with a secret."""
+        whole = str(error)
+        known = [found[1] for one in _FATES if (found := re.search(one, whole))]
+        text = ", ".join(known) or re.sub(r"\?[^\s\"')]*", "", " ".join(whole.partition("\n\n")[0].split()))
         for value in self.options.values.values():
             if len(value) > 5:
                 text = text.replace(value, "…")
-        return text[:300].rstrip()
+        return text[:200].rstrip()
+
+
+_FATES = (
+    r"status code: (\d+[\w ]*)",
+    r"<Code>(\w+)</Code>",
+    r"HttpError \{\s*kind: (\w+)",
+    r'message: "([^"]+)"',
+    r"(after \d+ retries)",
+)
+# Without a status the client has not sent the request.
+_REFUSALS: tuple[tuple[type[SnowpipeError], tuple[int, ...], str, str], ...] = (
+    (
+        ConfigurationError,
+        (401, 403),
+        "",
+        "allow it to the identity of the source's conn_id, or of driver and executors where there is none",
+    ),
+    (
+        ConfigurationError,
+        (301, 307, 400),
+        "redirect|builder error",
+        "correct region and endpoint in the connection that conn_id names",
+    ),
+    (
+        SourceUnavailableError,
+        (),
+        "token request|credential",
+        "give conn_id, or an identity to driver and executors",
+    ),
+)
+
+
+def _version(e_tag: str | None) -> str:
+    """An ETag as all requests state it: listings of Azure leave its quotes out."""
+    return (e_tag or "").strip('"')
 
 
 def _nanoseconds(time: dt.datetime) -> int:
     return int(time.timestamp()) * 1_000_000_000 + time.microsecond * 1_000
 
 
-class _ObjectStream(io.RawIOBase):
-    """One version of an object, read by ranges; what comes next is read ahead when reading goes straight on.
+class _Window(NamedTuple):
+    """A part of an object that is asked for."""
 
-    :param store: gives the ranges
+    first: int
+    end: int
+    data: Future[memoryview]
+
+
+class _ObjectStream(io.RawIOBase):
+    """One version of an object, read by windows; the next ones are fetched while reading goes straight on.
+
+    :param store: gives the windows
     """
 
-    def __init__(self, store: ObjectStorage, path: str, version: str) -> None:
-        self._store, self._path = store, path
-        found = store.stat(path)
-        self.size, self._version = found.size, version or found.version
-        self._at = 0
-        self._have: tuple[int, bytes] = (0, b"")
+    def __init__(self, store: ObjectStorage, path: str, version: str, size: int) -> None:
+        self._store, self._path, self._version, self.size = store, path, version, size
+        self._at, self._last = 0, -1
+        self._windows: deque[_Window] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self.failure: SnowpipeError | None = None
+        """Why it could not be read: Arrow's readers make errors of their own of it."""
 
     def readable(self) -> bool:
         """True, it is read."""
@@ -508,18 +651,45 @@ class _ObjectStream(io.RawIOBase):
         return len(data)
 
     def read(self, size: int = -1) -> bytes:
-        """Read up to some bytes, all that are left for a negative number."""
-        left = max(0, self.size - self._at)
-        count = left if size is None or size < 0 else min(size, left)
-        if not count:
+        """Read so many bytes, all that are left for a negative number."""
+        begin, windows = self._at, self._windows
+        end = self.size if size is None or size < 0 else min(begin + size, self.size)
+        if end <= begin:
             return b""
-        first, have = self._have
-        begin = self._at - first
-        if not (begin >= 0 and begin + count <= len(have)):
-            goes_on = first + len(have) == self._at
-            end = min(self.size, self._at + (max(count, _CHUNK_BYTES) if goes_on else count))
-            have = self._store.get(self._path, self._version, self._at, end)
-            self._have, begin = (self._at, have), 0
-        data = have[begin : begin + count]
-        self._at += len(data)
-        return data
+        while windows and not windows[0].first <= begin < windows[0].end:
+            windows.popleft()
+        self._fetch(begin, end, goes_on=begin == self._last or end - begin >= _WINDOW_BYTES // 2)
+        try:
+            parts = [
+                one.data.result()[max(begin - one.first, 0) : end - one.first]
+                for one in windows
+                if one.first < end
+            ]
+        except SnowpipeError as error:
+            self.failure = error
+            raise
+        self._at = self._last = end
+        return b"".join(parts)
+
+    def _fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
+        """Have the windows for a read fetched, and where reading goes straight on those behind them.
+
+        A small object is one window, whatever is read of it first.
+        """
+        windows = self._windows
+        if self.size <= _WINDOW_BYTES:
+            begin, end = 0, self.size
+        fetched = windows[-1].end if windows else begin
+        last = self.size if goes_on else end
+        self._threads = self._threads or ThreadPoolExecutor(_WINDOWS_AHEAD + 1)
+        while fetched < end or (fetched < last and len(windows) <= _WINDOWS_AHEAD):
+            first, fetched = fetched, min(fetched + _WINDOW_BYTES, last)
+            data = self._threads.submit(self._store.get, self._path, self._version, first, fetched)
+            windows.append(_Window(first, fetched, data))
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._windows.clear()
+        super().close()

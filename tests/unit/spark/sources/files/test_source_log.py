@@ -188,7 +188,7 @@ class Histories(RuleBasedStateMachine):
         }
 
         def other() -> None:
-            (self.folder / "us" / f"{self.ids}.ndjson").write_bytes(self.lines(1))
+            (self.folder / "us" / f"late{self.ids}.ndjson").write_bytes(self.lines(1))
             self.loads.plan()
 
         try:

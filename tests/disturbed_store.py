@@ -1,0 +1,106 @@
+"""A wire to an object store on which requests are slow, refused, cut or lost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+_READ = 1 << 20
+_REFUSED = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy"
+CUT_AFTER = 100_000
+"""Bytes of an answer that arrive before its connection is cut."""
+
+
+@dataclass
+class Wire:
+    """What passed, and what becomes of the next requests.
+
+    :param store: port of the store on 127.0.0.1
+    :param faults: what becomes of the next requests, one each: ``503``, ``cut``, ``lost``, ``closed``, or
+        empty; without any they pass
+    :param delay: seconds that each request is late
+    :param method: the faults are of its requests alone; empty for all
+    :param edit: changes the bytes of a request
+    """
+
+    store: int
+    port: int = 0
+    faults: deque[str] = field(default_factory=deque)
+    delay: float = 0
+    method: bytes = b""
+    edit: Callable[[bytes], bytes] = bytes
+    requests: list[str] = field(default_factory=list)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def disturb(self, fault: str, times: int, method: str = "") -> None:
+        """Set what becomes of the next requests."""
+        self.method = method.encode()
+        self.faults = deque([fault] * times)
+
+    def carry(self, client: socket.socket) -> None:
+        """Carry the requests of one connection, one behind the other."""
+        with client, socket.create_connection(("127.0.0.1", self.store)) as store, suppress(OSError):
+            answers = threading.Thread(target=self._answer, args=(store, client, cut := threading.Event()))
+            answers.start()
+            while request := client.recv(_READ):
+                line, _, _ = request.partition(b"\r\n")
+                is_begin = line.endswith(b"HTTP/1.1")
+                if is_begin:
+                    self.requests.append(line.decode())
+                    time.sleep(self.delay)
+                fault = ""
+                if is_begin and self.faults and request.startswith(self.method):
+                    fault = self.faults.popleft()
+                if fault == "503":
+                    client.sendall(_REFUSED)
+                    continue
+                if fault == "closed":
+                    break
+                if fault == "lost":
+                    self.ended.wait()
+                    break
+                if fault == "cut":
+                    cut.set()
+                store.sendall(self.edit(request))
+            for one in (client, store):
+                one.shutdown(socket.SHUT_RDWR)
+            answers.join()
+
+    def _answer(self, store: socket.socket, client: socket.socket, cut: threading.Event) -> None:
+        passed = 0
+        with suppress(OSError):
+            while data := store.recv(_READ):
+                if cut.is_set():
+                    data = data[: CUT_AFTER - passed]
+                    passed += len(data)
+                client.sendall(data)
+                if passed >= CUT_AFTER:
+                    break
+            client.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def wire_to(store: int) -> Iterator[Wire]:
+    """Listen until the block ends.
+
+    :param store: port of the store on 127.0.0.1
+    """
+    wire = Wire(store)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        wire.port = listener.getsockname()[1]
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    client, _ = listener.accept()
+                    threading.Thread(target=wire.carry, args=(client,), daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield wire
+        wire.ended.set()
+        listener.shutdown(socket.SHUT_RDWR)
