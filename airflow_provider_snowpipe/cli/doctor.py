@@ -288,14 +288,18 @@ class Doctor:
         """Ask for any answer over TLS; host, and the file of trusted roots."""
         import requests
 
-        from airflow_provider_snowpipe.streaming.http import certificate_authorities, raise_if_untrusted
+        from airflow_provider_snowpipe.streaming.http import (
+            ProvenSession,
+            certificate_authorities,
+            raise_if_untrusted,
+        )
 
         roots, host = certificate_authorities(self._checked.ca_bundle()), urlsplit(url).netloc
         began = time.time()
         try:
-            answer = requests.get(
-                url, verify=roots, timeout=(_CONNECT_SECONDS, _BUDGET_SECONDS), allow_redirects=False
-            )
+            with ProvenSession() as session:
+                timeouts = (_CONNECT_SECONDS, _BUDGET_SECONDS)
+                answer = session.get(url, verify=roots, timeout=timeouts, allow_redirects=False)
         except requests.RequestException as error:
             raise_if_untrusted(url, roots, error)
             raise _Ended(

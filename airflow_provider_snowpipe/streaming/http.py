@@ -136,6 +136,28 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     return path
 
 
+class ProvenSession(requests.Session):
+    """A session that sends the proof of its caller, and never a password of ``~/.netrc`` in its place.
+
+    Every request by ``requests`` in this package is made through one. Proxies are the environment's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = _as_given
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Leave the proof behind where a redirect leads to another host."""
+        sent, target = (urlsplit(one.url or "")[:2] for one in (response.request, prepared_request))
+        if sent != target:
+            prepared_request.headers.pop("Authorization", None)
+
+
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Change nothing: with an object that authorizes, ``requests`` does not look for another one."""
+    return request
+
+
 class Transports:
     """The connections of a client, or of all clients in a process. The constructor does no I/O.
 
@@ -150,7 +172,7 @@ class Transports:
         self._verify = certificate_authorities(ca_bundle)
         self._timeout = (timeouts.connect, timeouts.read)
         self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-        self._session = requests.Session()
+        self._session = ProvenSession()
         self._session.headers.update(
             {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
         )

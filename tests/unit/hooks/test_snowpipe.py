@@ -1,16 +1,22 @@
 """The hook against a scripted service."""
 
 import asyncio
+import base64
+from contextlib import suppress
 
 import pytest
 import requests
 from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
+from airflow_provider_snowpipe.cli.doctor import Doctor
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
     RetriesExhaustedError,
+    SnowpipeError,
 )
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Reply, error
@@ -151,3 +157,39 @@ def test_only_an_oauth_server_that_does_not_answer_is_worth_another_try(set_conn
         with pytest.raises(kind, match="'client_credentials'") as raised:
             SnowpipeHook(conn_id).credentials().bearer()
         assert "client-secret" not in str(raised.value)
+
+
+class TestNetrc:
+    """``requests`` takes a host's password from ~/.netrc, and puts it in the place of our own proof."""
+
+    @pytest.fixture(autouse=True)
+    def netrc(self, service, tmp_path, monkeypatch):
+        path = tmp_path / "netrc"
+        path.write_text("machine 127.0.0.1 login somebody password netrc-password\n")
+        path.chmod(0o600)
+        monkeypatch.setenv("NETRC", str(path))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
+
+    @staticmethod
+    def ask_of_yarn(service, _):
+        service.on("app", Reply(307, headers={"Location": f"{service.url}/elsewhere"}))
+        ResourceManager(service.url).application("app")
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda _, conn: SnowpipeHook(conn, table="T").channel_statuses(["c"]),
+            lambda _, conn: SnowpipeHook(conn, table="T").test_connection(),
+            lambda _, conn: SnowpipeBulkHook(conn).get_statement_client().rows("SELECT 1"),
+            lambda _, conn: list(Doctor(conn, table="T").findings()),
+            ask_of_yarn,
+        ],
+        ids=["streaming", "test button", "SQL API", "doctor", "YARN"],
+    )
+    def test_does_not_replace_the_proof_of_a_request(self, service, service_connection, ask):
+        with suppress(SnowpipeError):
+            ask(service, service_connection)
+
+        password = base64.b64encode(b"somebody:netrc-password").decode()
+        assert service.received
+        assert [one.path for one in service.received if password in str(one.headers)] == []
