@@ -94,6 +94,14 @@ def launch_environment(cache_dir: Path, *, executor_python: str = sys.executable
     }
 
 
+_OF_AIRFLOW = re.compile(r"_*AIRFLOW_(?!CTX_|HOME$)", re.IGNORECASE)
+
+
+def worker_environment() -> dict[str, str]:
+    """The worker's variables for a Spark driver: without Airflow's own, which hold connections and keys."""
+    return {name: value for name, value in os.environ.items() if not _OF_AIRFLOW.match(name)}
+
+
 def search_path() -> str:
     """``PATH`` of the driver: the scripts that lie beside this Python come first."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
