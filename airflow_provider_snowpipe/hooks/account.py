@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -23,13 +24,14 @@ from airflow_provider_snowpipe.bulk.load_history import (
     older_copies,
 )
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, copy_history
-from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.hooks.connection import OAUTH_FIELDS, SNOWFLAKE, SnowpipeConnection
 from airflow_provider_snowpipe.streaming.errors import (
     IF_NO_ANSWER,
     ConfigurationError,
     SnowpipeError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.http import seconds_left
 from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
 
 if TYPE_CHECKING:
@@ -395,12 +397,6 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
     from airflow.providers.common.compat.sdk import Connection
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
-    extra = dict(settings.extra)
-    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
-        extra["authenticator"] = method.lower()
-    if "//" in (settings.text("host") or ""):  # a URL, as streaming takes it, and the connector does not
-        address = urlsplit(settings.account_url())
-        extra |= {"host": address.hostname, "port": address.port or extra.get("port") or 443}
     connection = Connection(
         conn_id=settings.conn_id,
         conn_type=SNOWFLAKE,
@@ -409,7 +405,7 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
         login=settings.login,
         password=settings.password,
         schema=settings.schema,
-        extra=json.dumps(extra),
+        extra=json.dumps(_hook_extra(settings)),
     )
 
     class HookOfConnection(SnowflakeHook):
@@ -429,9 +425,26 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
             given: dict[str, Any] = super()._get_conn_params()
             if given.get("private_key") and (key := settings.signing_key()):
                 given["private_key"] = key
+            if settings.fetches_tokens:
+                given |= {"authenticator": "oauth", "token": settings.credentials().bearer()}
+                for name in ("login", "user", "password"):
+                    given.pop(name, None)
             return given
 
     return HookOfConnection(snowflake_conn_id=settings.conn_id)
+
+
+def _hook_extra(settings: SnowpipeConnection) -> dict[str, Any]:
+    """The extra of a connection as Airflow's hook takes it, which fetches no tokens."""
+    extra = dict(settings.extra)
+    if settings.fetches_tokens:
+        extra = {name: value for name, value in extra.items() if name not in OAUTH_FIELDS}
+    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
+        extra["authenticator"] = method.lower()
+    if "//" in (settings.text("host") or ""):  # a URL, as streaming takes it, and the connector does not
+        address = urlsplit(settings.account_url())
+        extra |= {"host": address.hostname, "port": address.port or extra.get("port") or 443}
+    return extra
 
 
 def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
@@ -470,6 +483,9 @@ def _sign_in(ca_bundle: str | None, given: Mapping[str, Any]) -> Any:
     """
     from snowflake.connector import connect
 
+    if (left := seconds_left()) < math.inf:
+        bounds = dict.fromkeys(("login_timeout", "network_timeout", "socket_timeout"), max(1, int(left)))
+        given = {**given, **bounds}
     if ca_bundle is None:
         return connect(**given)
     if find_spec("snowflake.connector.session_manager") is None:  # version 5 takes it as a parameter
