@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
@@ -126,6 +127,22 @@ def leave_channel_page(task_instance: Any, address: str) -> None:
     """Leave the address of a page, where pages are served."""
     if PAGES_ARE_SERVED:
         ChannelPageLink().leave(task_instance, address)
+
+
+OBSERVED_KEY = "observed"
+"""The XCom of a task that failed: ``reason``, and what it saw of each channel."""
+_MOST_OBSERVED = 2_000
+"""Channels of a pipe ("Limitations and considerations")."""
+
+
+def leave_observed(task_instance: Any, reason: str, channels: Mapping[str, Mapping[str, Any]]) -> None:
+    """Leave what a task saw of channels before it fails, since a task that fails has no value.
+
+    :param reason: why it fails, in a word
+    :param channels: by name, as a load's value has them: ``committed`` is a token, or whether ``to`` is
+    """
+    kept = dict(islice(channels.items(), _MOST_OBSERVED))
+    task_instance.xcom_push(key=OBSERVED_KEY, value={"reason": reason, "channels": kept})
 
 
 def channel_page(

@@ -282,14 +282,23 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
 # -- What a driver has sent, while its task waits for the commit without a worker ------------------------
 
 
-def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SubmittedLoad:
+def settle_load(
+    load: SubmittedLoad,
+    hook: SnowpipeHook,
+    *,
+    on_error: str,
+    awaited: bool,
+    observe: Callable[[RunReport, str], None] = lambda *_: None,
+) -> SubmittedLoad:
     """Ask what is committed, and hold a committed load to the rules of a driver that waits itself.
 
     :param on_error: anything but ``continue`` refuses skipped rows
     :param awaited: True where everything must be committed by now
+    :param observe: gets the report with what is committed, before it is held to a rule
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
     """
     now = hook.channel_statuses(load.channels)
+    observe(load.seen(now).report, load.offset_format)
     try:
         return load.settled(hook.pipe_name(), now, on_error=on_error, awaited=awaited)
     except CommitTimeoutError as error:

@@ -1,8 +1,8 @@
 """What tasks have left behind of pipes and plans, read from Airflow's own database.
 
-Nothing is written for the pages. A task that works on a pipe leaves the XCom ``channel_page`` when it begins,
-which names its connection and pipe; what it did is its value and the XComs ``targets``, ``plan`` and
-``outcome``. XComs are there on every release, for failed and running tasks as well, are found by an index on
+A task that works on a pipe leaves the XCom ``channel_page`` when it begins, which names its connection and
+pipe; what it did is its value and the XComs ``targets``, ``plan``, ``outcome`` and, where it failed,
+``observed``. XComs are there on every release, for failed and running tasks as well, are found by an index on
 their key, keep the rights of their DAG, and go when Airflow removes the run. The task store has no index
 over tasks and is not there before Airflow 3.3; asset events are there only for tasks with outlets, and name
 neither connection nor target.
@@ -27,7 +27,7 @@ from airflow.models.xcom import XComModel
 from airflow.providers.common.compat.sdk import conf
 from sqlalchemy import Text, and_, case, cast, func, select
 
-from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, PageAddress, raw_json
+from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, OBSERVED_KEY, PageAddress, raw_json
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.names import PipeName
 
 PLAN_KEY = "plan"
+_LEFT = ("return_value", "targets", OBSERVED_KEY)
 _RUNNING = ("running", "deferred", "up_for_reschedule", "restarting", "awaiting_input")
 _FAILED = ("failed", "up_for_retry")
 _TASKS_AT_A_TIME = 100
@@ -140,8 +141,8 @@ class ChannelWork:
     :param target: the offset token that the task owed, None where it owed nothing
     :param found: the committed offset token that the task found
     :param committed: the committed offset token that it left or saw, None where it saw none
-    :param rows: rows that it sent, None for a task that only read
-    :param rejected: rows of them that the service rejected
+    :param rows: rows that it sent, with those that the service rejected; None for a task that only read
+    :param rejected: rows that the service rejected and that no task had reported before, as far as it waited
     :param dead_lettered: rows that were put aside
     :param latency_ms: the service's average time from append to commit
     """
@@ -165,6 +166,7 @@ class TaskWork:
     :param ended: when it ended, None while it runs
     :param seconds: how long its load took
     :param channels: channel by channel; empty where it left nothing of them
+    :param reason: why it failed, in a word; empty where it left none
     """
 
     key: TaskKey
@@ -176,6 +178,7 @@ class TaskWork:
     ended: dt.datetime | None
     seconds: float | None
     channels: tuple[ChannelWork, ...] = ()
+    reason: str = ""
 
     @property
     def time(self) -> dt.datetime:
@@ -260,7 +263,9 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
     room = limits.size
     for at in range(0, len(meant), _TASKS_AT_A_TIME):
         part = meant[at : at + _TASKS_AT_A_TIME]
-        values, used = _values(session, [mark for mark, _ in part], ("return_value", "targets"), room)
+        values, used = _values(
+            session, [mark for mark, _ in part], ("return_value", "targets", OBSERVED_KEY), room
+        )
         for mark, page in part:
             left = values.get(_key(mark), {}) if room > 0 else {}
             tasks.append(_task_work(mark, page, left))
@@ -427,10 +432,11 @@ def _fact(value: Any, write: Callable[[float], str]) -> str:
 
 def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskWork:
     value = _mapping(raw_json(values.get("return_value")))
+    observed = {} if value else _mapping(raw_json(values.get(OBSERVED_KEY)))
     seconds = _number(value.get("seconds"))
     if seconds is None and mark.start_date and mark.end_date:
         seconds = (mark.end_date - mark.start_date).total_seconds()
-    works = _channel_works(value, _mapping(raw_json(values.get("targets"))))
+    works = _channel_works(value or observed, _mapping(raw_json(values.get("targets"))))
     if not works and page.channel is not None:
         works = [ChannelWork(page.channel, page.target)]
     return TaskWork(
@@ -439,6 +445,7 @@ def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskW
         pipe=page.pipe,
         operator=mark.operator or "",
         state=mark.state or "none",
+        reason=_text(observed.get("reason")) or "",
         began=_utc(mark.start_date),
         ended=_utc(mark.end_date),
         seconds=seconds,
@@ -465,7 +472,7 @@ def _work(name: str, value: Any, target: Any) -> ChannelWork:
     to, seen = _text(value.get("to")), value.get("committed", True)
     return ChannelWork(
         channel=name,
-        target=_text(target.get("token")),
+        target=_text(target.get("token", value.get("target"))),
         offset_format=_text(target.get("offset_format")),
         found=_text(value.get("from")),
         committed=(to if seen is True else None) if "to" in value else _text(value.get("new", seen)),

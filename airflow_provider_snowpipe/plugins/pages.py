@@ -191,6 +191,7 @@ class ChannelState:
     :param committed_at: when a task last saw a commit
     :param written_at: when a task last wrote
     :param owed: rows of loads whose commit no task has seen, and when each ended
+    :param counted: rejected rows that are counted, by the target up to which
     """
 
     channel: str
@@ -202,6 +203,7 @@ class ChannelState:
     committed_at: dt.datetime | None = None
     written_at: dt.datetime | None = None
     owed: list[tuple[ChannelWork, dt.datetime]] = field(default_factory=list)
+    counted: dict[str | None, int] = field(default_factory=dict)
 
     @property
     def lag_rows(self) -> int:
@@ -229,7 +231,7 @@ class ChannelState:
         :returns: rows that are known to be committed now and were not before
         """
         self.rows += work.rows or 0
-        self.rejected += work.rejected
+        self.rejected += self._unreported(work)
         self.latency_ms = work.latency_ms if work.latency_ms is not None else self.latency_ms
         self.target = work.target or self.target
         if work.rows:
@@ -242,6 +244,13 @@ class ChannelState:
         elif work.found is not None:
             self.committed = work.found
         return sum(one.rows or 0 for one, _ in done)
+
+    def _unreported(self, work: ChannelWork) -> int:
+        """Rejected rows that no task before has counted: a load and those that wait for it see the same."""
+        known = self.counted.get(work.target, 0) if work.rows is None else 0
+        if work.target is not None:
+            self.counted[work.target] = max(known, work.rejected)
+        return max(0, work.rejected - known)
 
 
 def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:

@@ -135,7 +135,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
             return failure_event(FailureReason.CONFIGURATION, str(error))
         verdict: CommitVerdict | FilesVerdict | None = watch.at_once()
         if verdict is not None:
-            return self._event(verdict)
+            return self._event(verdict, watch)
         question: Any = watch.question
         with self._poll().waiting(question, self.poll_interval):
             async for answer in answers:
@@ -143,7 +143,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
                 if verdict is None:
                     continue
                 if verdict.state is not WaitState.WAITING:
-                    return self._event(verdict)
+                    return self._event(verdict, watch)
                 self._report(verdict)
         raise RuntimeError("a shared poll ended, which it never does by itself")
 
@@ -156,9 +156,10 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
             self.log.info("%s", verdict)
             self._reported_done, self._reported_at = verdict.done, now
 
-    def _event(self, verdict: CommitVerdict | FilesVerdict) -> TriggerEvent:
+    def _event(self, verdict: CommitVerdict | FilesVerdict, watch: CommitWatch | FilesWatch) -> TriggerEvent:
         if verdict.state is not WaitState.COMPLETE:
-            return failure_event(verdict.reason or FailureReason.REFUSED, verdict.message)
+            more = {"channels": watch.observed()} if isinstance(watch, CommitWatch) else {}
+            return failure_event(verdict.reason or FailureReason.REFUSED, verdict.message, **more)
         if self.end_from_trigger:
             value: Any = verdict.value
             return TaskSuccessEvent(xcoms={"return_value": value})
@@ -169,9 +170,13 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
 
 
-def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
-    """The event of a wait that failed."""
-    return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
+def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
+    """The event of a wait that failed.
+
+    :param more: what was seen until then
+    """
+    payload = {"status": "failure", "reason": reason.value, "message": message, **more}
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
 def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:
@@ -216,9 +221,9 @@ class SnowpipeCommitTrigger(WaitTrigger):
     """Wait until every channel has committed its target token, then send one event.
 
     The event is ``{"status": "success", "tokens": {channel: token}}`` or ``{"status": "failure",
-    "reason": …, "message": …}`` with a reason of
-    :class:`~airflow_provider_snowpipe.streaming.commits.FailureReason`. There is no time limit here: the
-    deferred task's own ends the wait.
+    "reason": …, "message": …, "channels": …}`` with a reason of
+    :class:`~airflow_provider_snowpipe.streaming.commits.FailureReason` and what was seen. There is no
+    time limit here: the deferred task's own ends the wait.
 
     All triggers that name the same pipe of the same connection share one poll: since Airflow 3.3 through the
     triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event

@@ -91,6 +91,44 @@ class TestOverview:
         assert cells(shown.text, "channels")[0][0].startswith("&#34;&#39;&gt;&lt;script")
 
 
+class TestFailedSensor:
+    """A load that did not wait, and the sensor after it that failed on rejected rows."""
+
+    @pytest.fixture
+    def observed(self, airflow_tables):
+        sent = {"a": {"to": "f:199997", "rows": 199_997, "committed": False}}
+        airflow_tables.leave(run="r1", **streamed(sent))
+        seen = {"a": {"committed": "f:199997", "target": "f:199997", "rejected": 5, "latency_ms": 70}}
+        for task in ("wait", "wait_too"):
+            airflow_tables.leave(
+                run="r1", task=task, state="failed", minutes_ago=5, channel_page=page_address("lake"),
+                observed={"reason": "rows_rejected", "channels": seen},
+            )  # fmt: skip
+
+    def test_shows_what_is_committed_and_rejected_once(self, observed, get):
+        (row,) = cells(get("/overview").text, "pipes")
+
+        assert row[:4] == ["LOCAL.PUBLIC.ORDERS-STREAMING lake", "FAILED", "1", "199,997"]
+        assert row[5:9] == ["0", "0 s", "5", "5 min ago"]
+
+    def test_shows_why(self, observed, get):
+        page = get(OF_PIPE, **PIPE).text
+
+        (channel,) = cells(page, "channels")
+        assert channel[:8] == ["a", "REJECTED ROWS", "f:199997", "f:199997", "0", "199,997", "5", "70 ms"]
+        assert [row[2] for row in cells(page, "runs")[:2]] == ["failed rows_rejected"] * 2
+
+    def test_counts_nothing_that_its_load_has_counted(self, airflow_tables, get):
+        airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:9", "rows": 9, "rejected": 5}}))
+        seen = {"a": {"committed": "f:9", "target": "f:9", "rejected": 5}}
+        airflow_tables.leave(
+            run="r1", task="wait", state="failed", minutes_ago=5, channel_page=page_address("lake"),
+            observed={"reason": "rows_rejected", "channels": seen},
+        )  # fmt: skip
+
+        assert cells(get("/overview").text, "pipes")[0][7] == "5"
+
+
 class TestPipe:
     def test_shows_charts_channels_and_tasks(self, airflow_tables, get):
         airflow_tables.leave(run="r1", minutes_ago=60, **streamed({"a": {"to": "f:3", "rows": 3}}))
