@@ -187,11 +187,11 @@ def report_lines(report: RunReport) -> list[str]:
             channel.channel,
             f"{channel.rows:,}",
             f"{channel.bytes:,}",
-            f"{channel.rejected:,}",
+            channel.rejected_words,
             f"{channel.dead_lettered:,}",
             channel.from_token or "NULL",
             channel.to_token or "NULL",
-            "yes" if channel.committed else "no",
+            "yes" if channel.owes_nothing else "no",
         )
         for channel in report.channels
     ]
@@ -239,7 +239,7 @@ def loaded_channels(report: RunReport) -> list[LoadedChannel]:
         LoadedChannel(
             channel.channel,
             channel.to_token,
-            channel.committed or channel.target_token is None,
+            channel.owes_nothing,
             channel.rows,
             channel.partition,
             channel.unknown_columns,
@@ -271,7 +271,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "rejected": channel.rejected,
                 "dead_lettered": channel.dead_lettered,
                 "undecoded": channel.undecoded,
-                "committed": channel.committed or channel.target_token is None,
+                "committed": channel.owes_nothing,
                 "latency_ms": channel.latency_ms,
             }
             for channel in report.channels

@@ -45,7 +45,7 @@ class SubmittedLoad:
     @property
     def is_committed(self) -> bool:
         """True when every channel was seen at or past its target."""
-        return all(channel.committed or channel.target_token is None for channel in self.report.channels)
+        return all(channel.owes_nothing for channel in self.report.channels)
 
     def seen(self, now: Mapping[str, ChannelStatus]) -> Self:
         """Complete it with what is committed now, whatever that is."""
