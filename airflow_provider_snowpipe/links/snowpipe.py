@@ -131,6 +131,8 @@ def leave_channel_page(task_instance: Any, address: str) -> None:
 
 OBSERVED_KEY = "observed"
 """The XCom of a task that failed: ``reason``, and what it saw of each channel."""
+AUDIT_KEY = "audit"
+"""The XCom of an audit, which the pages of its pipes show."""
 _MOST_OBSERVED = 2_000
 """Channels of a pipe ("Limitations and considerations")."""
 

@@ -13,7 +13,7 @@ An XCom is whatever a DAG wrote. It is read as bounded JSON text (:func:`raw_jso
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
@@ -27,14 +27,20 @@ from airflow.models.xcom import XComModel
 from airflow.providers.common.compat.sdk import conf
 from sqlalchemy import Text, and_, case, cast, func, select
 
-from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, OBSERVED_KEY, PageAddress, raw_json
+from airflow_provider_snowpipe.links.snowpipe import (
+    AUDIT_KEY,
+    CHANNEL_PAGE_KEY,
+    OBSERVED_KEY,
+    PageAddress,
+    raw_json,
+)
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from sqlalchemy.orm import Session
-
-    from airflow_provider_snowpipe.streaming.names import PipeName
 
 PLAN_KEY = "plan"
 _LEFT = ("return_value", "targets", OBSERVED_KEY)
@@ -47,6 +53,9 @@ _LONGEST_VALUE = 2_000_000
 _LONGEST_TEXT = 4_096
 """Characters of a channel's name or token; Python reads no longer number either."""
 _MOST_CHANNELS = 10_000
+_AUDITS_AT_A_TIME, _MOST_PIPES = 10, 1_000
+_MOST_SENTENCES, _LONGEST_SENTENCE = 20, 500
+"""What is shown of an audit's differences."""
 _CHANNEL_BYTES = 100
 """What a channel counts against the limit of size, beside its text."""
 
@@ -333,6 +342,98 @@ def read_plans(
             shape = _mapping(value.get("shape"))
             found.append(PlannedLoad(_key(mark), mark.state or "none", began, plan, shape, outcome))
     return found, len(marks) > page * most
+
+
+@dataclass(frozen=True, slots=True)
+class LastAudit:
+    """The last audit of a pipe.
+
+    :param at: when it ended, None where that cannot be read
+    :param depth: what it compared
+    :param channels: how many
+    :param differences: what differs, in words; the first ones
+    :param count: how many differences there are
+    :param notes: what could not be compared
+    """
+
+    key: TaskKey
+    connection: str
+    pipe: PipeName
+    at: dt.datetime | None
+    depth: str
+    channels: int
+    differences: tuple[str, ...]
+    count: int
+    notes: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """Its outcome."""
+        return "DIFFERS" if self.count else "AGREES"
+
+
+def read_audits(session: Session, rights: Rights, limits: HistoryLimits, where: Where) -> list[LastAudit]:
+    """Read the last audit of each pipe among the latest ones."""
+    marks = _marks(session, AUDIT_KEY, rights, limits, where)[: limits.tasks]
+    found: dict[tuple[str, PipeName], LastAudit] = {}
+    room = limits.size
+    for at in range(0, len(marks), _AUDITS_AT_A_TIME):
+        part = marks[at : at + _AUDITS_AT_A_TIME]
+        values, used = _values(session, part, (AUDIT_KEY,), room)
+        for mark in part:
+            for one in _audits(_key(mark), raw_json(values.get(_key(mark), {}).get(AUDIT_KEY))):
+                is_asked = where.pipe in (None, one.pipe) and where.connection in (None, one.connection)
+                if is_asked and rights.may_read(one.connection):
+                    found.setdefault((one.connection, one.pipe), one)
+        room -= used
+        if found or room <= 0:
+            break
+    return list(found.values())
+
+
+def _audits(key: TaskKey, value: Any) -> Iterator[LastAudit]:
+    value = _mapping(value)
+    for one in islice(_items(value.get("pipes")), _MOST_PIPES):
+        entry = _mapping(one)
+        names = _mapping(entry.get("names"))
+        connection, depth = _text(entry.get("connection")), _text(value.get("depth"))
+        try:
+            pipe = PipeName(*(_text(names.get(name)) or "" for name in ("database", "schema", "pipe")))
+        except ConfigurationError:
+            continue
+        if connection and depth:
+            differences = _items(entry.get("differences"))
+            yield LastAudit(
+                key=key,
+                connection=connection,
+                pipe=pipe,
+                at=_time(value.get("at")),
+                depth=depth,
+                channels=_count(entry.get("channels")) or 0,
+                differences=_sentences(differences),
+                count=len(differences),
+                notes=_sentences(_items(entry.get("notes"))),
+            )
+
+
+def _sentences(values: Sequence[Any]) -> tuple[str, ...]:
+    texts = (one for one in values if isinstance(one, str))
+    return tuple(
+        one if len(one) <= _LONGEST_SENTENCE else f"{one[:_LONGEST_SENTENCE]}…"
+        for one in islice(texts, _MOST_SENTENCES)
+    )
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _time(value: Any) -> dt.datetime | None:
+    try:
+        found = dt.datetime.fromisoformat(_text(value) or "")
+        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 _KEY = ("dag_id", "run_id", "task_id", "map_index")

@@ -25,9 +25,11 @@ from airflow_provider_snowpipe.plugins.history import (
     ChannelWork,
     History,
     HistoryLimits,
+    LastAudit,
     Rights,
     TaskWork,
     Where,
+    read_audits,
     read_history,
     read_plans,
 )
@@ -122,6 +124,7 @@ def pipe(
         channels=[(one, f"{base}/{channel_query(name, one.channel)}") for one in rows],
         runs=list(reversed(state.tasks))[:RUNS_SHOWN],
         history=history,
+        audits=_audits(session, user, Where(connection=connection_id, pipe=name)),
         **others,
     )
 
@@ -169,7 +172,8 @@ def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTM
     limits = HistoryLimits.configured()
     found, _ = read_plans(session, Rights.of(user, session), limits, where, PLANS_PER_PAGE)
     history = _history(session, user, where)
-    return render("tab.html", title=title, pipes=_pipes(history), plans=found, history=history)
+    audits = _audits(session, user, where)
+    return render("tab.html", title=title, pipes=_pipes(history), plans=found, audits=audits, history=history)
 
 
 # -- How far a pipe and its channels are, as far as tasks have seen it -------------------------------------
@@ -445,6 +449,10 @@ def _columns(column: str, descending: bool, address: Callable[..., str]) -> list
 
 def _history(session: SessionDep, user: GetUserDep, where: Where) -> History:
     return read_history(session, Rights.of(user, session), HistoryLimits.configured(), where)
+
+
+def _audits(session: SessionDep, user: GetUserDep, where: Where) -> list[LastAudit]:
+    return read_audits(session, Rights.of(user, session), HistoryLimits.configured(), where)
 
 
 def _pipes(history: History) -> list[tuple[PipeState, str]]:

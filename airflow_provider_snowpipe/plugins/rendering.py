@@ -183,7 +183,8 @@ def _span(seconds: float | None) -> str:
 
 def _bad(word: str) -> str:
     """The class of a state's word."""
-    kinds = {"COMMITTED": "good", "SUCCESS": "good", "success": "good", "UNKNOWN": "", "LOADING": "busy"}
+    good = ("COMMITTED", "AGREES", "SUCCESS", "success")
+    kinds = {"UNKNOWN": "", "LOADING": "busy", **dict.fromkeys(good, "good")}
     return kinds.get(word, "busy" if word in ("running", "deferred", "queued") else "bad")
 
 
