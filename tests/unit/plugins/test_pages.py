@@ -151,8 +151,8 @@ class TestAudit:
 
     def test_is_the_last_one_with_what_differs(self, airflow_tables, get):
         airflow_tables.leave(run="r1", minutes_ago=60, task="audit", audit=audited())
-        told = ["table ORDERS has 9 rows, 1 fewer <b>"]
-        airflow_tables.leave(run="r2", task="audit", state="failed", audit=audited(told))
+        texts = ["table ORDERS has 9 rows, 1 fewer <b>"]
+        airflow_tables.leave(run="r2", task="audit", state="failed", audit=audited(texts))
 
         pages = [get(OF_PIPE, **PIPE).text, get("/dags/orders/tasks/audit").text]
         pages.append(get("/dags/orders/runs/r2/tasks/audit/-1").text)
