@@ -35,7 +35,6 @@ from airflow_provider_snowpipe.operators.source_record import (
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
     end_of_wait,
-    is_deferral_timeout,
     job_error,
     loaded_channels,
     report_lines,
@@ -54,7 +53,11 @@ from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, deferral_limit
+from airflow_provider_snowpipe.triggers.commit import (
+    SnowpipeCommitTrigger,
+    deferral_limit,
+    is_deferral_timeout,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -32,14 +32,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
-try:
-    from airflow.sdk.exceptions import TaskDeferralTimeout
-except ImportError:
-    try:
-        from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]  # Airflow 3.1
-    except ImportError:
-        from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
-
 if TYPE_CHECKING:
     import subprocess
 
@@ -337,14 +329,6 @@ def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
     retryable = FailureReason(event["reason"]).error_class.retryable
     kind = AirflowException if retryable else AirflowFailException
     return kind(f"{event['reason']}: {event['message']}")
-
-
-def is_deferral_timeout(error: AirflowException) -> bool:
-    """True when a deferral's own time was over, and not when its trigger failed.
-
-    Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
-    """
-    return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
 
 
 # -- What Airflow's Spark hook has no public way for: no other file uses a private member of it ----------

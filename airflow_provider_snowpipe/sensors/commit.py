@@ -51,6 +51,7 @@ from airflow_provider_snowpipe.triggers.commit import (
     SnowpipeCommitTrigger,
     WaitTrigger,
     deferral_limit,
+    is_deferral_timeout,
     poll_retry,
 )
 
@@ -211,8 +212,9 @@ class WaitSensor(BaseSensorOperator):
         """Resume the deferred task; where its time is over, leave what can be seen by then."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
-        except AirflowSensorTimeout:
-            self._observe(context)
+        except AirflowException as error:
+            if isinstance(error, AirflowSensorTimeout) or is_deferral_timeout(error):
+                self._observe(context)
             raise
 
     def _observe(self, context: Context) -> None:

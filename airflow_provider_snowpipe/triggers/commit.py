@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
@@ -30,6 +30,14 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:
+    try:
+        from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]  # Airflow 3.1
+    except ImportError:
+        from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
@@ -191,6 +199,14 @@ def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelt
     if task.execution_timeout is not None:
         limits.append(task.execution_timeout)
     return min(limits, default=None)
+
+
+def is_deferral_timeout(error: AirflowException) -> bool:
+    """True when a deferral's own time was over, and not when its trigger failed.
+
+    Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
+    """
+    return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
 
 
 def poll_retry() -> RetryPolicy:
