@@ -288,14 +288,18 @@ class Doctor:
         """Ask for any answer over TLS; host, and the file of trusted roots."""
         import requests
 
-        from airflow_provider_snowpipe.streaming.http import certificate_authorities, raise_if_untrusted
+        from airflow_provider_snowpipe.streaming.http import (
+            ProvenSession,
+            certificate_authorities,
+            raise_if_untrusted,
+        )
 
         roots, host = certificate_authorities(self._checked.ca_bundle()), urlsplit(url).netloc
         began = time.time()
         try:
-            answer = requests.get(
-                url, verify=roots, timeout=(_CONNECT_SECONDS, _BUDGET_SECONDS), allow_redirects=False
-            )
+            with ProvenSession() as session:
+                timeouts = (_CONNECT_SECONDS, _BUDGET_SECONDS)
+                answer = session.get(url, verify=roots, timeout=timeouts, allow_redirects=False)
         except requests.RequestException as error:
             raise_if_untrusted(url, roots, error)
             raise _Ended(
@@ -491,7 +495,7 @@ class Doctor:
 
     def _asked_of_executors(self, path: str, master: str) -> set[tuple[str, bool]]:
         """Run a small Spark application whose tasks read a path; each host, and whether it sees it."""
-        from airflow_provider_snowpipe.operators.submission import launch_environment
+        from airflow_provider_snowpipe.operators.submission import launch_environment, worker_environment
 
         with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
             folder = Path(directory)
@@ -499,7 +503,7 @@ class Doctor:
             program.write_text(_SOURCE_PROGRAM)
             command = [self._spark_submit(), "--master", master, str(program), path, str(report)]
             limit = (self.seconds or _SPARK_SECONDS) * 0.9
-            code = _run(command, {**os.environ, **launch_environment(folder / "java")}, limit)
+            code = _run(command, {**worker_environment(), **launch_environment(folder / "java")}, limit)
             if not report.exists():
                 why = f"no answer within {limit:g} s" if code is None else f"spark-submit ended with {code}"
                 raise _Ended(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import json
-import os
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import Condition, get_ident
+from functools import cache
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -24,13 +24,14 @@ from airflow_provider_snowpipe.bulk.load_history import (
     older_copies,
 )
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, copy_history
-from airflow_provider_snowpipe.hooks.connection import SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.hooks.connection import OAUTH_FIELDS, SNOWFLAKE, SnowpipeConnection
 from airflow_provider_snowpipe.streaming.errors import (
     IF_NO_ANSWER,
     ConfigurationError,
     SnowpipeError,
     SqlError,
 )
+from airflow_provider_snowpipe.streaming.http import seconds_left
 from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ _MISSING = frozenset({2003, 2043})
 """Numbers of Snowflake's errors for an object that is not there, or that the role may not see."""
 _NOT_CONNECTED = 250001
 """The connector's number for an account that does not answer and for a refused sign-in (``errorcode.py``)."""
-_CA_VARIABLE = "REQUESTS_CA_BUNDLE"
 _IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake", "snowflake_jwt"})
 """Authenticators that Airflow's hook compares as they are written."""
 
@@ -129,21 +129,18 @@ class AccountHook(BaseHook):
         :raises SqlError: if the sign-in fails, or a statement
         """
         settings = self._connection()
-        with _roots.trusting(settings.ca_bundle()):
-            with _translated_errors(settings, purpose, values):
-                connection = self._connect()
+        with _translated_errors(settings, purpose, values):
+            connection = self._connect()
 
-            def run(
-                statement: str, values: Sequence[str] | None = None, **options: Any
-            ) -> list[dict[str, Any]]:
-                with _translated_errors(settings, statement, values):
-                    cursor = connection.cursor()
-                    cursor.execute(statement, values, **options)
-                    names = [column[0].lower() for column in cursor.description]
-                    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        def run(statement: str, values: Sequence[str] | None = None, **options: Any) -> list[dict[str, Any]]:
+            with _translated_errors(settings, statement, values):
+                cursor = connection.cursor()
+                cursor.execute(statement, values, **options)
+                names = [column[0].lower() for column in cursor.description]
+                return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-            with connection:
-                yield run
+        with connection:
+            yield run
 
     def get_statement_client(self, *, retry: RetryPolicy | None = None) -> StatementClient:
         """Make a client of the account's SQL API; the caller closes it.
@@ -357,9 +354,7 @@ class AccountHook(BaseHook):
         settings = self._connection()
         if settings.conn_type == SNOWFLAKE:
             return _snowflake_hook(settings).get_conn()
-        from snowflake.connector import connect
-
-        return connect(**connector_arguments(settings))
+        return _sign_in(settings.ca_bundle(), connector_arguments(settings))
 
 
 @contextmanager
@@ -402,12 +397,6 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
     from airflow.providers.common.compat.sdk import Connection
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
-    extra = dict(settings.extra)
-    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
-        extra["authenticator"] = method.lower()
-    if "//" in (settings.text("host") or ""):  # a URL, as streaming takes it, and the connector does not
-        address = urlsplit(settings.account_url())
-        extra |= {"host": address.hostname, "port": address.port or extra.get("port") or 443}
     connection = Connection(
         conn_id=settings.conn_id,
         conn_type=SNOWFLAKE,
@@ -416,13 +405,16 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
         login=settings.login,
         password=settings.password,
         schema=settings.schema,
-        extra=json.dumps(extra),
+        extra=json.dumps(_hook_extra(settings)),
     )
 
     class HookOfConnection(SnowflakeHook):
         @classmethod
         def get_connection(cls, conn_id: str) -> Any:
             return connection if conn_id == settings.conn_id else super().get_connection(conn_id)
+
+        def get_conn(self) -> Any:
+            return _sign_in(settings.ca_bundle(), self._get_conn_params())
 
         def get_private_key(self) -> Any:
             return settings.signing_key() or super().get_private_key()
@@ -433,9 +425,26 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
             given: dict[str, Any] = super()._get_conn_params()
             if given.get("private_key") and (key := settings.signing_key()):
                 given["private_key"] = key
+            if settings.fetches_tokens:
+                given |= {"authenticator": "oauth", "token": settings.credentials().bearer()}
+                for name in ("login", "user", "password"):
+                    given.pop(name, None)
             return given
 
     return HookOfConnection(snowflake_conn_id=settings.conn_id)
+
+
+def _hook_extra(settings: SnowpipeConnection) -> dict[str, Any]:
+    """The extra of a connection as Airflow's hook takes it, which fetches no tokens."""
+    extra = dict(settings.extra)
+    if settings.fetches_tokens:
+        extra = {name: value for name, value in extra.items() if name not in OAUTH_FIELDS}
+    if isinstance(method := extra.get("authenticator"), str) and method.lower() in _IN_SMALL_LETTERS:
+        extra["authenticator"] = method.lower()
+    if "//" in (settings.text("host") or ""):  # a URL, as streaming takes it, and the connector does not
+        address = urlsplit(settings.account_url())
+        extra |= {"host": address.hostname, "port": address.port or extra.get("port") or 443}
+    return extra
 
 
 def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
@@ -467,54 +476,48 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-class _TrustedRoots:
-    """The bundle that the connector trusts, which it takes from the environment only (observed with 4.8).
+def _sign_in(ca_bundle: str | None, given: Mapping[str, Any]) -> Any:
+    """Connect by Snowflake's connector; the bundle is trusted by this connection and nothing else.
 
-    The environment is that of all threads, such as those of a triggerer. So sessions with the same bundle
-    share it, one with another bundle, or with none, waits for their end, and the last one puts back what was
-    there. A session within one of the same thread does not wait.
+    :param ca_bundle: the PEM file of trusted roots, None for the environment's or the public ones
     """
+    from snowflake.connector import connect
 
-    def __init__(self) -> None:
-        self._changed = Condition()
-        self._threads: Counter[int] = Counter()
-        self._outside: str | None = None
-
-    @contextmanager
-    def trusting(self, ca_bundle: str | None) -> Iterator[None]:
-        """Let the sessions of a block trust a bundle.
-
-        :param ca_bundle: its path, None for what the environment names outside of all blocks
-        """
-        thread = get_ident()
-        with self._changed:
-            while True:
-                before = os.environ.get(_CA_VARIABLE)
-                outside = self._outside if self._threads else before
-                meant = outside if ca_bundle is None else ca_bundle
-                if not self._threads or thread in self._threads or before == meant:
-                    break
-                self._changed.wait()
-            self._outside = outside
-            if meant is not None:
-                os.environ[_CA_VARIABLE] = meant
-            elif before is not None:
-                del os.environ[_CA_VARIABLE]
-            self._threads[thread] += 1
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._threads -= Counter([thread])
-                if thread in self._threads or not self._threads:
-                    former = before if self._threads else self._outside
-                    os.environ.pop(_CA_VARIABLE, None)
-                    if former is not None:
-                        os.environ[_CA_VARIABLE] = former
-                self._changed.notify_all()
+    if (left := seconds_left()) < math.inf:
+        bounds = dict.fromkeys(("login_timeout", "network_timeout", "socket_timeout"), max(1, int(left)))
+        given = {**given, **bounds}
+    if ca_bundle is None:
+        return connect(**given)
+    if find_spec("snowflake.connector.session_manager") is None:  # version 5 takes it as a parameter
+        return connect(**given, custom_root_store_path=ca_bundle)
+    return _trusting(ca_bundle)(**given)
 
 
-_roots = _TrustedRoots()
+@cache
+def _trusting(ca_bundle: str) -> Any:
+    """The connector's connection with other roots, for which version 4 reads the environment only.
+
+    What makes its HTTP sessions is private there (4.8.1): it is replaced by one whose sessions verify by the
+    bundle. Should another version not use it, the server's certificate is refused.
+    """
+    from snowflake.connector.connection import SnowflakeConnection
+    from snowflake.connector.session_manager import ProxySupportAdapter
+
+    class Adapter(ProxySupportAdapter):
+        def send(self, request: Any, *given: Any, **options: Any) -> Any:
+            sending: Any = super().send
+            return sending(request, *given, **{**options, "verify": ca_bundle})
+
+    class Connection(SnowflakeConnection):
+        @property
+        def _http_config(self) -> Any:
+            return self._config_with_roots
+
+        @_http_config.setter
+        def _http_config(self, config: Any) -> None:
+            self._config_with_roots = config and config.copy_with(adapter_factory=Adapter)
+
+    return Connection
 
 
 def _head(statement: str, values: Sequence[str] | None = None) -> str:

@@ -18,6 +18,7 @@ import requests
 from requests.auth import AuthBase, HTTPBasicAuth
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
+from airflow_provider_snowpipe.streaming.http import ProvenSession
 
 POD_ID = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?:[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 """``namespace:pod``, the form of Airflow's Spark provider."""
@@ -445,7 +446,10 @@ class ResourceManager:
         url = f"{self.url}/ws/v1/cluster/{path}"
         headers = {"Accept": "application/json"}
         try:
-            return requests.request(method, url, auth=self._auth, headers=headers, timeout=_TIMEOUTS, **more)
+            with ProvenSession() as session:
+                return session.request(
+                    method, url, auth=self._auth, headers=headers, timeout=_TIMEOUTS, **more
+                )
         except requests.RequestException as error:
             raise RetriesExhaustedError(
                 f"YARN's ResourceManager at {self.url} does not answer ({type(error).__name__}): see that it "

@@ -5,10 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.errors import (
     IF_NO_ANSWER,
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 
     from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
+    from airflow_provider_snowpipe.streaming.http import Answer
 
 
 SNOWFLAKE = "snowflake"
@@ -306,14 +312,39 @@ class SnowpipeConnection:
             raise self._missing(
                 "grant_type", "'refresh_token', 'client_credentials' or 'password', or a 'token'"
             )
-        names = ("refresh_token", "scope", "oauth_username", "oauth_password", "redirect_uri")
-        config = {name: self.text(name) for name in names if self.text(name)}
         endpoint = self.text("token_endpoint")
-        if not endpoint:
-            config["account"] = self.account()
-        config["client_id"] = self._secret("login", self.login, "the OAuth client's id")
-        config["client_secret"] = self._secret("password", self.password, "the OAuth client's secret")
-        return OAuthClient(self.conn_id, config, grant, endpoint)
+        endpoint = endpoint or f"https://{self.account()}{_DOMAIN}/oauth/token-request"
+        if not _is_private(endpoint):
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the extra field 'token_endpoint' is no https address, and "
+                "secrets are sent to it: give https://…; http is for this machine only (127.0.0.1)"
+            )
+        form = {"grant_type": grant, "redirect_uri": self.text("redirect_uri") or "https://localhost.com"}
+        if scope := self.text("scope"):
+            form["scope"] = scope
+        for name, field_name in _GRANT_FIELDS[self._grant(grant)].items():
+            form[name] = self._secret(field_name, self.text(field_name), f"what grant {grant!r} needs")
+        client = f"{self._secret('login', self.login, 'the client id')}:" + self._secret(
+            "password", self.password, "the OAuth client's secret"
+        )
+        own_host = bool(self.host or self.text("host")) and _host(endpoint) == _host(self.account_url())
+        return OAuthClient(
+            self.conn_id, endpoint, form, client=client, ca_bundle=self.ca_bundle() if own_host else None
+        )
+
+    def _grant(self, grant: str) -> str:
+        if grant not in _GRANT_FIELDS:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the extra field 'grant_type' is {grant!r}: give one of "
+                f"{sorted(_GRANT_FIELDS)}"
+            )
+        return grant
+
+    @property
+    def fetches_tokens(self) -> bool:
+        """True for an OAuth client whose tokens this package fetches, or a token that somebody else did."""
+        is_oauth = (self.text("authenticator") or "").lower() == "oauth" or bool(self.text("refresh_token"))
+        return is_oauth and not self.text("azure_conn_id")
 
     def _account_host(self) -> str:
         region = self.text("region")
@@ -360,31 +391,53 @@ def _pem(content: str) -> bytes:
     return b"\n".join((found[1], b"".join(found[2].split()), found[3])) if found else data
 
 
-# -- OAuth access tokens fetched and renewed by Airflow's own Snowflake provider -------------------------
+# -- OAuth access tokens, fetched and renewed --------------------------------------------------------------
+
+_OAUTH = """authenticator grant_type oauth_password oauth_username redirect_uri refresh_token scope token
+    token_endpoint"""
+OAUTH_FIELDS = frozenset(_OAUTH.split())
+"""Fields of the extra by which tokens are fetched."""
+_GRANT_FIELDS: Mapping[str, Mapping[str, str]] = {
+    "client_credentials": {},
+    "password": {"username": "oauth_username", "password": "oauth_password"},
+    "refresh_token": {"refresh_token": "refresh_token"},
+}
+"""Fields of the form by grant, and the field of the extra of each."""
+_TRIES = 3
+_PAUSE_SECONDS = 1.0
+_EXPIRY_SECONDS = 30
+"""How long before its end a token is renewed."""
 
 
 class OAuthClient:
-    """Credentials that fetch an OAuth access token and renew it when it has expired.
+    """Credentials that fetch an OAuth access token, and renew it before it expires.
 
-    The request, its repetition and the token's expiry are those of ``SnowflakeHook.get_oauth_token``, so
-    that one connection behaves alike for both providers.
-
-    :param config: client id, client secret, and what the grant needs
-    :param grant_type: ``refresh_token``, ``client_credentials`` or ``password``
-    :param token_endpoint: where tokens are issued, None for the account's own endpoint
+    :param endpoint: where tokens are issued, an https address or one of this machine; a redirect from there
+        is not followed, since the request has secrets in it
+    :param form: what is sent
+    :param client: id and secret of the client, with a colon between them
+    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     """
 
     def __init__(
-        self, conn_id: str, config: Mapping[str, Any], grant_type: str, token_endpoint: str | None
+        self,
+        conn_id: str,
+        endpoint: str,
+        form: Mapping[str, str],
+        *,
+        client: str,
+        ca_bundle: str | None = None,
     ) -> None:
         self._conn_id = conn_id
-        self._config = dict(config)
-        self._grant_type = grant_type
-        self._token_endpoint = token_endpoint
-        self._hook: Any = None
+        self._endpoint = endpoint
+        self._form = dict(form)
+        self._client = base64.b64encode(client.encode()).decode()
+        self._ca_bundle = ca_bundle
+        self._token, self._until = "", 0.0
+        self._lock = Lock()
 
     def __repr__(self) -> str:
-        return f"OAuthClient({self._conn_id!r}, grant_type={self._grant_type!r})"
+        return f"OAuthClient({self._conn_id!r}, grant_type={self._form['grant_type']!r})"
 
     @property
     def token_type(self) -> str:
@@ -397,27 +450,61 @@ class OAuthClient:
         :raises AuthenticationError: if no token is issued
         :raises RetriesExhaustedError: if the server of tokens does not answer, or is overloaded
         """
-        import requests
-        from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+        with self._lock:
+            if time.time() >= self._until:
+                self._fetch()
+            return self._token
 
-        if self._hook is None:
-            self._hook = SnowflakeHook(snowflake_conn_id=self._conn_id)
-        try:
-            token: str = self._hook.get_oauth_token(
-                conn_config=self._config,
-                token_endpoint=self._token_endpoint or "",
-                grant_type=self._grant_type,
-            )
-        except (requests.RequestException, ValueError, KeyError, TypeError) as error:
-            status = getattr(getattr(error, "response", None), "status_code", None)
-            failed = (
-                f"connection {self._conn_id!r}: no OAuth token for the grant {self._grant_type!r} "
-                f"({type(error).__name__}{f', HTTP {status}' if status else ''})"
-            )
-            unanswered = isinstance(error, requests.ConnectionError | requests.Timeout)
-            if status in _OVERLOADED or (unanswered and not isinstance(error, requests.exceptions.SSLError)):
-                raise RetriesExhaustedError(f"{failed}. {IF_NO_ANSWER}") from None
+    def _fetch(self) -> None:
+        answer = self._answer()
+        found = answer.json if answer.status == HTTPStatus.OK and isinstance(answer.json, Mapping) else {}
+        token, seconds = found.get("access_token"), str(found.get("expires_in"))
+        if not isinstance(token, str) or not token or not seconds.isdecimal():
+            moved = ", a redirect that is not followed" if 300 <= answer.status < 400 else ""
             raise AuthenticationError(
-                f"{failed}; check client id, client secret, grant and token endpoint"
-            ) from None
-        return token
+                f"{self._failed} (HTTP {answer.status}{moved}): check client id, client secret, grant and "
+                "token_endpoint"
+            )
+        self._token, self._until = token, time.time() + int(seconds) - _EXPIRY_SECONDS
+
+    def _answer(self) -> Answer:
+        """Ask for a token; again, where the server does not answer or is overloaded."""
+        from airflow_provider_snowpipe.streaming.http import Transports, UnreachableError, seconds_left
+
+        transports = Transports(self._ca_bundle)
+        proof = {"Authorization": f"Basic {self._client}"}
+        try:
+            for left in reversed(range(_TRIES)):
+                try:
+                    answer = transports.send("POST", self._endpoint, query={}, headers=proof, form=self._form)
+                except UnreachableError as error:
+                    reason = str(error)
+                else:
+                    if answer.status not in _OVERLOADED:
+                        return answer
+                    reason = f"HTTP {answer.status}"
+                if left:
+                    time.sleep(seconds_left(_PAUSE_SECONDS))
+        finally:
+            transports.close()
+        raise RetriesExhaustedError(f"{self._failed} ({reason}). {IF_NO_ANSWER}")
+
+    @property
+    def _failed(self) -> str:
+        return f"connection {self._conn_id!r}: no OAuth token for the grant {self._form['grant_type']!r}"
+
+
+def _host(url: str) -> str | None:
+    return urlsplit(url if "//" in url else f"//{url}").hostname
+
+
+def _is_private(endpoint: str) -> bool:
+    """True for an https address, and for http to this machine itself."""
+    try:
+        parts = urlsplit(endpoint)
+        host = parts.hostname or ""
+        if parts.scheme == "https" and host:
+            return True
+        return parts.scheme == "http" and (host == "localhost" or ip_address(host).is_loopback)
+    except ValueError:  # no address, or brackets without one
+        return False

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import islice
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
@@ -26,6 +28,61 @@ PAGES_ARE_SERVED = find_spec("airflow.api_fastapi") is not None
 """False on Airflow 2, whose web server is another one."""
 
 
+_DEEPEST = 16
+_GREATEST = 2.0**63
+
+
+def raw_json(text: str | None) -> Any:
+    """Read an XCom's stored text as JSON: no object is made of it, whatever class it names.
+
+    JSON within a text is read as well: a task that ended in the triggerer leaves it so.
+
+    :returns: texts, finite numbers, lists and dictionaries; None for anything that cannot be read
+    """
+    try:
+        value = json.loads(text or "null", parse_float=_finite, parse_int=_finite, parse_constant=_finite)
+        if isinstance(value, str):
+            value.encode()
+            return raw_json(value) if value[:1] in ("{", '"') else value
+        inner = [value]
+        for _ in range(_DEEPEST):
+            inner = [
+                one
+                for outer in inner
+                if isinstance(outer, dict | list)
+                for one in (outer.values() if isinstance(outer, dict) else outer)
+            ]
+            if not inner:
+                break
+        if inner:
+            return None
+        if "\\u" in (text or ""):  # half of a surrogate pair, which no page can be encoded with
+            json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return value
+
+
+def _finite(digits: str) -> float | int:
+    """Read a number that a page can add up and draw."""
+    if len(digits) < 19 and digits.lstrip("-").isdigit():
+        return int(digits)
+    if not abs(found := float(digits)) < _GREATEST:
+        raise ValueError("the number is no count of anything")
+    return found
+
+
+def _left_on_airflow_2(ti_key: Any, key: str) -> Any:
+    """Read an XCom in the web server of Airflow 2, whose ``XCom.get_value`` makes objects."""
+    from airflow.models.xcom import BaseXCom
+    from airflow.utils.session import create_session
+
+    names = {name: getattr(ti_key, name) for name in ("dag_id", "task_id", "run_id", "map_index")}
+    with create_session() as session:
+        left: Any = session.query(BaseXCom.value).filter_by(**names, key=key).scalar()
+    return raw_json(left.decode("utf-8", "replace")) if left else None
+
+
 class _LeftAddress(BaseOperatorLink):
     """A link to an address that the task leaves as an XCom."""
 
@@ -34,8 +91,11 @@ class _LeftAddress(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address that the task left, empty where there is none."""
-        found = XCom.get_value(ti_key=ti_key, key=self.key)
-        return found if isinstance(found, str) else ""
+        if PAGES_ARE_SERVED:  # Airflow 3 asks in the task's own process only
+            found = XCom.get_value(ti_key=ti_key, key=self.key)
+        else:
+            found = _left_on_airflow_2(ti_key, self.key)
+        return found if isinstance(found, str) and found.startswith(("/", "https://", "http://")) else ""
 
     def leave(self, task_instance: Any, address: str | None) -> None:
         """Leave the address, so that the link is there while the task runs.
@@ -67,6 +127,24 @@ def leave_channel_page(task_instance: Any, address: str) -> None:
     """Leave the address of a page, where pages are served."""
     if PAGES_ARE_SERVED:
         ChannelPageLink().leave(task_instance, address)
+
+
+OBSERVED_KEY = "observed"
+"""The XCom of a task that failed: ``reason``, and what it saw of each channel."""
+AUDIT_KEY = "audit"
+"""The XCom of an audit, which the pages of its pipes show."""
+_MOST_OBSERVED = 2_000
+"""Channels of a pipe ("Limitations and considerations")."""
+
+
+def leave_observed(task_instance: Any, reason: str, channels: Mapping[str, Mapping[str, Any]]) -> None:
+    """Leave what a task saw of channels before it fails, since a task that fails has no value.
+
+    :param reason: why it fails, in a word
+    :param channels: by name, as a load's value has them: ``committed`` is a token, or whether ``to`` is
+    """
+    kept = dict(islice(channels.items(), _MOST_OBSERVED))
+    task_instance.xcom_push(key=OBSERVED_KEY, value={"reason": reason, "channels": kept})
 
 
 def channel_page(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.hooks.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page
+from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page, leave_observed
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
@@ -20,7 +20,11 @@ from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, position_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import (
+    CommitTimeoutError,
+    ConfigurationError,
+    RowsRejectedError,
+)
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
@@ -119,8 +123,18 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rules = self._rules(self._batch(context))
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
-        with self.hook.get_client() as client:
-            load = append_to_channel(client, channel, rows, self._channel_source(context), rules, admission)
+        source = self._channel_source(context)
+        try:
+            with self.hook.get_client() as client:
+                load = append_to_channel(client, channel, rows, source, rules, admission)
+        except RowsRejectedError as error:
+            if error.load is not None:
+                leave_observed(ti, type(error).__name__, {channel: self._value(error.load, rules)})
+            raise
+        except CommitTimeoutError as error:
+            seen = {"committed": error.committed, "target": error.target}
+            leave_observed(ti, type(error).__name__, {channel: seen})
+            raise
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,

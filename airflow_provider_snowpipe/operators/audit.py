@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import BaseHook
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.links.snowpipe import AUDIT_KEY
 from airflow_provider_snowpipe.operators.account_operator import (
     AccountOperator,
     PipeArguments,
@@ -26,11 +28,9 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.submit.audit import ChannelAudit, TableAudit
 
 AuditDepth = Literal["balance", "counts"]
-AUDIT_KEY = "audit"
-"""The XCom with the audit's value, which the page of the provider shows."""
 _HISTORY = dt.timedelta(days=14)
 """How far back the load history of a table goes ("COPY_HISTORY")."""
-_MOST_SHOWN = 100
+_LEAST_SHOWN, _MOST_SHOWN = 5, 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,14 @@ class PipeAudit:
     """What an audit has found of one pipe.
 
     :param table: rows of its table, None where they were not counted
+    :param connection: the id of the connection through which it was asked
     """
 
     pipe: PipeName
     channels: tuple[ChannelAudit, ...]
     table: TableAudit | None = None
     notes: tuple[str, ...] = ()
+    connection: str = ""
 
     @property
     def differences(self) -> tuple[str, ...]:
@@ -59,14 +61,18 @@ class PipeAudit:
         :param most: at most so many channels, those first that differ
         """
         first = sorted(self.channels, key=lambda one: (not one.differences, not one.notes, one.channel))
-        return {
+        value = {
+            "connection": self.connection,
             "pipe": str(self.pipe),
+            "names": asdict(self.pipe),
             "channels": len(self.channels),
             "differences": list(self.differences)[:most],
             "notes": list(self.notes),
             "table": None if self.table is None else self.table.as_json(),
             "found": [one.as_json() for one in first[:most]],
         }
+        found: dict[str, Any] = json.loads(json.dumps(value))  # of tuples Airflow makes objects
+        return found
 
 
 def audit_pipe(
@@ -211,15 +217,19 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
             raise ConfigurationError(
                 f"other_rows is {self.other_rows} and {len(pipes)} pipes are audited: name one table"
             )
-        return [audit_pipe(hook, records, depth, self.other_rows) for hook, records in pipes]
+        return [
+            replace(audit_pipe(hook, records, depth, self.other_rows), connection=hook.snowflake_conn_id)
+            for hook, records in pipes
+        ]
 
     def value_of(self, found: Sequence[PipeAudit]) -> dict[str, Any]:
-        """The task's value; channels beyond the first 100 of a pipe are only counted."""
+        """The task's value; channels beyond the first 100 of a pipe, fewer of many, are only counted."""
+        most = max(_LEAST_SHOWN, _MOST_SHOWN // max(1, len(found)))
         return {
             "depth": self.depth,
             "at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
             "differs": any(pipe.differences for pipe in found),
-            "pipes": [pipe.as_json(_MOST_SHOWN) for pipe in found],
+            "pipes": [pipe.as_json(most) for pipe in found],
         }
 
     def _pipes(self) -> list[tuple[SnowpipeHook, list[SourceRecord]]]:

@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow.providers.common.compat.sdk import AirflowException
 
-from airflow_provider_snowpipe.operators.submission import SubmitHook, launch_environment, search_path
+from airflow_provider_snowpipe.operators.submission import (
+    SubmitHook,
+    launch_environment,
+    search_path,
+    worker_environment,
+)
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
@@ -214,7 +219,7 @@ def start_logged(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **environment, **hook.env},
+            env={**worker_environment(), **environment, **hook.env},
             text=True,
         )
     hook.process = process

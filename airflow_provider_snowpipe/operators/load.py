@@ -31,7 +31,6 @@ from airflow_provider_snowpipe.operators.load_planning import (
 )
 from airflow_provider_snowpipe.operators.source_record import SeenChannel
 from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
-from airflow_provider_snowpipe.operators.submission import is_deferral_timeout
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
 from airflow_provider_snowpipe.spark.submit.source import (
@@ -45,6 +44,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
+from airflow_provider_snowpipe.triggers.commit import is_deferral_timeout
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

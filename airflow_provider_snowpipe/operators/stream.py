@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
     SnowsightLink,
     SparkUiLink,
+    leave_observed,
     pipe_page,
 )
 from airflow_provider_snowpipe.metrics import count_load
@@ -33,7 +35,6 @@ from airflow_provider_snowpipe.operators.source_record import (
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
     end_of_wait,
-    is_deferral_timeout,
     job_error,
     loaded_channels,
     report_lines,
@@ -52,7 +53,11 @@ from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
 from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
-from airflow_provider_snowpipe.triggers.commit import SnowpipeCommitTrigger, deferral_limit
+from airflow_provider_snowpipe.triggers.commit import (
+    SnowpipeCommitTrigger,
+    deferral_limit,
+    is_deferral_timeout,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -131,6 +136,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     :raises ConfigurationError: if an argument is wrong
     """
 
+    _observed: tuple[RunReport, str] | None = None
     template_fields: Sequence[str] = (
         "source",
         "channel_prefix",
@@ -180,7 +186,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self._name_application(context)
         self._run_mark = self._name_run(context)
         memory = DriverMemory(context, durable=self.durable)
-        with self._ending(memory):
+        with self._ending(memory), self._observing(context):
             hook, source = self._pipe_hook(), self._source()[0]
             start = f"{self._prefix(source)}_{self.source_name or source.default_name}_"
             leave_links(context, hook, pipe_page(hook, start))
@@ -201,7 +207,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         memory = DriverMemory(context, durable=self.durable)
         self._name_application(context)
         self._run_mark = self._name_run(context)
-        with self._ending(memory):
+        with self._ending(memory), self._observing(context):
             sent = self._resumed(context, memory, event, submission, is_earlier=is_earlier)
             return self._after_driver(context, sent, memory)
 
@@ -210,13 +216,34 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ) -> dict[str, Any]:
         """Go on where the deferred task stopped: check what is committed and report it."""
         memory = DriverMemory(context, durable=self.durable)
-        with self._ending(memory):
-            if event["status"] != "success":
-                raise end_of_wait(event)
+        with self._ending(memory), self._observing(context):
             load = SubmittedLoad.of(sent)
             self._reported(load.report, load.offset_format)
-            settled = settle_load(load, self._pipe_hook(), on_error=self.on_error, awaited=True)
-            return self._conclude(context, settled, memory)
+            if event["status"] != "success":
+                self._leave_observed(context, event["reason"])
+                raise end_of_wait(event)
+            return self._conclude(context, self._settled(load, awaited=True), memory)
+
+    def _settled(self, load: SubmittedLoad, *, awaited: bool) -> SubmittedLoad:
+        return settle_load(
+            load, self._pipe_hook(), on_error=self.on_error, awaited=awaited, observe=self._reported
+        )
+
+    @contextmanager
+    def _observing(self, context: Context) -> Iterator[None]:
+        """Leave what is known of the channels where the load fails; a task that fails has no value."""
+        try:
+            yield
+        except (AirflowException, SnowpipeError) as error:
+            self._leave_observed(context, type(error.__cause__ or error).__name__)
+            raise
+
+    def _leave_observed(self, context: Context, reason: str) -> None:
+        if self._observed is None:
+            return
+        (report, spelled), self._observed = self._observed, None
+        value = value_of(report, self._pipe_hook().pipe_name(), spelled)
+        leave_observed(context["ti"], report.error_type or reason, value["channels"])
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the deferred task; raises AirflowException if the deferral timed out."""
@@ -226,6 +253,9 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             if not is_deferral_timeout(error):
                 raise
             memory = DriverMemory(context, durable=self.durable)
+            if (sent := memory.sent()) is not None:
+                self._reported(sent.report, sent.offset_format)
+                self._leave_observed(context, "CommitTimeoutError")
             self._stop_on_cluster(context, memory, error)
             memory.forget_driver()
             limit = deferral_limit(self, self.commit_timeout)
@@ -258,7 +288,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         if not self._defers:
             if self.wait_for_commit and isinstance(self._run, ClusterRun):
                 # Its report came a long way, and may be old by now.
-                sent = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=True)
+                sent = self._settled(sent, awaited=True)
             return self._conclude(context, sent, memory)
         memory.keep_sent(sent)
         seen = self._first_poll(sent)
@@ -283,6 +313,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         return sent
 
     def _reported(self, report: RunReport, offset_format: str) -> None:
+        self._observed = (report, offset_format)
         address = self._source()[0].address
         self.task_lineage = TaskLineage(
             self._pipe_hook(),
@@ -438,7 +469,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _first_poll(self, sent: SubmittedLoad) -> SubmittedLoad | None:
         """Poll the channels once; the load if all of it is committed, None if there is to wait."""
         try:
-            seen = settle_load(sent, self._pipe_hook(), on_error=self.on_error, awaited=False)
+            seen = self._settled(sent, awaited=False)
         except SnowpipeError as error:
             if not error.retryable:
                 raise

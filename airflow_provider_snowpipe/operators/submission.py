@@ -32,14 +32,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
-try:
-    from airflow.sdk.exceptions import TaskDeferralTimeout
-except ImportError:
-    try:
-        from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]  # Airflow 3.1
-    except ImportError:
-        from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
-
 if TYPE_CHECKING:
     import subprocess
 
@@ -92,6 +84,14 @@ def launch_environment(cache_dir: Path, *, executor_python: str = sys.executable
         "PYSPARK_PYTHON": executor_python,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
     }
+
+
+_OF_AIRFLOW = re.compile(r"_*AIRFLOW_(?!CTX_|HOME$)", re.IGNORECASE)
+
+
+def worker_environment() -> dict[str, str]:
+    """The worker's variables for a Spark driver: without Airflow's own, which hold connections and keys."""
+    return {name: value for name, value in os.environ.items() if not _OF_AIRFLOW.match(name)}
 
 
 def search_path() -> str:
@@ -179,11 +179,11 @@ def report_lines(report: RunReport) -> list[str]:
             channel.channel,
             f"{channel.rows:,}",
             f"{channel.bytes:,}",
-            f"{channel.rejected:,}",
+            channel.rejected_words,
             f"{channel.dead_lettered:,}",
             channel.from_token or "NULL",
             channel.to_token or "NULL",
-            "yes" if channel.committed else "no",
+            "yes" if channel.owes_nothing else "no",
         )
         for channel in report.channels
     ]
@@ -231,7 +231,7 @@ def loaded_channels(report: RunReport) -> list[LoadedChannel]:
         LoadedChannel(
             channel.channel,
             channel.to_token,
-            channel.committed or channel.target_token is None,
+            channel.owes_nothing,
             channel.rows,
             channel.partition,
             channel.unknown_columns,
@@ -263,7 +263,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "rejected": channel.rejected,
                 "dead_lettered": channel.dead_lettered,
                 "undecoded": channel.undecoded,
-                "committed": channel.committed or channel.target_token is None,
+                "committed": channel.owes_nothing,
                 "latency_ms": channel.latency_ms,
             }
             for channel in report.channels
@@ -274,14 +274,23 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
 # -- What a driver has sent, while its task waits for the commit without a worker ------------------------
 
 
-def settle_load(load: SubmittedLoad, hook: SnowpipeHook, *, on_error: str, awaited: bool) -> SubmittedLoad:
+def settle_load(
+    load: SubmittedLoad,
+    hook: SnowpipeHook,
+    *,
+    on_error: str,
+    awaited: bool,
+    observe: Callable[[RunReport, str], None] = lambda *_: None,
+) -> SubmittedLoad:
     """Ask what is committed, and hold a committed load to the rules of a driver that waits itself.
 
     :param on_error: anything but ``continue`` refuses skipped rows
     :param awaited: True where everything must be committed by now
+    :param observe: gets the report with what is committed, before it is held to a rule
     :raises AirflowException: if a channel is behind although it was awaited, or the service skipped rows
     """
     now = hook.channel_statuses(load.channels)
+    observe(load.seen(now).report, load.offset_format)
     try:
         return load.settled(hook.pipe_name(), now, on_error=on_error, awaited=awaited)
     except CommitTimeoutError as error:
@@ -320,14 +329,6 @@ def end_of_wait(event: Mapping[str, Any]) -> AirflowException:
     retryable = FailureReason(event["reason"]).error_class.retryable
     kind = AirflowException if retryable else AirflowFailException
     return kind(f"{event['reason']}: {event['message']}")
-
-
-def is_deferral_timeout(error: AirflowException) -> bool:
-    """True when a deferral's own time was over, and not when its trigger failed.
-
-    Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
-    """
-    return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
 
 
 # -- What Airflow's Spark hook has no public way for: no other file uses a private member of it ----------

@@ -1,20 +1,22 @@
 """What tasks have left behind of pipes and plans, read from Airflow's own database.
 
-Nothing is written for the pages. A task that works on a pipe leaves the XCom ``channel_page`` when it begins,
-which names its connection and pipe; what it did is its value and the XComs ``targets``, ``plan`` and
-``outcome``. XComs are there on every release, for failed and running tasks as well, are found by an index on
+A task that works on a pipe leaves the XCom ``channel_page`` when it begins, which names its connection and
+pipe; what it did is its value and the XComs ``targets``, ``plan``, ``outcome`` and, where it failed,
+``observed``. XComs are there on every release, for failed and running tasks as well, are found by an index on
 their key, keep the rights of their DAG, and go when Airflow removes the run. The task store has no index
 over tasks and is not there before Airflow 3.3; asset events are there only for tasks with outlets, and name
 neither connection nor target.
+
+An XCom is whatever a DAG wrote. It is read as bounded JSON text (:func:`raw_json`), never deserialised.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -23,21 +25,39 @@ from airflow.models.connection import Connection
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
 from airflow.providers.common.compat.sdk import conf
-from sqlalchemy import Text, and_, cast, func, select
+from sqlalchemy import Text, and_, case, cast, func, select
 
-from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, PageAddress
+from airflow_provider_snowpipe.links.snowpipe import (
+    AUDIT_KEY,
+    CHANNEL_PAGE_KEY,
+    OBSERVED_KEY,
+    PageAddress,
+    raw_json,
+)
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from sqlalchemy.orm import Session
 
-    from airflow_provider_snowpipe.streaming.names import PipeName
-
 PLAN_KEY = "plan"
+_LEFT = ("return_value", "targets", OBSERVED_KEY)
 _RUNNING = ("running", "deferred", "up_for_reschedule", "restarting", "awaiting_input")
 _FAILED = ("failed", "up_for_retry")
 _TASKS_AT_A_TIME = 100
+_LONGEST_ADDRESS = 16_384
+_LONGEST_VALUE = 2_000_000
+"""Characters of one XCom that is read: the value of a load over 2,000 channels is about half of it."""
+_LONGEST_TEXT = 4_096
+"""Characters of a channel's name or token; Python reads no longer number either."""
+_MOST_CHANNELS = 10_000
+_AUDITS_AT_A_TIME, _MOST_PIPES = 10, 1_000
+_MOST_SENTENCES, _LONGEST_SENTENCE = 20, 500
+"""What is shown of an audit's differences."""
+_CHANNEL_BYTES = 100
+"""What a channel counts against the limit of size, beside its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +150,8 @@ class ChannelWork:
     :param target: the offset token that the task owed, None where it owed nothing
     :param found: the committed offset token that the task found
     :param committed: the committed offset token that it left or saw, None where it saw none
-    :param rows: rows that it sent, None for a task that only read
-    :param rejected: rows of them that the service rejected
+    :param rows: rows that it sent, with those that the service rejected; None for a task that only read
+    :param rejected: rows that the service rejected and that no task had reported before, as far as it waited
     :param dead_lettered: rows that were put aside
     :param latency_ms: the service's average time from append to commit
     """
@@ -155,6 +175,7 @@ class TaskWork:
     :param ended: when it ended, None while it runs
     :param seconds: how long its load took
     :param channels: channel by channel; empty where it left nothing of them
+    :param reason: why it failed, in a word; empty where it left none
     """
 
     key: TaskKey
@@ -166,6 +187,7 @@ class TaskWork:
     ended: dt.datetime | None
     seconds: float | None
     channels: tuple[ChannelWork, ...] = ()
+    reason: str = ""
 
     @property
     def time(self) -> dt.datetime:
@@ -237,7 +259,7 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
     is_cut, hidden = len(marks) > limits.tasks, 0
     meant: list[tuple[Any, PageAddress]] = []
     for mark in marks[: limits.tasks]:
-        page = PageAddress.read(XComModel.deserialize_value(mark))
+        page = PageAddress.read(raw_json(mark.value))
         if page is None or where.pipe not in (None, page.pipe):
             continue
         if where.connection not in (None, page.connection):
@@ -250,8 +272,13 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
     room = limits.size
     for at in range(0, len(meant), _TASKS_AT_A_TIME):
         part = meant[at : at + _TASKS_AT_A_TIME]
-        values, used = _values(session, [mark for mark, _ in part], ("return_value", "targets"), room)
-        tasks += [_task_work(mark, page, values.get(_key(mark), {})) for mark, page in part]
+        values, used = _values(
+            session, [mark for mark, _ in part], ("return_value", "targets", OBSERVED_KEY), room
+        )
+        for mark, page in part:
+            left = values.get(_key(mark), {}) if room > 0 else {}
+            tasks.append(_task_work(mark, page, left))
+            room -= _CHANNEL_BYTES * len(tasks[-1].channels)
         room -= used
         if room <= 0:
             is_cut = is_cut or at + _TASKS_AT_A_TIME < len(meant)
@@ -306,17 +333,116 @@ def read_plans(
     values, _ = _values(session, shown, (PLAN_KEY, "outcome"), limits.size)
     found = []
     for mark in shown:
-        value = _mapping(values.get(_key(mark), {}).get(PLAN_KEY))
+        left = values.get(_key(mark), {})
+        value = _mapping(raw_json(left.get(PLAN_KEY)))
         plan = LoadPlan.from_json(value)
         if plan is not None:
-            outcome = _mapping(values[_key(mark)].get("outcome"))
+            outcome = _mapping(raw_json(left.get("outcome")))
             began = _utc(mark.start_date)
             shape = _mapping(value.get("shape"))
             found.append(PlannedLoad(_key(mark), mark.state or "none", began, plan, shape, outcome))
     return found, len(marks) > page * most
 
 
+@dataclass(frozen=True, slots=True)
+class LastAudit:
+    """The last audit of a pipe.
+
+    :param at: when it ended, None where that cannot be read
+    :param depth: what it compared
+    :param channels: how many
+    :param differences: what differs, in words; the first ones
+    :param count: how many differences there are
+    :param notes: what could not be compared
+    """
+
+    key: TaskKey
+    connection: str
+    pipe: PipeName
+    at: dt.datetime | None
+    depth: str
+    channels: int
+    differences: tuple[str, ...]
+    count: int
+    notes: tuple[str, ...]
+
+    @property
+    def word(self) -> str:
+        """Its outcome."""
+        return "DIFFERS" if self.count else "AGREES"
+
+
+def read_audits(session: Session, rights: Rights, limits: HistoryLimits, where: Where) -> list[LastAudit]:
+    """Read the last audit of each pipe among the latest ones."""
+    marks = _marks(session, AUDIT_KEY, rights, limits, where)[: limits.tasks]
+    found: dict[tuple[str, PipeName], LastAudit] = {}
+    room = limits.size
+    for at in range(0, len(marks), _AUDITS_AT_A_TIME):
+        part = marks[at : at + _AUDITS_AT_A_TIME]
+        values, used = _values(session, part, (AUDIT_KEY,), room)
+        for mark in part:
+            for one in _audits(_key(mark), raw_json(values.get(_key(mark), {}).get(AUDIT_KEY))):
+                is_asked = where.pipe in (None, one.pipe) and where.connection in (None, one.connection)
+                if is_asked and rights.may_read(one.connection):
+                    found.setdefault((one.connection, one.pipe), one)
+        room -= used
+        if found or room <= 0:
+            break
+    return list(found.values())
+
+
+def _audits(key: TaskKey, value: Any) -> Iterator[LastAudit]:
+    value = _mapping(value)
+    for one in islice(_items(value.get("pipes")), _MOST_PIPES):
+        entry = _mapping(one)
+        names = _mapping(entry.get("names"))
+        connection, depth = _text(entry.get("connection")), _text(value.get("depth"))
+        try:
+            pipe = PipeName(*(_text(names.get(name)) or "" for name in ("database", "schema", "pipe")))
+        except ConfigurationError:
+            continue
+        if connection and depth:
+            differences = _items(entry.get("differences"))
+            yield LastAudit(
+                key=key,
+                connection=connection,
+                pipe=pipe,
+                at=_time(value.get("at")),
+                depth=depth,
+                channels=_count(entry.get("channels")) or 0,
+                differences=_sentences(differences),
+                count=len(differences),
+                notes=_sentences(_items(entry.get("notes"))),
+            )
+
+
+def _sentences(values: Sequence[Any]) -> tuple[str, ...]:
+    texts = (one for one in values if isinstance(one, str))
+    return tuple(
+        one if len(one) <= _LONGEST_SENTENCE else f"{one[:_LONGEST_SENTENCE]}…"
+        for one in islice(texts, _MOST_SENTENCES)
+    )
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _time(value: Any) -> dt.datetime | None:
+    try:
+        found = dt.datetime.fromisoformat(_text(value) or "")
+        return (found if found.tzinfo else found.replace(tzinfo=dt.UTC)).astimezone(dt.UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
 _KEY = ("dag_id", "run_id", "task_id", "map_index")
+
+
+def _text_of_value(longest: int) -> Any:
+    """The text of an XCom, NULL for a longer one, which does not leave the database."""
+    text = cast(XComModel.value, Text)
+    return case((func.length(text) <= longest, text)).label("value")
 
 
 def _marks(session: Session, key: str, rights: Rights, limits: HistoryLimits, where: Where) -> Sequence[Any]:
@@ -325,7 +451,7 @@ def _marks(session: Session, key: str, rights: Rights, limits: HistoryLimits, wh
     same_task = and_(*(getattr(TaskInstance, name) == getattr(XComModel, name) for name in _KEY))
     columns = [getattr(XComModel, name) for name in (*_KEY, "dag_run_id")]
     if key == CHANNEL_PAGE_KEY:
-        columns.append(XComModel.value)
+        columns.append(_text_of_value(_LONGEST_ADDRESS))
     return session.execute(
         select(
             *columns,
@@ -345,8 +471,8 @@ def _key(row: Any) -> TaskKey:
 
 def _values(
     session: Session, tasks: Sequence[Any], keys: Sequence[str], room: int
-) -> tuple[dict[TaskKey, dict[str, Any]], int]:
-    """XComs of some tasks by their key, and their size; those that find no room are left out."""
+) -> tuple[dict[TaskKey, dict[str, str]], int]:
+    """Texts of XComs of some tasks by their key, and their size; those that find no room are left out."""
     length = func.length(cast(XComModel.value, Text))
     among = (
         XComModel.dag_run_id.in_({task.dag_run_id for task in tasks}),
@@ -355,16 +481,19 @@ def _values(
     )
     columns = [getattr(XComModel, name) for name in (*_KEY, "dag_run_id", "key")]
     expected = {_key(task) for task in tasks}
-    taken: dict[tuple[Any, ...], int] = {}
+    taken: set[tuple[TaskKey, str]] = set()
+    used = 0
     for row in session.execute(select(*columns, length.label("length")).where(*among)):
-        if _key(row) in expected and sum(taken.values()) + (row.length or 0) <= room:
-            taken[(_key(row), row.key)] = row.length or 0
-    found: dict[TaskKey, dict[str, Any]] = {}
+        size_of = row.length or 0
+        if _key(row) in expected and size_of <= _LONGEST_VALUE and used + size_of <= room:
+            taken.add((_key(row), row.key))
+            used += size_of
+    found: dict[TaskKey, dict[str, str]] = {}
     if taken:
-        for row in session.execute(select(*columns, XComModel.value).where(*among, length <= room)):
+        for row in session.execute(select(*columns, _text_of_value(min(room, _LONGEST_VALUE))).where(*among)):
             if (_key(row), row.key) in taken:
-                found.setdefault(_key(row), {})[row.key] = XComModel.deserialize_value(row)
-    return found, sum(taken.values())
+                found.setdefault(_key(row), {})[row.key] = row.value
+    return found, used
 
 
 _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -385,7 +514,7 @@ def shape_words(shape: Mapping[str, Any]) -> list[str]:
         _fact(shape.get("bytes"), size),
         _fact(files.get("count"), "{:,.0f} file(s)".format),
         _fact(files.get("bytes"), lambda value: f"{size(value)} stored"),
-        str(files.get("format") or ""),
+        _text(files.get("format")) or "",
         "staged" if files.get("staged") else "",
         _fact(shape.get("arrival_rate"), lambda value: f"{size(value)}/s"),
         _fact(shape.get("freshness"), lambda value: f"fresh within {duration(value)}"),
@@ -402,12 +531,13 @@ def _fact(value: Any, write: Callable[[float], str]) -> str:
 # -- From the XComs of a task to what it did -------------------------------------------------------------
 
 
-def _task_work(mark: Any, page: PageAddress, values: Mapping[str, Any]) -> TaskWork:
-    value = _mapping(values.get("return_value"))
+def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskWork:
+    value = _mapping(raw_json(values.get("return_value")))
+    observed = {} if value else _mapping(raw_json(values.get(OBSERVED_KEY)))
     seconds = _number(value.get("seconds"))
     if seconds is None and mark.start_date and mark.end_date:
         seconds = (mark.end_date - mark.start_date).total_seconds()
-    works = _channel_works(value, _mapping(values.get("targets")))
+    works = _channel_works(value or observed, _mapping(raw_json(values.get("targets"))))
     if not works and page.channel is not None:
         works = [ChannelWork(page.channel, page.target)]
     return TaskWork(
@@ -416,6 +546,7 @@ def _task_work(mark: Any, page: PageAddress, values: Mapping[str, Any]) -> TaskW
         pipe=page.pipe,
         operator=mark.operator or "",
         state=mark.state or "none",
+        reason=_text(observed.get("reason")) or "",
         began=_utc(mark.start_date),
         ended=_utc(mark.end_date),
         seconds=seconds,
@@ -427,38 +558,33 @@ def _channel_works(value: Mapping[str, Any], targets: Mapping[str, Any]) -> list
     """What a task's value has of channels: that of a load, an append, a change of a channel, or a sensor."""
     channels = value.get("channels")
     if isinstance(channels, Mapping):
-        return [_work(name, one, targets.get(name)) for name, one in channels.items()]
-    if isinstance(value.get("channel"), str) and "pipe" in value:
-        return [_work(value["channel"], value, targets.get(value["channel"]))]
-    if value and all(one is None or isinstance(one, str) for one in value.values()) and "pipe" not in value:
-        return [ChannelWork(name, committed=token) for name, token in value.items()]
-    return [_work(name, {}, target) for name, target in targets.items()]
+        found = [(name, one, targets.get(name)) for name, one in islice(channels.items(), _MOST_CHANNELS)]
+    elif isinstance(name := value.get("channel"), str) and "pipe" in value:
+        found = [(name, value, targets.get(name))]
+    elif value and all(one is None or isinstance(one, str) for one in value.values()) and "pipe" not in value:
+        found = [(name, token, None) for name, token in islice(value.items(), _MOST_CHANNELS)]
+    else:
+        found = [(name, {}, target) for name, target in islice(targets.items(), _MOST_CHANNELS)]
+    return [_work(*one) for one in found if len(one[0]) <= _LONGEST_TEXT]
 
 
 def _work(name: str, value: Any, target: Any) -> ChannelWork:
-    value, target = _mapping(value) or {"committed": value}, _mapping(target)
+    value, target = value if isinstance(value, Mapping) else {"committed": value}, _mapping(target)
     to, seen = _text(value.get("to")), value.get("committed", True)
-    rows = value.get("rows", target.get("rows"))
     return ChannelWork(
-        channel=str(name),
-        target=_text(target.get("token")),
+        channel=name,
+        target=_text(target.get("token", value.get("target"))),
         offset_format=_text(target.get("offset_format")),
         found=_text(value.get("from")),
         committed=(to if seen is True else None) if "to" in value else _text(value.get("new", seen)),
-        rows=None if _number(rows) is None else int(rows),
-        rejected=int(_number(value.get("rejected")) or 0),
-        dead_lettered=int(_number(value.get("dead_lettered")) or 0),
-        latency_ms=None if _number(value.get("latency_ms")) is None else int(value["latency_ms"]),
+        rows=_count(value.get("rows", target.get("rows"))),
+        rejected=_count(value.get("rejected")) or 0,
+        dead_lettered=_count(value.get("dead_lettered")) or 0,
+        latency_ms=_count(value.get("latency_ms")),
     )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
-    """A mapping, or its JSON text, which a task that ended in the triggerer leaves; else an empty one."""
-    if isinstance(value, str) and value.startswith("{"):
-        try:
-            value = json.loads(value)
-        except ValueError:
-            return {}
     return value if isinstance(value, Mapping) else {}
 
 
@@ -466,8 +592,12 @@ def _number(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
+def _count(value: Any) -> int | None:
+    return None if _number(value) is None else int(value)
+
+
 def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
+    return value if isinstance(value, str) and len(value) <= _LONGEST_TEXT else None
 
 
 def _utc(time: dt.datetime | None) -> dt.datetime | None:

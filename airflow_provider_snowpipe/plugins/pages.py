@@ -25,9 +25,11 @@ from airflow_provider_snowpipe.plugins.history import (
     ChannelWork,
     History,
     HistoryLimits,
+    LastAudit,
     Rights,
     TaskWork,
     Where,
+    read_audits,
     read_history,
     read_plans,
 )
@@ -122,6 +124,7 @@ def pipe(
         channels=[(one, f"{base}/{channel_query(name, one.channel)}") for one in rows],
         runs=list(reversed(state.tasks))[:RUNS_SHOWN],
         history=history,
+        audits=_audits(session, user, Where(connection=connection_id, pipe=name)),
         **others,
     )
 
@@ -169,7 +172,8 @@ def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTM
     limits = HistoryLimits.configured()
     found, _ = read_plans(session, Rights.of(user, session), limits, where, PLANS_PER_PAGE)
     history = _history(session, user, where)
-    return render("tab.html", title=title, pipes=_pipes(history), plans=found, history=history)
+    audits = _audits(session, user, where)
+    return render("tab.html", title=title, pipes=_pipes(history), plans=found, audits=audits, history=history)
 
 
 # -- How far a pipe and its channels are, as far as tasks have seen it -------------------------------------
@@ -191,6 +195,7 @@ class ChannelState:
     :param committed_at: when a task last saw a commit
     :param written_at: when a task last wrote
     :param owed: rows of loads whose commit no task has seen, and when each ended
+    :param counted: rejected rows that are counted, by the target up to which
     """
 
     channel: str
@@ -202,6 +207,7 @@ class ChannelState:
     committed_at: dt.datetime | None = None
     written_at: dt.datetime | None = None
     owed: list[tuple[ChannelWork, dt.datetime]] = field(default_factory=list)
+    counted: dict[str | None, int] = field(default_factory=dict)
 
     @property
     def lag_rows(self) -> int:
@@ -229,7 +235,7 @@ class ChannelState:
         :returns: rows that are known to be committed now and were not before
         """
         self.rows += work.rows or 0
-        self.rejected += work.rejected
+        self.rejected += self._unreported(work)
         self.latency_ms = work.latency_ms if work.latency_ms is not None else self.latency_ms
         self.target = work.target or self.target
         if work.rows:
@@ -242,6 +248,13 @@ class ChannelState:
         elif work.found is not None:
             self.committed = work.found
         return sum(one.rows or 0 for one, _ in done)
+
+    def _unreported(self, work: ChannelWork) -> int:
+        """Rejected rows that no task before has counted: a load and those that wait for it see the same."""
+        known = self.counted.get(work.target, 0) if work.rows is None else 0
+        if work.target is not None:
+            self.counted[work.target] = max(known, work.rejected)
+        return max(0, work.rejected - known)
 
 
 def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:
@@ -436,6 +449,10 @@ def _columns(column: str, descending: bool, address: Callable[..., str]) -> list
 
 def _history(session: SessionDep, user: GetUserDep, where: Where) -> History:
     return read_history(session, Rights.of(user, session), HistoryLimits.configured(), where)
+
+
+def _audits(session: SessionDep, user: GetUserDep, where: Where) -> list[LastAudit]:
+    return read_audits(session, Rights.of(user, session), HistoryLimits.configured(), where)
 
 
 def _pipes(history: History) -> list[tuple[PipeState, str]]:

@@ -29,12 +29,15 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     SnowpipeError,
 )
+from airflow_provider_snowpipe.streaming.http import time_budget
 
 log = logging.getLogger(__name__)
 
 MOST_PAGES = 4
 """Pages that are being made at a time. A page takes a thread of those that all of Airflow's API shares (40 in
 each server process, Airflow 3.3.2), so that a slow service must not get all of them."""
+PAGE_SECONDS = 15.0
+"""How long a page may take to ask, whatever a service or a server of tokens does."""
 _BUSY_SECONDS = 5
 _slots = BoundedSemaphore(MOST_PAGES)
 
@@ -52,7 +55,8 @@ def answer(make_page: Callable[[], HTMLResponse]) -> HTMLResponse:
         again = {"Retry-After": str(_BUSY_SECONDS)}
         return _problem("Busy", text, HTTPStatus.SERVICE_UNAVAILABLE, again, refresh_seconds=_BUSY_SECONDS)
     try:
-        return make_page()
+        with time_budget(PAGE_SECONDS):
+            return make_page()
     except AirflowNotFoundException as error:
         text = f"{error}: define it, or correct the address"
         return _problem("No such connection", text, HTTPStatus.NOT_FOUND)
@@ -179,7 +183,8 @@ def _span(seconds: float | None) -> str:
 
 def _bad(word: str) -> str:
     """The class of a state's word."""
-    kinds = {"COMMITTED": "good", "SUCCESS": "good", "success": "good", "UNKNOWN": "", "LOADING": "busy"}
+    good = ("COMMITTED", "AGREES", "SUCCESS", "success")
+    kinds = {"UNKNOWN": "", "LOADING": "busy", **dict.fromkeys(good, "good")}
     return kinds.get(word, "busy" if word in ("running", "deferred", "queued") else "bad")
 
 

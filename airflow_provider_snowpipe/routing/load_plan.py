@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+from airflow_provider_snowpipe.streaming.checked_values import checked_values
 
 
 class LoadPath(StrEnum):
@@ -130,18 +132,14 @@ class LoadPlan:
         """
         try:
             own = {one.name: value[one.name] for one in dataclasses.fields(cls)}
+            own = checked_values(cls, own, "plan", skip_types=_NESTED)
             return cls(
                 **{
                     **own,
                     "path": LoadPath(own["path"]),
-                    "reasons": tuple(map(str, own["reasons"])),
-                    "estimates": tuple(
-                        PathEstimate(**{**one, "path": LoadPath(one["path"])}) for one in own["estimates"]
-                    ),
-                    "warnings": tuple(
-                        PlanWarning(Concern(one["concern"]), str(one["text"])) for one in own["warnings"]
-                    ),
-                    "compact": None if own["compact"] is None else CompactAdvice(**own["compact"]),
+                    "estimates": tuple(_built(PathEstimate, one, path=LoadPath) for one in own["estimates"]),
+                    "warnings": tuple(_built(PlanWarning, one, concern=Concern) for one in own["warnings"]),
+                    "compact": None if own["compact"] is None else _built(CompactAdvice, own["compact"]),
                 }
             )
         except (KeyError, TypeError, ValueError):
@@ -174,6 +172,16 @@ class LoadPlan:
                 f"their COPY costs {credit_count(self.compact.credits)} credits"
             )
         return found + [f"warning ({one.concern.value}): {one.text}" for one in self.warnings]
+
+
+_NESTED = frozenset({"path", "estimates", "warnings", "compact"})
+Built = TypeVar("Built")
+
+
+def _built(kind: type[Built], value: Any, **enums: type[StrEnum]) -> Built:
+    """Build a part of a plan; a value of another type, such as a number that is a text, is refused."""
+    given = checked_values(kind, value, "plan", skip_types=frozenset(enums))
+    return kind(**{**given, **{name: enum(given[name]) for name, enum in enums.items()}})
 
 
 def _with(estimate: PathEstimate) -> str:

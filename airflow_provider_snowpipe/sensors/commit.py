@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
     channel_page,
     leave_channel_page,
+    leave_observed,
     page_of_channels,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, check_switch
@@ -50,6 +51,7 @@ from airflow_provider_snowpipe.triggers.commit import (
     SnowpipeCommitTrigger,
     WaitTrigger,
     deferral_limit,
+    is_deferral_timeout,
     poll_retry,
 )
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 
 
 _TEMPLATE_MARKS = ("{{", "{%")
+_TIMEOUT = "timeout"
 _PULL, _MAP_INDEX = "xcom_pull(", "map_indexes"
 
 
@@ -146,6 +149,9 @@ class WaitSensor(BaseSensorOperator):
             if not self.deferrable:
                 return self._ended(context, super().execute(context), resumed=False)
             seen = self._first_poke(context)
+        except AirflowSensorTimeout:
+            self._leave_observed(context, _TIMEOUT)
+            raise
         finally:
             self._disconnect()
         if seen.is_done:
@@ -185,6 +191,7 @@ class WaitSensor(BaseSensorOperator):
             reason = FailureReason.TOO_MANY_ERRORS if error.retryable else FailureReason.REFUSED
             raise self._failure(reason.value, str(error)) from error
         if verdict.state is WaitState.FAILED:
+            self._leave_observed(context, str(verdict.reason))
             raise self._failure(str(verdict.reason), verdict.message)
         self.log.log(logging.WARNING if verdict.message else logging.INFO, "%s", verdict)
         return PokeReturnValue(verdict.state is WaitState.COMPLETE, verdict.value)
@@ -198,7 +205,37 @@ class WaitSensor(BaseSensorOperator):
         """
         if event["status"] == "success":
             return self._ended(context, event[self.trigger_class.value_key], resumed=True)
+        self._leave_observed(context, event["reason"], event.get("channels"))
         raise self._failure(event["reason"], event["message"])
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        """Resume the deferred task; where its time is over, leave what can be seen by then."""
+        try:
+            return super().resume_execution(next_method, next_kwargs, context)
+        except AirflowException as error:
+            if isinstance(error, AirflowSensorTimeout) or is_deferral_timeout(error):
+                self._observe(context)
+            raise
+
+    def _observe(self, context: Context) -> None:
+        """Look once more at what was waited for, and leave it; the triggerer keeps nothing of a wait."""
+        try:
+            self._watch = self._begin(context, None)
+            self._watch.see(self._ask(self._watch), time.time())
+            self._leave_observed(context, _TIMEOUT)
+        except SnowpipeError as error:
+            self.log.warning("what was committed by then is not known: %s", error)
+        finally:
+            self._disconnect()
+
+    def _leave_observed(
+        self, context: Context, reason: str, channels: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Leave what was seen of channels until the wait failed, None for what this process saw."""
+        if channels is None and isinstance(self._watch, CommitWatch):
+            channels = self._watch.observed()
+        if channels is not None:
+            leave_observed(context["ti"], reason, channels)
 
     def _first_poke(self, context: Context) -> PokeReturnValue:
         """Poke before a deferral; ``soft_fail`` and ``never_fail`` mean what they do in the mode ``poke``."""

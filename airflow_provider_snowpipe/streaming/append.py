@@ -491,6 +491,7 @@ def append_to_channel(
             channel=channel,
             rejected=rejected,
             last_error=last,
+            load=load,
         )
         log.warning("%s", error)
         mark_reported(client, {channel: status})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 import math
@@ -37,6 +38,27 @@ _PARAMETER = re.compile(
 )
 
 
+_USER = rf"(?!jdbc:){_texts(':/@,;')}+:(?!//|\d+(?:[/,;?]|$))"
+_PEM = "[A-Z0-9 ]*PRIVATE KEY-----"
+_SHAPES = (
+    re.compile(rf"-----BEGIN {_PEM}.*?(?:-----END {_PEM}|\Z)", re.DOTALL),
+    re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"),
+    re.compile(r"(?:(?<=[:=\"'])|^)\s*(?:bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE),
+    re.compile(
+        r"\b(?:gh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{20}|xox[abeprs]-\w{8}|dapi[0-9a-f]{32})[\w-]*"
+    ),
+    re.compile(
+        r"\b(?:identified\s+by|password\s*=?|(?:aws_secret_key|aws_token|azure_sas_token|master_key)\s*=)"
+        r"\s*'[^']+'",
+        re.IGNORECASE,
+    ),
+    re.compile(rf"(?:(?<=[,;])|^)\s*{_USER}{_texts('@')}+@(?=[\w\[{{])"),
+)
+"""What is a secret whatever its option is called: keys, tokens, passwords in SQL, ``user:password@host``."""
+_KEY_OF_OBJECT = re.compile(r'"([^"\\]+)"\s*:\s*"[^"]')
+_BASE64 = re.compile(r"\s*(?:e[wy]|LS0t)[\w+/\s-]{40,}=*\s*")
+
+
 # pragma: no mutate start (arguments of authors)
 
 
@@ -54,17 +76,31 @@ def is_named_like_a_secret(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text without the password of a URL, and the secrets among the parameters of a connection string.
+    """A text without passwords and tokens: of a URL, of a connection string, or of the shape of a secret.
 
     :param text: an address, such as ``jdbc:postgresql://host/d?password=…``, or any other text
     :return: the text with ``…`` for them; the same text where it has none
     """
+    if _is_object_with_secret(text):
+        return "…"
+    for shape in _SHAPES:
+        text = shape.sub("…", text)
 
     def shown(found: re.Match[str]) -> str:
         return f"{found[1]}=…" if is_named_like_a_secret(found[1]) else found[0]
 
     text = _PASSWORD.sub(lambda found: f"{found[1] or found[2]}…@", text)
     return _PARAMETER.sub(shown, text) if _ADDRESS.match(text) else text
+
+
+def _is_object_with_secret(text: str) -> bool:
+    """True for JSON with a secret in it, as of a service account, in base64 as well, or a key in base64."""
+    if _BASE64.fullmatch(text):
+        data = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
+        text = base64.b64decode(data[: len(data) // 4 * 4]).decode("utf-8", "replace")
+        if "PRIVATE KEY-----" in text:
+            return True
+    return text.lstrip().startswith("{") and any(map(is_named_like_a_secret, _KEY_OF_OBJECT.findall(text)))
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:

@@ -438,6 +438,22 @@ class CommitWatch:
             "it ended, or raise stall_timeout if the source pauses for longer",
         )
 
+    def observed(self) -> dict[str, dict[str, Any]]:
+        """What the last polls have shown of each channel: committed token, target, rows rejected since then.
+
+        Rejected are the rows that :func:`decide` counts: those that no load has reported before.
+        """
+        baselines = self.expected.rejected_baseline
+        return {
+            name: {
+                "committed": status.committed,
+                "target": self.expected.targets[name].token,
+                "rejected": decide(status, None, rejected_baseline=baselines.get(name)).rejected,
+                "latency_ms": status.latency_ms,
+            }
+            for name, status in self._known.items()
+        }
+
     def memory(self) -> dict[str, Any]:
         """What a wait that goes on in another process has to know; JSON."""
         still = {name: list(entry) for name, entry in self._still.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 _CONNECTOR_TRANSIENT = range(250_000, 252_000)
 """Numbers of Snowflake's connector for a network that fails (``errorcode.py``, 4.8)."""
@@ -462,6 +463,7 @@ class RowsRejectedError(SnowpipeError):
 
     :param rejected: number of rows skipped since the channel was opened by this run
     :param last_error: the service's own text for the last of them, None where it gave none
+    :param load: what the load did, where it was a small one
     """
 
     error_id = "SP33"
@@ -472,11 +474,14 @@ class RowsRejectedError(SnowpipeError):
     retryable = False
     retry_reason = "rows were skipped and the tokens have moved on: another try would not see them"
 
-    def __init__(self, message: str, *, channel: str, rejected: int, last_error: str | None) -> None:
+    def __init__(
+        self, message: str, *, channel: str, rejected: int, last_error: str | None, load: Any = None
+    ) -> None:
         super().__init__(message)
         self.channel = channel
         self.rejected = rejected
         self.last_error = last_error
+        self.load = load
 
 
 class FilesGivenTwiceError(SnowpipeError):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import math
 import os
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -37,6 +40,7 @@ from airflow_provider_snowpipe.streaming.names import quote_url_segment
 log = logging.getLogger(__name__)
 
 _LONGEST_QUOTE = 300
+_CHUNK_BYTES = 65_536
 
 
 # pragma: no mutate start (sockets and certificates are tested over the wire)
@@ -97,6 +101,24 @@ USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
+_deadline: ContextVar[float] = ContextVar("deadline", default=math.inf)
+
+
+@contextmanager
+def time_budget(seconds: float) -> Iterator[None]:
+    """Bound the time of all requests of a block together, with those for tokens and their repetitions."""
+    token = _deadline.set(min(_deadline.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def seconds_left(most: float = math.inf) -> float:
+    """The seconds of the time budget that are left, not above ``most``, and 0 where it is used up."""
+    return max(0.0, min(most, _deadline.get() - time.monotonic()))
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Seconds to wait for one attempt.
@@ -136,6 +158,28 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     return path
 
 
+class ProvenSession(requests.Session):
+    """A session that sends the proof of its caller, and never a password of ``~/.netrc`` in its place.
+
+    Every request by ``requests`` in this package is made through one. Proxies are the environment's.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.auth = _as_given
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        """Leave the proof behind where a redirect leads to another host."""
+        sent, target = (urlsplit(one.url or "")[:2] for one in (response.request, prepared_request))
+        if sent != target:
+            prepared_request.headers.pop("Authorization", None)
+
+
+def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    """Change nothing: with an object that authorizes, ``requests`` does not look for another one."""
+    return request
+
+
 class Transports:
     """The connections of a client, or of all clients in a process. The constructor does no I/O.
 
@@ -150,7 +194,7 @@ class Transports:
         self._verify = certificate_authorities(ca_bundle)
         self._timeout = (timeouts.connect, timeouts.read)
         self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
-        self._session = requests.Session()
+        self._session = ProvenSession()
         self._session.headers.update(
             {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
         )
@@ -174,6 +218,8 @@ class Transports:
         :raises UnreachableError: if there is no answer
         :raises ConfigurationError: if the server's certificate is not trusted
         """
+        if not seconds_left():
+            raise UnreachableError(f"{urlsplit(url).netloc} was not asked: the time for it is used up")
         try:
             if body is not None:
                 return self._send_body(method, url, query, headers, body)
@@ -184,10 +230,12 @@ class Transports:
                 headers=dict(headers),
                 json=json_body,
                 data=dict(form) if form is not None else None,
-                timeout=self._timeout,
+                timeout=(seconds_left(self._timeout[0]), seconds_left(self._timeout[1])),
                 verify=self._verify,
                 allow_redirects=False,
+                stream=True,
             )
+            content = _content(response)
         except (requests.exceptions.SSLError, urllib3.exceptions.SSLError) as error:
             raise_if_untrusted(url, self._verify, error)
             raise _unreachable(url, error) from None
@@ -198,7 +246,7 @@ class Transports:
             urllib3.exceptions.HTTPError,
         ) as error:
             raise _unreachable(url, error) from None
-        return Answer(response.status_code, response.content, retry_after(response.headers))
+        return Answer(response.status_code, content, retry_after(response.headers))
 
     def _send_body(
         self, method: str, url: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
@@ -231,6 +279,19 @@ class Transports:
         """Give the connections back."""
         self._session.close()
         self._pools = {}
+
+
+def _content(response: requests.Response) -> bytes:
+    """Read an answer to its end within the time budget: a time-out is for each read of the socket only."""
+    if _deadline.get() == math.inf:
+        return response.content
+    parts = []
+    with response:
+        while part := response.raw.read1(_CHUNK_BYTES, decode_content=True):
+            parts.append(part)
+            if not seconds_left():
+                raise UnreachableError(f"{urlsplit(response.url).netloc} does not end its answer in time")
+    return b"".join(parts)
 
 
 def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
@@ -342,7 +403,7 @@ class HttpSession:
         sent = dict(query or {})
         if self.numbered:
             sent["requestId"] = str(uuid.uuid4())
-        deadline = time.monotonic() + policy.budget_seconds
+        deadline = time.monotonic() + seconds_left(policy.budget_seconds)
         retry_count = 0
         renewals = 0
         while True:

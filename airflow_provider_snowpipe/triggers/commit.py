@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowNotFoundException
 from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
@@ -30,6 +30,14 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX
 from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
 from airflow_provider_snowpipe.streaming.progress import CommitTargets
+
+try:
+    from airflow.sdk.exceptions import TaskDeferralTimeout
+except ImportError:
+    try:
+        from airflow.exceptions import TaskDeferralTimeout  # type: ignore[no-redef]  # Airflow 3.1
+    except ImportError:
+        from airflow.exceptions import TaskDeferralError as TaskDeferralTimeout  # type: ignore[no-redef]
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import BaseOperator
@@ -135,7 +143,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
             return failure_event(FailureReason.CONFIGURATION, str(error))
         verdict: CommitVerdict | FilesVerdict | None = watch.at_once()
         if verdict is not None:
-            return self._event(verdict)
+            return self._event(verdict, watch)
         question: Any = watch.question
         with self._poll().waiting(question, self.poll_interval):
             async for answer in answers:
@@ -143,7 +151,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
                 if verdict is None:
                     continue
                 if verdict.state is not WaitState.WAITING:
-                    return self._event(verdict)
+                    return self._event(verdict, watch)
                 self._report(verdict)
         raise RuntimeError("a shared poll ended, which it never does by itself")
 
@@ -156,9 +164,10 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
             self.log.info("%s", verdict)
             self._reported_done, self._reported_at = verdict.done, now
 
-    def _event(self, verdict: CommitVerdict | FilesVerdict) -> TriggerEvent:
+    def _event(self, verdict: CommitVerdict | FilesVerdict, watch: CommitWatch | FilesWatch) -> TriggerEvent:
         if verdict.state is not WaitState.COMPLETE:
-            return failure_event(verdict.reason or FailureReason.REFUSED, verdict.message)
+            more = {"channels": watch.observed()} if isinstance(watch, CommitWatch) else {}
+            return failure_event(verdict.reason or FailureReason.REFUSED, verdict.message, **more)
         if self.end_from_trigger:
             value: Any = verdict.value
             return TaskSuccessEvent(xcoms={"return_value": value})
@@ -169,9 +178,13 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
 
 
-def failure_event(reason: StrEnum, message: str) -> TriggerEvent:
-    """The event of a wait that failed."""
-    return TriggerEvent({"status": "failure", "reason": reason.value, "message": message})  # type: ignore[no-untyped-call]
+def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
+    """The event of a wait that failed.
+
+    :param more: what was seen until then
+    """
+    payload = {"status": "failure", "reason": reason.value, "message": message, **more}
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
 
 def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:
@@ -186,6 +199,14 @@ def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelt
     if task.execution_timeout is not None:
         limits.append(task.execution_timeout)
     return min(limits, default=None)
+
+
+def is_deferral_timeout(error: AirflowException) -> bool:
+    """True when a deferral's own time was over, and not when its trigger failed.
+
+    Airflow 2 has one error for both, whose text is ``Trigger/execution timeout`` (observed with 2.11.2).
+    """
+    return isinstance(error, TaskDeferralTimeout) and "timeout" in str(error)
 
 
 def poll_retry() -> RetryPolicy:
@@ -216,9 +237,9 @@ class SnowpipeCommitTrigger(WaitTrigger):
     """Wait until every channel has committed its target token, then send one event.
 
     The event is ``{"status": "success", "tokens": {channel: token}}`` or ``{"status": "failure",
-    "reason": …, "message": …}`` with a reason of
-    :class:`~airflow_provider_snowpipe.streaming.commits.FailureReason`. There is no time limit here: the
-    deferred task's own ends the wait.
+    "reason": …, "message": …, "channels": …}`` with a reason of
+    :class:`~airflow_provider_snowpipe.streaming.commits.FailureReason` and what was seen. There is no
+    time limit here: the deferred task's own ends the wait.
 
     All triggers that name the same pipe of the same connection share one poll: since Airflow 3.3 through the
     triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event

@@ -86,7 +86,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
         except TimeoutError:
             if not limit.expired() or self._waits is None:
                 raise
-            return self._event(self._waits.expired(self.timeout or 0.0))
+            return self._event(self._waits.expired(self.timeout or 0.0), self._waits)
 
     def _poll(self) -> HistoryPoll:
         make = partial(connect, SnowpipeHook.async_get_load_history, self.snowflake_conn_id, self._names())

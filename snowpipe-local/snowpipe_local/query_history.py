@@ -32,10 +32,16 @@ _PART = re.compile(
     r"|(?P<blank>\s+|--[^\n]*|//[^\n]*|/\*.*?(?:\*/|\Z))|(?P<word>\w+)|.",
     re.DOTALL,
 )
-_SECRET = re.compile(r"PASSWORD|SECRET|TOKEN|_KEY", re.IGNORECASE)
+_SECRET = re.compile(r"PASSWORD|PASSPHRASE|SECRET|TOKEN|_KEY", re.IGNORECASE)
+_PASSWORD_OF_URL = re.compile(r"(://[^\s:/@'\"]*:)[^\s/@'\"]+@")
 _ESCAPED = re.compile(r"\\(.)|'(')", re.DOTALL)
 _HIDDEN = "'***'"
-_WITHOUT_SECRETS = re.compile(r"(?:SELECT|WITH|INSERT|UPDATE|DELETE|MERGE|VALUES)\b", re.IGNORECASE)
+_QUERIES = frozenset({"SELECT", "WITH", "INSERT", "UPDATE", "DELETE", "MERGE", "VALUES"})
+"""First words of statements that hold data and no properties."""
+_SCRIPTS = frozenset({"EXECUTE", "BEGIN", "DECLARE", "LET", "SET", "CALL"})
+_HOLDERS = frozenset({"USER", "SECRET", "INTEGRATION", "CONNECTION", "STAGE"})
+"""Objects whose properties may be secrets."""
+_FIRST_WORDS = 8
 
 
 @dataclass(slots=True)
@@ -225,42 +231,77 @@ class QueryHistory:
 
 def without_secrets(text: str) -> str:
     """Return the text of a statement as the history shows it: cut, and with ``***`` for secrets."""
-    shown = text[:LONGEST_TEXT]
-    if _WITHOUT_SECRETS.match(shown) or _SECRET.search(shown) is None:
+    shown = _PASSWORD_OF_URL.sub(r"\1***@", text[:LONGEST_TEXT])
+    if "||" not in shown and _SECRET.search(shown) is None:
         return shown
     return "".join(_shown_parts(shown))
 
 
 def _shown_parts(text: str) -> Iterator[str]:
-    """Yield the parts of a statement, ``***`` for the literal behind a property that holds a secret.
-
-    A literal counts without the ``=`` too: a statement that is refused for its syntax is kept as well.
-    """
-    is_secret = has_sign = False
+    """Yield the parts of statements, ``***`` for what may be a secret; each statement by its first words."""
+    parts: list[re.Match[str]] = []
     for part in _PART.finditer(text):
+        parts.append(part)
+        if part[0] == ";":
+            yield from _of_statement(parts)
+            parts = []
+    yield from _of_statement(parts)
+
+
+def _of_statement(parts: list[re.Match[str]]) -> Iterator[str]:
+    words = (part[0].upper() for part in parts if part.lastgroup == "word")
+    first = list(itertools.islice(words, _FIRST_WORDS))
+    if not first or first[0] in _QUERIES:
+        return (part[0] for part in parts)
+    literals = [_inner(part[0]) for part in parts if part.lastgroup in {"text", "dollars"}]
+    is_secret = bool(_SECRET.search("".join(literals))) and not any(map(_SECRET.search, literals))
+    is_of_secrets = first[0] in _SCRIPTS or (
+        first[0] in {"CREATE", "ALTER"} and "TABLE" not in first and not _HOLDERS.isdisjoint(first)
+    )
+    return _without_values(parts, is_secret=is_secret and is_of_secrets, is_of_secrets=is_of_secrets)
+
+
+def _without_values(parts: list[re.Match[str]], *, is_secret: bool, is_of_secrets: bool) -> Iterator[str]:
+    """Yield the parts of a statement, ``***`` for literals that come after the name of a secret.
+
+    A value is put together of any parts in many ways, and a statement that is refused for its syntax is kept
+    as well. So all literals after the name count, and only the next one where names are those of columns.
+
+    :param is_secret: True hides all literals: only together they name a secret
+    """
+    is_own = has_sign = is_value = False
+    for part in parts:
         kind, shown = part.lastgroup, part[0]
-        if kind == "word" and not (is_secret and has_sign):
-            is_secret, has_sign = _SECRET.search(shown) is not None, False
-        elif is_secret and kind in {"text", "dollars", "name", "word"}:
-            is_secret, shown = False, _HIDDEN
+        if is_value and kind != "blank" and shown not in ",);":
+            continue  # the rest of a value without quotes
+        is_value = False
+        if kind in {"word", "name"} and is_own and (has_sign or kind == "name"):
+            is_own, is_value, shown = False, True, _HIDDEN
+        elif kind in {"word", "name"}:
+            is_own, has_sign = _SECRET.search(shown) is not None, False
+            is_secret = is_secret or (is_own and is_of_secrets)
         elif kind in {"text", "dollars"}:
-            shown = _inner_shown(shown, "$$" if kind == "dollars" else "'")
+            inner, is_hidden = _inner(shown), is_secret or is_own
+            is_secret = is_secret or (is_of_secrets and _SECRET.search(inner) is not None)
+            is_own, shown = False, _HIDDEN if is_hidden else _inner_shown(shown, inner)
         elif kind is None:
-            is_secret, has_sign = is_secret and shown in "=>", True
+            is_own, has_sign = is_own and shown in "=>:", True
         yield shown
 
 
-def _inner_shown(literal: str, quote: str) -> str:
-    """Return a literal that may be a statement itself, as EXECUTE IMMEDIATE takes it."""
-    inner = literal.removeprefix(quote).removesuffix(quote)
-    if quote == "'":
-        inner = _ESCAPED.sub(r"\1\2", inner)
-    if _SECRET.search(inner) is None:
+def _inner(literal: str) -> str:
+    """Return the text of a literal, which may be a statement itself, as EXECUTE IMMEDIATE takes it."""
+    if literal[0] == "$":
+        return literal.removeprefix("$$").removesuffix("$$")
+    return _ESCAPED.sub(r"\1\2", literal.removeprefix("'").removesuffix("'"))
+
+
+def _inner_shown(literal: str, inner: str) -> str:
+    """Return a literal without the secrets in it."""
+    shown = "".join(_shown_parts(inner)) if _SECRET.search(inner) else inner
+    if shown == inner:
         return literal
-    shown = "".join(_shown_parts(inner))
-    return (
-        literal if shown == inner else quote + (shown.replace("'", "''") if quote == "'" else shown) + quote
-    )
+    return f"$${shown}$$" if literal[0] == "$" else "'" + shown.replace("'", "''") + "'"
 
 
 def text_hash(text: str) -> str:

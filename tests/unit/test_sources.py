@@ -6,10 +6,12 @@ import copy
 import json
 import pickle
 import re
+from base64 import b64encode
 from dataclasses import FrozenInstanceError, fields, replace
 from pathlib import Path
 from typing import Any
 
+import jwt
 import pytest
 from airflow.models.connection import Connection
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
@@ -104,8 +106,9 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"order_by": "ID", "table": "t"},
     ],
     IcebergSource: [
-        {"table": "s.t", "catalog": "c", "options": {"a": "b"}, "partition_by": "K", "starting_snapshot": 9,
-         "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "conn_id": "lake"},
+        {"table": "s.t", "catalog": "c", "options": {"type": "rest"}, "partition_by": "K",
+         "starting_snapshot": 9, "binary": "HEX", "non_finite": "null", "explicit_nulls": False,
+         "conn_id": "lake"},
         {"path": "/t"},
     ],
 }  # fmt: skip
@@ -268,6 +271,47 @@ SECRETS_IN_SOURCES = [
     {**KAFKA, "options": {"schema.registry.basic.auth.user.info": "u:hush"}},
     {**KAFKA, "options": {"sasl.oauthbearer.token.endpoint.url": "https://u:hush@h/token"}},
     {**KAFKA, "options": '{"sasl.password": "hush"}'},
+    *(
+        {**JDBC, "format": name, "options": {key: "hush"}}
+        for name, key in (
+            ("es", "es.net.http.auth.pass"),
+            ("es", "es.nodes"),
+            ("mongodb", "connection.uri"),
+            ("com.example.Reader", "cloud.auth.pass"),
+            ("jdbc", "key"),
+            ("jdbc", "jwt"),
+            ("jdbc", "bearer"),
+            ("jdbc", "prepareQuery"),
+            ("jdbc", "sessionInitStatement"),
+            ("csv", "url"),
+            ("bigquery", "credentials"),
+        )
+    ),
+    *(
+        {**JDBC, "options": {"dbtable": value}}
+        for value in (
+            "Bearer hush-hush-hush",
+            "Authorization: basic aHVzaDpodXNo",
+            "-----BEGIN RSA PRIVATE KEY-----\nhush\n-----END RSA PRIVATE KEY-----",
+            "-----BEGIN ENCRYPTED PRIVATE KEY-----hush",
+            '{"type": "service_account", "private_key": "hush"}',
+            b64encode(b'{"type": "service_account", "private_key": "hush, hush, hush"}').decode(),
+            b64encode(b"-----BEGIN PRIVATE KEY-----\nhush hush hush\n").decode(),
+            jwt.encode({"sub": "hush", "exp": 1}, "k" * 32),
+            "ghp_hushhushhushhushhush",
+            "(SELECT 1); ALTER USER u IDENTIFIED BY 'hush'",
+            "u:hush@h:9092",
+            "{{ conn.c.login }}:{{ conn.c.hush }}@h",
+        )
+    ),
+    {**JDBC, "options": {}, "path": "u:hush@h"},
+    {**KAFKA, "bootstrap_servers": "u:hush@h"},
+    {**KAFKA, "bootstrap_servers": "k1:9092, u:hush@k2:9092"},
+    {**KAFKA, "options": {"ssl.certificate.pem": "-----BEGIN EC PRIVATE KEY-----\nhush"}},
+    {**KAFKA, "options": {"sasl.oauthbearer.extensions": "token=hush"}},
+    {**ICEBERG, "options": {"header.X-Api": "hush"}},
+    {**ICEBERG, "options": {"gcs.session-kwargs": "hush"}},
+    {**ICEBERG, "options": {"auth": "hush"}},
     {**ICEBERG, "options": {"credential": "me:hush"}},
     {**ICEBERG, "options": {"token": "hush"}},
     {**ICEBERG, "options": {"uri": "postgresql+psycopg2://u:hush@h/d"}},
@@ -290,11 +334,16 @@ def test_a_secret_in_a_source_is_refused_and_not_repeated(values: dict[str, Any]
 @pytest.mark.parametrize(
     "values",
     [
-        {**JDBC, "options": {"url": "jdbc:postgresql://h:5432/d?user=me@corp&sslkey=/k", "a": "9"}},
+        {**JDBC, "options": {"url": "jdbc:postgresql://h:5432/d?user=me@corp&sslkey=/k", "fetchSize": "9"}},
         {**JDBC, "options": {"url": "jdbc:sqlserver://h:1433;user=me@corp;trustServerCertificate=true"}},
         {**JDBC, "options": {"url": "jdbc:oracle:thin:@//h:1521/d"}},
         {**JDBC, "options": {"url": "jdbc:mysql://h1:3306,h2:3306/d?useAccessToken=true&user=a@b"}},
         {**JDBC, "options": {"query": "SELECT * FROM t WHERE token='x' AND (password=1)"}},
+        {**JDBC, "options": {"query": "SELECT a:b AS c, 'x:y@z', 'Bearer' FROM t -- basic"}},
+        {**JDBC, "format": "{{ params.format }}", "options": {"any": "x"}},
+        {**JDBC, "format": "avro", "options": {"avroSchema": '{"type": "record", "name": "token"}'}},
+        {**JDBC, "path": "/data/with/" + "a" * 61},
+        {**JDBC, "path": "eyA" + "a" * 62},
         {**JDBC, "path": "abfss://container@account.dfs.core.windows.net/t"},
         {**JDBC, "path": "hdfs://h:8020/t/token=5/a@b"},
         {**KAFKA, "options": {"sasl.oauthbearer.token.endpoint.url": "https://h/token"}},

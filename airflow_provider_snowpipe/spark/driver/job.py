@@ -93,9 +93,9 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
     for channel in report.channels:
         print(
             f"snowpipe loaded channel={channel.channel} from={channel.from_token or 'NULL'} "
-            f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected} "
+            f"to={channel.to_token or 'NULL'} rows={channel.rows} rejected={channel.rejected_words} "
             f"dead_lettered={channel.dead_lettered} undecoded={channel.undecoded} "
-            f"committed={'yes' if channel.committed else 'not awaited'}",
+            f"committed={'yes' if channel.owes_nothing else 'not awaited'}",
             flush=True,
         )
     print(

@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.spark.driver.credentials import check_driver_cred
 from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError, is_url, versioned_object
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_options
+from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_reader_options
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.checked_values import (
     OnError,
@@ -282,7 +282,7 @@ class RowsToWrite:
     :param path: files or a table directory instead, in any format that Spark reads
     :param paths: these files instead
     :param format: for paths, Spark's name of the format
-    :param options: for paths, options of Spark's reader; never a secret
+    :param options: for paths, options of Spark's reader that are known to hold no secret
     """
 
     table: str | None = None
@@ -294,9 +294,11 @@ class RowsToWrite:
 
     def __post_init__(self) -> None:
         check_one_input(self, ("table", "query", "path", "paths"))
-        for path in (self.path or "", *self.paths):
+        for name in ("table", "query", "path"):
+            refuse_secret(f"source {name}", getattr(self, name) or "")
+        for path in self.paths:
             refuse_secret("source path", path)
-        check_options(self.options)
+        check_reader_options(self.options, self.format)
 
     @classmethod
     def from_mapping(cls, values: Any) -> Self:

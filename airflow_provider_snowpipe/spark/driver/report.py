@@ -91,6 +91,16 @@ class ChannelReport(SentRows):
     unreported_run: str | None = None
     rows_before: int = 0
 
+    @property
+    def owes_nothing(self) -> bool:
+        """True when all that the run owes is committed, so that its counts are final."""
+        return self.committed or self.target_token is None
+
+    @property
+    def rejected_words(self) -> str:
+        """The rejected rows for people: before the commit nobody knows how many."""
+        return f"{self.rejected:,}" if self.owes_nothing or self.rejected else "not awaited"
+
 
 @dataclass(frozen=True, slots=True)
 class RunReport:

@@ -45,20 +45,25 @@ class SubmittedLoad:
     @property
     def is_committed(self) -> bool:
         """True when every channel was seen at or past its target."""
-        return all(channel.committed or channel.target_token is None for channel in self.report.channels)
+        return all(channel.owes_nothing for channel in self.report.channels)
+
+    def seen(self, now: Mapping[str, ChannelStatus]) -> Self:
+        """Complete it with what is committed now, whatever that is."""
+        channels = settle(self.report.channels, now, self.offset_format)
+        return replace(self, report=replace(self.report, channels=channels))
 
     def settled(
         self, pipe: PipeName, now: Mapping[str, ChannelStatus], *, on_error: str, awaited: bool
     ) -> Self:
-        """Complete it with what is committed now, by the rules of a driver that waits itself.
+        """Hold what is committed now to the rules of a driver that waits itself.
 
         :param on_error: anything but ``continue`` refuses skipped rows
         :param awaited: True where everything must be committed by now
         :raises CommitTimeoutError: if a channel is behind although it was awaited
         :raises RowsRejectedError: if everything is committed and the service has skipped rows
         """
-        channels = settle(self.report.channels, now, self.offset_format)
-        settled = replace(self, report=replace(self.report, channels=channels))
+        settled = self.seen(now)
+        channels = settled.report.channels
         if awaited:
             refuse_missing_commits(pipe, channels, now)
         if settled.is_committed and on_error != "continue":

@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.channel import ChannelSession
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CA_VARIABLE = "SSL_CERT_FILE"
 _EXTRA = "airflow-provider-snowpipe[sdk]"
 _FENCED = "STALE_CONTINUATION_TOKEN_SEQUENCER"
 _FULL = frozenset({"ReceiverSaturated", "MemoryThresholdExceeded", "MemoryThresholdExceededInContainer"})
@@ -109,9 +111,9 @@ class SdkChannel(ChannelSession):
         }
         properties = {f"{what}_retry_total_backoff_seconds": str(int(one)) for what, one in seconds.items()}
         _check_profile(profile)
-        streaming = _sdk(ca_bundle)
         pipe = client.pipe
-        with _translated(name, "open"):
+        with _trusting(ca_bundle), _translated(name, "open"):
+            streaming = _sdk()
             sdk_client = streaming.StreamingIngestClient(
                 f"airflow-provider-snowpipe-{os.getpid()}",
                 pipe.database,
@@ -220,12 +222,32 @@ def _check_profile(profile: str) -> None:
         raise ConfigurationError(f"sdk_profile {profile!r} is no JSON object")
 
 
-def _sdk(ca_bundle: str | None) -> Any:
+_environment = Lock()
+
+
+@contextmanager
+def _trusting(ca_bundle: str | None) -> Iterator[None]:
+    """Open a client of the SDK with other roots, which it takes from the environment as it opens (1.9.1).
+
+    The variable is put back at once, for other libraries of the process read it, too.
+    """
+    with _environment:
+        before = os.environ.get(_CA_VARIABLE)
+        try:
+            if ca_bundle:
+                os.environ[_CA_VARIABLE] = ca_bundle
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(_CA_VARIABLE, None)
+            else:
+                os.environ[_CA_VARIABLE] = before
+
+
+def _sdk() -> Any:
     """The SDK, which reads its environment as it is loaded and writes its log to standard output."""
     os.environ.setdefault("SS_LOG_TARGET", "stderr")
     os.environ.setdefault("SS_LOG_LEVEL", "warn")
-    if ca_bundle:
-        os.environ["SSL_CERT_FILE"] = ca_bundle
     try:
         from snowflake.ingest import streaming
     except ImportError as error:

@@ -145,6 +145,15 @@ def test_secrets_are_not_kept():
         r"EXECUTE IMMEDIATE 'CREATE USER u PASSWORD = \'hidden\''", "CREATE USER u PASSWORD = 'hidden",
         "CREATE USER u PASSWORD 'hidden'", 'CREATE USER u PASSWORD = "hidden"',
         "CREATE USER u PASSWORD /* of u */ = -- so\n 'hidden'", "CREATE USER u PASSWORD = $$hidden",
+        "SELECT 1; CREATE USER u PASSWORD = 'hidden'", "SELECT$$a$$;ALTER USER u SET PASSWORD='hidden'",
+        "EXECUTE IMMEDIATE 'CREATE USER u PASSWORD = ''' || 'hidden' || ''''",
+        "EXECUTE IMMEDIATE 'CREATE USER u PASSWORD = ' || '''hidden'''",
+        "EXECUTE IMMEDIATE 'ALTER USER u SET PASS' || 'WORD = ''hidden'''",
+        "BEGIN LET password VARCHAR := 'hidden'; END", "BEGIN LET password VARCHAR DEFAULT 'hidden'; END",
+        "CREATE USER u PASSWORD = ('hidden')", "ALTER USER u SET \"PASSWORD\" = 'hidden'",
+        "CREATE USER u PASSWORD = x-hidden", "ALTER USER u SET PASSWORD = 'a' || 'hidden'",
+        "ALTER USER u SET PASSWORD TO 'hidden'", "CALL SYSTEM$X('PASSWORD', 'hidden')",
+        "ALTER USER u SET PASSWORD = -'hidden'", "CREATE STAGE s URL='https://u:hidden@h/b'",
         "CREATE USER u COMMENT = '" + "x" * 99_950 + "' PASSWORD = 'hidden'",
     ]:  # fmt: skip
         assert "hidden" not in without_secrets(text)
@@ -155,6 +164,9 @@ def test_other_words_stay_as_they_are():
     for text in (
         "CREATE TABLE t (password VARCHAR, token INT DEFAULT 1) COMMENT = 'it''s a token'",
         "SELECT * FROM t WHERE password = 'shown'",
+        "COPY INTO tokens FROM '@s/a' FILE_FORMAT = (TYPE = 'CSV') ON_ERROR = 'CONTINUE'",
+        "CREATE PIPE my_token AS COPY INTO t FROM '@s/a'",
+        "CREATE TABLE user (password VARCHAR DEFAULT 'x', user_key INT) COMMENT = 'a' || 'b'",
     ):
         assert without_secrets(text) == text
 

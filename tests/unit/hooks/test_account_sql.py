@@ -3,12 +3,11 @@
 import asyncio
 import os
 import threading
-import time
-from contextlib import nullcontext
-from pathlib import Path
+from functools import partial
 
 import certifi
 import pytest
+import requests
 from snowflake.connector.errors import DatabaseError, OperationalError
 
 from airflow_provider_snowpipe.hooks.account import AccountHook
@@ -138,94 +137,60 @@ def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(
     assert given["token"] == "pat-text"
 
 
-def test_the_environment_is_left_as_it_was(local_service, conn_id, table, monkeypatch):
-    hook = SnowpipeHook(conn_id, table=table)
-    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-    hook.list_channels()
-    assert "REQUESTS_CA_BUNDLE" not in os.environ
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/elsewhere.pem")
-    hook.list_channels()
-    assert os.environ["REQUESTS_CA_BUNDLE"] == "/elsewhere.pem"
+def renamed(set_connection, _, **fields):
+    return set_connection("other", **fields)
 
 
-class Sessions:
-    """Sign-ins in threads of their own that record which roots the environment names."""
+class TestRoots:
+    """The roots of a connection are its own: the process, and so every other library in it, has others."""
 
-    def __init__(self, monkeypatch):
-        self.roots = {}
-        self.may_end = {}
-        self.threads = {}
-        monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
-        monkeypatch.setattr(AccountHook, "_connect", lambda hook: self.see(hook))
-
-    def see(self, hook):
-        self.roots[hook.snowflake_conn_id].append(os.environ.get("REQUESTS_CA_BUNDLE"))
-        return nullcontext()
-
-    def begin(self, conn_id):
-        self.roots[conn_id], self.may_end[conn_id] = [], threading.Event()
-        hook = AccountHook(conn_id)
-
-        def session():
-            with hook.sql_session("a test"):
-                assert self.may_end[conn_id].wait(30)
-                self.see(hook)
-
-        self.threads[conn_id] = threading.Thread(target=session, daemon=True)
-        self.threads[conn_id].start()
-
-    def end(self, conn_id):
-        self.may_end[conn_id].set()
-        self.threads[conn_id].join(30)
-        assert not self.threads[conn_id].is_alive()
-
-    def until_it_has_signed_in(self, conn_id):
-        deadline = time.monotonic() + 30
-        while not self.roots[conn_id]:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-
-
-class TestRootsInTheEnvironment:
     @pytest.fixture
-    def sessions(self, set_connection, monkeypatch, tmp_path):
+    def public(self, local_service, set_connection, table):
+        """A connection to the service without its bundle, which the public roots do not sign."""
+        conn_id = connect(local_service, partial(renamed, set_connection), extra={"ca_bundle": None})
+        return AccountHook(conn_id)
+
+    @pytest.fixture(params=[None, certifi.where()], ids=["no variable", "another bundle"])
+    def outside(self, request, monkeypatch):
+        for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "CURL_CA_BUNDLE"):
+            monkeypatch.delenv(name, raising=False)
+        if request.param:
+            monkeypatch.setenv("REQUESTS_CA_BUNDLE", request.param)
+
+    def test_are_trusted_by_the_connection_only(self, local_service, conn_id, outside, public):
+        before = dict(os.environ)
+        with AccountHook(conn_id).sql_session("a test") as run:
+            during = dict(os.environ)
+            with pytest.raises(requests.exceptions.SSLError):
+                requests.get(local_service.env["SNOWPIPE_LOCAL_URL"], timeout=10)
+            with pytest.raises(SqlError, match="250003"):
+                public.run_sql("SELECT 1")
+
+            assert run("SELECT 1 AS one") == [{"one": 1}]
+
+        assert before == during == dict(os.environ)
+
+    def test_serve_a_transfer_of_files_as_well(self, conn_id, outside, tmp_path):
+        (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
+
+        with AccountHook(conn_id).sql_session("a test") as run:
+            (row,) = run(f"PUT file://{tmp_path}/*.csv @~/roots")
+
+        assert row["status"] == "UPLOADED"
+
+    def test_do_not_make_a_session_with_others_wait(self, conn_id, set_connection, local_service, tmp_path):
         bundle = tmp_path / "ca.pem"
-        bundle.write_bytes(Path(certifi.where()).read_bytes())
-        for name in ("one", "two", "public"):
-            extra = {} if name == "public" else {"ca_bundle": str(bundle)}
-            set_connection(name, conn_type="snowflake", extra={"account": "a", **extra})
-        return Sessions(monkeypatch)
+        bundle.write_bytes(local_service.ca_file.read_bytes())
+        named = partial(renamed, set_connection)
+        other = AccountHook(connect(local_service, named, extra={"ca_bundle": str(bundle)}))
+        answers = []
 
-    def test_stay_until_the_last_session_with_them_ends(self, sessions):
-        for name in ("one", "two"):
-            sessions.begin(name)
-            sessions.until_it_has_signed_in(name)
-        sessions.end("one")
-        sessions.end("two")
+        with AccountHook(conn_id).sql_session("a test"):
+            beside = threading.Thread(target=lambda: answers.extend(other.run_sql("SELECT 1 AS a")))
+            beside.start()
+            beside.join(30)
 
-        (root,) = {root for name in ("one", "two") for root in sessions.roots[name]}
-        assert str(root).endswith("ca.pem")
-        assert "REQUESTS_CA_BUNDLE" not in os.environ
-
-    def test_are_not_those_of_a_session_beside_with_others(self, sessions):
-        sessions.begin("one")
-        sessions.until_it_has_signed_in("one")
-        sessions.begin("public")
-        sessions.end("one")
-        sessions.until_it_has_signed_in("public")
-        sessions.end("public")
-
-        assert sessions.roots["public"] == [None, None]
-
-    def test_are_its_own_for_a_session_within_another(self, sessions, tmp_path):
-        sessions.roots = {"one": [], "public": []}
-        with AccountHook("one").sql_session("a test"), AccountHook("public").sql_session("a test"):
-            pass
-        with AccountHook("public").sql_session("a test"), AccountHook("one").sql_session("a test"):
-            pass
-
-        assert sessions.roots == {"one": [str(tmp_path / "ca.pem")] * 2, "public": [None, None]}
-        assert "REQUESTS_CA_BUNDLE" not in os.environ
+        assert answers == [{"a": 1}]
 
 
 class TestTestButton:

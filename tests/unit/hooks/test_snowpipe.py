@@ -1,16 +1,22 @@
 """The hook against a scripted service."""
 
 import asyncio
+import base64
+from contextlib import suppress
 
 import pytest
-import requests
-from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
+from snowflake.connector.errors import DatabaseError
 
+from airflow_provider_snowpipe.cli.doctor import Doctor
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ConfigurationError,
     RetriesExhaustedError,
+    SnowpipeError,
+    SqlError,
 )
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Reply, error
@@ -103,51 +109,168 @@ def test_a_connection_of_another_type_is_refused(set_connection):
         SnowpipeHook(set_connection("pg", conn_type="postgres"), table="T").get_client()
 
 
-def test_oauth_token_is_fetched_as_airflows_snowflake_provider_does(service, set_connection, monkeypatch):
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
-    service.on("token-request", Reply(body='{"access_token": "fetched", "expires_in": 600}'))
-    conn_id = set_connection(
-        login="client-id",
-        password="client-secret",
-        schema="S",
-        extra={
-            "account": "a",
-            "authenticator": "oauth",
-            "grant_type": "client_credentials",
-            "token_endpoint": f"{service.url}/oauth/token-request",
-        },
+class TestOAuth:
+    """Tokens are fetched with secrets, which go to the endpoint that the author names and nowhere else."""
+
+    @pytest.fixture
+    def credentials(self, service, set_connection, monkeypatch):
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
+        service.on("token-request", Reply(body='{"access_token": "fetched", "expires_in": 600}'))
+
+        def of_connection(**extra):
+            given = {
+                "account": "a",
+                "authenticator": "oauth",
+                "grant_type": "client_credentials",
+                "token_endpoint": f"{service.url}/oauth/token-request",
+                **extra,
+            }
+            conn_id = set_connection(login="client-id", password="client-secret", schema="S", extra=given)
+            return SnowpipeHook(conn_id).credentials()
+
+        return of_connection
+
+    @pytest.mark.parametrize(
+        ("extra", "sent"),
+        [
+            ({"scope": "s"},
+             b"grant_type=client_credentials&redirect_uri=https%3A%2F%2Flocalhost.com&scope=s"),
+            ({"grant_type": None, "refresh_token": "r", "redirect_uri": "u"},
+             b"grant_type=refresh_token&redirect_uri=u&refresh_token=r"),
+            ({"grant_type": "password", "oauth_username": "me", "oauth_password": "pw", "redirect_uri": "u"},
+             b"grant_type=password&redirect_uri=u&username=me&password=pw"),
+        ],
+        ids=["client", "refresh token", "password"],
+    )  # fmt: skip
+    def test_a_token_is_fetched_once_while_it_is_valid(self, service, credentials, extra, sent):
+        client = credentials(**extra)
+
+        assert [client.bearer(), client.bearer()] == ["fetched", "fetched"]
+        (request,) = service.requests("token-request")
+        assert request.body == sent
+        assert (
+            request.headers["Authorization"]
+            == f"Basic {base64.b64encode(b'client-id:client-secret').decode()}"
+        )
+
+    def test_a_token_is_renewed_before_it_ends(self, service, credentials):
+        service.on("token-request", Reply(body='{"access_token": "short", "expires_in": 20}'))
+        client = credentials()
+
+        assert [client.bearer(), client.bearer()] == ["short", "short"]
+        assert len(service.requests("token-request")) == 2
+
+    @pytest.mark.parametrize(
+        ("replies", "kind"),
+        [
+            ([Reply(503)], RetriesExhaustedError),
+            ([Reply(429)], RetriesExhaustedError),
+            ([Reply(hang_up=True)], RetriesExhaustedError),
+            ([Reply(401)], AuthenticationError),
+            ([Reply(body="{}")], AuthenticationError),
+            ([Reply(body='["a list"]')], AuthenticationError),
+            ([Reply(body='{"access_token": {"an": "object"}, "expires_in": 600}')], AuthenticationError),
+            ([Reply(503), Reply(body='{"access_token": "fetched", "expires_in": "600"}')], None),
+        ],
     )
+    def test_only_a_server_that_does_not_answer_is_worth_another_try(
+        self, service, credentials, monkeypatch, replies, kind
+    ):
+        monkeypatch.setattr("time.sleep", lambda _: None)
+        service.on("token-request", *replies)
 
-    credentials = SnowpipeHook(conn_id).credentials()
-
-    assert [credentials.bearer(), credentials.bearer()] == ["fetched", "fetched"]
-    assert len(service.requests("token-request")) == 1
-
-
-def answered(status):
-    response = requests.Response()
-    response.status_code = status
-    return requests.HTTPError("client-secret", response=response)
-
-
-def test_only_an_oauth_server_that_does_not_answer_is_worth_another_try(set_connection, monkeypatch):
-    extra = {"account": "a", "authenticator": "oauth", "grant_type": "client_credentials"}
-    conn_id = set_connection(login="client-id", password="client-secret", extra=extra)
-    for failure, kind in [
-        (requests.ConnectionError("client-secret"), RetriesExhaustedError),
-        (requests.Timeout("client-secret"), RetriesExhaustedError),
-        (answered(503), RetriesExhaustedError),
-        (answered(429), RetriesExhaustedError),
-        (answered(401), AuthenticationError),
-        (requests.exceptions.SSLError("client-secret"), AuthenticationError),
-        (KeyError("access_token"), AuthenticationError),
-        (TypeError("an answer that is a list"), AuthenticationError),
-    ]:
-
-        def fail(*_, failure=failure, **__):
-            raise failure
-
-        monkeypatch.setattr(SnowflakeHook, "get_oauth_token", fail)
+        if kind is None:
+            assert credentials().bearer() == "fetched"
+            return
         with pytest.raises(kind, match="'client_credentials'") as raised:
-            SnowpipeHook(conn_id).credentials().bearer()
+            credentials().bearer()
         assert "client-secret" not in str(raised.value)
+
+    @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+    def test_a_redirect_is_not_followed(self, service, credentials, status):
+        elsewhere = {"Location": f"{service.url}/elsewhere"}
+        service.on("token-request", Reply(status, headers=elsewhere))
+
+        with pytest.raises(AuthenticationError, match="redirect"):
+            credentials(grant_type=None, refresh_token="r").bearer()
+
+        assert service.requests("elsewhere") == []
+
+    @pytest.mark.parametrize(
+        "endpoint",
+        [
+            "http://idp.example/token",
+            "http://127.0.0.1.example/token",
+            "http://localhost@idp.example/token",
+            "http://10.0.0.1/token",
+            "ftp://127.0.0.1/token",
+            "idp.example/token",
+            "https://",
+            "http://[::1/token",
+        ],
+    )
+    def test_an_endpoint_without_tls_is_refused(self, credentials, endpoint):
+        with pytest.raises(ConfigurationError, match="token_endpoint"):
+            credentials(token_endpoint=endpoint)
+
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "localhost", "[::1]"])
+    def test_an_endpoint_of_this_machine_may_be_without(self, credentials, host):
+        assert credentials(token_endpoint=f"http://{host}:1/token").token_type == "OAUTH"
+
+    def test_sql_signs_in_with_the_same_token(self, service, set_connection, monkeypatch):
+        given = {}
+
+        def sign_in(**arguments):
+            given.update(arguments)
+            raise DatabaseError("sign-in")
+
+        monkeypatch.setattr("snowflake.connector.connect", sign_in)
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
+        service.on("token-request", Reply(body='{"access_token": "fetched", "expires_in": 600}'))
+        endpoint = f"{service.url}/oauth/token-request"
+        extra = {"account": "a", "authenticator": "OAuth", "refresh_token": "r", "token_endpoint": endpoint}
+        conn_id = set_connection(
+            conn_type="snowflake", login="client-id", password="client-secret", extra=extra
+        )
+
+        with pytest.raises(SqlError, match="sign-in"):
+            SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
+
+        assert (given["authenticator"], given["token"]) == ("oauth", "fetched")
+        assert not {"client-secret", "client-id", "r"} & set(map(str, given.values()))
+
+
+class TestNetrc:
+    """``requests`` takes a host's password from ~/.netrc, and puts it in the place of our own proof."""
+
+    @pytest.fixture(autouse=True)
+    def netrc(self, service, tmp_path, monkeypatch):
+        path = tmp_path / "netrc"
+        path.write_text("machine 127.0.0.1 login somebody password netrc-password\n")
+        path.chmod(0o600)
+        monkeypatch.setenv("NETRC", str(path))
+        monkeypatch.setenv("REQUESTS_CA_BUNDLE", service.ca_bundle)
+
+    @staticmethod
+    def ask_of_yarn(service, _):
+        service.on("app", Reply(307, headers={"Location": f"{service.url}/elsewhere"}))
+        ResourceManager(service.url).application("app")
+
+    @pytest.mark.parametrize(
+        "ask",
+        [
+            lambda _, conn: SnowpipeHook(conn, table="T").channel_statuses(["c"]),
+            lambda _, conn: SnowpipeHook(conn, table="T").test_connection(),
+            lambda _, conn: SnowpipeBulkHook(conn).get_statement_client().rows("SELECT 1"),
+            lambda _, conn: list(Doctor(conn, table="T").findings()),
+            ask_of_yarn,
+        ],
+        ids=["streaming", "test button", "SQL API", "doctor", "YARN"],
+    )
+    def test_does_not_replace_the_proof_of_a_request(self, service, service_connection, ask):
+        with suppress(SnowpipeError):
+            ask(service, service_connection)
+
+        password = base64.b64encode(b"somebody:netrc-password").decode()
+        assert service.received
+        assert [one.path for one in service.received if password in str(one.headers)] == []

@@ -1,5 +1,7 @@
 """The link from a task to the page of its channels."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -78,6 +80,7 @@ def test_the_address_is_left_for_the_link_and_for_airflows_page():
     assert instance.xcoms == {CHANNEL_PAGE_KEY: "/snowpipe/x", "_link_ChannelPageLink": "/snowpipe/x"}
 
 
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 reads its own table")
 @pytest.mark.parametrize(("left", "shown"), [("/snowpipe/x", "/snowpipe/x"), (None, "")])
 def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     monkeypatch.setattr(
@@ -102,3 +105,33 @@ def test_what_has_channels_has_it_where_there_is_a_page(operator):
     names = [link.name for link in operator.operator_extra_links]
 
     assert ("Channel page" in names) == (AIRFLOW >= (3, 1)) == PAGES_ARE_SERVED == bool(CHANNEL_PAGE_LINKS)
+
+
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="Airflow 3 shows an XCom of its own")
+@pytest.mark.parametrize(
+    ("left", "shown"),
+    [
+        (b'"/snowpipe/x"', "/snowpipe/x"),
+        (b'{"__classname__": "builtins.tuple", "__version__": 1, "__data__": ["/x"]}', ""),
+        (b'"javascript:alert(1)"', ""),
+        (b"[" * 100_000, ""),
+        (b"\xff\x00", ""),
+        (None, ""),
+    ],
+    ids=["an address", "an object", "a script", "nested", "no text", "nothing"],
+)
+def test_on_airflow_2_no_object_is_made_of_what_a_task_left(monkeypatch, left, shown):
+    from airflow.models.xcom import BaseXCom
+    from airflow.utils import session as sessions
+    from sqlalchemy import create_engine
+    from sqlalchemy.orm import Session
+
+    engine = create_engine("sqlite://")
+    BaseXCom.__table__.create(engine)
+    names = {"dag_id": "d", "run_id": "r", "task_id": "t", "map_index": -1}
+    with engine.begin() as database:
+        row = {**names, "dag_run_id": 1, "key": CHANNEL_PAGE_KEY, "value": left}
+        database.execute(BaseXCom.__table__.insert().values(**row))
+    monkeypatch.setattr(sessions, "create_session", lambda: Session(engine))
+
+    assert ChannelPageLink().get_link(None, ti_key=SimpleNamespace(**names)) == shown

@@ -101,8 +101,13 @@ class TestRows:
     def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
 
+        failed = context()
         with pytest.raises(AirflowFailException, match="RowsRejectedError"):
-            append(rows=ROWS, batch=1)
+            append(failed, rows=ROWS, batch=1)
+        observed = failed["ti"].xcoms["observed"]
+        seen = observed["channels"]["c"]
+        assert observed["reason"] == "RowsRejectedError"
+        assert (seen["rows"], seen["rejected"], seen["committed"]) == (5, 1, True)
         assert append(rows=ROWS, batch=2, on_error="continue")["rejected"] == 1
         assert len(snowpipe.channels["c"].rows) == 8
 

@@ -129,7 +129,13 @@ class TestChoice:
         )
         with pytest.raises(AirflowFailException, match="AuditError"):
             operator.execute(given)
-        assert given["ti"].xcoms[AUDIT_KEY]["differs"]
+        left = given["ti"].xcoms[AUDIT_KEY]
+        assert left["differs"]
+        assert (left["pipes"][0]["connection"], left["pipes"][0]["names"]["schema"]) == (
+            load.conn_id,
+            "PUBLIC",
+        )
+        assert left == json.loads(json.dumps(left))  # Airflow makes objects of tuples
 
 
 class TestCommand:

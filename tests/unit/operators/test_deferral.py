@@ -62,7 +62,9 @@ class Lab:
         return operator
 
     def context(self) -> Any:
-        return {"ti": TaskInstance(), "task_state_store": self.state}
+        instance = TaskInstance()
+        self.left = instance.xcoms
+        return {"ti": instance, "task_state_store": self.state}
 
     def execute(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         context = self.context()
@@ -194,6 +196,9 @@ def test_skipped_rows_fail_the_task_for_good(lab, when):
 
     with pytest.raises(AirflowFailException, match="RowsRejectedError"):
         lab.execute() if deferred is None else lab.resume(deferred, success())
+    observed = lab.left["observed"]
+    seen = observed["channels"][CHANNEL]
+    assert (observed["reason"], seen["rejected"], seen["committed"]) == ("RowsRejectedError", 1, True)
     assert lab.state.values() == {}
     assert lab.execute(on_error="continue")[0]["channels"][CHANNEL]["rejected"] == 1
 
@@ -215,6 +220,7 @@ def test_a_wait_that_fails_starts_a_new_driver_on_the_next_try(lab, reason, kind
         lab.resume(deferred, {"status": "failure", "reason": reason, "message": "in words"})
 
     assert type(raised.value) is kind
+    assert (lab.left["observed"]["reason"], *lab.left["observed"]["channels"]) == (reason, CHANNEL)
     lab.defer()
     assert lab.submissions == 2
 

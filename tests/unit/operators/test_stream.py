@@ -143,8 +143,20 @@ class TestSubmission:
             assert secret not in shown
             assert secret in (tmp_path / "credentials.json").read_text().replace("\\n", "\n")
 
-    def test_the_job_gets_its_plan_its_environment_and_private_files(self, submit: Any) -> None:
+    def test_the_job_gets_its_plan_its_environment_and_private_files(
+        self, submit: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         program, notes = submit("exit 3")
+        for name in (
+            "CONN_OTHER",
+            "VAR_KEY",
+            "_CORE__FERNET_KEY",
+            "_SECRETS__BACKEND_KWARGS",
+            "_API_AUTH__JWT_SECRET",
+        ):
+            monkeypatch.setenv(f"AIRFLOW_{name}", "of-airflow")
+        monkeypatch.setenv("_AIRFLOW_WWW_USER_PASSWORD", "of-airflow")
+        monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "context")
         given: dict[str, Any] = {
             "source_name": "in", "on_error": "continue", "on_data_loss": "skip", "wait_for_commit": False,
             "commit_timeout": 7.0, "sdk_profile": "/profile.json", "unknown_columns": "ignore",
@@ -173,7 +185,8 @@ class TestSubmission:
         environment = (notes / "env").read_text().splitlines()
         assert "PYSPARK_PYTHON=/other/python" in environment
         assert any(line.startswith("JAVA_HOME=") for line in environment)
-        assert not [line for line in environment if PASSPHRASE in line and "AIRFLOW_CONN_" not in line]
+        assert "AIRFLOW_CTX_DAG_ID=context" in environment
+        assert not [line for line in environment if PASSPHRASE in line or "of-airflow" in line]
 
 
 @pytest.mark.usefixtures("connections")

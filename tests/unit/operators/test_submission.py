@@ -85,6 +85,13 @@ def test_report_is_a_table_with_a_line_for_each_channel():
     ]
 
 
+def test_rejected_rows_are_known_once_the_commit_was_awaited():
+    sent = replace(CHANNEL, committed=False)
+
+    assert report_lines(RunReport("a", (sent,), 1.0))[1].split("  ")[-1] == "no"
+    assert "not awaited" in report_lines(RunReport("a", (sent,), 1.0))[1]
+
+
 def test_missing_spark_submit_names_the_extra_to_install(tmp_path):
     with pytest.raises(ConfigurationError) as missing:
         require_spark_submit("spark-submit", str(tmp_path))

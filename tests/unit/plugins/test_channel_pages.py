@@ -4,7 +4,11 @@ import base64
 import hashlib
 import re
 import sys
+import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import BoundedSemaphore
 from typing import Any
 
@@ -56,6 +60,86 @@ def cell(page, name):
     found = re.search(rf'<td id="{name}"[^>]*>(.*?)</td>', page, re.DOTALL)
     assert found is not None, page
     return " ".join(re.sub(r"<[^>]*>", "", found[1]).split())
+
+
+class TestTime:
+    """A page has its own time, whatever a service or a server of tokens does: it takes a slot meanwhile."""
+
+    @pytest.fixture
+    def tokens(self):
+        """A server of tokens that does what a test appends."""
+        deeds = []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                deeds[0](self)
+
+            def log_message(self, *_):
+                pass
+
+        with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+            server.daemon_threads = True
+            server.block_on_close = False
+            threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+            yield deeds, f"http://127.0.0.1:{server.server_address[1]}/token"
+            server.shutdown()
+
+    @staticmethod
+    def hang(handler):
+        threading.Event().wait(20)
+
+    @staticmethod
+    def drip(handler):
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        with suppress(OSError):
+            for _ in range(200):
+                handler.wfile.write(b" ")
+                threading.Event().wait(0.1)
+
+    @staticmethod
+    def overloaded(handler):
+        handler.send_response(503)
+        handler.send_header("Retry-After", "60")
+        handler.end_headers()
+
+    @pytest.mark.parametrize("kind", ["channel", "channels"])
+    @pytest.mark.parametrize("deed", [hang, drip, overloaded], ids=["hangs", "drips", "is overloaded"])
+    def test_of_a_server_of_tokens_does_not_count(
+        self, get, service, set_connection, tokens, monkeypatch, kind, deed
+    ):
+        deeds, endpoint = tokens
+        deeds.append(deed)
+        monkeypatch.setattr(rendering, "PAGE_SECONDS", 1.0)
+        extra = {
+            "account": "a",
+            "host": service.url,
+            "ca_bundle": service.ca_bundle,
+            "authenticator": "oauth",
+        }
+        extra |= {"grant_type": "client_credentials", "token_endpoint": endpoint}
+        conn_id = set_connection("slow", login="id", password="secret", extra=extra)
+        began = time.monotonic()
+
+        answer = get(kind, conn_id, **SCRIPTED, **({"channel": "c"} if kind == "channel" else {}))
+
+        assert (answer.status_code, time.monotonic() - began < 6) == (502, True)
+        assert "no OAuth token" in answer.text
+
+    @pytest.mark.parametrize("part", ["hostname", "token", "bulk-channel-status", "login-request"])
+    def test_of_a_service_does_not_count(self, get, service, set_connection, monkeypatch, part):
+        monkeypatch.setattr(rendering, "PAGE_SECONDS", 1.0)
+        service.on(part, Reply(delay=20))
+        extra = {"account": "a", "host": service.url, "ca_bundle": service.ca_bundle}
+        extra["authenticator"] = "programmatic_access_token"
+        conn_id = set_connection("slow", login="U", password=PAT, extra=extra)
+        kind = "channels" if part == "login-request" else "channel"
+        began = time.monotonic()
+
+        answer = get(kind, conn_id, **SCRIPTED, channel="c")
+
+        assert (answer.status_code, time.monotonic() - began < 6) == (502, True)
 
 
 class TestChannel:

@@ -168,6 +168,81 @@ class TestHistory:
         ]
 
 
+_OBJECT = {"__classname__": "pathlib.PurePosixPath", "__version__": 1, "__data__": ["/x"]}
+_STRANGE = {
+    "an object": _OBJECT,
+    "an object in a text": json.dumps(_OBJECT),
+    "an object in a channel": {"channels": {"a": _OBJECT}},
+    "an object of a number": {"channels": {"a": {"rows": _OBJECT, "to": _OBJECT}}, "seconds": _OBJECT},
+    "a class that is not allowed": {"__classname__": "os.system", "__version__": 1, "__data__": "true"},
+    "a nested list": "[" * 100_000 + "]" * 100_000,
+    "a nested dictionary": '{"channels":' * 900 + "{}" + "}" * 900,
+    "a nested channel": json.dumps({"channels": {"a": {"to": [[[[[[[[[[[[[[[[[[[[0]]]]]]]]]]]]]]]]]]]]}}}),
+    "a text of 1 MB": "x" * 1_000_000,
+    "a name of 1 MB": {"channels": {"x" * 1_000_000: {"to": "f:1", "rows": 1}}},
+    "a token of 1 MB": {"channels": {"a": {"to": "f:" + "1" * 1_000_000, "rows": 1}}},
+    "too long": {"channels": {"a": {"to": "f:1", "rows": 1, "more": "x" * 3_000_000}}},
+    "many lists": [[]] * 200_000,
+    "many channels": {"channels": {str(at): 0 for at in range(100_000)}},
+    "a number without an end": {"channels": {"a": {"to": "f:1", "rows": 10**400}}, "seconds": 1e300},
+    "digits": '{"channels": {"a": {"to": "f:1", "rows": ' + "9" * 5000 + "}}}",
+    "no number": '{"channels": {"a": {"to": "f:1", "rows": NaN, "latency_ms": Infinity}}}',
+    "half a character": '{"channels": {"\\ud800": {"to": "\\udfff", "rows": 1}}}',
+    "half a character as a value": "\ud800",
+    "a list": [1, None, "x"],
+    "a number": 1e30,
+    "true": True,
+}
+
+
+class TestForeignXComs:
+    """An XCom is what a DAG wrote: no object is made of it, and a strange one spoils its own task only."""
+
+    @pytest.mark.parametrize("key", ["return_value", "targets", "channel_page", "plan", "outcome", "audit"])
+    def test_spoil_their_own_task_only(self, airflow_tables, signed_in, key):
+        from airflow.models.xcom import XComModel
+        from fastapi.testclient import TestClient
+
+        from airflow_provider_snowpipe.plugins import pages
+
+        signed_in("admin")
+        good = {**streamed({"good": {"to": "f:3", "rows": 3}}), "plan": PLAN.as_json()}
+        airflow_tables.leave(run="good", **good)
+        for run, value in _STRANGE.items():
+            airflow_tables.leave(run=run, minutes_ago=1, **{**good, key: value})
+        client = TestClient(pages.app, raise_server_exceptions=False)
+        asked = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(XComModel, "deserialize_value", lambda row: pytest.fail("deserialised"))
+            answers = {
+                path: client.get(path, params=query)
+                for path, query in {
+                    "/overview": {},
+                    "/connections/lake/pipe": asked,
+                    "/plans": {},
+                    "/dags/orders/runs/good": {},
+                    **{f"/dags/orders/runs/{run}": {} for run in _STRANGE},
+                    "/dags/orders/tasks/load": {},
+                    "/dags/orders/runs/true/tasks/load/-1": {},
+                }.items()
+            }
+
+        assert {path: answer.status_code for path, answer in answers.items()} == dict.fromkeys(answers, 200)
+        assert "ORDERS-STREAMING" in answers["/overview"].text
+        assert "good" in answers["/connections/lake/pipe"].text
+        assert all("PurePosixPath" not in answer.text for answer in answers.values())
+
+    def test_take_room_by_channels_too(self, airflow_tables, read):
+        for run in range(30):
+            value = {"channels": {str(at): 0 for at in range(9_000)}}
+            airflow_tables.leave(run=f"r{run}", channel_page=page_address("lake"), return_value=value)
+
+        history = read()
+
+        assert sum(len(task.channels) for task in history.tasks) < 200_000
+
+
 class TestBounds:
     def test_age_number_and_size(self, airflow_tables, read):
         for run in range(6):

@@ -91,6 +91,138 @@ class TestOverview:
         assert cells(shown.text, "channels")[0][0].startswith("&#34;&#39;&gt;&lt;script")
 
 
+class TestFailedSensor:
+    """A load that did not wait, and the sensor after it that failed on rejected rows."""
+
+    @pytest.fixture
+    def observed(self, airflow_tables):
+        sent = {"a": {"to": "f:199997", "rows": 199_997, "committed": False}}
+        airflow_tables.leave(run="r1", **streamed(sent))
+        seen = {"a": {"committed": "f:199997", "target": "f:199997", "rejected": 5, "latency_ms": 70}}
+        for task in ("wait", "wait_too"):
+            airflow_tables.leave(
+                run="r1", task=task, state="failed", minutes_ago=5, channel_page=page_address("lake"),
+                observed={"reason": "rows_rejected", "channels": seen},
+            )  # fmt: skip
+
+    def test_shows_what_is_committed_and_rejected_once(self, observed, get):
+        (row,) = cells(get("/overview").text, "pipes")
+
+        assert row[:4] == ["LOCAL.PUBLIC.ORDERS-STREAMING lake", "FAILED", "1", "199,997"]
+        assert row[5:9] == ["0", "0 s", "5", "5 min ago"]
+
+    def test_shows_why(self, observed, get):
+        page = get(OF_PIPE, **PIPE).text
+
+        (channel,) = cells(page, "channels")
+        assert channel[:8] == ["a", "REJECTED ROWS", "f:199997", "f:199997", "0", "199,997", "5", "70 ms"]
+        assert [row[2] for row in cells(page, "runs")[:2]] == ["failed rows_rejected"] * 2
+
+    def test_counts_nothing_that_its_load_has_counted(self, airflow_tables, get):
+        airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:9", "rows": 9, "rejected": 5}}))
+        seen = {"a": {"committed": "f:9", "target": "f:9", "rejected": 5}}
+        airflow_tables.leave(
+            run="r1", task="wait", state="failed", minutes_ago=5, channel_page=page_address("lake"),
+            observed={"reason": "rows_rejected", "channels": seen},
+        )  # fmt: skip
+
+        assert cells(get("/overview").text, "pipes")[0][7] == "5"
+
+
+def audited(differences=(), connection="lake", pipe="ORDERS-STREAMING", **more):
+    """What an audit leaves."""
+    entry = {
+        "connection": connection,
+        "names": {"database": "LOCAL", "schema": "PUBLIC", "pipe": pipe},
+        "channels": 3,
+        "differences": list(differences),
+        "notes": [],
+        "found": [],
+    }
+    return {"depth": "counts", "at": "2026-11-28T06:00:00+00:00", "pipes": [{**entry, **more}]}
+
+
+def audits(page):
+    return [text_of(one) for one in re.findall(r'<section class="audit">(.*?)</section>', page, re.DOTALL)]
+
+
+class TestAudit:
+    """The last audit of a pipe is on its page, and on those of the task that made it."""
+
+    def test_is_the_last_one_with_what_differs(self, airflow_tables, get):
+        airflow_tables.leave(run="r1", minutes_ago=60, task="audit", audit=audited())
+        texts = ["table ORDERS has 9 rows, 1 fewer <b>"]
+        airflow_tables.leave(run="r2", task="audit", state="failed", audit=audited(texts))
+
+        pages = [get(OF_PIPE, **PIPE).text, get("/dags/orders/tasks/audit").text]
+        pages.append(get("/dags/orders/runs/r2/tasks/audit/-1").text)
+        earlier = get("/dags/orders/runs/r1").text
+
+        for page in pages:
+            (shown,) = audits(page)
+            assert shown.startswith(
+                "Last audit of LOCAL.PUBLIC.ORDERS-STREAMING DIFFERS · depth counts · 3 channel"
+            )
+            assert "1 fewer &lt;b&gt;" in shown
+        (shown,) = audits(earlier)
+        assert "AGREES" in shown
+
+    def test_is_found_behind_those_of_other_pipes(self, airflow_tables, get):
+        airflow_tables.leave(run="r0", minutes_ago=60, task="audit", audit=audited())
+        for run in range(1, 25):
+            airflow_tables.leave(run=f"r{run}", task="audit", audit=audited(pipe="OTHER-STREAMING"))
+
+        assert len(audits(get(OF_PIPE, **PIPE).text)) == 1
+
+    def test_is_bounded(self, airflow_tables, get):
+        airflow_tables.leave(task="audit", audit=audited(["x" * 1_000] * 1_000))
+
+        page = get(OF_PIPE, **PIPE).text
+
+        assert len(page) < 50_000
+        assert "980 more" in page
+
+    @pytest.mark.parametrize(
+        "strange",
+        [
+            {"pipes": 5},
+            {"pipes": [None, [], {"names": []}, {"names": {"database": {}}}]},
+            audited(connection=[]),
+            audited(connection=""),
+            audited(pipe=""),
+            audited(channels=1e300, differences={"a": 1}, notes="x"),
+            {**audited(), "at": "0001-01-01T00:00:00+14:00"},
+            {**audited(), "at": 5, "depth": ["x"]},
+            {"pipes": [audited()["pipes"][0]] * 50_000, "depth": "x"},
+        ],
+    )
+    def test_of_another_form_spoils_nothing(self, airflow_tables, get, strange):
+        airflow_tables.leave(run="r1", minutes_ago=60, task="audit", audit=audited())
+        airflow_tables.leave(run="r2", task="audit", audit=strange)
+
+        answers = [get(OF_PIPE, **PIPE), get("/dags/orders/runs/r2"), get("/dags/orders/tasks/audit")]
+
+        assert [answer.status_code for answer in answers] == [200] * 3
+        assert audits(answers[0].text)
+
+    def test_of_a_connection_that_may_not_be_read_is_not_shown(self, airflow_tables, get, monkeypatch):
+        from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
+
+        airflow_tables.leave(task="audit", audit=audited(connection="secret"))
+        may = SimpleAuthManager.is_authorized_connection
+        monkeypatch.setattr(
+            SimpleAuthManager,
+            "is_authorized_connection",
+            lambda self, *, details=None, **more: (
+                getattr(details, "conn_id", None) != "secret" and may(self, details=details, **more)
+            ),
+        )
+
+        page = get("/dags/orders/tasks/audit")
+
+        assert (page.status_code, audits(page.text)) == (200, [])
+
+
 class TestPipe:
     def test_shows_charts_channels_and_tasks(self, airflow_tables, get):
         airflow_tables.leave(run="r1", minutes_ago=60, **streamed({"a": {"to": "f:3", "rows": 3}}))

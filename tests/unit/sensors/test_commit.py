@@ -11,6 +11,7 @@ import pytest
 from airflow.providers.common.compat.sdk import (
     AirflowException,
     AirflowFailException,
+    AirflowSensorTimeout,
     AirflowSkipException,
     TaskDeferred,
 )
@@ -60,6 +61,84 @@ class _OfMappedTasks(Sequence[Any]):
 
     def __getitem__(self, index):
         return self._values[index]
+
+
+SEEN = {
+    "c1": {"committed": "a:2", "target": "a:2", "rejected": 0, "latency_ms": None},
+    "c2": {"committed": "b:1", "target": "b:2", "rejected": 5, "latency_ms": 9},
+}
+REJECTED = {
+    "c1": "a:2",
+    "c2": {
+        "last_committed_offset_token": "b:1",
+        "rows_error_count": 7,
+        "snowflake_avg_processing_latency_ms": 9,
+    },
+}
+TARGETS = {
+    "c1": {"token": "a:2", "offset_format": "file:line", "errors": 0, "rows": 2},
+    "c2": {"token": "b:2", "offset_format": "file:line", "errors": 2, "rows": 2},
+}
+
+
+class TestObserved:
+    """What a sensor saw is kept where it fails, since a task that fails has no value."""
+
+    def test_by_a_sensor_in_the_worker(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(**REJECTED))
+        given = context()
+
+        with pytest.raises(AirflowFailException, match="rows_rejected"):
+            make(service_connection, targets=TARGETS).execute(given)
+
+        assert given["ti"].xcoms["observed"] == {"reason": "rows_rejected", "channels": SEEN}
+
+    def test_by_a_trigger(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(**REJECTED))
+        given = context()
+        sensor = make(service_connection, targets=TARGETS, deferrable=True)
+        trigger = SnowpipeCommitTrigger(
+            targets=TARGETS, snowflake_conn_id=service_connection, table="T", poll_interval=0.01
+        )
+
+        async def first():
+            return await anext(trigger.run())
+
+        event = asyncio.run(first()).payload
+        with pytest.raises(AirflowFailException, match="rows_rejected"):
+            sensor.execute_complete(given, event)
+
+        assert given["ti"].xcoms["observed"] == {"reason": "rows_rejected", "channels": SEEN}
+
+    def test_when_the_time_is_over(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
+        given = context()
+
+        with pytest.raises(AirflowSensorTimeout):
+            make(service_connection, timeout=0.05).execute(given)
+
+        observed = given["ti"].xcoms["observed"]
+        assert observed["reason"] == "timeout"
+        assert [one["committed"] for one in observed["channels"].values()] == ["a:2", "b:1"]
+
+    def test_when_the_time_in_the_triggerer_is_over(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:1"))
+        given = context()
+        sensor = make(service_connection, deferrable=True)
+
+        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
+        with pytest.raises(AirflowException):
+            sensor.resume_execution("__fail__", {"error": words}, given)
+
+        assert given["ti"].xcoms["observed"]["channels"]["c2"]["committed"] == "b:1"
+
+    def test_not_by_one_that_succeeds(self, service, service_connection):
+        service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
+        given = context()
+
+        make(service_connection).execute(given)
+
+        assert "observed" not in given["ti"].xcoms
 
 
 class TestPoke:

@@ -9,12 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource, check_options
-from airflow_provider_snowpipe.streaming.arguments import (
-    BinaryFormat,
-    NonFinite,
-    is_named_like_a_secret,
-    without_secrets,
-)
+from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite, without_secrets
 from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
@@ -31,7 +26,7 @@ class IcebergSource(TypedRowsSource):
     :param table: the table's name in a catalog, ``namespace.table``
     :param catalog: the catalog's name in PyIceberg's configuration
     :param path: instead, the table's directory with a ``version-hint.text``, or one of its metadata files
-    :param options: further properties of the catalog or of the file store; never a secret
+    :param options: further properties of the catalog or of the file store that are known to hold no secret
     :param partition_by: a field of the table's partitioning whose values are the partitions, each with a
         channel; without, one channel
     :param starting_snapshot: id of the snapshot of which all rows are loaded where nothing is committed;
@@ -93,7 +88,8 @@ class IcebergSource(TypedRowsSource):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"
             )
-        check_options(self.options, "put it into an Iceberg connection and give its id as conn_id")
+        remedy = "put it into an Iceberg connection and give its id as conn_id"
+        check_options(self.options, _PROPERTIES, "PyIceberg", remedy)
 
     @property
     def offset_format(self) -> str:
@@ -114,10 +110,32 @@ class IcebergSource(TypedRowsSource):
         return f"{self.catalog}.{self.table}" if self.table else self.path or ""
 
 
+_KNOWN = """
+    type uri warehouse prefix scope audience resource py-catalog-impl py-io-impl oauth2-server-uri echo
+    rest-page-size rest.authorization-url rest.signing-name rest.signing-region rest.sigv4-enabled
+    rest.sigv4.max-retries scan-planning-mode snapshot-loading-mode namespace-separator
+    view-endpoints-supported init_catalog_tables pool_pre_ping downcast-ns-timestamp-to-us-on-write
+    client.profile-name client.region client.role-arn client.role-session-name
+    dynamodb.profile-name dynamodb.region table-name gcp.bigquery.location gcp.bigquery.project-id
+    glue.endpoint glue.id glue.max-retries glue.profile-name glue.region glue.retry-mode glue.skip-archive
+    hive.hive2-compatible hive.kerberos-authentication hive.kerberos-service-name
+    lock-check-max-wait-time lock-check-min-wait-time lock-check-retries
+    s3.anonymous s3.connect-timeout s3.endpoint s3.force-virtual-addressing s3.profile-name s3.proxy-uri
+    s3.region s3.request-timeout s3.resolve-region s3.retry-strategy-impl s3.role-arn s3.role-session-name
+    s3.server-side-encryption s3.signer s3.signer.endpoint s3.signer.uri s3.sse-kms-key-id
+    adls.account-host adls.account-name adls.anon adls.blob-storage-authority adls.blob-storage-scheme
+    adls.client-id adls.dfs-storage-authority adls.dfs-storage-scheme adls.tenant-id
+    gcs.access gcs.cache-timeout gcs.consistency gcs.default-bucket-location gcs.project-id
+    gcs.requester-pays gcs.service.host gcs.version-aware hdfs.host hdfs.port hdfs.user hf.endpoint
+"""
+_PROPERTIES = frozenset(_KNOWN.split())
+"""Properties of PyIceberg 0.12 that may stand in a plan; others of a connection go with its secrets."""
+
+
 def _is_secret(name: str, value: str) -> bool:
-    """True for passwords and keys, and for an address with a password in it."""
+    """True for what no plan may hold: a property that is not known, and an address with a user in it."""
     is_address_with_user = name == "uri" and "@" in value
-    return is_named_like_a_secret(name) or is_address_with_user or without_secrets(value) != value
+    return name.lower() not in _PROPERTIES or is_address_with_user or without_secrets(value) != value
 
 
 IcebergSourceSpec = IcebergSource

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
     is_named_like_a_secret,
     without_secrets,
 )
+from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset
 
@@ -60,7 +61,7 @@ class TableSource(TypedRowsSource):
     :param query: a SQL query of Spark instead
     :param path: files or a table directory instead, in any format that Spark reads
     :param format: for ``path``, Spark's name of the format
-    :param options: for ``path``, options of Spark's reader; never a secret
+    :param options: for ``path``, options of Spark's reader that are known to hold no secret
     :param name: with ``query``, what its rows are called: second part of the channels' names, so it must stay
     :param offset_type: ``integer``: whole numbers from 0; ``text``: strings, dates and timestamps
     :param partition_by: a column whose values are the partitions, each with a channel; without, one channel
@@ -95,7 +96,7 @@ class TableSource(TypedRowsSource):
             raise ConfigurationError(
                 "source has a query and no name: give one that stays, since the channels are named by it"
             )
-        check_options(self.options)
+        check_reader_options(self.options, self.format)
         bounds = self.ranges
         if any(low >= high for low, high in pairwise([-1, *bounds])):
             raise ConfigurationError(f"source ranges is {list(bounds)}: give growing numbers from 0")
@@ -145,17 +146,60 @@ def check_one_input(source: Any, keys: Sequence[str]) -> None:
         )
 
 
-def check_options(
-    options: Any,
-    remedy: str = "define the table in Spark's catalog, or let Spark's own configuration give it",
-) -> None:
-    """Refuse reader options that are no texts, or hold a secret: a plan is a file.
+_FILES = """ ignoreCorruptFiles ignoreMissingFiles modifiedAfter modifiedBefore pathGlobFilter
+    recursiveFileLookup """
+_TEXTS = f"""{_FILES} columnNameOfCorruptRecord dateFormat enableDateTimeParsingFallback encoding locale mode
+    multiLine samplingRatio singleVariantColumn timeFormat timestampFormat timestampNTZFormat timeZone """
+_FORMATS = {
+    "avro": f"""{_FILES} avroSchema datetimeRebaseMode enableStableIdentifiersForUnionType ignoreExtension
+        mode positionalFieldMatching recursiveFieldMaxDepth stableIdentifierPrefixForUnionType""",
+    "binaryfile": _FILES,
+    "csv": f"""{_TEXTS} charset charToEscapeQuoteEscaping columnPruning comment delimiter emptyValue
+        enforceSchema escape header ignoreLeadingWhiteSpace ignoreTrailingWhiteSpace inferSchema lineSep
+        maxCharsPerColumn maxColumns nanValue negativeInf nullValue positiveInf preferDate quote sep
+        unescapedQuoteHandling""",
+    "delta": """endingTimestamp endingVersion ignoreChanges ignoreDeletes readChangeFeed startingTimestamp
+        startingVersion timestampAsOf versionAsOf""",
+    "hudi": """as.of.instant hoodie.datasource.query.type hoodie.datasource.read.begin.instanttime
+        hoodie.datasource.read.end.instanttime""",
+    "iceberg": """as-of-timestamp batch-size branch end-snapshot-id file-open-cost lookback snapshot-id
+        split-size start-snapshot-id tag vectorization-enabled""",
+    "jdbc": """customSchema dbtable driver fetchsize hint isolationLevel lowerBound numPartitions
+        partitionColumn preferTimestampNTZ pushDownAggregate pushDownLimit pushDownOffset pushDownPredicate
+        pushDownTableSample query queryTimeout upperBound url user""",
+    "json": f"""{_TEXTS} allowBackslashEscapingAnyCharacter allowComments allowNonNumericNumbers
+        allowNumericLeadingZeros allowSingleQuotes allowUnquotedControlChars allowUnquotedFieldNames
+        dropFieldIfAllNull inferTimestamp lineSep prefersDecimal primitivesAsString""",
+    "orc": f"{_FILES} mergeSchema",
+    "parquet": f"{_FILES} datetimeRebaseMode int96RebaseMode mergeSchema",
+    "text": f"{_FILES} encoding lineSep wholetext",
+    "xml": f"""{_TEXTS} arrayElementName attributePrefix charset excludeAttribute ignoreNamespace
+        ignoreSurroundingSpaces inferSchema nullValue rowTag valueTag wildcardColName""",
+}
+"""Options of Spark's readers that may stand in a plan, by format; what others hold is not known here."""
+_IN_SPARK = "define the table in Spark's catalog, or let Spark's own configuration give it"
 
-    :param remedy: where such a secret goes instead
+
+def check_reader_options(options: Any, format_name: str) -> None:
+    """Refuse options of Spark's reader that are no texts, that hold a secret, or that may.
+
+    :param format_name: Spark's name of the format
+    :raises ConfigurationError: naming the option, never its value
+    """
+    known = frozenset(_FORMATS.get(format_name.lower(), "").lower().split())
+    check_options(options, None if is_template(format_name) else known, f"format {format_name!r}", _IN_SPARK)
+
+
+def check_options(options: Any, known: Set[str] | None, reader: str, remedy: str) -> None:
+    """Refuse options that are no texts, that hold a secret, or that may: a plan is a file.
+
+    :param known: those that may stand in a plan, in small letters; None where that is not known yet
+    :param reader: what takes them, in words
+    :param remedy: where others go instead
     :raises ConfigurationError: naming the option, never its value
     """
     if not isinstance(options, Mapping):
-        raise ConfigurationError("source options is no object: give Spark's reader options by name")
+        raise ConfigurationError(f"source options is no object: give options of {reader} by name")
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise ConfigurationError(f"source option {name!r} is no text: give name and value as texts")
@@ -163,4 +207,9 @@ def check_options(
             raise ConfigurationError(
                 f"source option {name!r} looks like a secret or has one in its value, and a plan holds none: "
                 f"{remedy}"
+            )
+        if known is not None and name.lower() not in known:
+            raise ConfigurationError(
+                f"source option {name!r} is none of those of {reader} that are known to hold no secret, as a "
+                f"plan requires: {remedy}"
             )
