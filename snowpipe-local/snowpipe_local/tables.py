@@ -58,6 +58,10 @@ def read_path(text: str) -> tuple[tuple[str, ...], str]:
         if dot is None:
             return tuple(parts), text[position:].strip()
         position = dot.end()
+        if (twice := _DOT.match(text, position)) is not None:
+            # ``database..name`` leaves out the schema PUBLIC ("Object name resolution").
+            parts.append("PUBLIC")
+            position = twice.end()
 
 
 def read_whole_path(text: str) -> tuple[str, ...]:

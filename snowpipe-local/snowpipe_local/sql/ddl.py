@@ -398,7 +398,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
 
 def drop_database(session: Session, reader: Reader) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
-    path = _dropped(reader, 1).path
+    path = reader.last_target(1).path
     session.commit()
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])
@@ -411,7 +411,7 @@ def drop_database(session: Session, reader: Reader) -> Result:
 
 def drop_schema(session: Session, reader: Reader) -> Result:
     """DROP SCHEMA [IF EXISTS] [database.]name."""
-    path = _dropped(reader, 2).path
+    path = reader.last_target(2).path
     session.commit()
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
@@ -426,7 +426,7 @@ def drop_schema(session: Session, reader: Reader) -> Result:
 
 def drop_table(session: Session, reader: Reader) -> Result:
     """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
-    path = _dropped(reader, 3).path
+    path = reader.last_target(3).path
     session.commit()
     database, schema, name = session.resolve(path)
     if database.tables.find(schema, name) is not None:
@@ -721,11 +721,3 @@ def _container_comment(reader: Reader) -> str:
     if str(properties.get("DEFAULT_DDL_COLLATION", "")).lower() not in _BINARY_COLLATIONS:
         raise unsupported(f"DEFAULT_DDL_COLLATION = '{properties['DEFAULT_DDL_COLLATION']}'")
     return properties.get("COMMENT", "")
-
-
-def _dropped(reader: Reader, most: int) -> Target:
-    """Read what DROP has after the kind; what is inside is dropped with and without CASCADE."""
-    head = reader.target(most)
-    reader.accept("CASCADE", "RESTRICT")
-    reader.end()
-    return head

@@ -561,12 +561,28 @@ class Session:
         self.require("USAGE", "DATABASE", name)
         return database
 
-    def resolve_schema(self, path: tuple[str, ...]) -> tuple[Database, str]:
-        """Resolve ``[database.]schema`` against the session; USAGE on the database is checked."""
+    def listed_database(self, name: str) -> Database:
+        """Return a database that USE or the IN of SHOW names.
+
+        :raises SqlError: 002043 when it does not exist, or the session's roles have no USAGE on it.
+        """
+        try:
+            return self.visible_database(name)
+        except SqlError as error:
+            raise missing_account_object() if error.code == "002003" else error from error
+
+    def resolve_schema(self, path: tuple[str, ...], *, listed: bool = False) -> tuple[Database, str]:
+        """Resolve ``[database.]schema`` against the session; USAGE on the database is checked.
+
+        :param listed: USE or the IN of SHOW names it, for which a missing one is 002043.
+        """
         if len(path) > 2:
             raise compilation_error(f"'{'.'.join(path)}' is not a schema name.")
-        database = path[0] if len(path) == 2 else self.current_database()
-        return self.visible_database(database), path[-1]
+        name = path[0] if len(path) == 2 else self.current_database()
+        database = self.listed_database(name) if listed else self.visible_database(name)
+        if listed and path[-1] not in database.schemas:
+            raise missing_account_object()
+        return database, path[-1]
 
     def resolve(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` against the session.
@@ -662,11 +678,11 @@ def use_schema(session: Session, database: str | None, schema: str | None) -> No
     :param schema: exact name; None takes PUBLIC of a new database.
     :raises SqlError: when either does not exist.
     """
-    target = session.visible_database(database or session.current_database())
+    target = session.listed_database(database or session.current_database())
     # Every database has an INFORMATION_SCHEMA, which is no schema of its own here.
     if schema is not None and schema != "INFORMATION_SCHEMA":
         if schema not in target.schemas:
-            raise object_missing("Schema", f"{target.name}.{schema}")
+            raise missing_account_object()
         session.require("USAGE", "SCHEMA", target.name, schema)
     session.database = target.name
     session.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)

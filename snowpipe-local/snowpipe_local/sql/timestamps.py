@@ -338,19 +338,33 @@ def text_of(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Exp
 
 
 def to_char(node: exp.ToChar) -> exp.Expr:
-    """Return TO_CHAR with a format of dates and times, or of BINARY.
+    """Return TO_CHAR with a format of dates and times, or of BINARY; texts that are joined are one format.
 
-    :raises SqlError: 000002 for a format of numbers.
+    :raises SqlError: 000002 for a format of numbers, or one that is no constant.
     """
-    written = node.args.get("format")
-    if written is None:
+    if node.args.get("format") is None:
         return node
-    kind = _BINARY_FORMATS.get(written.name.upper()) if isinstance(written, exp.Literal) else None
-    if kind is not None:
-        return call(kind, node.this)
-    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
+    written = constant_text(node.args["format"])
+    if written is None:
+        raise unsupported("TO_CHAR with a format that is not a constant text")
+    if written.upper() in _BINARY_FORMATS:
+        return call(_BINARY_FORMATS[written.upper()], node.this)
+    if re.search(r"(?<![Ff])[90X$]", written):
         raise unsupported("TO_CHAR with a format of numbers")
-    return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))
+    return call("_formatted", node.this, exp.Literal.string(output_format(written)))
+
+
+def constant_text(node: exp.Expr) -> str | None:
+    """Return the text that an expression of texts alone stands for, None for any other expression."""
+    node = node.unnest()
+    if isinstance(node, exp.Literal):
+        return str(node.this)
+    if isinstance(node, exp.Cast) and node.to.is_type(*exp.DataType.TEXT_TYPES) and not node.to.expressions:
+        return constant_text(node.this)
+    if not isinstance(node, (exp.DPipe, exp.Concat)):
+        return None
+    parts = [constant_text(part) for part in node.iter_expressions()]
+    return None if None in parts else "".join(filter(None, parts))
 
 
 def later(node: exp.CurrentTimestamp | exp.CurrentDate, seconds: float) -> exp.Expr:

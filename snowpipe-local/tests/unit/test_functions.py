@@ -84,6 +84,8 @@ def test_an_expression_has_snowflakes_value(sql):
         ("TRY_TO_DATE('x')", None), ("TIME('10:11:12')", dt.time(10, 11, 12)),
         ("TO_NUMBER('12.345', 10, 2)", Decimal("12.35")), ("TRY_TO_NUMBER('x')", None),
         ("TO_CHAR(ts, 'YYYY-MM-DD\"T\"HH24:MI:SS')", "2026-01-02T03:04:05"),
+        ("TO_VARCHAR(ts, 'YYYY-MM-DD' || ' ' || ('HH24' || ':MI'))", "2026-01-02 03:04"),
+        ("TO_CHAR(ts, CONCAT('YYYY', '-MM'))", "2026-01"), ("TO_CHAR(ts, 'YYYY'::VARCHAR)", "2026"),
         ("DATEADD(DAY, 1, d)", dt.date(2026, 1, 3)),
         ("DATEADD(HOUR, 1, ts)", dt.datetime(2026, 1, 2, 4, 4, 5)),
         ("DATEADD(DAY, 1, '2026-01-02 03:04:05')", dt.datetime(2026, 1, 3, 3, 4, 5)),

@@ -64,7 +64,10 @@ def test_references_of_every_form_are_resolved(session):
         ("'@s/with blank/x' (a)", "@LOCAL.PUBLIC.S/with blank/x", "with blank/x", "(a)"),
         ('\'@"LOCAL"."PUBLIC"."My Stage"\'', "@LOCAL.PUBLIC.My Stage", "", ""), ("@~/a", "@~/a", "a", ""),
         ("@~", "@~", "", ""), ('@%"My T"/a', "@LOCAL.PUBLIC.%My T/a", "a", ""),
-        ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""),
+        ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""), ('@"%My T"', "@LOCAL.PUBLIC.%My T", "", ""),
+        ('@"LOCAL"."PUBLIC"."%My T"/a b', "@LOCAL.PUBLIC.%My T/a", "a", "b"),
+        ('@public."%My T"/', "@LOCAL.PUBLIC.%My T/", "", ""), ("@local..s", "@LOCAL.PUBLIC.S", "", ""),
+        ('\'@local.."%My T"\'', "@LOCAL.PUBLIC.%My T", "", ""),
     ]:  # fmt: skip
         location, left = resolve_location(session, text)
         assert (location.name, location.prefix, left) == (name, prefix, rest)
