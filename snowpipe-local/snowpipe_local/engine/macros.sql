@@ -129,6 +129,8 @@ CREATE OR REPLACE MACRO _digits(t) AS
             THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
         ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END;
 
+CREATE OR REPLACE MACRO _whole_epoch(x, n) AS (epoch_us(x) - (epoch_us(x) % n + n) % n) // n;
+
 CREATE OR REPLACE MACRO _zone_part(x, unit) AS CAST(CASE unit WHEN 'h' THEN trunc((x).o / 60) ELSE (x).o % 60 END AS BIGINT);
 
 -- The time of the day counts, but on the same day of the month and on the last days of both.

@@ -540,6 +540,52 @@ def of_star(session: Session, star: exp.Star) -> list[exp.Column]:
     return found
 
 
+def names_of(session: Session, query: exp.Expr) -> list[str]:
+    """Return the names of a query's columns, as far as they are known; a star stands for those it reads."""
+    while isinstance(query, (exp.Subquery, exp.SetOperation, exp.Paren)):
+        query = query.this
+    names: list[str] = []
+    for projection in query.expressions if isinstance(query, exp.Select) else ():
+        if not projection.is_star:
+            names.append(projection.alias_or_name)
+            continue
+        owner = projection.table if isinstance(projection, exp.Column) else ""
+        star = projection.this if isinstance(projection, exp.Column) else projection
+        left_out = {column.name for column in star.args.get("except_") or ()}
+        read = [query.args["from_"].this] if query.args.get("from_") else []
+        read += [join.this for join in query.args.get("joins") or ()]
+        for relation in read:
+            if owner in {"", relation.alias_or_name}:
+                names += [name for name in _names_read(session, relation) if name not in left_out]
+    return names
+
+
+def _names_read(session: Session, relation: exp.Expr) -> list[str]:
+    alias = relation.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        return [part.name for part in alias.args["columns"]]
+    known = known_columns(session, relation)
+    if known is not None:
+        return [column.name for column in known]
+    if isinstance(relation, exp.Table):
+        holders = (holder.args.get("with_") for holder in _around(relation))
+        ctes = (cte for holder in holders if holder is not None for cte in holder.expressions)
+        cte = next((cte for cte in ctes if cte.alias == relation.name), None)
+        # A recursive query reads itself.
+        if cte is None or relation.find_ancestor(exp.CTE) is cte:
+            return []
+        listed = cte.args["alias"].args.get("columns") or ()
+        return [part.name for part in listed] or names_of(session, cte.this)
+    return names_of(session, relation) if isinstance(relation, exp.Subquery) else []
+
+
+def _around(node: exp.Expr) -> Iterator[exp.Expr]:
+    above = node.parent
+    while above is not None:
+        yield above
+        above = above.parent
+
+
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:
     """Yield the columns of the tables and views of a statement."""
     for relation in tree.find_all(exp.Table, exp.Subquery):

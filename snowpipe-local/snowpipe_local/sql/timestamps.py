@@ -367,6 +367,19 @@ def constant_text(node: exp.Expr) -> str | None:
     return None if None in parts else "".join(filter(None, parts))
 
 
+_EPOCHS = {"EPOCH_SECOND": 1_000_000, "EPOCH_MILLISECOND": 1_000}
+
+
+def cut_epoch(node: exp.Extract) -> None:
+    """Replace the seconds or milliseconds since 1970, which the engine rounds and Snowflake cuts."""
+    micros = _EPOCHS.get(node.name.upper().removesuffix("S"))
+    if micros is not None:
+        value = node.expression
+        is_text = isinstance(value.unnest(), exp.Literal) or kind_of(value) == "DATE"
+        value = exp.cast(value.copy(), "TIMESTAMP", dialect="duckdb") if is_text else value
+        node.replace(call("_whole_epoch", value, exp.Literal.number(micros)))
+
+
 def later(node: exp.CurrentTimestamp | exp.CurrentDate, seconds: float) -> exp.Expr:
     """Let the time functions of a statement follow the service's clock, by which history is dated.
 
