@@ -216,7 +216,7 @@ class Access:
         :param role: role that the credential asked for; the caller has checked that the user may use it.
         """
         known = self._state.users.get(user)
-        others = self.roles_of(user) if known and known.default_secondary_roles else ()
+        others = self.roles_of(user) if known and known.default_secondary_roles and role is None else ()
         return self.closure({role or self.default_role(user), *others})
 
     def closure(self, roles: Iterable[str]) -> frozenset[str]:

@@ -52,7 +52,13 @@ from snowpipe_local.sql.results import (
     done,
     listing,
 )
-from snowpipe_local.sql.session import Session, use_role, use_schema, use_warehouse
+from snowpipe_local.sql.session import (
+    Session,
+    require_unrestricted,
+    use_role,
+    use_schema,
+    use_warehouse,
+)
 from snowpipe_local.sql.show import Shown
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
 
@@ -68,6 +74,8 @@ def use(session: Session, reader: Reader) -> Result:
     if kind == "SECONDARY ROLES":
         roles = reader.expect("ALL", "NONE")
         reader.end()
+        if roles == "ALL":
+            require_unrestricted(session, None)
         session.secondary_roles = roles == "ALL"
         return dataclasses.replace(done(), statement_type=USE)
     path = reader.path(2 if kind in {"", "SCHEMA"} else 1)

@@ -249,6 +249,7 @@ class Session:
     :param client: the program at the other end, ``PYTHON``, ``JDBC`` or ``GO``; empty for any other.
     :param used_at: monotonic time of the last request, of a connector's session.
     :param credential: mark of the key or access token that opened the session; None for any other way.
+    :param only_role: the role that this credential is restricted to: no other one is ever used; None for all.
     """
 
     catalog: Catalog
@@ -265,6 +266,7 @@ class Session:
     moves_files: bool = False
     client: str = ""
     credential: str | None = None
+    only_role: str | None = None
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -282,10 +284,11 @@ class Session:
     def __post_init__(self) -> None:
         self.transaction = Transaction(lambda: self.cursor, self.registered)
         access = self.catalog.access
-        self.role = self.role or access.default_role(self.user)
+        self.role = self.only_role or self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
         self.user_since_ms = known.created_on_ms if known else 0
         self.secondary_roles = self.secondary_roles or bool(known and known.default_secondary_roles)
+        self.secondary_roles = self.secondary_roles and self.only_role is None
         self.catalog.sessions[self.session_id] = self
 
     @property
@@ -297,8 +300,16 @@ class Session:
     def roles(self) -> frozenset[str]:
         """Active roles with all that they inherit."""
         access = self.catalog.access
+        if self.only_role is not None:
+            return access.closure({self.only_role})
         others = access.roles_of(self.user) if self.secondary_roles else ()
         return access.closure({self.role, *others})
+
+    def may_read_results_of(self, other: Session) -> bool:
+        """Return True for a session of this user, which another role than a restriction's did not open."""
+        # Another user of the same name is not the one that ran it.
+        is_own = self.opened_by[:2] == other.opened_by[:2]
+        return is_own and self.only_role in {None, other.only_role}
 
     def require(self, privilege: str, kind: str, *path: str) -> None:
         """Raise unless the session's roles hold a privilege on an object and USAGE on what contains it.
@@ -697,13 +708,24 @@ def use_role(session: Session, role: str) -> None:
     if role not in access.state.roles:
         raise missing_account_object()
     if not access.may_use(session.user, role):
-        raise SqlError(
-            "003013",
-            "42501",
-            f"SQL access control error:\nRequested role '{role}' is not assigned to the executing user. "
-            "Specify another role to activate.",
-        )
+        raise _not_assigned(role)
+    require_unrestricted(session, role)
     session.role = role
+
+
+def require_unrestricted(session: Session, role: str | None) -> None:
+    """Raise where the credential of a session is restricted to another role.
+
+    :param role: the role that is to be used; None for any.
+    :raises SqlError: 003013.
+    """
+    if session.only_role not in {None, role}:
+        raise _not_assigned(role or "ALL")
+
+
+def _not_assigned(role: str) -> SqlError:
+    why = f"Requested role '{role}' is not assigned to the executing user. Specify another role to activate."
+    return SqlError("003013", "42501", f"SQL access control error:\n{why}")
 
 
 def use_warehouse(session: Session, warehouse: str) -> None:
