@@ -718,7 +718,8 @@ def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(service,
 def restricted(service: ServiceInProcess, admin: Any) -> str:
     """A token of OTHER that is restricted to the role LOW; OTHER may use HIGH as well, by every session."""
     for statement in (
-        "CREATE ROLE low", "CREATE ROLE high", "GRANT ROLE low TO USER other", "GRANT ROLE high TO USER other",
+        "CREATE ROLE low", "CREATE ROLE high", "GRANT ROLE low TO USER other",
+        "GRANT ROLE high TO USER other",
         "GRANT USAGE ON DATABASE local TO ROLE PUBLIC", "GRANT USAGE ON SCHEMA local.public TO ROLE PUBLIC",
         "CREATE TABLE secret AS SELECT 42 AS n", "GRANT SELECT ON TABLE secret TO ROLE high",
         "ALTER USER other SET DEFAULT_ROLE = 'HIGH' DEFAULT_SECONDARY_ROLES = ('ALL')",
