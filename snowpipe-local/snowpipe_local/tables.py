@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -330,6 +331,11 @@ class ClusteringKey:
         return f"DESCRIBE SELECT {', '.join(self.expressions)} FROM (SELECT {empty})"  # noqa: S608
 
 
+def new_folder() -> str:
+    """Return a name for the folder of a new table's stage."""
+    return f"table-{uuid.uuid4().hex}"
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table.
@@ -346,6 +352,7 @@ class Table:
         the same.
     :param engine_name: the engine's name of the table where another one has the same letters in another case;
         None when it is the same.
+    :param folder: where the files of the table's stage are, whatever the table's name is.
     """
 
     database: str
@@ -358,6 +365,7 @@ class Table:
     clustering_key: ClusteringKey | None = None
     home: tuple[str, str] | None = None
     engine_name: str | None = None
+    folder: str = field(default_factory=new_folder)
 
     @property
     def engine(self) -> str:

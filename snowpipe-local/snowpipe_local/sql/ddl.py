@@ -14,6 +14,7 @@ from sqlglot import exp
 from snowpipe_local.access.model import Securable
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.store import TABLE_OPTIONS, VIEW, SchemaObject, column_key
+from snowpipe_local.engine.tables import Noted
 from snowpipe_local.errors import (
     SqlError,
     another_kind,
@@ -51,6 +52,7 @@ from snowpipe_local.tables import (
     ColumnType,
     Table,
     literal,
+    new_folder,
 )
 
 # -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
@@ -284,15 +286,17 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         created_on_ms=database.clock.now_ms(),
         home=database.names.home(schema),
         engine_name=database.tables.engine_name(schema, name),
+        folder=new_folder(),
     )
     made, statements = _with_own_identities(session, database, made, goes_on=word == "CLONE")
     statements.append(f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})")
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
-    database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor)
     granted = known or source
-    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name))
-    session.created_table(database.name, schema, name, grants_of if keeps_grants else None)
+    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name)) if keeps_grants else None
+    noted = session.creates_table(database.name, schema, name, grants_of)
+    database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor, noted=noted)
+    session.created_table(database.name, schema, name)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
@@ -502,10 +506,11 @@ def create_table(session: Session, reader: Reader) -> Result:
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     session.commit()
-    _create(session, database, table, (statements, query), replace=replace)
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
-    session.created_table(database.name, schema, name, grants_of)
+    noted = session.creates_table(database.name, schema, name, grants_of)
+    _create(session, database, table, (statements, query), replace=replace, noted=noted)
+    session.created_table(database.name, schema, name)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
@@ -513,22 +518,29 @@ def create_table(session: Session, reader: Reader) -> Result:
 
 
 def _create(
-    session: Session, database: Database, table: Table, made_by: tuple[list[str], str], *, replace: bool
+    session: Session,
+    database: Database,
+    table: Table,
+    made_by: tuple[list[str], str],
+    *,
+    replace: bool,
+    noted: Noted,
 ) -> None:
     """Create a table; commits of channels wait for this, but not for the query that fills it.
 
     :param made_by: statements that create it, and the query, if any.
+    :param noted: as :meth:`Tables.create` takes it.
     """
     statements, query = made_by
     if query and not replace and database.tables.find(table.schema, table.name) is not None:
         raise object_exists(str(table))
     if not query:
-        database.tables.create(table, statements, replace=replace, cursor=session.cursor)
+        database.tables.create(table, statements, replace=replace, cursor=session.cursor, noted=noted)
         return
     session.cursor.execute(f"CREATE OR REPLACE TEMPORARY TABLE _filled AS {query}")
     try:
         filled = [*statements, f"INSERT INTO {table.path} FROM temp._filled"]
-        database.tables.create(table, filled, replace=replace, cursor=session.cursor)
+        database.tables.create(table, filled, replace=replace, cursor=session.cursor, noted=noted)
     finally:
         session.cursor.execute("DROP TABLE temp._filled")
 

@@ -11,6 +11,7 @@ import uuid
 import zoneinfo
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -640,17 +641,21 @@ class Session:
             return database, schema, path[-1]
         return database, schema, f"{path[-1]}{TEMPORARY}{self.session_id}"
 
-    def created_table(
+    def creates_table(
         self, database: str, schema: str, name: str, grants_of: Securable | None = None
-    ) -> None:
-        """Give a new table its owner; a temporary one hides another table of its name from now on.
+    ) -> AbstractContextManager[str]:
+        """Give a new table its owner, in the step that commits it.
 
         :param grants_of: as for :meth:`created`.
         """
+        target = Securable("TABLE", (database, schema, name))
+        return self.catalog.access.table_created(target, self.role, grants_of)
+
+    def created_table(self, database: str, schema: str, name: str) -> None:
+        """Let a new temporary table hide another table of its name from now on."""
         shown, sign, _ = name.partition(TEMPORARY)
         if sign:
             self.temporary_tables[database, schema, shown] = name
-        self.created("TABLE", database, schema, name, grants_of=grants_of)
 
     def locate(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""

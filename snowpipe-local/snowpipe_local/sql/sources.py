@@ -45,13 +45,12 @@ def new(database: Database, schema: str, name: str, columns: tuple[Column, ...])
     )
 
 
-def put(node: exp.Table, database: Database, schema: str, name: str) -> None:
+def put(node: exp.Table, database: Database, table: Table) -> None:
     """Let a node name a table as the engine does."""
-    table = database.tables.find(schema, name)
-    engine = (*database.names.home(schema), name if table is None else table.engine)
+    engine = (*database.names.home(table.schema), table.engine)
     for part, word in zip(("catalog", "db", "this"), engine, strict=True):
         node.set(part, exp.to_identifier(word, quoted=True))
-    node.meta[_FULL_NAME] = (database.name, schema, name)
+    node.meta[_FULL_NAME] = (database.name, table.schema, table.name)
 
 
 def database_of(session: Session, node: exp.Table) -> Database:

@@ -25,7 +25,6 @@ from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.stages.storage import (
     Staged,
     loopback_endpoint,
-    table_identity,
     user_identity,
 )
 from snowpipe_local.tables import read_path
@@ -183,10 +182,11 @@ def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLo
 
 def _table_stage(session: Session, table: tuple[str, ...]) -> StageLocation:
     database, schema, name = session.resolve(table)
-    if database.tables.find(schema, name) is None:
+    known = database.tables.find(schema, name)
+    if known is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
-    area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
+    area = session.catalog.storage.internal(known.folder)
     stored = database.objects.table_option(schema, name, "stage")
     own = StageDefinition.from_row(database.name, schema, name, 0, "", stored) if stored else None
     return StageLocation(

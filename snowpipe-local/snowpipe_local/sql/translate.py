@@ -555,15 +555,18 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
     if view is not None and privileges != ("SELECT",):
         raise unsupported("changes through a view")
     missing = object_missing("Object", ".".join(path))
-    if view is None and database.tables.find(schema, name) is None:
+    # Found once: a table that is swapped meanwhile is read as it was found.
+    known = database.tables.find(schema, name)
+    if view is None and known is None:
         raise missing
     securable = "VIEW" if view else "TABLE", database.name, schema, name
     _require(session, privileges, securable, missing)
-    if view is not None:
-        _expand(session, table, database, view)
+    if known is None:
+        if view is not None:
+            _expand(session, table, database, view)
         return
     has_alias = table.args.get("alias") is not None
-    sources.put(table, database, schema, name)
+    sources.put(table, database, known)
     if not has_alias:
         _give_alias(tree, table, path[-1], name)
 
