@@ -125,6 +125,9 @@ ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
 IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 """How the default of an AUTOINCREMENT column is written."""
 MAX_VARCHAR = 16_777_216
+# Texts that the engine's cast reads as Snowflake does: the engine knows a year 0 and an hour 24, too.
+PLAIN_DATE = r"(?!0000)\d{4}-\d\d-\d\d"
+PLAIN_TIME = r"(?:[01]\d|2[0-3]):\d\d:\d\d"
 MAX_BINARY = 8_388_608
 # By type, what a column may ask for; without a number it gets the sizes above.
 _LARGEST = {"VARCHAR": 134_217_728, "BINARY": 67_108_864}

@@ -24,7 +24,7 @@ from snowpipe_local.sql.types import (
     choices,
     type_of,
 )
-from snowpipe_local.tables import Column, Table, quote
+from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, Column, Table, quote
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
 
@@ -342,7 +342,7 @@ def _read_numbers(node: exp.Expr) -> exp.Expr:
 
 
 # What the engine reads as Snowflake does.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d")
+_PLAIN = re.compile(rf"{PLAIN_DATE}(?: {PLAIN_TIME}(?:\.\d{{1,6}})?)?|{PLAIN_TIME}")
 
 
 def _read_texts(node: exp.Expr) -> None:

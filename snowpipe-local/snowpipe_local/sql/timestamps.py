@@ -17,7 +17,7 @@ from snowpipe_local.errors import unsupported
 from snowpipe_local.sql import once
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
-from snowpipe_local.tables import ColumnType
+from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, ColumnType
 
 KINDS = TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
@@ -41,7 +41,7 @@ _PASSED_ON = (
 )  # fmt: skip
 _ZONE_PARTS = {"TIMEZONE_HOUR": "h", "TIMEZONE_MINUTE": "m"}
 _OFFSET = re.compile(r"%[:-]?z")
-_PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_PLAIN_DATE = re.compile(PLAIN_DATE)
 _FORMAT = re.compile(
     r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|\.?FF[0-9]?|AM|PM|TZH:TZM|TZHTZM|TZH|"[^"]*"|.',
     re.IGNORECASE | re.DOTALL,
@@ -91,7 +91,7 @@ def of_parameters(kind: str, parameters: Mapping[str, Any]) -> str:
 
 
 # What the engine's cast of a literal reads as the macro does.
-_PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d(?:\.\d{1,6})?")
+_PLAIN_TIME = re.compile(rf"{PLAIN_TIME}(?:\.\d{{1,6}})?")
 
 
 def read_cast(node: exp.Cast, *, is_text: bool = False) -> exp.Expr:
