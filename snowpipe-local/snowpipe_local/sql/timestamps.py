@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlglot import exp
 
@@ -19,6 +19,7 @@ from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
 from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, ColumnType
 
+E = TypeVar("E", bound=exp.Expr)
 KINDS = TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
     "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
@@ -152,6 +153,7 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
     if written.upper() == "AUTO":
         return _read(node, kind)
+    node = _before_noon(node)
     if _OFFSET.search(written) is None:
         return call("_zoned_local", node) if kind == "_tz" else node
     if _OFFSET.split(written)[1:] != [""]:
@@ -160,6 +162,17 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     read.set("target_type", exp.DataType.build("TIMESTAMPTZ"))
     zoned = call("_at_offset", read, call("_minutes_east", node.this))
     return {"_tz": zoned, "_ltz": read}.get(kind) or call("_clock", zoned)
+
+
+def _before_noon(node: E) -> E:
+    """Return what reads a text, with AM where its format has an hour of twelve alone: 12 is midnight then."""
+    written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
+    if "%I" not in written or "%p" in written or _OFFSET.search(written):
+        return node
+    node = node.copy()
+    node.set("this", exp.DPipe(this=node.this, expression=exp.Literal.string(" AM")))
+    node.set("format", exp.Literal.string(f"{written} %p"))
+    return node
 
 
 def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime, *, is_text: bool = False) -> exp.Expr:
@@ -174,7 +187,9 @@ def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime, *, is_text: bool =
         )
     else:
         is_read = written.name.upper() == "AUTO"
-    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time") if is_read else node
+    if not is_read:
+        return _before_noon(node)
+    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time")
 
 
 def _read(node: exp.Expr, macro: str) -> exp.Expr:

@@ -84,6 +84,7 @@ def test_an_expression_has_snowflakes_value(sql):
         ("TRY_TO_DATE('x')", None), ("TIME('10:11:12')", dt.time(10, 11, 12)),
         ("TO_NUMBER('12.345', 10, 2)", Decimal("12.35")), ("TRY_TO_NUMBER('x')", None),
         ("TO_CHAR(ts, 'YYYY-MM-DD\"T\"HH24:MI:SS')", "2026-01-02T03:04:05"),
+        ("TO_TIMESTAMP('2026-01-02 12:30', 'YYYY-MM-DD HH12:MI')", dt.datetime(2026, 1, 2, 0, 30)),
         ("TO_VARCHAR(ts, 'YYYY-MM-DD' || ' ' || ('HH24' || ':MI'))", "2026-01-02 03:04"),
         ("TO_CHAR(ts, CONCAT('YYYY', '-MM'))", "2026-01"), ("TO_CHAR(ts, 'YYYY'::VARCHAR)", "2026"),
         ("DATEADD(DAY, 1, d)", dt.date(2026, 1, 3)),
