@@ -480,7 +480,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     if not isinstance(tree, exp.Create) or not isinstance(named, exp.Table):
         raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
-    path = tuple(part.name for part in named.parts)
+    # The parser loses the schema of ``database..name``.
+    path = head.path if len(head.path) == 3 else tuple(part.name for part in named.parts)
     properties = _properties(tree)
     lake = iceberg.read_options(tree, properties)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"

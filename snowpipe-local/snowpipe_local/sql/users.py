@@ -39,6 +39,7 @@ from snowpipe_local.sql.results import Result, done, listing, status
 from snowpipe_local.sql.session import Session, require_unrestricted
 from snowpipe_local.sql.show import Shown
 from snowpipe_local.stages.definition import invalid_value
+from snowpipe_local.stages.storage import user_identity
 
 # -- Properties of warehouses and users, by tables of their fields ---------------------------------------
 
@@ -485,6 +486,8 @@ def drop_user(session: Session, reader: Reader) -> Result:
         )
     with access.change() as state:
         changes.drop_user(state, user.name)
+    # Another user of the name would find them.
+    session.catalog.storage.remove([user_identity(user.name)])
     return status(f"{user.name} successfully dropped.")
 
 
