@@ -36,7 +36,7 @@ from snowpipe_local.loading.staging import CopyPlan
 from snowpipe_local.names import Rename, free_name
 from snowpipe_local.query_history import QueryHistory
 from snowpipe_local.stages.files import StagedFile
-from snowpipe_local.stages.storage import Storage, table_identity
+from snowpipe_local.stages.storage import Storage
 from snowpipe_local.tables import UrlName, find_name, literal, quote
 
 DEFAULT_DATABASE = "LOCAL"
@@ -130,6 +130,9 @@ class Catalog:
                 ) from error
         for database in self.databases:
             self._finish_renames(database)
+            for note in database.store.intents(database.cursor):
+                self.access.restore(note)
+            database.store.end_intents(database.cursor)
         self.storage.remove_all_but(name for known in self.databases for name in _identities(known))
         if DEFAULT_DATABASE not in self._databases:
             self.create_database(DEFAULT_DATABASE)
@@ -312,7 +315,7 @@ def _identities(database: Database) -> Iterator[str]:
     for stage in database.stages.stages:
         yield stage.identity
     for table in database.tables:
-        yield table_identity(*database.names.home(table.schema), table.name)
+        yield table.folder
 
 
 def _check_reserved(name: str) -> None:

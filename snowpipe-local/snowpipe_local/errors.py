@@ -91,7 +91,10 @@ def another_kind(found: str, kind: str) -> SqlError:
 
 
 def missing_account_object() -> SqlError:
-    """Return the error for a role, user or warehouse that does not exist or stays hidden (002043)."""
+    """Return the error for a role, user or warehouse that does not exist or stays hidden (002043).
+
+    USE and the IN of SHOW answer so for a database or schema, too.
+    """
     return SqlError(
         "002043", "02000", "SQL compilation error:\nObject does not exist, or operation cannot be performed."
     )

@@ -21,6 +21,7 @@ KILL_POINTS = (
     "before-append", "before-append-answer", "after-append-answer", "before-commit", "after-commit",
     "during-checkpoint", "before-load-commit", "after-load-commit", "before-rename-commit",
     "after-rename-commit",
+    "before-table-commit", "after-table-commit", "before-intent-end",
 )  # fmt: skip
 PIPE_FAILED_OVER = "PIPE_FAILED_OVER"
 _HOLD = "hold-commits"

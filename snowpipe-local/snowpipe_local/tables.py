@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
+import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
@@ -58,6 +59,10 @@ def read_path(text: str) -> tuple[tuple[str, ...], str]:
         if dot is None:
             return tuple(parts), text[position:].strip()
         position = dot.end()
+        if (twice := _DOT.match(text, position)) is not None:
+            # ``database..name`` leaves out the schema PUBLIC ("Object name resolution").
+            parts.append("PUBLIC")
+            position = twice.end()
 
 
 def read_whole_path(text: str) -> tuple[str, ...]:
@@ -120,6 +125,9 @@ ZONED = "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"
 IDENTITY = re.compile(r"IDENTITY START (-?\d+) INCREMENT (-?\d+)")
 """How the default of an AUTOINCREMENT column is written."""
 MAX_VARCHAR = 16_777_216
+# Texts that the engine's cast reads as Snowflake does: the engine knows a year 0 and an hour 24, too.
+PLAIN_DATE = r"(?!0000)\d{4}-\d\d-\d\d"
+PLAIN_TIME = r"(?:[01]\d|2[0-3]):\d\d:\d\d"
 MAX_BINARY = 8_388_608
 # By type, what a column may ask for; without a number it gets the sizes above.
 _LARGEST = {"VARCHAR": 134_217_728, "BINARY": 67_108_864}
@@ -326,6 +334,11 @@ class ClusteringKey:
         return f"DESCRIBE SELECT {', '.join(self.expressions)} FROM (SELECT {empty})"  # noqa: S608
 
 
+def new_folder() -> str:
+    """Return a name for the folder of a new table's stage."""
+    return f"table-{uuid.uuid4().hex}"
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """One table.
@@ -342,6 +355,7 @@ class Table:
         the same.
     :param engine_name: the engine's name of the table where another one has the same letters in another case;
         None when it is the same.
+    :param folder: where the files of the table's stage are, whatever the table's name is.
     """
 
     database: str
@@ -354,6 +368,7 @@ class Table:
     clustering_key: ClusteringKey | None = None
     home: tuple[str, str] | None = None
     engine_name: str | None = None
+    folder: str = field(default_factory=new_folder)
 
     @property
     def engine(self) -> str:

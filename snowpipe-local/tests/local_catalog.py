@@ -16,7 +16,7 @@ from snowpipe_local.query_history import QueryHistory
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.definition import StageDefinition
-from snowpipe_local.stages.storage import Outside, Storage, table_identity, user_identity
+from snowpipe_local.stages.storage import Outside, Storage, user_identity
 
 
 def emptied(catalog: Catalog) -> Catalog:
@@ -102,8 +102,9 @@ class LocalCatalog:
 
     def put_table(self, table: str, path: str, content: bytes) -> Path:
         """Write a file into the stage of a table of LOCAL.PUBLIC, without PUT."""
-        identity = table_identity(*self.database.names.home("PUBLIC"), table)
-        return self._write(identity, path, content)
+        known = self.database.tables.find("PUBLIC", table)
+        assert known is not None
+        return self._write(known.folder, path, content)
 
     def _write(self, identity: str, path: str, content: bytes) -> Path:
         target = self.catalog.storage.internal(identity).path(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -216,7 +216,7 @@ class Access:
         :param role: role that the credential asked for; the caller has checked that the user may use it.
         """
         known = self._state.users.get(user)
-        others = self.roles_of(user) if known and known.default_secondary_roles else ()
+        others = self.roles_of(user) if known and known.default_secondary_roles and role is None else ()
         return self.closure({role or self.default_role(user), *others})
 
     def closure(self, roles: Iterable[str]) -> frozenset[str]:
@@ -284,22 +284,23 @@ class Access:
         :param grants_of: the object whose grants, without ownership, are given out in place of future ones.
         """
         with self.change() as state:
-            kept = [
-                dataclasses.replace(grant, target=target)
-                for grant in state.grants.values()
-                if grant.target == grants_of and grant.privilege != OWNERSHIP
-            ]
-            _forget(state, target)
-            now = self.now_ms()
-            given = [Grant(OWNERSHIP, target, owner, owner, now, True), *kept]
-            for future in _future_for(state, target):
-                if future.privilege == OWNERSHIP:
-                    given[0] = Grant(OWNERSHIP, target, future.role, future.role, now, True)
-                elif grants_of is None:
-                    given.append(
-                        Grant(future.privilege, target, future.role, owner, now, future.grant_option)
-                    )
-            state.grants.update({model.grant_key(grant): grant for grant in given})
+            self._create(state, target, owner, grants_of)
+
+    def _create(self, state: AccessState, target: Securable, owner: str, grants_of: Securable | None) -> None:
+        kept = [
+            dataclasses.replace(grant, target=target)
+            for grant in state.grants.values()
+            if grant.target == grants_of and grant.privilege != OWNERSHIP
+        ]
+        _forget(state, target)
+        now = self.now_ms()
+        given = [Grant(OWNERSHIP, target, owner, owner, now, True), *kept]
+        for future in _future_for(state, target):
+            if future.privilege == OWNERSHIP:
+                given[0] = Grant(OWNERSHIP, target, future.role, future.role, now, True)
+            elif grants_of is None:
+                given.append(Grant(future.privilege, target, future.role, owner, now, future.grant_option))
+        state.grants.update({model.grant_key(grant): grant for grant in given})
 
     def dropped(self, target: Securable) -> None:
         """Forget the grants on an object and on everything inside it."""
@@ -312,6 +313,35 @@ class Access:
         return any(target.contains(grant.target) for grant in state.grants.values()) or any(
             target.contains(future.scope) for future in state.future_grants.values()
         )
+
+    @contextmanager
+    def tables_renamed(self, names: Mapping[Securable, Securable]) -> Iterator[str]:
+        """Keep the grants on tables under their new names, once the block has committed these.
+
+        :returns: the note for :meth:`restore`, which goes into the same commit.
+        """
+        with self.change() as state:
+            moved = [g for g in state.grants.values() if g.target in names]
+            for target in {*names, *names.values()}:
+                _forget(state, target)
+            for grant in (dataclasses.replace(each, target=names[each.target]) for each in moved):
+                state.grants[model.grant_key(grant)] = grant
+            yield model.note(state, {*names, *names.values()})
+
+    @contextmanager
+    def table_created(self, target: Securable, owner: str, grants_of: Securable | None) -> Iterator[str]:
+        """Do what :meth:`created` does, once the block has committed the table.
+
+        :returns: as :meth:`tables_renamed`.
+        """
+        with self.change() as state:
+            self._create(state, target, owner, grants_of)
+            yield model.note(state, [target])
+
+    def restore(self, note: str) -> None:
+        """Do again what a crash may have left undone."""
+        with self.change() as state:
+            model.restore(state, note)
 
     def renamed(self, old: Securable, new: Securable) -> None:
         """Keep the grants on an object, and on everything inside it, under the new name."""

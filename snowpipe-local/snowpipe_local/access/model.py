@@ -287,6 +287,22 @@ def save(file: Path, state: AccessState) -> None:
     write_file(file, json.dumps(document, separators=(",", ":")).encode(), mode=0o600)
 
 
+def note(state: AccessState, targets: Iterable[Securable]) -> str:
+    """Return a text of all grants on some objects, which :func:`restore` sets again."""
+    listed = list(targets)
+    grants = [grant for grant in state.grants.values() if grant.target in listed]
+    return json.dumps([[dataclasses.asdict(each) for each in kept] for kept in (listed, grants)])
+
+
+def restore(state: AccessState, text: str) -> None:
+    """Give objects the grants of a note, and no others."""
+    listed, given = json.loads(text)
+    targets = {Securable(entry["kind"], tuple(entry["path"])) for entry in listed}
+    for key in [key for key in state.grants if key[0] in targets]:
+        del state.grants[key]
+    state.grants.update({grant_key(grant): grant for grant in (_value(Grant, entry) for entry in given)})
+
+
 def grant_key(grant: Grant) -> GrantKey:
     """Return the key of a grant."""
     return grant.target, grant.role, grant.privilege

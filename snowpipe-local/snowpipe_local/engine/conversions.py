@@ -29,7 +29,7 @@ _ROUNDED = r"""[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e"""
 # Words of macros.sql.
 _WORDS = {
     "NUMBERS": "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')",
-    "HOURS": r"(?:[01]?[0-9]|2[0-4])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
+    "HOURS": r"(?:[01]?[0-9]|2[0-3])(?::[0-9]{1,2}(?::[0-9]{1,2}(?:\.[0-9]*)?)?)?"
     r"(?:[Zz]|[+-][0-9]{1,2}(?::?[0-9]{2})?)?",
     "LONG": "'[0-9][0-9.]{16}'",
     "SUSPECT": "'[0-9.]{16}|[0-9.]e'",
@@ -224,8 +224,10 @@ def too_long(column: Column, value: str) -> str | None:
     limit = column.type.length
     if limit is None:
         return None
-    measure = "octet_length" if column.type.kind == "BINARY" else "length"
-    return f"{measure}({value}) > {limit}"
+    if column.type.kind == "BINARY":
+        return f"octet_length({value}) > {limit}"
+    # The number of bytes is known, characters are counted.
+    return f"strlen({value}) > {limit} AND length({value}) > {limit}"
 
 
 # -- Why a row cannot be stored: branches of the CASE that names the reason, without the value -----------
@@ -431,8 +433,7 @@ def _spec_type(column: Column) -> str:
 
 def _checked(column: Column, value: str) -> str:
     longer = too_long(column, value)
-    # Columns of maximal length need no check: a request holds less than that.
-    if longer is None or (column.type.length or 0) >= 8_388_608:
+    if longer is None:
         return value
     return f"CASE WHEN {longer} THEN error('too long') ELSE {value} END"
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from snowpipe_local.definitions import Definitions
 from snowpipe_local.names import Names, PipeKey, Rename
-from snowpipe_local.tables import Table, literal
+from snowpipe_local.tables import literal
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
 
@@ -408,12 +408,13 @@ class LoadHistory:
         ).fetchall()
         return None if first_ms is None else int(first_ms)
 
-    def rename_table(self, cursor: duckdb.DuckDBPyConnection, old: Table, new: Table) -> None:
-        """Keep the loads of a table under its new name."""
+    def rename_tables(self, cursor: duckdb.DuckDBPyConnection, schema: str, names: Mapping[str, str]) -> None:
+        """Keep the loads of tables in one schema under their new names, by the old ones."""
+        cases = " ".join("WHEN ? THEN ?" for _ in names)
         cursor.execute(
-            f"UPDATE {self.relation} SET schema_name = ?, table_name = ? "
-            f"WHERE schema_name = ? AND table_name = ?",
-            [new.schema, new.name, old.schema, old.name],
+            f"UPDATE {self.relation} SET table_name = CASE table_name {cases} END "
+            f"WHERE schema_name = ? AND list_contains(?, table_name)",
+            [*(name for both in names.items() for name in both), schema, list(names)],
         )
 
     def forget_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:

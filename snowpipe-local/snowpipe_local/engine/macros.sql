@@ -13,16 +13,22 @@ CREATE OR REPLACE MACRO _written(s) AS replace(replace(replace(_bare(s), ' +', '
 -- The engine's casts read "infinity", "epoch", names of zones, and leave aside what follows a time. No
 -- cast reads what begins with chr(1), which errors do not show.
 CREATE OR REPLACE MACRO _iso(s) AS
-    CASE WHEN NOT regexp_full_match(s, '[0-9]{4,6}[-/][0-9]{1,2}[-/][0-9]{1,2}(?:[Tt ]$HOURS)?')
+    CASE WHEN NOT regexp_full_match(s, '(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])[-/][0-9]{1,2}[-/][0-9]{1,2}(?:[Tt ]$HOURS)?')
         THEN chr(1) || s ELSE s END;
 
 CREATE OR REPLACE MACRO _iso_time(s) AS CASE WHEN NOT regexp_full_match(s, '$HOURS') THEN chr(1) || s ELSE s END;
 
--- Cheaper: what ends with another letter than Z is left to the slow path.
-CREATE OR REPLACE MACRO _ended(s) AS CASE WHEN s[-1] BETWEEN '0' AND '9' OR s[-1] = 'Z' OR s IS NULL THEN s ELSE chr(1) || s END;
+-- Cheaper: a year of other than four digits, an hour 24, and what ends with another letter than Z, are left
+-- to the slow path.
+CREATE OR REPLACE MACRO _plain_end(s) AS s[-1] BETWEEN '0' AND '9' OR s[-1] = 'Z';
 
--- The engine reads the time of a date with a year of five digits as a time.
-CREATE OR REPLACE MACRO _ended_time(s) AS CASE WHEN s[3] = ':' OR s IS NULL THEN _ended(s) ELSE chr(1) || s END;
+CREATE OR REPLACE MACRO _ended(s) AS
+    CASE WHEN s IS NULL OR (_plain_end(s) AND s[5] IN ('-', '/') AND s[:4] <> '0000' AND NOT contains(s, ' 24:')
+        AND NOT contains(s, 'T24:')) THEN s
+        ELSE chr(1) || s END;
+
+CREATE OR REPLACE MACRO _ended_time(s) AS
+    CASE WHEN s IS NULL OR (_plain_end(s) AND s[3] = ':' AND s[:2] <> '24') THEN s ELSE chr(1) || s END;
 
 -- The engine takes an odd number of digits, and its error for other characters is no Unicode.
 CREATE OR REPLACE MACRO _hex(s) AS unhex(CASE WHEN regexp_full_match(s, '(?:[0-9A-Fa-f]{2})*') OR s IS NULL THEN s ELSE 'x' END);
@@ -52,8 +58,9 @@ CREATE OR REPLACE MACRO _read_boolean(s) AS
         WHEN regexp_full_match(s, ' *(?i:false|f|no|n|off|0) *') THEN false
         ELSE coalesce(TRY_CAST(s AS DOUBLE) <> 0, CAST(s AS BOOLEAN)) END;
 
--- No format stands for these words, which the engine's strptime takes all the same.
-CREATE OR REPLACE MACRO _finite(s) AS CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') THEN 'x' ELSE s END;
+-- No format stands for these words and for a year 0, which the engine's strptime takes all the same.
+CREATE OR REPLACE MACRO _finite(s) AS
+    CASE WHEN contains(lower(s), 'inf') OR contains(lower(s), 'epoch') OR s[:4] = '0000' THEN 'x' ELSE s END;
 
 -- The other formats of AUTO ("Date and time input and output formats").
 CREATE OR REPLACE MACRO _other_clock(s) AS
@@ -128,6 +135,8 @@ CREATE OR REPLACE MACRO _digits(t) AS
         WHEN abs(CAST(t AS DOUBLE)) < 1
             THEN regexp_replace(CAST(CAST(t AS DECIMAL(38, 37)) AS VARCHAR), '\.?0+$', '')
         ELSE coalesce(CAST(TRY_CAST(CAST(t AS DOUBLE) AS DECIMAL(38, 0)) AS VARCHAR), t) END;
+
+CREATE OR REPLACE MACRO _whole_epoch(x, n) AS (epoch_us(x) - (epoch_us(x) % n + n) % n) // n;
 
 CREATE OR REPLACE MACRO _zone_part(x, unit) AS CAST(CASE unit WHEN 'h' THEN trunc((x).o / 60) ELSE (x).o % 60 END AS BIGINT);
 

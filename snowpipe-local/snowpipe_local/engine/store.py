@@ -92,30 +92,42 @@ class SchemaObjects:
         with self._lock:
             if new.schema:
                 self._names.require_schema(new.schema)
-            self._remove(new.kind, new.schema, new.name)
-            self._cursor.execute(
-                f"INSERT INTO {self._schema}.schema_objects VALUES (?, ?, ?, ?, ?)",
-                [new.kind, new.schema, new.name, new.created_on_ms, json.dumps(dict(new.definition))],
-            )
+            self._delete(self._cursor, new.kind, new.schema, new.name)
+            self._insert(self._cursor, new)
             self._objects = {**self._objects, (new.kind, new.schema, new.name): new}
 
     def remove(self, kind: str, schema: str, name: str) -> None:
         """Forget an object; an absent one is no error."""
         with self._lock:
-            self._remove(kind, schema, name)
+            self._delete(self._cursor, kind, schema, name)
             self._objects = {key: v for key, v in self._objects.items() if key != (kind, schema, name)}
 
-    def forget_table(self, schema: str, table: str) -> None:
-        """Forget comments and options of a table that was dropped, and of its columns."""
-        for known in self._of_table(schema, table):
-            self.remove(known.kind, schema, known.name)
+    def moved_tables(
+        self, cursor: duckdb.DuckDBPyConnection, schema: str, names: Mapping[str, str | None]
+    ) -> Callable[[], None]:
+        """Write the new names of tables in one schema for what is kept of them; None of a table that is gone.
 
-    def rename_table(self, schema: str, old: str, new: str) -> None:
-        """Keep comments and options of a table under its new name in the same schema."""
-        for known in self._of_table(schema, old):
-            name = new if known.kind in _OF_TABLES else column_key(new, json.loads(known.name)[1])
-            self.remove(known.kind, schema, known.name)
-            self.put(dataclasses.replace(known, name=name))
+        :returns: makes the picture in memory follow, once the open transaction of the cursor is committed.
+        """
+        gone = [known for old in names for known in self._of_table(schema, old)]
+        made = []
+        for known in gone:
+            own = known.kind in _OF_TABLES
+            table, column = (known.name, "") if own else json.loads(known.name)
+            name = names[table]
+            if name is not None:
+                made.append(dataclasses.replace(known, name=name if own else column_key(name, column)))
+        for known in gone:
+            self._delete(cursor, known.kind, schema, known.name)
+        for known in made:
+            self._insert(cursor, known)
+
+        def follow() -> None:
+            left = {(known.kind, known.schema, known.name) for known in gone}
+            kept = {key: known for key, known in self._objects.items() if key not in left}
+            self._objects = kept | {(known.kind, known.schema, known.name): known for known in made}
+
+        return follow
 
     def _of_table(self, schema: str, table: str) -> list[SchemaObject]:
         return [
@@ -162,8 +174,14 @@ class SchemaObjects:
         else:
             self.remove(f"COMMENT {kind}", schema, name)
 
-    def _remove(self, kind: str, schema: str, name: str) -> None:
-        self._cursor.execute(
+    def _insert(self, cursor: duckdb.DuckDBPyConnection, new: SchemaObject) -> None:
+        cursor.execute(
+            f"INSERT INTO {self._schema}.schema_objects VALUES (?, ?, ?, ?, ?)",
+            [new.kind, new.schema, new.name, new.created_on_ms, json.dumps(dict(new.definition))],
+        )
+
+    def _delete(self, cursor: duckdb.DuckDBPyConnection, kind: str, schema: str, name: str) -> None:
+        cursor.execute(
             f"DELETE FROM {self._schema}.schema_objects WHERE kind = ? AND schema_name = ? "
             "AND object_name = ?",
             [kind, schema, name],
@@ -188,7 +206,8 @@ _STORE_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT,
     error_logging BOOLEAN, schema_evolution BOOLEAN, cluster_by VARCHAR, cluster_by_sql VARCHAR[],
-    engine_name VARCHAR, loads BIGINT DEFAULT 0);
+    engine_name VARCHAR, loads BIGINT DEFAULT 0, folder VARCHAR);
+CREATE TABLE IF NOT EXISTS {s}.intents (note VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR,
     keys VARCHAR[]);
@@ -253,11 +272,14 @@ class Store:
                 None if key is None else ClusteringKey(key, tuple(expressions)),
                 self._names.home(schema),
                 engine_name,
+                folder,
             )
-            for schema, table, created, logging, evolution, key, expressions, engine_name in cursor.execute(
-                f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
-                f"cluster_by, cluster_by_sql, engine_name FROM {self._schema}.tables"
-            ).fetchall()
+            for schema, table, created, logging, evolution, key, expressions, engine_name, folder in (
+                cursor.execute(
+                    f"SELECT schema_name, table_name, created_on_ms, error_logging, schema_evolution, "
+                    f"cluster_by, cluster_by_sql, engine_name, folder FROM {self._schema}.tables"
+                ).fetchall()
+            )
         ]
 
     def add_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
@@ -265,11 +287,12 @@ class Store:
         key = table.clustering_key
         cursor.execute(
             f"INSERT INTO {self._schema}.tables (schema_name, table_name, created_on_ms, error_logging, "
-            f"schema_evolution, cluster_by, cluster_by_sql, engine_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            f"schema_evolution, cluster_by, cluster_by_sql, engine_name, folder) "
+            f"VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
             [
                 table.schema, table.name, table.created_on_ms, table.error_logging, table.schema_evolution,
                 None if key is None else key.text, None if key is None else list(key.expressions),
-                table.engine_name,
+                table.engine_name, table.folder,
             ],
         )  # fmt: skip
         cursor.executemany(
@@ -290,6 +313,18 @@ class Store:
             ],
         )
 
+    def add_intent(self, cursor: duckdb.DuckDBPyConnection, note: str) -> None:
+        """Record what is to be done outside of this file once the open transaction is committed."""
+        cursor.execute(f"INSERT INTO {self._schema}.intents VALUES (?)", [note])
+
+    def intents(self, cursor: duckdb.DuckDBPyConnection) -> list[str]:
+        """Return what is left to be done outside of this file, after a crash."""
+        return [note for (note,) in cursor.execute(f"SELECT note FROM {self._schema}.intents").fetchall()]
+
+    def end_intents(self, cursor: duckdb.DuckDBPyConnection) -> None:
+        """Forget the intents: all of it is done."""
+        cursor.execute(f"DELETE FROM {self._schema}.intents")
+
     def update_table(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
         """Record the changed columns or options of a table."""
         self._delete(cursor, "table_name", table.schema, table.name, "tables", "columns")
@@ -299,14 +334,19 @@ class Store:
         """Forget the rejected rows of a table."""
         self._delete(cursor, "table_name", schema, table, "rejected_rows")
 
-    def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
-        """Forget a table, its pipes and their channels."""
+    def remove_table(
+        self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str, *, is_renamed: bool = False
+    ) -> None:
+        """Forget a table, its pipes and their channels.
+
+        :param is_renamed: its load history stays, for its new name.
+        """
         pipes = f"(SELECT pipe_name FROM {self._schema}.pipes WHERE schema_name = ? AND table_name = ?)"
         cursor.execute(
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
-        if TEMPORARY not in name:
+        if TEMPORARY not in name and not is_renamed:
             # COPY forgets these; the account's usage history shows them on.
             cursor.execute(
                 f"INSERT INTO {self._schema}.dropped_loads SELECT * FROM {self._schema}.loads "
@@ -314,7 +354,7 @@ class Store:
                 [schema, name],
             )
         relations = ("tables", "columns", "pipes", "rejected_rows", "loads")
-        self._delete(cursor, "table_name", schema, name, *relations)
+        self._delete(cursor, "table_name", schema, name, *relations[: -1 if is_renamed else None])
 
     def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
         """Return all pipes."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeAlias, TypeVar
 
 import duckdb
 
@@ -11,7 +13,11 @@ from snowpipe_local.definitions import transact
 from snowpipe_local.engine.file import DatabaseFile
 from snowpipe_local.errors import object_exists, object_missing
 from snowpipe_local.names import Rename, free_name
-from snowpipe_local.tables import Table, quote
+from snowpipe_local.tables import Table
+
+T = TypeVar("T")
+Noted: TypeAlias = AbstractContextManager[str]
+"""Changes something outside of the file when its block ends, and gives the note that does it again."""
 
 
 class Tables:
@@ -58,25 +64,36 @@ class Tables:
         *,
         replace: bool,
         cursor: duckdb.DuckDBPyConnection | None = None,
+        noted: Noted | None = None,
     ) -> None:
         """Create a table; replacing one destroys its pipes and channels, as in Snowflake.
 
         :param statements: DuckDB statements that create it and, for CREATE TABLE AS, fill it.
         :param cursor: whose settings and relations the statements need, and which stops them; None for one
             of the database.
+        :param noted: what changes with it outside of this file.
         """
         cursor = cursor or self._cursor
-        replace = replace and (table.schema, table.name) in self._tables
+        key = table.schema, table.name
+        replace = replace and key in self._tables
         with self._file.altering() if replace else self._file.write_lock:
             self._file.names.require_schema(table.schema)
-            exists = (table.schema, table.name) in self._tables
-            if exists and not replace:
+            old = self._tables.get(key)
+            if old is not None and not replace:
                 raise object_exists(str(table))
-            transact(cursor, lambda: self._replace(cursor, table, statements, exists))
-            if exists:
-                self._forget(table.schema, table.name)
-            self._tables[table.schema, table.name] = table
-            self.isolated_groups.pop((table.schema, table.name), None)
+
+            def write() -> Callable[[], None] | None:
+                for statement in statements:
+                    cursor.execute(statement)
+                follow = None if old is None else self._drop(cursor, old)
+                self._file.store.add_table(cursor, table)
+                return follow
+
+            follow = self._commit(cursor, write, noted)
+            if old is not None and follow is not None:
+                self._forget(old, follow)
+            self._tables = {**self._tables, key: table}
+            self.isolated_groups.pop(key, None)
 
     def change(self, table: Table, statements: Sequence[str] = ()) -> None:
         """Change columns or options of a table; its rows, pipes and channels stay.
@@ -97,37 +114,45 @@ class Tables:
             if (table.schema, table.name) not in self._tables:
                 raise object_missing("Table", str(table))
             transact(self._cursor, change)
-            self._tables[table.schema, table.name] = table
+            self._tables = {**self._tables, (table.schema, table.name): table}
             self._file.dirty = True
 
-    def rename(self, old: Table, new: Table) -> None:
-        """Give a table another name in its schema; its streaming pipes, channels and rejected rows go.
+    def rename(self, renamed: Sequence[tuple[Table, str]], noted: Noted | None = None) -> None:
+        """Give tables of a schema other names at once; their streaming pipes, channels and rejected rows go.
 
-        :param new: the table as it is to be.
-        :raises SqlError: when there is a table of that name.
+        :param renamed: each table with its new name, which may be the old one of another of them.
+        :param noted: what changes with it outside of this file.
+        :raises SqlError: when there is a table of a new name.
         """
-        old = self._tables[old.schema, old.name]
-        # Another case alone is no other name for the engine.
-        engine = old.engine if new.name.upper() == old.engine.upper() else None
-        engine = engine or self.engine_name(new.schema, new.name)
-        new = dataclasses.replace(new, engine_name=None if engine == new.name else engine)
-
-        def rename() -> None:
-            if new.engine != old.engine:
-                self._cursor.execute(f"ALTER TABLE {old.path} RENAME TO {quote(new.engine)}")
-            self._file.history.rename_table(self._cursor, old, new)
-            self._file.store.remove_table(self._cursor, old.schema, old.name)
-            self._file.store.add_table(self._cursor, new)
-
         with self._file.altering():
-            if (new.schema, new.name) in self._tables:
-                raise object_exists(str(new))
-            transact(self._cursor, rename)
-            self._gone(old.schema, old.name)
-            del self._tables[old.schema, old.name]
-            self._tables[new.schema, new.name] = new
-            self._file.stages.rename_table((old.schema, old.name), (new.schema, new.name))
-            self._file.objects.rename_table(old.schema, old.name, new.name)
+            for table, _ in renamed:
+                if (table.schema, table.name) not in self._tables:
+                    raise object_missing("Table", str(table))
+            olds = [self._tables[table.schema, table.name] for table, _ in renamed]
+            schema, names = olds[0].schema, {old.name: name for old, name in renamed}
+            kept = {key: table for key, table in self._tables.items() if table not in olds}
+            for name in names.values():
+                if (schema, name) in kept:
+                    raise object_exists(str(dataclasses.replace(olds[0], name=name)))
+            # The engine's name stays: a statement that runs reads the table that it was translated for.
+            news = [
+                dataclasses.replace(old, name=name, engine_name=None if old.engine == name else old.engine)
+                for old, name in ((old, names[old.name]) for old in olds)
+            ]
+
+            def write() -> Callable[[], None]:
+                for old in olds:
+                    self._file.store.remove_table(self._cursor, schema, old.name, is_renamed=True)
+                self._file.history.rename_tables(self._cursor, schema, names)
+                for new in news:
+                    self._file.store.add_table(self._cursor, new)
+                return self._file.objects.moved_tables(self._cursor, schema, names)
+
+            follow = self._commit(self._cursor, write, noted)
+            for old in olds:
+                self._gone(schema, old.name)
+            self._tables = {**kept, **{(schema, new.name): new for new in news}}
+            follow()
             self._file.dirty = True
 
     def follow(self, change: Rename) -> None:
@@ -150,29 +175,43 @@ class Tables:
             table = self._tables.get((schema, name))
             if table is None:
                 raise object_missing("Table", f"{self._file.name}.{schema}.{name}")
-            transact(self._cursor, lambda: self._drop(self._cursor, table))
-            self._forget(schema, name)
-            del self._tables[schema, name]
+            self._forget(table, self._commit(self._cursor, lambda: self._drop(self._cursor, table)))
+            self._tables = {key: known for key, known in self._tables.items() if known is not table}
 
-    def _forget(self, schema: str, name: str) -> None:
-        self._gone(schema, name)
-        self._file.stages.drop_table(schema, name)
-        self._file.objects.forget_table(schema, name)
+    def _commit(
+        self, cursor: duckdb.DuckDBPyConnection, write: Callable[[], T], noted: Noted | None = None
+    ) -> T:
+        """Commit a change with the intent of what follows outside of this file, then let that follow.
+
+        A crash behind the commit leaves the intent: the next start does the rest.
+        """
+        found: list[T] = []
+
+        def work(note: str) -> None:
+            found.append(write())
+            if note:
+                self._file.store.add_intent(cursor, note)
+            self._file.reach("before-table-commit")
+
+        with noted or nullcontext("") as note:
+            transact(cursor, lambda: work(note))
+            self._file.reach("after-table-commit")
+        if note:
+            self._file.reach("before-intent-end")
+            self._file.store.end_intents(self._cursor)
+        return found[0]
+
+    def _forget(self, table: Table, follow: Callable[[], None]) -> None:
+        self._gone(table.schema, table.name)
+        self._file.stages.drop_folder(table.folder)
+        follow()
 
     def _moved(self, table: Table, change: Rename) -> Table:
         home = table.home or (table.database, table.schema)
         database, schema = change.moved((table.database, table.schema))
         return dataclasses.replace(table, database=database, schema=schema, home=home)
 
-    def _replace(
-        self, cursor: duckdb.DuckDBPyConnection, table: Table, statements: Sequence[str], exists: bool
-    ) -> None:
-        for statement in statements:
-            cursor.execute(statement)
-        if exists:
-            self._drop(cursor, self._tables[table.schema, table.name])
-        self._file.store.add_table(cursor, table)
-
-    def _drop(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> None:
+    def _drop(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> Callable[[], None]:
         cursor.execute(f"DROP TABLE {table.path}")
         self._file.store.remove_table(cursor, table.schema, table.name)
+        return self._file.objects.moved_tables(cursor, table.schema, {table.name: None})

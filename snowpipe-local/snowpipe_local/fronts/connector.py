@@ -298,9 +298,7 @@ class ConnectorFront:
 
     def _of_user(self, session: Session, query_id: str) -> Execution | Batch | None:
         found = self._executions.find(query_id)
-        # Another user of the same name is not the one that ran it.
-        is_own = found is not None and found.session.opened_by[:2] == session.opened_by[:2]
-        return found if is_own else None
+        return found if found is not None and session.may_read_results_of(found.session) else None
 
     def _finished(self, session: Session, execution: Execution | Batch, request: Request) -> Response:
         if isinstance(execution, Batch):

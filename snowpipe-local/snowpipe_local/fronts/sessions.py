@@ -229,7 +229,14 @@ def _new_session(
     account: Account, catalog: Catalog, data: Mapping[str, Any], query: Mapping[str, str]
 ) -> Session:
     user, restricted, credential = _verify(account, data)
-    session = Session(catalog, user, moves_files=True, client=_client_kind(data), credential=credential)
+    session = Session(
+        catalog,
+        user,
+        moves_files=True,
+        client=_client_kind(data),
+        credential=credential,
+        only_role=restricted,
+    )
     parameters = data.get("SESSION_PARAMETERS")
     given = parameters if isinstance(parameters, dict) else {}
     for name, value in given.items():

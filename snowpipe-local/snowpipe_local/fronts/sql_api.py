@@ -87,9 +87,9 @@ class SqlApiFront:
             case "POST", ("api", "v2", "statements"):
                 return self._submit(request, user, token)
             case "GET", ("api", "v2", "statements", handle):
-                return self._answer(request, self._find(handle, user))
+                return self._answer(request, self._find(handle, user, token))
             case "POST", ("api", "v2", "statements", handle, "cancel"):
-                return _cancel(self._find(handle, user))
+                return _cancel(self._find(handle, user, token))
         raise _unknown_call()
 
     def _submit(self, request: Request, user: str, token: str) -> Response:
@@ -102,7 +102,7 @@ class SqlApiFront:
         known = self._catalog.access.state.users.get(user)
         try:
             submission, is_new = self._submissions.get_or_add(
-                (user, known.created_on_ms if known else 0),
+                (user, known.created_on_ms if known else 0, self._account.role_in(token)),
                 request.query.get("requestId"),
                 body,
                 lambda: self._submission(request, body, user, token),
@@ -132,21 +132,24 @@ class SqlApiFront:
             raise compilation_error(f"Bind variable {missing} not set.", "002049", "42601")
         if bindings and len(statements) > 1:
             raise unsupported("bindings in a request with several statements")
-        session = Session(self._catalog, user, credential=self._account.mark(token))
+        role = self._account.role_in(token)
+        session = Session(self._catalog, user, credential=self._account.mark(token), only_role=role)
         for name, value in named.items():
             session.set_parameter(name, value)
-        _set_context(session, body, self._account.role_in(token))
+        _set_context(session, body, role)
         now_ms = self._catalog.access.now_ms()
         self._catalog.queries.login(now_ms, user, request.client_ip, "SQL_API", session.session_id)
         return Submission([Execution(session, statement, bindings) for statement in statements])
 
-    def _find(self, handle: str, user: str) -> Submission | Execution:
+    def _find(self, handle: str, user: str, token: str) -> Submission | Execution:
         found: Submission | Execution | None = self._submissions.find(handle)
         # Another user of the same name is not the one that ran it.
         if (
             found is None
             or found.session.user != user
             or not self._account.still_knows(user, found.session.user_since_ms, None)
+            # What another role saw stays hidden from a token that is restricted to one.
+            or self._account.role_in(token) not in {None, found.session.only_role}
         ):
             raise Refusal(404, "390142", f"statement {handle} is not known")
         return found

@@ -122,7 +122,11 @@ def _binary(raw: str, written: str) -> str:
 def _time(column: Column, raw: str, written: str) -> str:
     target, zoned = column.type.duckdb, column.type.kind == "TIMESTAMP_TZ"
     if written != "AUTO":
-        parsed = f"try_strptime(_finite({raw}), {literal(strptime_format(written))})"
+        read, text = strptime_format(written), f"_finite({raw})"
+        if "%I" in read and "%p" not in read:
+            # Without AM or PM, 12 is midnight.
+            read, text = f"{read} %p", f"{text} || ' AM'"
+        parsed = f"try_strptime({text}, {literal(read)})"
         if re.search("(?<!Y)YY(?!Y)", written.upper()):
             # TWO_DIGIT_CENTURY_START is 1970, the engine's is 1969.
             later = f"{parsed} + to_years(100)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import uuid
 from collections.abc import Callable, Iterator
 
 from sqlglot import exp
@@ -195,8 +194,7 @@ def _rename(target: _Target, reader: Reader) -> Iterator[None]:
     if not table.is_temporary:
         ddl.refuse_view(database, schema, name)
     _refuse_custom_pipes(database, table)
-    database.tables.rename(table, dataclasses.replace(table, name=name))
-    _grants_follow(session, table, name)
+    _rename_all(session, database, [(table, name)])
     if table.is_temporary:
         session.temporary_tables.pop((database.name, schema, table.name.partition(TEMPORARY)[0]))
         session.temporary_tables[database.name, schema, path[-1]] = name
@@ -213,10 +211,9 @@ def _swap(target: _Target, reader: Reader) -> Iterator[None]:
         raise unsupported("ALTER TABLE .. SWAP WITH of a temporary table")
     _refuse_custom_pipes(database, table)
     _refuse_custom_pipes(database, other)
-    between = dataclasses.replace(table, name=f"_swap_{uuid.uuid4().hex}")
-    for old, name in ((table, between.name), (other, table.name), (between, other.name)):
-        database.tables.rename(old, dataclasses.replace(old, name=name))
-        _grants_follow(session, old, name)
+    if table.name == other.name:
+        return
+    _rename_all(session, database, [(table, other.name), (other, table.name)])
 
 
 def _cluster(target: _Target, reader: Reader) -> Iterator[None]:
@@ -318,11 +315,15 @@ def _refuse_custom_pipes(database: Database, table: Table) -> None:
             raise unsupported(f"another name for table {table.name}, which pipe {pipe.key.name} fills")
 
 
-def _grants_follow(session: Session, table: Table, name: str) -> None:
-    namespace = (table.database, table.schema)
-    session.catalog.access.renamed(
-        Securable("TABLE", (*namespace, table.name)), Securable("TABLE", (*namespace, name))
-    )
+def _rename_all(session: Session, database: Database, renamed: list[tuple[Table, str]]) -> None:
+    """Rename tables of a schema with the grants on them, all at once."""
+    grants = {
+        Securable("TABLE", (old.database, old.schema, old.name)): Securable(
+            "TABLE", (old.database, old.schema, name)
+        )
+        for old, name in renamed
+    }
+    database.tables.rename(renamed, session.catalog.access.tables_renamed(grants))
 
 
 # What begins like something that is known.

@@ -14,6 +14,7 @@ from sqlglot import exp
 from snowpipe_local.access.model import Securable
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.store import TABLE_OPTIONS, VIEW, SchemaObject, column_key
+from snowpipe_local.engine.tables import Noted
 from snowpipe_local.errors import (
     SqlError,
     another_kind,
@@ -51,6 +52,7 @@ from snowpipe_local.tables import (
     ColumnType,
     Table,
     literal,
+    new_folder,
 )
 
 # -- Options of tables at CREATE TABLE and by ALTER TABLE SET: errors, evolution, stage options, comment --
@@ -284,15 +286,17 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         created_on_ms=database.clock.now_ms(),
         home=database.names.home(schema),
         engine_name=database.tables.engine_name(schema, name),
+        folder=new_folder(),
     )
     made, statements = _with_own_identities(session, database, made, goes_on=word == "CLONE")
     statements.append(f"CREATE TABLE {made.path} ({', '.join(column.ddl() for column in made.columns)})")
     if word == "CLONE":
         statements.append(f"INSERT INTO {made.path} SELECT * FROM {source.path}")
-    database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor)
     granted = known or source
-    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name))
-    session.created_table(database.name, schema, name, grants_of if keeps_grants else None)
+    grants_of = Securable("TABLE", (granted.database, granted.schema, granted.name)) if keeps_grants else None
+    noted = session.creates_table(database.name, schema, name, grants_of)
+    database.tables.create(made, statements, replace=reader.is_replacing, cursor=session.cursor, noted=noted)
+    session.created_table(database.name, schema, name)
     _keep_option(database, made, reader)
     return status(f"Table {head.name} successfully created.")
 
@@ -398,7 +402,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
 
 def drop_database(session: Session, reader: Reader) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
-    path = _dropped(reader, 1).path
+    path = reader.last_target(1).path
     session.commit()
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])
@@ -411,7 +415,7 @@ def drop_database(session: Session, reader: Reader) -> Result:
 
 def drop_schema(session: Session, reader: Reader) -> Result:
     """DROP SCHEMA [IF EXISTS] [database.]name."""
-    path = _dropped(reader, 2).path
+    path = reader.last_target(2).path
     session.commit()
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
@@ -426,7 +430,7 @@ def drop_schema(session: Session, reader: Reader) -> Result:
 
 def drop_table(session: Session, reader: Reader) -> Result:
     """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
-    path = _dropped(reader, 3).path
+    path = reader.last_target(3).path
     session.commit()
     database, schema, name = session.resolve(path)
     if database.tables.find(schema, name) is not None:
@@ -476,7 +480,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     if not isinstance(tree, exp.Create) or not isinstance(named, exp.Table):
         raise unsupported("this form of CREATE TABLE")
     translate.normalize_identifiers(named)
-    path = tuple(part.name for part in named.parts)
+    # The parser loses the schema of ``database..name``.
+    path = head.path if len(head.path) == 3 else tuple(part.name for part in named.parts)
     properties = _properties(tree)
     lake = iceberg.read_options(tree, properties)
     kind = "TABLE" if lake is None else "ICEBERG TABLE"
@@ -502,10 +507,11 @@ def create_table(session: Session, reader: Reader) -> Result:
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
     session.commit()
-    _create(session, database, table, (statements, query), replace=replace)
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
-    session.created_table(database.name, schema, name, grants_of)
+    noted = session.creates_table(database.name, schema, name, grants_of)
+    _create(session, database, table, (statements, query), replace=replace, noted=noted)
+    session.created_table(database.name, schema, name)
     _keep_option(database, table, reader, lake)
     keep_created(session, database, table, tree, staged)
     counted = None if tree.expression is None else {"inserted": show.count_rows(session, table)}
@@ -513,22 +519,29 @@ def create_table(session: Session, reader: Reader) -> Result:
 
 
 def _create(
-    session: Session, database: Database, table: Table, made_by: tuple[list[str], str], *, replace: bool
+    session: Session,
+    database: Database,
+    table: Table,
+    made_by: tuple[list[str], str],
+    *,
+    replace: bool,
+    noted: Noted,
 ) -> None:
     """Create a table; commits of channels wait for this, but not for the query that fills it.
 
     :param made_by: statements that create it, and the query, if any.
+    :param noted: as :meth:`Tables.create` takes it.
     """
     statements, query = made_by
     if query and not replace and database.tables.find(table.schema, table.name) is not None:
         raise object_exists(str(table))
     if not query:
-        database.tables.create(table, statements, replace=replace, cursor=session.cursor)
+        database.tables.create(table, statements, replace=replace, cursor=session.cursor, noted=noted)
         return
     session.cursor.execute(f"CREATE OR REPLACE TEMPORARY TABLE _filled AS {query}")
     try:
         filled = [*statements, f"INSERT INTO {table.path} FROM temp._filled"]
-        database.tables.create(table, filled, replace=replace, cursor=session.cursor)
+        database.tables.create(table, filled, replace=replace, cursor=session.cursor, noted=noted)
     finally:
         session.cursor.execute("DROP TABLE temp._filled")
 
@@ -721,11 +734,3 @@ def _container_comment(reader: Reader) -> str:
     if str(properties.get("DEFAULT_DDL_COLLATION", "")).lower() not in _BINARY_COLLATIONS:
         raise unsupported(f"DEFAULT_DDL_COLLATION = '{properties['DEFAULT_DDL_COLLATION']}'")
     return properties.get("COMMENT", "")
-
-
-def _dropped(reader: Reader, most: int) -> Target:
-    """Read what DROP has after the kind; what is inside is dropped with and without CASCADE."""
-    head = reader.target(most)
-    reader.accept("CASCADE", "RESTRICT")
-    reader.end()
-    return head

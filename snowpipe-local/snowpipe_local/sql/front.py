@@ -48,10 +48,17 @@ from snowpipe_local.sql.results import (
     Bindings,
     Result,
     already_dropped,
+    completed,
     done,
     listing,
 )
-from snowpipe_local.sql.session import Session, use_role, use_schema, use_warehouse
+from snowpipe_local.sql.session import (
+    Session,
+    require_unrestricted,
+    use_role,
+    use_schema,
+    use_warehouse,
+)
 from snowpipe_local.sql.show import Shown
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
 
@@ -67,6 +74,8 @@ def use(session: Session, reader: Reader) -> Result:
     if kind == "SECONDARY ROLES":
         roles = reader.expect("ALL", "NONE")
         reader.end()
+        if roles == "ALL":
+            require_unrestricted(session, None)
         session.secondary_roles = roles == "ALL"
         return dataclasses.replace(done(), statement_type=USE)
     path = reader.path(2 if kind in {"", "SCHEMA"} else 1)
@@ -201,7 +210,8 @@ def _listing(listed: Callable[[Session, Shown], Result]) -> Handler:
 
     def handler(session: Session, reader: Reader) -> Result:
         shown = Shown.read(reader)
-        return shown.narrowed(listed(session, shown))
+        kind = shown.kind.removeprefix("USER ")
+        return shown.narrowed(completed(f"SHOW {kind}", listed(session, shown)))
 
     return handler
 
@@ -221,8 +231,8 @@ _NEW_CONTAINER = "CREATE [OR REPLACE] [TRANSIENT]"
 _NEW_STAGED = "CREATE [OR REPLACE] [TEMPORARY]"
 _NOTHING = (
     "STREAMS", "TASKS", "INTEGRATIONS", "PROCEDURES", "USER PROCEDURES", "FUNCTIONS", "USER FUNCTIONS",
-    "EXTERNAL TABLES", "MATERIALIZED VIEWS", "DYNAMIC TABLES", "TRANSACTIONS", "LOCKS", "PRIMARY KEYS",
-    "UNIQUE KEYS", "IMPORTED KEYS", "EXPORTED KEYS",
+    "EXTERNAL TABLES", "MATERIALIZED VIEWS", "DYNAMIC TABLES", "TRANSACTIONS", "LOCKS", "IMPORTED KEYS",
+    "EXPORTED KEYS",
 )  # fmt: skip
 STATEMENTS: dict[str, Handler] = {
     f"{_NEW_CONTAINER} DATABASE": ddl.create_database,
@@ -317,6 +327,7 @@ STATEMENTS: dict[str, Handler] = {
     "START": begin,
     "COMMIT": commit,
     "ROLLBACK": rollback,
+    **{f"SHOW {kind} KEYS": _listing(show.show_keys) for kind in ("PRIMARY", "UNIQUE")},
     **{f"SHOW {kind}": _listing(show.show_nothing) for kind in _NOTHING},
 }
 """Every statement that sqlglot does not read: its first words, with what may stand between in brackets.

@@ -17,14 +17,13 @@ from snowpipe_local.names import Pipe, PipeKey
 from snowpipe_local.sql import grants, iceberg, show
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.relations import registered_result
-from snowpipe_local.sql.results import Result, ResultColumn, timestamp
+from snowpipe_local.sql.results import DOCUMENTED, Result, ResultColumn, completed, timestamp
 from snowpipe_local.sql.session import Session
-from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue
+from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue, read_file_format
 from snowpipe_local.tables import (
     IDENTITY,
-    NUMBER,
-    TEXT,
-    TIMESTAMP_LTZ,
+    PRIMARY,
+    UNIQUE,
     Column,
     Table,
     quote,
@@ -32,11 +31,6 @@ from snowpipe_local.tables import (
 )
 
 SCHEMA = "INFORMATION_SCHEMA"
-_NUMBERS = frozenset(
-    {"ROW_COUNT", "BYTES", "ORDINAL_POSITION", "CHARACTER_MAXIMUM_LENGTH", "CHARACTER_OCTET_LENGTH",
-     "NUMERIC_PRECISION", "NUMERIC_PRECISION_RADIX", "NUMERIC_SCALE", "DATETIME_PRECISION",
-     "RETENTION_TIME", "START_VALUE", "INCREMENT", "IDENTITY_START", "IDENTITY_INCREMENT"}
-)  # fmt: skip
 _Row = Sequence[Any]
 _Rows = Callable[[Session, Database], Iterator[_Row]]
 
@@ -46,8 +40,9 @@ def relation(session: Session, database: Database, name: str) -> exp.Expr:
 
     :raises SqlError: 002003 for a view that the local service does not have.
     """
-    columns, rows = _view(database, name)
-    return registered_result(session, Result(columns, list(rows(session, database))))
+    names, rows = _view(database, name)
+    given = Result(tuple(map(ResultColumn, names)), list(rows(session, database)))
+    return registered_result(session, completed(name, given))
 
 
 def describe_view(session: Session, reader: Reader) -> Result:
@@ -56,20 +51,15 @@ def describe_view(session: Session, reader: Reader) -> Result:
     if path[-2:-1] != (SCHEMA,):
         return show.describe_view(session, path)
     owner = session.visible_database(path[0] if len(path) == 3 else session.current_database())
-    columns, _ = _view(owner, path[-1])
-    return show.described_columns(Column(column.name, column.type) for column in columns)
+    _view(owner, path[-1])
+    return show.described_columns(Column(name, kind) for name, (kind, _) in DOCUMENTED[path[-1]].items())
 
 
-def _view(database: Database, name: str) -> tuple[tuple[ResultColumn, ...], _Rows]:
+def _view(database: Database, name: str) -> tuple[tuple[str, ...], _Rows]:
     known = _VIEWS.get(name)
     if known is None:
         raise object_missing("Object", f"{database.name}.{SCHEMA}.{name}")
-    names, rows = known
-    columns = tuple(
-        ResultColumn(column, NUMBER if column in _NUMBERS else TIMESTAMP_LTZ if column in _TIMES else TEXT)
-        for column in names
-    )
-    return columns, rows
+    return known
 
 
 def _schemas(session: Session, database: Database) -> list[str]:
@@ -91,7 +81,8 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 None if table is None else show.count_rows(session, table), None,
                 None if table is None else 0, timestamp(created), timestamp(created),
-                "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
+                timestamp(created), "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
+                "YES" if database.objects.table_option(schema, hidden, "iceberg") else "NO",
                 database.objects.comment(kind, schema, name) or None,
             )  # fmt: skip
 
@@ -156,7 +147,7 @@ def _views(session: Session, database: Database) -> Iterator[_Row]:
     for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
         yield (
             *path, owner, view.definition["text"], "NONE", "NO",
-            "YES" if view.definition["is_secure"] else "NO", created, created,
+            "YES" if view.definition["is_secure"] else "NO", created, created, created,
             database.objects.comment(VIEW, *path[1:]) or None,
         )  # fmt: skip
 
@@ -168,7 +159,8 @@ def _pipes(session: Session, database: Database) -> Iterator[_Row]:
         if session.can_see(*seen):
             created = timestamp(pipe.created_on_ms)
             yield (
-                *path, session.owner(*seen), pipe.text, pipe.notification_channel, created, created,
+                *path, session.owner(*seen), pipe.text, "YES" if pipe.notification_channel else "NO",
+                pipe.notification_channel, created, created,
                 pipe.comment or database.objects.comment("PIPE", *pipe.key) or None,
             )  # fmt: skip
 
@@ -181,7 +173,22 @@ def _stages(session: Session, database: Database) -> Iterator[_Row]:
 
 def _file_formats(session: Session, database: Database) -> Iterator[_Row]:
     for known, path, owner, created in _each(session, database, "FILE FORMAT", database.stages.formats):
-        yield *path, owner, str(known.settings.get("TYPE", "CSV")), created, created, known.comment
+        described = read_file_format({}, known.settings)
+        options = [_option(described[name]) if name in described else None for name in _OF_FORMATS]
+        yield *path, owner, described.type, *options, created, created, known.comment
+
+
+_OF_FORMATS = (
+    "RECORD_DELIMITER", "FIELD_DELIMITER", "SKIP_HEADER", "DATE_FORMAT", "TIME_FORMAT", "TIMESTAMP_FORMAT",
+    "BINARY_FORMAT", "ESCAPE", "ESCAPE_UNENCLOSED_FIELD", "TRIM_SPACE", "FIELD_OPTIONALLY_ENCLOSED_BY",
+    "NULL_IF", "COMPRESSION", "ERROR_ON_COLUMN_COUNT_MISMATCH",
+)  # fmt: skip
+
+
+def _option(value: OptionValue) -> object:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(str, value))}]"
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _sequences(session: Session, database: Database) -> Iterator[_Row]:
@@ -210,12 +217,26 @@ def _enabled_roles(session: Session, _database: Database) -> Iterator[_Row]:
         yield role, state.roles[role].owner or None
 
 
+def _table_constraints(session: Session, database: Database) -> Iterator[_Row]:
+    for schema in _schemas(session, database):
+        for word, kind, enforced in ((PRIMARY, "PRIMARY KEY", "NO"), (UNIQUE, "UNIQUE", "NO")):
+            for table, name, _ in show.keys_of(session, database, schema, word):
+                created = timestamp(table.created_on_ms)
+                path = (database.name, schema)
+                yield *path, name, *path, table.name, kind, enforced, created, created
+
+
+def _no_rows(_session: Session, _database: Database) -> Iterator[_Row]:
+    yield from ()
+
+
 _TABLE = ("TABLE_CATALOG", "TABLE_SCHEMA", "TABLE_NAME")
 _TIMES = ("CREATED", "LAST_ALTERED")
 _VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
     "TABLES": (
         (*_TABLE, "TABLE_OWNER", "TABLE_TYPE", "IS_TRANSIENT", "CLUSTERING_KEY", "ROW_COUNT", "BYTES",
-         "RETENTION_TIME", *_TIMES, "IS_INSERTABLE_INTO", "IS_TEMPORARY", "COMMENT"),
+         "RETENTION_TIME", *_TIMES, "LAST_DDL", "IS_INSERTABLE_INTO", "IS_TEMPORARY", "IS_ICEBERG",
+         "COMMENT"),
         _tables,
     ),
     "COLUMNS": (
@@ -236,12 +257,12 @@ _VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
     ),
     "VIEWS": (
         (*_TABLE, "TABLE_OWNER", "VIEW_DEFINITION", "CHECK_OPTION", "IS_UPDATABLE", "IS_SECURE", *_TIMES,
-         "COMMENT"),
+         "LAST_DDL", "COMMENT"),
         _views,
     ),
     "PIPES": (
         ("PIPE_CATALOG", "PIPE_SCHEMA", "PIPE_NAME", "PIPE_OWNER", "DEFINITION",
-         "NOTIFICATION_CHANNEL_NAME", *_TIMES, "COMMENT"),
+         "IS_AUTOINGEST_ENABLED", "NOTIFICATION_CHANNEL_NAME", *_TIMES, "COMMENT"),
         _pipes,
     ),
     "STAGES": (
@@ -251,7 +272,7 @@ _VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
     ),
     "FILE_FORMATS": (
         ("FILE_FORMAT_CATALOG", "FILE_FORMAT_SCHEMA", "FILE_FORMAT_NAME", "FILE_FORMAT_OWNER",
-         "FILE_FORMAT_TYPE", *_TIMES, "COMMENT"),
+         "FILE_FORMAT_TYPE", *_OF_FORMATS, *_TIMES, "COMMENT"),
         _file_formats,
     ),
     "SEQUENCES": (
@@ -265,6 +286,15 @@ _VIEWS: dict[str, tuple[tuple[str, ...], _Rows]] = {
         _table_privileges,
     ),
     "ENABLED_ROLES": (("ROLE_NAME", "ROLE_OWNER"), _enabled_roles),
+    "TABLE_CONSTRAINTS": (
+        ("CONSTRAINT_CATALOG", "CONSTRAINT_SCHEMA", "CONSTRAINT_NAME", *_TABLE, "CONSTRAINT_TYPE", "ENFORCED",
+         *_TIMES),
+        _table_constraints,
+    ),
+    **{
+        name: ((), _no_rows)
+        for name in ("FUNCTIONS", "PROCEDURES", "EXTERNAL_TABLES", "REFERENTIAL_CONSTRAINTS")
+    },
 }  # fmt: skip
 
 

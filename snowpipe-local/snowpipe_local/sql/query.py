@@ -34,15 +34,24 @@ from snowpipe_local.sql.relations import registered_result
 from snowpipe_local.sql.results import Bindings, Result, ResultColumn
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.types import Type
-from snowpipe_local.tables import MAX_VARCHAR, NUMBER, ZONED, Column, ColumnType, Table
+from snowpipe_local.tables import (
+    MAX_VARCHAR,
+    NUMBER,
+    PLAIN_DATE,
+    PLAIN_TIME,
+    ZONED,
+    Column,
+    ColumnType,
+    Table,
+)
 
 # -- Lengths of VARCHAR and BINARY, and text for BINARY, in what DML writes ("String & binary data types") --
 
 # Key of a placeholder's number among the metadata of its node.
 _BOUND = "number"
 # A text that the engine reads as Snowflake does; for a TIME it would read the time of a date as well.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d:\d\d(?:\.\d{1,6})?)?|true|false")
-_PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d")
+_PLAIN = re.compile(rf"{PLAIN_DATE}(?:[ T]{PLAIN_TIME}(?:\.\d{{1,6}})?)?|true|false")
+_PLAIN_TIME = re.compile(PLAIN_TIME)
 # A list of one, so that the value is computed once.
 _CHECKED = (
     "list_transform([{value}], lambda x: CASE WHEN {size}(x) > {most} "

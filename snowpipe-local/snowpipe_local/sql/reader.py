@@ -436,7 +436,8 @@ class Reader:
         """
         parts = [self._part()]
         while self.accept_sign("."):
-            parts.append(self._part())
+            # ``database..name`` leaves out the schema PUBLIC ("Object name resolution").
+            parts.append("PUBLIC" if self.is_sign(".") else self._part())
         if len(parts) > most:
             raise compilation_error(f"'{'.'.join(parts)}' has too many parts.")
         return tuple(parts)
@@ -485,8 +486,10 @@ class Reader:
         return found
 
     def last_target(self, most: int = 3) -> Target:
-        """Read as :meth:`target` does, to the end of the statement."""
+        """Read as :meth:`target` does, to the end of the statement; DROP takes CASCADE and RESTRICT."""
         found = self.target(most)
+        if self.verb == "DROP":
+            self.accept("CASCADE", "RESTRICT")
         self.end()
         return found
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import csv
+import dataclasses
 import datetime as dt
 import decimal
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -95,6 +98,39 @@ def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
         at = list(names).index("created_on")
         rows = [(*row[:at], None if row[at] is None else timestamp(row[at]), *row[at + 1 :]) for row in rows]
     return Result(columns, list(rows), OTHER)
+
+
+_TYPES = {"": TEXT, "N": NUMBER, "T": TIMESTAMP_LTZ}
+# What Snowflake documents that each SHOW statement and each view of INFORMATION_SCHEMA has, in that order: a
+# name, N for numbers or T for times behind a colon, and the value where there is no other here.
+_DOCUMENTED = {
+    statement: [re.fullmatch("(.*?)(?::([NT]))?(?:=(.*))?", text) for text in columns]
+    for statement, *columns in csv.reader(
+        Path(__file__).with_name("columns.csv").read_text(encoding="utf-8").splitlines()
+    )
+}
+DOCUMENTED = {
+    statement: {column[1]: (_TYPES[column[2] or ""], column[3]) for column in columns if column}
+    for statement, columns in _DOCUMENTED.items()
+}
+"""By SHOW statement or view of INFORMATION_SCHEMA the type of each documented column, and its usual value."""
+
+
+def completed(statement: str, result: Result) -> Result:
+    """Return a result with every column that is documented for the statement, and with no other.
+
+    :param statement: SHOW with its kind, or the name of a view of INFORMATION_SCHEMA.
+    """
+    documented = DOCUMENTED.get(statement)
+    if documented is None:
+        return result
+    given = {column.name: at for at, column in enumerate(result.columns)}
+    if unknown := sorted(given.keys() - documented.keys()):
+        raise ValueError(f"{statement} has no columns {unknown}")
+    columns = tuple(ResultColumn(name, kind) for name, (kind, _) in documented.items())
+    places = [(given.get(name), usual) for name, (_, usual) in documented.items()]
+    rows = [tuple(usual if at is None else row[at] for at, usual in places) for row in result.rows]
+    return dataclasses.replace(result, columns=columns, rows=list(rows))
 
 
 def timestamp(epoch_ms: int) -> dt.datetime:

@@ -11,6 +11,7 @@ import uuid
 import zoneinfo
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -249,6 +250,7 @@ class Session:
     :param client: the program at the other end, ``PYTHON``, ``JDBC`` or ``GO``; empty for any other.
     :param used_at: monotonic time of the last request, of a connector's session.
     :param credential: mark of the key or access token that opened the session; None for any other way.
+    :param only_role: the role that this credential is restricted to: no other one is ever used; None for all.
     """
 
     catalog: Catalog
@@ -265,6 +267,7 @@ class Session:
     moves_files: bool = False
     client: str = ""
     credential: str | None = None
+    only_role: str | None = None
     temporary: TemporaryObjects = field(default_factory=TemporaryObjects)
     results: OrderedDict[str, Result] = field(default_factory=OrderedDict, repr=False)
     temporary_tables: dict[tuple[str, str, str], str] = field(default_factory=dict)
@@ -282,10 +285,11 @@ class Session:
     def __post_init__(self) -> None:
         self.transaction = Transaction(lambda: self.cursor, self.registered)
         access = self.catalog.access
-        self.role = self.role or access.default_role(self.user)
+        self.role = self.only_role or self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
         self.user_since_ms = known.created_on_ms if known else 0
         self.secondary_roles = self.secondary_roles or bool(known and known.default_secondary_roles)
+        self.secondary_roles = self.secondary_roles and self.only_role is None
         self.catalog.sessions[self.session_id] = self
 
     @property
@@ -297,8 +301,16 @@ class Session:
     def roles(self) -> frozenset[str]:
         """Active roles with all that they inherit."""
         access = self.catalog.access
+        if self.only_role is not None:
+            return access.closure({self.only_role})
         others = access.roles_of(self.user) if self.secondary_roles else ()
         return access.closure({self.role, *others})
+
+    def may_read_results_of(self, other: Session) -> bool:
+        """Return True for a session of this user, which another role than a restriction's did not open."""
+        # Another user of the same name is not the one that ran it.
+        is_own = self.opened_by[:2] == other.opened_by[:2]
+        return is_own and self.only_role in {None, other.only_role}
 
     def require(self, privilege: str, kind: str, *path: str) -> None:
         """Raise unless the session's roles hold a privilege on an object and USAGE on what contains it.
@@ -561,12 +573,28 @@ class Session:
         self.require("USAGE", "DATABASE", name)
         return database
 
-    def resolve_schema(self, path: tuple[str, ...]) -> tuple[Database, str]:
-        """Resolve ``[database.]schema`` against the session; USAGE on the database is checked."""
+    def listed_database(self, name: str) -> Database:
+        """Return a database that USE or the IN of SHOW names.
+
+        :raises SqlError: 002043 when it does not exist, or the session's roles have no USAGE on it.
+        """
+        try:
+            return self.visible_database(name)
+        except SqlError as error:
+            raise missing_account_object() if error.code == "002003" else error from error
+
+    def resolve_schema(self, path: tuple[str, ...], *, listed: bool = False) -> tuple[Database, str]:
+        """Resolve ``[database.]schema`` against the session; USAGE on the database is checked.
+
+        :param listed: USE or the IN of SHOW names it, for which a missing one is 002043.
+        """
         if len(path) > 2:
             raise compilation_error(f"'{'.'.join(path)}' is not a schema name.")
-        database = path[0] if len(path) == 2 else self.current_database()
-        return self.visible_database(database), path[-1]
+        name = path[0] if len(path) == 2 else self.current_database()
+        database = self.listed_database(name) if listed else self.visible_database(name)
+        if listed and path[-1] not in database.schemas:
+            raise missing_account_object()
+        return database, path[-1]
 
     def resolve(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` against the session.
@@ -613,17 +641,21 @@ class Session:
             return database, schema, path[-1]
         return database, schema, f"{path[-1]}{TEMPORARY}{self.session_id}"
 
-    def created_table(
+    def creates_table(
         self, database: str, schema: str, name: str, grants_of: Securable | None = None
-    ) -> None:
-        """Give a new table its owner; a temporary one hides another table of its name from now on.
+    ) -> AbstractContextManager[str]:
+        """Give a new table its owner, in the step that commits it.
 
         :param grants_of: as for :meth:`created`.
         """
+        target = Securable("TABLE", (database, schema, name))
+        return self.catalog.access.table_created(target, self.role, grants_of)
+
+    def created_table(self, database: str, schema: str, name: str) -> None:
+        """Let a new temporary table hide another table of its name from now on."""
         shown, sign, _ = name.partition(TEMPORARY)
         if sign:
             self.temporary_tables[database, schema, shown] = name
-        self.created("TABLE", database, schema, name, grants_of=grants_of)
 
     def locate(self, path: tuple[str, ...]) -> tuple[Database, str, str]:
         """Resolve ``[[database.]schema.]object`` without checking privileges, for GRANT and REVOKE."""
@@ -662,11 +694,11 @@ def use_schema(session: Session, database: str | None, schema: str | None) -> No
     :param schema: exact name; None takes PUBLIC of a new database.
     :raises SqlError: when either does not exist.
     """
-    target = session.visible_database(database or session.current_database())
+    target = session.listed_database(database or session.current_database())
     # Every database has an INFORMATION_SCHEMA, which is no schema of its own here.
     if schema is not None and schema != "INFORMATION_SCHEMA":
         if schema not in target.schemas:
-            raise object_missing("Schema", f"{target.name}.{schema}")
+            raise missing_account_object()
         session.require("USAGE", "SCHEMA", target.name, schema)
     session.database = target.name
     session.schema = schema or ("PUBLIC" if "PUBLIC" in target.schemas else None)
@@ -681,13 +713,24 @@ def use_role(session: Session, role: str) -> None:
     if role not in access.state.roles:
         raise missing_account_object()
     if not access.may_use(session.user, role):
-        raise SqlError(
-            "003013",
-            "42501",
-            f"SQL access control error:\nRequested role '{role}' is not assigned to the executing user. "
-            "Specify another role to activate.",
-        )
+        raise _not_assigned(role)
+    require_unrestricted(session, role)
     session.role = role
+
+
+def require_unrestricted(session: Session, role: str | None) -> None:
+    """Raise where the credential of a session is restricted to another role.
+
+    :param role: the role that is to be used; None for any.
+    :raises SqlError: 003013.
+    """
+    if session.only_role not in {None, role}:
+        raise _not_assigned(role or "ALL")
+
+
+def _not_assigned(role: str) -> SqlError:
+    why = f"Requested role '{role}' is not assigned to the executing user. Specify another role to activate."
+    return SqlError("003013", "42501", f"SQL access control error:\n{why}")
 
 
 def use_warehouse(session: Session, warehouse: str) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import re
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,7 +192,7 @@ def show_schemas(session: Session, shown: Shown) -> Result:
     databases = session.catalog.databases
     scope = shown.scope
     if scope is not None and scope[0] != "ACCOUNT":
-        databases = [session.catalog.database(scope[1][0] if scope[1] else session.current_database())]
+        databases = [session.listed_database(scope[1][0] if scope[1] else session.current_database())]
     elif scope is None and session.database is not None:
         databases = [session.catalog.database(session.database)]
     rows = [
@@ -272,12 +273,9 @@ def schemas_in_scope(session: Session, shown: Shown) -> list[tuple[Database, str
     if kind == "ACCOUNT":
         return [(d, s) for d in session.catalog.databases for s in sorted(d.schemas)]
     if kind == "DATABASE":
-        database = session.catalog.database(path[0] if path else session.current_database())
+        database = session.listed_database(path[0] if path else session.current_database())
         return [(database, schema) for schema in sorted(database.schemas)]
-    database, schema = session.resolve_schema(path or (session.schema or "",))
-    if schema not in database.schemas:
-        raise object_missing("Schema", f"{database.name}.{schema}")
-    return [(database, schema)]
+    return [session.resolve_schema(path or (session.schema or "",), listed=True)]
 
 
 def count_rows(session: Session, table: Table) -> int:
@@ -289,12 +287,6 @@ def count_rows(session: Session, table: Table) -> int:
 # -- SHOW of columns, objects and of kinds that the local service never has; DESCRIBE of database and schema -
 
 _WIRE = {"NUMBER": "FIXED", "FLOAT": "REAL", "VARCHAR": "TEXT"}
-_OF_PROCEDURES = (
-    "created_on", "name", "schema_name", "is_builtin", "is_aggregate", "is_ansi", "min_num_arguments",
-    "max_num_arguments", "arguments", "description", "catalog_name", "is_table_function",
-    "valid_for_clustering", "is_secure", "secrets", "external_access_integrations",
-)  # fmt: skip
-_OF_FUNCTIONS = ("is_external_function", "language", "is_memoizable", "is_data_metric")
 _MOST_OCTETS = 16_777_216
 _NAME, _NAMESPACE = ("created_on", "name"), ("database_name", "schema_name")
 
@@ -354,13 +346,28 @@ def show_objects(session: Session, shown: Shown) -> Result:
     rows = [
         (
             created_on_ms, name, database.name, schema, kind, database.objects.comment(kind, schema, name),
-            session.owner(kind, database.name, schema, name),
+            *_size(session, database, kind, schema, name), session.owner(kind, database.name, schema, name),
+            "0",
         )
         for database, schema in schemas_in_scope(session, shown)
         for kind, name, _, created_on_ms in relations(session, database, schema)
         if shown.matches(name)
     ]  # fmt: skip
-    return listing((*_NAME, *_NAMESPACE, "kind", "comment", "owner"), rows)
+    return listing(
+        (*_NAME, *_NAMESPACE, "kind", "comment", "cluster_by", "rows", "is_iceberg", "owner",
+         "retention_time"),
+        rows,
+    )  # fmt: skip
+
+
+def _size(session: Session, database: Database, kind: str, schema: str, name: str) -> tuple[Any, ...]:
+    hidden = session.temporary_tables.get((database.name, schema, name), name)
+    table = database.tables.find(schema, hidden) if kind == "TABLE" else None
+    if table is None:
+        return "", None, "N"
+    is_lake = database.objects.table_option(schema, table.name, "iceberg")
+    key = "" if table.clustering_key is None else table.clustering_key.text
+    return key, count_rows(session, table), "Y" if is_lake else "N"
 
 
 def describe_relation(session: Session, reader: Reader) -> Result:
@@ -431,13 +438,50 @@ def describe_database(session: Session, reader: Reader) -> Result:
     return listing((*_NAME, "kind"), rows)
 
 
-def show_nothing(_session: Session, shown: Shown) -> Result:
-    """SHOW of a kind of which there never is one here: streams, tasks, integrations, keys, procedures."""
-    if shown.kind.endswith(("FUNCTIONS", "PROCEDURES")):
-        more = () if shown.kind.endswith("PROCEDURES") else _OF_FUNCTIONS
-        return listing((*_OF_PROCEDURES, *more), [])
-    of_kind = ("table_name", "column_name") if shown.kind.endswith("KEYS") else ("owner", "comment")
-    return listing((*_NAME, *_NAMESPACE, *of_kind), [])
+def show_nothing(session: Session, shown: Shown) -> Result:
+    """SHOW of a kind of which there never is one here: streams, tasks, integrations, procedures."""
+    if shown.scope is not None and shown.scope[0] in {"SCHEMA", "DATABASE"}:
+        schemas_in_scope(session, shown)
+    return listing((), [])
+
+
+def keys_of(
+    session: Session, database: Database, schema: str, word: str
+) -> Iterator[tuple[Table, str, list[str]]]:
+    """Return the tables of a schema that have a key of a kind, the key's name and its columns."""
+    for table in tables_of(session, database, schema):
+        columns = [column.name for column in table.columns if word in column.keys]
+        if columns:
+            known = uuid.uuid5(uuid.NAMESPACE_OID, f"{word}{table.path}{table.created_on_ms}")
+            yield table, f"SYS_CONSTRAINT_{known}", columns
+
+
+def show_keys(session: Session, shown: Shown) -> Result:
+    """SHOW PRIMARY | UNIQUE KEYS [IN TABLE name | SCHEMA | DATABASE | ACCOUNT]."""
+    word = PRIMARY if shown.kind.startswith("PRIMARY") else UNIQUE
+    only = None
+    if shown.scope is not None and shown.scope[0] == "TABLE":
+        database, schema, only = session.resolve(shown.scope[1])
+        if not any(table.name == only for table in tables_of(session, database, schema)):
+            raise object_missing("Table", f"{database.name}.{schema}.{only}")
+        namespaces = [(database, schema)]
+    else:
+        namespaces = schemas_in_scope(session, shown)
+    rows = [
+        (
+            table.created_on_ms, database.name, schema, table.name.partition(TEMPORARY)[0], column, position,
+            name, "false",
+        )
+        for database, schema in namespaces
+        for table, name, columns in keys_of(session, database, schema, word)
+        if only in {None, table.name}
+        for position, column in enumerate(columns, 1)
+    ]  # fmt: skip
+    return listing(
+        ("created_on", "database_name", "schema_name", "table_name", "column_name", "key_sequence",
+         "constraint_name", "rely"),
+        rows,
+    )  # fmt: skip
 
 
 def undrop(_session: Session, reader: Reader) -> Result:

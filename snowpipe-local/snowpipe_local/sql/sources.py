@@ -24,7 +24,7 @@ from snowpipe_local.sql.types import (
     choices,
     type_of,
 )
-from snowpipe_local.tables import Column, Table, quote
+from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, Column, Table, quote
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------
 
@@ -45,13 +45,12 @@ def new(database: Database, schema: str, name: str, columns: tuple[Column, ...])
     )
 
 
-def put(node: exp.Table, database: Database, schema: str, name: str) -> None:
+def put(node: exp.Table, database: Database, table: Table) -> None:
     """Let a node name a table as the engine does."""
-    table = database.tables.find(schema, name)
-    engine = (*database.names.home(schema), name if table is None else table.engine)
+    engine = (*database.names.home(table.schema), table.engine)
     for part, word in zip(("catalog", "db", "this"), engine, strict=True):
         node.set(part, exp.to_identifier(word, quoted=True))
-    node.meta[_FULL_NAME] = (database.name, schema, name)
+    node.meta[_FULL_NAME] = (database.name, table.schema, table.name)
 
 
 def database_of(session: Session, node: exp.Table) -> Database:
@@ -343,7 +342,7 @@ def _read_numbers(node: exp.Expr) -> exp.Expr:
 
 
 # What the engine reads as Snowflake does.
-_PLAIN = re.compile(r"\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?:\.\d{1,6})?)?|\d\d:\d\d:\d\d")
+_PLAIN = re.compile(rf"{PLAIN_DATE}(?: {PLAIN_TIME}(?:\.\d{{1,6}})?)?|{PLAIN_TIME}")
 
 
 def _read_texts(node: exp.Expr) -> None:
@@ -538,6 +537,52 @@ def of_star(session: Session, star: exp.Star) -> list[exp.Column]:
             exp.column(n, relation.alias_or_name or None, quoted=True) for n in names if n not in left_out
         ]
     return found
+
+
+def names_of(session: Session, query: exp.Expr) -> list[str]:
+    """Return the names of a query's columns, as far as they are known; a star stands for those it reads."""
+    while isinstance(query, (exp.Subquery, exp.SetOperation, exp.Paren)):
+        query = query.this
+    names: list[str] = []
+    for projection in query.expressions if isinstance(query, exp.Select) else ():
+        if not projection.is_star:
+            names.append(projection.alias_or_name)
+            continue
+        owner = projection.table if isinstance(projection, exp.Column) else ""
+        star = projection.this if isinstance(projection, exp.Column) else projection
+        left_out = {column.name for column in star.args.get("except_") or ()}
+        read = [query.args["from_"].this] if query.args.get("from_") else []
+        read += [join.this for join in query.args.get("joins") or ()]
+        for relation in read:
+            if owner in {"", relation.alias_or_name}:
+                names += [name for name in _names_read(session, relation) if name not in left_out]
+    return names
+
+
+def _names_read(session: Session, relation: exp.Expr) -> list[str]:
+    alias = relation.args.get("alias")
+    if alias is not None and alias.args.get("columns"):
+        return [part.name for part in alias.args["columns"]]
+    known = known_columns(session, relation)
+    if known is not None:
+        return [column.name for column in known]
+    if isinstance(relation, exp.Table):
+        holders = (holder.args.get("with_") for holder in _around(relation))
+        ctes = (cte for holder in holders if holder is not None for cte in holder.expressions)
+        cte = next((cte for cte in ctes if cte.alias == relation.name), None)
+        # A recursive query reads itself.
+        if cte is None or relation.find_ancestor(exp.CTE) is cte:
+            return []
+        listed = cte.args["alias"].args.get("columns") or ()
+        return [part.name for part in listed] or names_of(session, cte.this)
+    return names_of(session, relation) if isinstance(relation, exp.Subquery) else []
+
+
+def _around(node: exp.Expr) -> Iterator[exp.Expr]:
+    above = node.parent
+    while above is not None:
+        yield above
+        above = above.parent
 
 
 def columns_of(session: Session, tree: exp.Expr) -> Iterator[Column]:

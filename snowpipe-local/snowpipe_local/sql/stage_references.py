@@ -25,7 +25,6 @@ from snowpipe_local.stages.location import StageLocation
 from snowpipe_local.stages.storage import (
     Staged,
     loopback_endpoint,
-    table_identity,
     user_identity,
 )
 from snowpipe_local.tables import read_path
@@ -95,9 +94,9 @@ def stage_format(session: Session, stage: StageDefinition) -> dict[str, OptionVa
 _CREDENTIALS = ("AWS_KEY_ID", "AWS_SECRET_KEY", "AWS_TOKEN")
 # A path ends at a blank, or at what can follow a reference in a statement.
 _PATH = re.compile(r"/[^\s'(),;]*")
+# A table's stage has % before the table's name, or as the first character inside of its quotes.
 _PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][\w$]*)'
-_STAGE = re.compile(rf"{_PART}(?:\s*\.\s*{_PART})*")
-_TABLE = re.compile(rf"(?P<owner>(?:{_PART}\s*\.\s*){{0,2}})%(?P<table>{_PART})")
+_STAGE = re.compile(rf"(?P<owner>(?:{_PART}\s*\.\s*(?:\.\s*)?)*)(?P<of_table>%?)(?P<name>{_PART})")
 
 
 def resolve_location(session: Session, text: str) -> tuple[StageLocation, str]:
@@ -170,26 +169,24 @@ def _reference(session: Session, text: str, *, is_quoted: bool) -> tuple[StageLo
         identity = user_identity(session.user)
         area = session.catalog.storage.internal(identity)
         return _with_path(StageLocation("@~", "USER", area, ""), body[1:], is_quoted)
-    table = _TABLE.match(body)
-    if table is not None:
-        return _with_path(_table_stage(session, table), body[table.end() :], is_quoted)
-    path, rest = _stage_path(body)
+    match = _STAGE.match(body)
+    if match is None:
+        raise compilation_error(f"syntax error: expected the name of a stage at '{text[:30]}'.")
+    path, rest = read_path(match["owner"] + match["name"])[0], body[match.end() :]
+    if match["of_table"]:
+        return _with_path(_table_stage(session, path), rest, is_quoted)
+    if match["name"].startswith('"%'):
+        return _with_path(_table_stage(session, (*path[:-1], path[-1][1:])), rest, is_quoted)
     return _with_path(location_of(session, find_defined(session, StageDefinition, path)), rest, is_quoted)
 
 
-def _stage_path(body: str) -> tuple[tuple[str, ...], str]:
-    match = _STAGE.match(body)
-    if match is None:
-        raise compilation_error(f"syntax error: expected the name of a stage at '@{body[:30]}'.")
-    return read_path(match[0])[0], body[match.end() :]
-
-
-def _table_stage(session: Session, match: re.Match[str]) -> StageLocation:
-    database, schema, name = session.resolve(read_path(match["owner"] + match["table"])[0])
-    if database.tables.find(schema, name) is None:
+def _table_stage(session: Session, table: tuple[str, ...]) -> StageLocation:
+    database, schema, name = session.resolve(table)
+    known = database.tables.find(schema, name)
+    if known is None:
         raise object_missing("Table", f"{database.name}.{schema}.{name}")
     path = (database.name, schema, name)
-    area = session.catalog.storage.internal(table_identity(*database.names.home(schema), name))
+    area = session.catalog.storage.internal(known.folder)
     stored = database.objects.table_option(schema, name, "stage")
     own = StageDefinition.from_row(database.name, schema, name, 0, "", stored) if stored else None
     return StageLocation(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlglot import exp
 
@@ -17,8 +17,9 @@ from snowpipe_local.errors import unsupported
 from snowpipe_local.sql import once
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
-from snowpipe_local.tables import ColumnType
+from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, ColumnType
 
+E = TypeVar("E", bound=exp.Expr)
 KINDS = TIMES | {"FLOAT", "BINARY"}
 _MACROS = {
     "TO_TIMESTAMP": "_ntz", "TO_TIMESTAMP_NTZ": "_ntz", "TO_TIMESTAMP_LTZ": "_ltz", "TO_TIMESTAMP_TZ": "_tz",
@@ -41,7 +42,7 @@ _PASSED_ON = (
 )  # fmt: skip
 _ZONE_PARTS = {"TIMEZONE_HOUR": "h", "TIMEZONE_MINUTE": "m"}
 _OFFSET = re.compile(r"%[:-]?z")
-_PLAIN_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_PLAIN_DATE = re.compile(PLAIN_DATE)
 _FORMAT = re.compile(
     r'YYYY|YY|MMMM|MON|MM|DD|DY|HH24|HH12|HH|MI|SS|\.?FF[0-9]?|AM|PM|TZH:TZM|TZHTZM|TZH|"[^"]*"|.',
     re.IGNORECASE | re.DOTALL,
@@ -91,7 +92,7 @@ def of_parameters(kind: str, parameters: Mapping[str, Any]) -> str:
 
 
 # What the engine's cast of a literal reads as the macro does.
-_PLAIN_TIME = re.compile(r"\d\d:\d\d:\d\d(?:\.\d{1,6})?")
+_PLAIN_TIME = re.compile(rf"{PLAIN_TIME}(?:\.\d{{1,6}})?")
 
 
 def read_cast(node: exp.Cast, *, is_text: bool = False) -> exp.Expr:
@@ -152,6 +153,7 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
     if written.upper() == "AUTO":
         return _read(node, kind)
+    node = _before_noon(node)
     if _OFFSET.search(written) is None:
         return call("_zoned_local", node) if kind == "_tz" else node
     if _OFFSET.split(written)[1:] != [""]:
@@ -160,6 +162,17 @@ def parsed(node: exp.StrToTime) -> exp.Expr:
     read.set("target_type", exp.DataType.build("TIMESTAMPTZ"))
     zoned = call("_at_offset", read, call("_minutes_east", node.this))
     return {"_tz": zoned, "_ltz": read}.get(kind) or call("_clock", zoned)
+
+
+def _before_noon(node: E) -> E:
+    """Return what reads a text, with AM where its format has an hour of twelve alone: 12 is midnight then."""
+    written = node.args["format"].name if isinstance(node.args.get("format"), exp.Literal) else ""
+    if "%I" not in written or "%p" in written or _OFFSET.search(written):
+        return node
+    node = node.copy()
+    node.set("this", exp.DPipe(this=node.this, expression=exp.Literal.string(" AM")))
+    node.set("format", exp.Literal.string(f"{written} %p"))
+    return node
 
 
 def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime, *, is_text: bool = False) -> exp.Expr:
@@ -174,7 +187,9 @@ def read_by_format(node: exp.TsOrDsToDate | exp.TsOrDsToTime, *, is_text: bool =
         )
     else:
         is_read = written.name.upper() == "AUTO"
-    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time") if is_read else node
+    if not is_read:
+        return _before_noon(node)
+    return _read(node, "_date" if isinstance(node, exp.TsOrDsToDate) else "_time")
 
 
 def _read(node: exp.Expr, macro: str) -> exp.Expr:
@@ -338,19 +353,46 @@ def text_of(node: exp.Expr, kind: str, parameters: Mapping[str, Any]) -> exp.Exp
 
 
 def to_char(node: exp.ToChar) -> exp.Expr:
-    """Return TO_CHAR with a format of dates and times, or of BINARY.
+    """Return TO_CHAR with a format of dates and times, or of BINARY; texts that are joined are one format.
 
-    :raises SqlError: 000002 for a format of numbers.
+    :raises SqlError: 000002 for a format of numbers, or one that is no constant.
     """
-    written = node.args.get("format")
-    if written is None:
+    if node.args.get("format") is None:
         return node
-    kind = _BINARY_FORMATS.get(written.name.upper()) if isinstance(written, exp.Literal) else None
-    if kind is not None:
-        return call(kind, node.this)
-    if not isinstance(written, exp.Literal) or re.search(r"(?<![Ff])[90X$]", written.name):
+    written = constant_text(node.args["format"])
+    if written is None:
+        raise unsupported("TO_CHAR with a format that is not a constant text")
+    if written.upper() in _BINARY_FORMATS:
+        return call(_BINARY_FORMATS[written.upper()], node.this)
+    if re.search(r"(?<![Ff])[90X$]", written):
         raise unsupported("TO_CHAR with a format of numbers")
-    return call("_formatted", node.this, exp.Literal.string(output_format(written.name)))
+    return call("_formatted", node.this, exp.Literal.string(output_format(written)))
+
+
+def constant_text(node: exp.Expr) -> str | None:
+    """Return the text that an expression of texts alone stands for, None for any other expression."""
+    node = node.unnest()
+    if isinstance(node, exp.Literal):
+        return str(node.this)
+    if isinstance(node, exp.Cast) and node.to.is_type(*exp.DataType.TEXT_TYPES) and not node.to.expressions:
+        return constant_text(node.this)
+    if not isinstance(node, (exp.DPipe, exp.Concat)):
+        return None
+    parts = [constant_text(part) for part in node.iter_expressions()]
+    return None if None in parts else "".join(filter(None, parts))
+
+
+_EPOCHS = {"EPOCH_SECOND": 1_000_000, "EPOCH_MILLISECOND": 1_000}
+
+
+def cut_epoch(node: exp.Extract) -> None:
+    """Replace the seconds or milliseconds since 1970, which the engine rounds and Snowflake cuts."""
+    micros = _EPOCHS.get(node.name.upper().removesuffix("S"))
+    if micros is not None:
+        value = node.expression
+        is_text = isinstance(value.unnest(), exp.Literal) or kind_of(value) == "DATE"
+        value = exp.cast(value.copy(), "TIMESTAMP", dialect="duckdb") if is_text else value
+        node.replace(call("_whole_epoch", value, exp.Literal.number(micros)))
 
 
 def later(node: exp.CurrentTimestamp | exp.CurrentDate, seconds: float) -> exp.Expr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import ClassVar
@@ -268,12 +268,16 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         qualify_tables(session, tree)
         _check_case(session, tree, quoted)
         tree = functions.rewrite_all(tree, partial(sources.of_star, session))
+        _refuse_alike(session, tree)
         tree = sources.read_as_text_or_number(session, tree)
         assignments.align(tree)
     table = sources.changed_table(session, tree)
     if table is not None:
         assignments.convert(tree, table.columns, partial(assignments.given, session))
-    for node in list(tree.find_all(exp.Anonymous, exp.JSONExtractScalar)):
+    for node in list(tree.find_all(exp.Anonymous, exp.JSONExtractScalar, exp.Extract)):
+        if isinstance(node, exp.Extract):
+            timestamps.cut_epoch(node)
+            continue
         _exact_path(node)
         if isinstance(node, exp.Anonymous) and node.name.upper() in _TRIED:
             _try_behind(node)
@@ -440,6 +444,37 @@ def _check_case(session: Session, tree: exp.Expr, quoted: set[str]) -> None:
             raise compilation_error(f"invalid identifier '{written}'", "000904")
 
 
+def _refuse_alike(session: Session, tree: exp.Expr) -> None:
+    """Refuse two columns of a query whose names differ by case only where a name has to find one of them.
+
+    The engine would take the first one for both. In the result itself nothing looks for a name.
+    """
+    for select in tree.find_all(exp.Select):
+        names, query = sources.names_of(session, select), select.parent
+        while isinstance(query, (exp.SetOperation, exp.Paren)):
+            query = query.parent
+        if query is None or (isinstance(query, (exp.Insert, exp.Create)) and query.expression is not None):
+            own = [column for column in select.find_all(exp.Column) if not column.table]
+            used = {column.name.upper() for column in own if column.parent is not select}
+            names = [name for name in names if name.upper() in used]
+        refuse_alike(names)
+    for alias in tree.find_all(exp.TableAlias):
+        refuse_alike([part.name for part in alias.args.get("columns") or ()])
+
+
+def refuse_alike(names: Iterable[str]) -> None:
+    """Refuse names of columns that differ by case only.
+
+    :raises SqlError: 000002.
+    """
+    spelled: dict[str, str] = {}
+    for name in names:
+        if spelled.setdefault(name.upper(), name) != name:
+            raise unsupported(
+                f"two columns {spelled[name.upper()]} and {name}, whose names differ by case only"
+            )
+
+
 def _check_members(tree: exp.Expr, semi_structured: set[str]) -> None:
     """Refuse ``v.a`` for a member of a VARIANT, which is ``v:a``; the engine would read it."""
     suspect = [column for column in tree.find_all(exp.Column) if column.table in semi_structured]
@@ -520,15 +555,18 @@ def _qualify(session: Session, tree: exp.Expr, table: exp.Table, privileges: tup
     if view is not None and privileges != ("SELECT",):
         raise unsupported("changes through a view")
     missing = object_missing("Object", ".".join(path))
-    if view is None and database.tables.find(schema, name) is None:
+    # Found once: a table that is swapped meanwhile is read as it was found.
+    known = database.tables.find(schema, name)
+    if view is None and known is None:
         raise missing
     securable = "VIEW" if view else "TABLE", database.name, schema, name
     _require(session, privileges, securable, missing)
-    if view is not None:
-        _expand(session, table, database, view)
+    if known is None:
+        if view is not None:
+            _expand(session, table, database, view)
         return
     has_alias = table.args.get("alias") is not None
-    sources.put(table, database, schema, name)
+    sources.put(table, database, known)
     if not has_alias:
         _give_alias(tree, table, path[-1], name)
 

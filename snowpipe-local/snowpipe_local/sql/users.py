@@ -36,9 +36,10 @@ from snowpipe_local.errors import (
 )
 from snowpipe_local.sql.reader import Reader, flag, whole
 from snowpipe_local.sql.results import Result, done, listing, status
-from snowpipe_local.sql.session import Session
+from snowpipe_local.sql.session import Session, require_unrestricted
 from snowpipe_local.sql.show import Shown
 from snowpipe_local.stages.definition import invalid_value
+from snowpipe_local.stages.storage import user_identity
 
 # -- Properties of warehouses and users, by tables of their fields ---------------------------------------
 
@@ -485,6 +486,8 @@ def drop_user(session: Session, reader: Reader) -> Result:
         )
     with access.change() as state:
         changes.drop_user(state, user.name)
+    # Another user of the name would find them.
+    session.catalog.storage.remove([user_identity(user.name)])
     return status(f"{user.name} successfully dropped.")
 
 
@@ -572,6 +575,8 @@ def _token(session: Session, user: User, verb: str, name: str, options: Mapping[
     role = _identifier("", options["ROLE_RESTRICTION"]) if "ROLE_RESTRICTION" in options else None
     if role is not None and not access.may_use(user.name, role):
         raise missing_account_object()
+    # A token that is restricted to a role gives out no other one.
+    require_unrestricted(session, role)
     days = whole("DAYS_TO_EXPIRY", options.get("DAYS_TO_EXPIRY", str(_PAT_DAYS)))
     secret = new_access_token()
     made = AccessToken(name, digest_token(secret), role, access.now_ms() + days * _DAY_MS)

@@ -287,7 +287,7 @@ class Storage:
     def internal(self, identity: str) -> FolderArea:
         """Return the files of an internal stage.
 
-        :param identity: the stage's folder, see :func:`table_identity` and :func:`user_identity`.
+        :param identity: the stage's folder, see :attr:`Table.folder` and :func:`user_identity`.
         """
         return FolderArea(self._root / _FILES / identity, pins=self._root / _DOWNLOADS, clock=self.clock)
 
@@ -352,11 +352,6 @@ class Storage:
         area = S3Area(described, base + slash, self._root / _DOWNLOADS)
         return area, f"{scheme}://{bucket}/{base}{slash}", lead
 
-    def rename(self, old: str, new: str) -> None:
-        """Give the files of a stage another identity; harmless when there are none."""
-        with contextlib.suppress(FileNotFoundError):
-            (self._root / _FILES / old).rename(self._root / _FILES / new)
-
     def remove(self, identities: Iterable[str]) -> None:
         """Delete the files of internal stages; those that never had one do no harm."""
         for identity in identities:
@@ -374,11 +369,6 @@ class Storage:
             for folder in (self._root / _FILES).iterdir()
             if folder.name not in known and not folder.name.startswith("user-")
         )
-
-
-def table_identity(database: str, schema: str, table: str) -> str:
-    """Return the folder name of a table's stage, from the engine's names of database and schema."""
-    return "table-" + _digest(database, schema, table)
 
 
 def user_identity(user: str) -> str:
@@ -404,7 +394,6 @@ class Stages:
     def __init__(
         self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock, storage: Storage
     ) -> None:
-        self._names = names
         self._storage = storage
         self._lock = write_lock
         given = (names, cursor, write_lock)
@@ -438,18 +427,9 @@ class Stages:
             if known.schema == schema:
                 self.drop(known)
 
-    def drop_table(self, schema: str, table: str) -> None:
+    def drop_folder(self, folder: str) -> None:
         """Delete the files of a table's stage."""
-        self._storage.remove([table_identity(*self._names.home(schema), table)])
-
-    def rename_table(self, old: tuple[str, str], new: tuple[str, str]) -> None:
-        """Keep the files of a table's stage when the table gets another name in its schema.
-
-        :param old: schema and name as they were.
-        :param new: schema and name as they are now.
-        """
-        home = self._names.home(new[0])
-        self._storage.rename(table_identity(*home, old[1]), table_identity(*home, new[1]))
+        self._storage.remove([folder])
 
     def follow(self, change: Rename) -> Callable[[], None]:
         """Follow a new name of a database or schema, as :meth:`Definitions.follow` does."""

@@ -26,6 +26,8 @@ _SQLALCHEMY = (
     ("snowflake-sqlalchemy==2.1.0", "pandas"),
 )
 _CLI = "snowflake-cli==3.30.0"
+_DBT = ("dbt-core==1.11.16", "dbt-snowflake==1.12.4")
+_DLT = "dlt[snowflake,parquet]==1.31.0"
 _SECONDS = 240
 _PAGE = Path(__file__).parents[2] / "docs" / "point-clients.md"
 _README = Path(__file__).parents[2] / "README.md"
@@ -197,6 +199,18 @@ def test_sqlalchemy_creates_fills_reflects_and_queries_tables(
     python = _python("sqlalchemy", *packages)
     printed = _run([python, str(_CLIENTS / "sqlalchemy_scenario.py")], local_service)
     assert packages[0].endswith(printed.split()[1])
+
+
+def test_dbt_seeds_runs_snapshots_tests_and_documents(local_service: LocalService, tmp_path: Path) -> None:
+    python = _python("dbt", *_DBT)
+    printed = _run([python, str(_CLIENTS / "dbt_scenario.py"), str(tmp_path)], local_service)
+    assert _DBT[1].endswith(printed.split()[-1])
+
+
+def test_dlt_appends_replaces_and_merges(local_service: LocalService, tmp_path: Path) -> None:
+    python = _python("dlt", _DLT)
+    printed = _run([python, str(_CLIENTS / "dlt_scenario.py"), str(tmp_path)], local_service)
+    assert _DLT.endswith(printed.split()[-1])
 
 
 @pytest.fixture

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
+import threading
 from pathlib import Path
 
 import psutil
@@ -153,3 +155,95 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
 
 def _granted(service: LocalService) -> list[str]:
     return sorted(row["name"] for row in service.sql("SHOW GRANTS TO ROLE reader"))
+
+
+_A, _B = ([1], ["RA"], ["from_a"], "of a"), ([2], ["RB"], ["from_b"], "of b")
+# By statement, what is there after it; a table has rows, roles that may read it, staged files and a comment.
+CHANGES = {
+    "ALTER TABLE a SWAP WITH b": {"A": _B, "B": _A},
+    "ALTER TABLE a RENAME TO c": {"B": _B, "C": _A},
+    "CREATE OR REPLACE TABLE a AS SELECT 9 AS id": {"A": ([9], [], [], ""), "B": _B},
+    "CREATE OR REPLACE TABLE a COPY GRANTS AS SELECT 9 AS id": {"A": ([9], ["RA"], [], ""), "B": _B},
+    "CREATE TABLE c LIKE b COPY GRANTS": {"A": _A, "B": _B, "C": ([], ["RB"], [], "")},
+}
+
+
+def _tables(service: LocalService) -> dict[str, tuple[list[int], list[str], list[str], str]]:
+    found = {}
+    for row in service.sql("SHOW TABLES"):
+        name = row["name"]
+        grants = service.sql(f"SHOW GRANTS ON TABLE {name}")
+        assert [each["grantee_name"] for each in grants if each["privilege"] == "OWNERSHIP"] == [row["owner"]]
+        found[name] = (
+            [row["ID"] for row in service.sql(f"SELECT id FROM {name}")],
+            [each["grantee_name"] for each in grants if each["privilege"] == "SELECT"],
+            [file["name"].partition("/")[0] for file in service.sql(f"LIST @%{name}")],
+            row["comment"],
+        )
+    return found
+
+
+_SWAP = next(iter(CHANGES))
+
+
+@pytest.mark.parametrize(
+    ("statement", "point"),
+    [
+        pytest.param(*pair, marks=() if pair == (_SWAP, "after-table-commit") else pytest.mark.nightly)
+        for pair in itertools.product(
+            CHANGES, ("before-table-commit", "after-table-commit", "before-intent-end")
+        )
+    ],
+)
+def test_a_change_of_tables_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start(
+    crash_service: LocalService, statement: str, point: str
+) -> None:
+    service = crash_service
+    for number, name in enumerate("ab", 1):
+        service.sql(f"CREATE TABLE {name} COMMENT = 'of {name}' AS SELECT {number} AS id")
+        service.sql(f"COPY INTO @%{name}/from_{name}/ FROM (SELECT 1)")
+        service.sql(f"CREATE ROLE r{name}")
+        service.sql(f"GRANT SELECT ON TABLE {name} TO ROLE r{name}")
+    service.set_faults(f"kill-{point}=1")
+    with pytest.raises(ServiceError):
+        service.sql(statement)
+    service.kill()
+    for _ in range(2):
+        service.restart()
+        expected = {"A": _A, "B": _B} if point.startswith("before-table") else CHANGES[statement]
+        assert _tables(service) == expected
+    service.sql("CREATE OR REPLACE TABLE a AS SELECT 3 AS id")
+    assert _tables(service)["A"] == ([3], [], [], "")
+
+
+def test_a_table_can_be_swapped_with_itself_and_readers_always_find_it(crash_service: LocalService) -> None:
+    service = crash_service
+    service.sql("CREATE TABLE a AS SELECT 1 AS id")
+    service.sql("CREATE TABLE b AS SELECT 2 AS id")
+    service.sql("ALTER TABLE a SWAP WITH a")
+    assert service.sql("SELECT id FROM a") == [{"ID": 1}]
+    seen: list[int] = []
+    failed: list[str] = []
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                seen.extend(row["ID"] for row in service.sql("SELECT id FROM a"))
+            except SqlError as error:
+                failed.append(str(error))
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    try:
+        for _ in range(40):
+            service.sql("ALTER TABLE a SWAP WITH b")
+    finally:
+        stop.set()
+        for reader in readers:
+            reader.join()
+    assert not failed
+    assert set(seen) == {1, 2}
+    service.restart()
+    assert service.sql("SELECT id FROM a") == [{"ID": 1}]

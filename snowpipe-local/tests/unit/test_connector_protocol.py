@@ -362,7 +362,9 @@ def test_a_temporary_view_ends_with_its_session(service: ServiceInProcess, sessi
 
 
 def test_years_of_five_digits_are_numbers_on_the_wire(session: Connector) -> None:
-    read = "SELECT to_date('10000-01-01'), to_timestamp_ntz('10000-01-01 01:02:03.5')"
+    read = (
+        "SELECT DATEADD(day, 1, '9999-12-31'::DATE), DATEADD(day, 1, '9999-12-31 01:02:03.5'::TIMESTAMP_NTZ)"
+    )
     assert rows(session, read) == [["2932897", "253402304523.500000000"]]
 
 

@@ -367,3 +367,51 @@ def test_a_session_has_no_parameter_of_another_name(sql):
 
 def test_the_refusal_of_a_digest_names_it(sql):
     assert "SHA2 of 512 bits" in sql.refused("SELECT SHA2('a', 512)").message
+
+
+def test_parts_since_1970_are_cut_and_not_rounded(sql):
+    zoned = "'2024-01-01 15:00:00.789999 +02:00'::TIMESTAMP_TZ"
+    for value in ("'2024-01-01 13:00:00.789999'::TIMESTAMP", zoned, "'2024-01-01 13:00:00.789999'"):
+        for parts, whole in (
+            (("epoch", "epoch_second"), 1704114000),
+            (("epoch_millisecond",), 1704114000789),
+        ):
+            for part in parts:
+                assert sql.values(f"SELECT DATE_PART({part}, {value})") == [(whole,)], (part, value)
+    assert sql.values("SELECT EXTRACT(epoch FROM '1969-12-31 23:59:59.5'::TIMESTAMP)") == [(-1,)]
+    assert sql.values("SELECT DATE_PART(epoch, MAX(d)) FROM (SELECT '2024-01-01'::DATE AS d)") == [
+        (1704067200,)
+    ]
+
+
+_ALIKE = '(SELECT 1 AS "AB", 2 AS "ab")'
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f'SELECT "ab" AS x FROM {_ALIKE}', f"SELECT * FROM {_ALIKE}", f"SELECT count(*) FROM {_ALIKE} u",
+        'WITH c AS (SELECT 1 AS "AB", 2 AS "ab") SELECT "ab" FROM c',
+        'WITH c("AB", "ab") AS (SELECT 1, 2) SELECT "ab" FROM c',
+        'SELECT "ab" FROM (SELECT * FROM upper_one, lower_one)',
+        'SELECT s."ab" FROM (SELECT u.*, l.* FROM upper_one u, lower_one l) s',
+        'WITH u AS (SELECT 1 AS "AB"), l AS (SELECT 2 AS "ab") SELECT "ab" FROM (SELECT * FROM u, l)',
+        'SELECT "ab" FROM (VALUES (1, 2)) AS v("AB", "ab")', 'SELECT 1 AS "AB", 2 AS "ab", "ab" + 1 AS c',
+        'SELECT 1 AS "AB", 2 AS "ab" ORDER BY "ab"', f'INSERT INTO pair SELECT "ab", "AB" FROM {_ALIKE}',
+        f'MERGE INTO pair USING {_ALIKE} s ON x = s."ab" WHEN NOT MATCHED THEN INSERT VALUES (s."ab", 1)',
+        f'UPDATE pair SET x = s."ab" FROM {_ALIKE} s', f'DELETE FROM pair USING {_ALIKE} s WHERE x = s."ab"',
+        f'CREATE TABLE made AS SELECT "ab" FROM {_ALIKE}', f'CREATE VIEW seen AS SELECT "ab" FROM {_ALIKE}',
+    ],
+)  # fmt: skip
+def test_columns_that_differ_by_case_only_are_never_mixed_up(sql, statement):
+    sql.run(
+        'CREATE OR REPLACE TABLE upper_one ("AB" INT)', 'CREATE OR REPLACE TABLE lower_one ("ab" INT)',
+        "CREATE OR REPLACE TABLE pair (x INT, y INT)",
+    )  # fmt: skip
+    assert sql.refused(statement).code == "000002"
+
+
+def test_columns_that_differ_by_case_only_are_both_in_a_result(sql):
+    assert sql.values('SELECT 1 AS "AB", 2 AS "ab"') == [(1, 2)]
+    sql.run("CREATE OR REPLACE TABLE pair (x INT, y INT)", 'INSERT INTO pair SELECT 1 AS "AB", 2 AS "ab"')
+    assert sql.values("SELECT * FROM pair") == [(1, 2)]

@@ -709,3 +709,68 @@ def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(service,
         body = {"fail_on_uncommitted_rows": "no"}
         refused = service.call(method, f"{PIPE}/channels/c", body, token=token)
         assert (refused.status, refused.json()["code"]) == (400, "INVALID_REQUEST_BODY")
+
+
+# -- a credential that is restricted to a role -------------------------------------------------------------
+
+
+@pytest.fixture
+def restricted(service: ServiceInProcess, admin: Any) -> str:
+    """A token of OTHER that is restricted to the role LOW; OTHER may use HIGH as well, by every session."""
+    for statement in (
+        "CREATE ROLE low", "CREATE ROLE high", "GRANT ROLE low TO USER other",
+        "GRANT ROLE high TO USER other",
+        "GRANT USAGE ON DATABASE local TO ROLE PUBLIC", "GRANT USAGE ON SCHEMA local.public TO ROLE PUBLIC",
+        "CREATE TABLE secret AS SELECT 42 AS n", "GRANT SELECT ON TABLE secret TO ROLE high",
+        "ALTER USER other SET DEFAULT_ROLE = 'HIGH' DEFAULT_SECONDARY_ROLES = ('ALL')",
+    ):  # fmt: skip
+        assert admin.query(statement)["success"], statement
+    made = admin.query("ALTER USER other ADD PAT p ROLE_RESTRICTION = 'LOW'")
+    return str(made["data"]["rowset"][0][1])
+
+
+def test_a_token_restricted_to_a_role_uses_no_other_one(service, admin, restricted):
+    session = service.connect("OTHER", restricted)
+    assert session.query("SELECT CURRENT_ROLE()")["data"]["rowset"] == [["LOW"]]
+    for statement, code in (
+        ("SELECT n FROM local.public.secret", "002003"), ("USE ROLE high", "003013"),
+        ("USE ROLE PUBLIC", "003013"), ("USE SECONDARY ROLES ALL", "003013"),
+        ("ALTER USER other ADD PAT all_roles", "003013"),
+        ("ALTER USER other ADD PAT higher ROLE_RESTRICTION = 'HIGH'", "003013"),
+        ("EXECUTE IMMEDIATE 'USE ROLE high'", "003013"),
+    ):  # fmt: skip
+        answer = session.query(statement)
+        assert (answer["success"], answer["code"]) == (False, code), statement
+    for statement in ("USE ROLE low", "USE SECONDARY ROLES NONE", "SELECT 1"):
+        assert session.query(statement)["success"], statement
+    assert session.query("SELECT n FROM local.public.secret")["code"] == "002003"
+
+
+def test_a_token_restricted_to_a_role_reads_no_result_of_another_role(service, restricted):
+    high = service.connect("OTHER", PASSWORD).query("SELECT n FROM local.public.secret")["data"]
+    assert high["rowset"] == [["42"]]
+    low = service.connect("OTHER", restricted)
+    own = low.query("SELECT 7")["data"]["queryId"]
+    for query_id, found in ((high["queryId"], False), (own, True)):
+        text = f"SELECT * FROM TABLE(RESULT_SCAN('{query_id}'))"
+        assert low.query(text)["success"] == found
+        assert low.query(f"SELECT count(*) FROM TABLE(RESULT_SCAN('{query_id}'))")["success"] == found
+    unrestricted = service.connect("OTHER", PASSWORD)
+    assert unrestricted.query(f"SELECT * FROM TABLE(RESULT_SCAN('{own}'))")["success"]
+
+
+def test_the_sql_api_keeps_to_the_role_of_its_token(service, admin, restricted):
+    everything = admin.query("ALTER USER other ADD PAT q")["data"]["rowset"][0][1]
+    body = {"statement": "SELECT n FROM local.public.secret"}
+    path = f"/api/v2/statements?requestId={uuid.uuid4()}"
+    high = service.call("POST", path, body, token=everything)
+    assert (high.status, high.json()["data"]) == (200, [["42"]])
+    assert service.call("POST", path, body, token=restricted).status == 422
+    for role in ("HIGH", "PUBLIC"):
+        assert (
+            service.call("POST", "/api/v2/statements", body | {"role": role}, token=restricted).status == 422
+        )
+    handle = f"/api/v2/statements/{high.json()['statementHandle']}"
+    assert service.call("GET", handle, token=restricted).status == 404
+    assert service.call("POST", f"{handle}/cancel", {}, token=restricted).status == 404
+    assert service.call("GET", handle, token=everything).status == 200

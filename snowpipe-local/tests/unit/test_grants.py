@@ -293,3 +293,11 @@ def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
     for copied in ("(x INT)", "LIKE staged"):
         assert sql.refused(f"CREATE TEMPORARY TABLE kept {copied}", user="LOU").code == "003001"
     assert sql.values("SELECT COUNT(*) FROM kept", user="LOU") == [(0,)]
+
+
+def test_a_new_user_has_no_files_of_a_dropped_one_of_its_name(sql):
+    sql.run("CREATE USER eve", "GRANT USAGE ON DATABASE local TO ROLE PUBLIC")
+    sql.run("COPY INTO @~/mine/ FROM (SELECT 1)", user="EVE")
+    assert len(sql.values("LIST @~", "EVE")) == 1
+    sql.run("DROP USER eve", "CREATE USER eve")
+    assert sql.values("LIST @~", "EVE") == []

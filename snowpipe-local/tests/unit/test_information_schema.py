@@ -1,6 +1,10 @@
 """INFORMATION_SCHEMA: queried like any other tables, and showing what the roles may see only."""
 
+import re
+
 import pytest
+from snowpipe_local.sql import front
+from snowpipe_local.sql.results import DOCUMENTED
 from tests.unit.sql_sessions import SqlSessions
 
 
@@ -74,3 +78,82 @@ def test_a_view_and_a_ctas_can_be_built_on_it(sql):
 def test_an_unknown_view_does_not_exist(sql):
     assert sql.refused("SELECT * FROM information_schema.nope").code == "002003"
     assert sql.refused("INSERT INTO information_schema.tables VALUES (1)").code in {"000002", "002003"}
+
+
+# Columns that dbt, the JDBC driver, Airflow and pandas pick by name, and others without which a tool fails.
+_PICKED = {
+    "SHOW OBJECTS": "name schema_name kind is_dynamic is_iceberg is_hybrid rows bytes cluster_by",
+    "SHOW TABLES": "name kind is_external is_event is_hybrid is_iceberg is_dynamic search_optimization",
+    "SHOW TERSE SCHEMAS": "created_on name database_name owner options retention_time owner_role_type",
+    "SHOW DATABASES": "name origin kind owner_role_type",
+    "SHOW VIEWS": "name text is_secure is_materialized owner_role_type change_tracking",
+    "SHOW SEQUENCES": "name next_value interval owner_role_type ordered",
+    "SHOW USERS": "name first_name last_name must_change_password snowflake_lock type has_mfa",
+    "SHOW USER FUNCTIONS": "name arguments language is_table_function",
+    "SHOW PRIMARY KEYS": "database_name schema_name table_name column_name key_sequence constraint_name",
+    "SHOW IMPORTED KEYS": "pk_table_name pk_column_name fk_table_name fk_column_name update_rule fk_name",
+    "SHOW TASKS": "id warehouse schedule predecessors state definition",
+    "SHOW STREAMS": "table_name source_type stale mode",
+    "SHOW DYNAMIC TABLES": "name target_lag refresh_mode text scheduling_state",
+    "TABLES": "TABLE_NAME IS_DYNAMIC IS_ICEBERG IS_HYBRID AUTO_CLUSTERING_ON LAST_DDL LAST_DDL_BY BYTES",
+    "COLUMNS": "COLUMN_NAME COLLATION_NAME DATETIME_PRECISION IDENTITY_MAXIMUM INTERVAL_TYPE UDT_NAME",
+    "SCHEMATA": "SCHEMA_NAME DEFAULT_CHARACTER_SET_NAME SQL_PATH OWNER_ROLE_TYPE",
+    "VIEWS": "TABLE_NAME INSERTABLE_INTO LAST_DDL",
+    "FILE_FORMATS": "FIELD_DELIMITER SKIP_HEADER NULL_IF COMPRESSION TRIM_SPACE",
+    "PIPES": "PIPE_NAME IS_AUTOINGEST_ENABLED PATTERN",
+    "SEQUENCES": "MINIMUM_VALUE MAXIMUM_VALUE NEXT_VALUE CYCLE_OPTION",
+    "TABLE_CONSTRAINTS": "CONSTRAINT_NAME TABLE_NAME CONSTRAINT_TYPE ENFORCED",
+    "FUNCTIONS": "FUNCTION_NAME ARGUMENT_SIGNATURE DATA_TYPE",
+}
+
+
+@pytest.mark.parametrize("shown", _PICKED)
+def test_columns_that_tools_pick_by_name_are_there(sql, shown):
+    statement = shown if shown.startswith("SHOW") else f"SELECT * FROM information_schema.{shown}"
+    names = [column.name for column in front.execute(sql.session(), statement).columns]
+    assert [name for name in _PICKED[shown].split() if name not in names] == []
+    assert len(names) == len(set(names))
+
+
+def test_every_show_statement_and_view_has_its_documented_columns(sql):
+    """A statement whose columns depend on its clauses has no line in the table of documented ones."""
+    own = {"SHOW GRANTS", "SHOW FUTURE GRANTS"}
+    statements = {
+        re.sub(r"\[.*?\] |USER (?=[FP])", "", words) for words in front.STATEMENTS if words.startswith("SHOW")
+    }
+    views = {name for name in DOCUMENTED if not name.startswith("SHOW")}
+    assert {name for name in DOCUMENTED if name.startswith("SHOW")} == statements - own
+    for name in statements - own:
+        assert [column.name for column in front.execute(sql.session(), name).columns] == list(
+            DOCUMENTED[name]
+        )
+    for name in views:
+        described = sql.values(f"DESCRIBE VIEW information_schema.{name}")
+        assert [row[0] for row in described] == list(DOCUMENTED[name])
+        found = front.execute(sql.session(), f"SELECT * FROM information_schema.{name}").columns
+        assert [column.name for column in found] == list(DOCUMENTED[name])
+
+
+def test_keys_are_listed(sql):
+    sql.run("CREATE TABLE k (a INT, b INT, c INT UNIQUE, PRIMARY KEY (a, b))")
+    for scope in ("IN TABLE k", "IN SCHEMA", "IN DATABASE local", "IN ACCOUNT", ""):
+        rows = sql.run(f"SHOW PRIMARY KEYS {scope}")
+        keys = [(row["table_name"], row["column_name"], row["key_sequence"]) for row in rows]
+        assert keys == [("K", "A", 1), ("K", "B", 2)], scope
+    assert [row["column_name"] for row in sql.run("SHOW UNIQUE KEYS IN TABLE k")] == ["C"]
+    constraints = "SELECT constraint_type FROM information_schema.table_constraints ORDER BY 1"
+    assert sql.values(constraints) == [("PRIMARY KEY",), ("UNIQUE",)]
+    assert sql.refused("SHOW PRIMARY KEYS IN TABLE missing").code == "002003"
+    sql.run("DROP TABLE k")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SHOW OBJECTS IN SCHEMA missing", "SHOW TABLES IN local.missing", "SHOW VIEWS IN DATABASE missing",
+        "SHOW TERSE SCHEMAS IN DATABASE missing", "SHOW USER FUNCTIONS IN SCHEMA missing.s",
+        "SHOW COLUMNS IN SCHEMA missing", "USE SCHEMA missing", "USE DATABASE missing", "USE missing.public",
+    ],
+)  # fmt: skip
+def test_use_and_show_of_what_is_missing_answer_as_snowflake(sql, statement):
+    assert sql.refused(statement).code == "002043"

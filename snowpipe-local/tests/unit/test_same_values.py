@@ -110,7 +110,7 @@ CASES = {
     "DATE": TIMES,
     "TIME": [
         "03:04:05", "03:04", "03:04:05.123456", "x", "", "25:00:00", "03:04:05 PM", "3:04 am",
-        "03:04:05 x", "03:04:05+02:00", "epoch", "10000-01-01",
+        "03:04:05 x", "03:04:05+02:00", "epoch", "10000-01-01", "24:00:00", "24:00", "23:59:60",
     ],
     "TIMESTAMP_NTZ": TIMES,
     "TIMESTAMP_LTZ": TIMES,
@@ -203,3 +203,27 @@ def test_a_record_without_a_field_for_a_binary_column(local):
     local.put("b.json", b'{"id": 1}\n')
     local.sql("COPY INTO t FROM @s/b FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
     assert local.sql("SELECT id, v FROM t") == [{"id": 1, "v": None}]
+
+
+def test_no_way_stores_a_time_that_clients_cannot_read(local):
+    """Snowflake does not recognize these texts; none of them may become another value either."""
+    dates = ["20107-05-10", "10000-01-01", "-0001-01-01", "0000-01-01", "99999-1-1", "2024-01-01 24:00:00"]
+    timestamps = ["20107-05-10 00:00:00", "10000-01-01T00:00:00Z", "2024-01-01T24:00:00", "0000-12-31 10:00"]
+    for kind, texts in {
+        "TIME": ["24:00:00", "24:00", "24:00:00.0", "24:59:59"], "DATE": dates,
+        **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"), dates + timestamps),
+    }.items():  # fmt: skip
+        for text in texts:
+            ways = Ways(local, kind, [text])
+            found = {
+                "CSV": ways.as_csv(), "JSON": ways.as_json(), "stream": ways.streamed(),
+                "literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+                "cast": ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})"),
+            }  # fmt: skip
+            assert all(not values for values in found.values()), (kind, text, found)
+
+
+def test_a_text_is_held_to_the_length_of_a_varchar_without_one(local):
+    most = 16_777_216
+    for text, kept in (("x" * most, most), ("x" * (most + 1), None), ("ä" * most, most)):
+        assert Ways(local, "VARCHAR", [text]).streamed().get(0, "") == (text if kept else "")

@@ -90,3 +90,11 @@ def test_a_name_has_three_parts_at_most(local):
         ]:  # fmt: skip
             refused = local.refused(statement.format(name))
             assert (refused.code, f"'{name}' has too many parts" in refused.message) == ("001003", True)
+
+
+def test_a_database_and_two_dots_mean_the_schema_public(sql):
+    sql.run("CREATE SCHEMA elsewhere", "CREATE TABLE local..dotted AS SELECT 1 AS a")
+    assert sql.values("SELECT a FROM local.public.dotted") == [(1,)]
+    sql.run("ALTER TABLE local..dotted RENAME TO local..again", "TRUNCATE TABLE local..again")
+    assert sql.values("SELECT a FROM local..again") == []
+    sql.run("DROP TABLE local..again", "USE SCHEMA local.public", "DROP SCHEMA elsewhere")

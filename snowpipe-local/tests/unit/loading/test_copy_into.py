@@ -653,3 +653,12 @@ def test_blanks_between_the_values_of_an_array_do_not_count(local):
         assert local.sql(f"SELECT v, {equal} AS is_equal FROM v") == [
             {"v": '[1,2,"a b",12345678901234567890.12345]', "is_equal": True}
         ]
+
+
+def test_an_hour_of_twelve_alone_is_before_noon(local):
+    local.sql("CREATE OR REPLACE TABLE hours (t TIME, n TIMESTAMP_NTZ)")
+    local.put("hours.csv", b"12:30,2026-01-02 12:30\n11:30,2026-01-02 11:30\n")
+    options = "TYPE = CSV TIME_FORMAT = 'HH12:MI' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH12:MI'"
+    local.sql(f"COPY INTO hours FROM @s/hours.csv FILE_FORMAT = ({options})")
+    rows = local.sql("SELECT t::VARCHAR AS t, HOUR(n) AS n FROM hours ORDER BY 1")
+    assert [(row["t"], row["n"]) for row in rows] == [("00:30:00", 0), ("11:30:00", 11)]

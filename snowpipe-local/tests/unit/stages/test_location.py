@@ -11,7 +11,7 @@ from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.stage_references import resolve_file_format, resolve_location
 from snowpipe_local.stages.definition import StageDefinition
-from snowpipe_local.stages.storage import Outside, Storage, table_identity, user_identity
+from snowpipe_local.stages.storage import Outside, Storage, user_identity
 from snowpipe_local.tables import TEXT, Column, Table
 
 
@@ -55,6 +55,12 @@ def _stage(session: Session, name: str) -> StageDefinition:
     return stage
 
 
+def _folder(session: Session, table: str) -> str:
+    known = session.catalog.database("LOCAL").tables.find("PUBLIC", table)
+    assert known is not None
+    return known.folder
+
+
 def test_references_of_every_form_are_resolved(session):
     for text, name, prefix, rest in [
         ("@s", "@LOCAL.PUBLIC.S", "", ""),
@@ -64,7 +70,10 @@ def test_references_of_every_form_are_resolved(session):
         ("'@s/with blank/x' (a)", "@LOCAL.PUBLIC.S/with blank/x", "with blank/x", "(a)"),
         ('\'@"LOCAL"."PUBLIC"."My Stage"\'', "@LOCAL.PUBLIC.My Stage", "", ""), ("@~/a", "@~/a", "a", ""),
         ("@~", "@~", "", ""), ('@%"My T"/a', "@LOCAL.PUBLIC.%My T/a", "a", ""),
-        ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""),
+        ('@public.%"My T"', "@LOCAL.PUBLIC.%My T", "", ""), ('@"%My T"', "@LOCAL.PUBLIC.%My T", "", ""),
+        ('@"LOCAL"."PUBLIC"."%My T"/a b', "@LOCAL.PUBLIC.%My T/a", "a", "b"),
+        ('@public."%My T"/', "@LOCAL.PUBLIC.%My T/", "", ""), ("@local..s", "@LOCAL.PUBLIC.S", "", ""),
+        ('\'@local.."%My T"\'', "@LOCAL.PUBLIC.%My T", "", ""),
     ]:  # fmt: skip
         location, left = resolve_location(session, text)
         assert (location.name, location.prefix, left) == (name, prefix, rest)
@@ -159,7 +168,7 @@ def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path):
     session = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     _fill(session, stage.identity, "kept.csv")
     _fill(session, "orphan", "lost.csv")
-    _fill(session, table_identity("LOCAL", "PUBLIC", "GONE"), "lost.csv")
+    _fill(session, "table-of-nothing", "lost.csv")
     catalog.close()
     catalog = Catalog(folder, Faults())
     assert catalog.database("LOCAL").stages.stages.find("PUBLIC", "S") == stage
@@ -170,7 +179,7 @@ def test_a_named_stage_survives_a_restart_and_its_orphans_do_not(tmp_path):
 
 def test_dropping_a_table_or_schema_deletes_its_staged_files(session):
     database = session.catalog.database("LOCAL")
-    identity = table_identity("LOCAL", "PUBLIC", "My T")
+    identity = _folder(session, "My T")
     _fill(session, identity, "a")
     _fill(session, _stage(session, "S").identity, "a")
     folder = session.catalog.storage.internal(_stage(session, "S").identity).root
@@ -215,12 +224,16 @@ def test_a_path_that_no_file_can_have_is_refused_by_put_and_not_by_the_upload(se
         assert error.value.code == "001003"
 
 
-def test_files_stay_when_a_table_gets_another_name(session):
-    storage, stages = session.catalog.storage, session.catalog.database("LOCAL").stages
-    _fill(session, table_identity("LOCAL", "PUBLIC", "My T"), "a")
-    stages.rename_table(("PUBLIC", "My T"), ("PUBLIC", "T2"))
-    stages.rename_table(("PUBLIC", "WITHOUT FILES"), ("PUBLIC", "T3"))
-    assert [f.path for f in storage.internal(table_identity("LOCAL", "PUBLIC", "T2")).list("")] == ["a"]
+def test_files_follow_the_names_of_tables(session):
+    storage = session.catalog.storage
+    front.execute(session, "CREATE TABLE other (a INT)")
+    _fill(session, _folder(session, "My T"), "a")
+    _fill(session, _folder(session, "OTHER"), "b")
+    front.execute(session, 'ALTER TABLE "My T" SWAP WITH other')
+    front.execute(session, "ALTER TABLE other RENAME TO t2")
+    front.execute(session, "CREATE TABLE other (a INT)")
+    for table, files in (("T2", ["a"]), ("My T", ["b"]), ("OTHER", [])):
+        assert [f.path for f in storage.internal(_folder(session, table)).list("")] == files
 
 
 def test_a_file_that_is_replaced_while_it_is_read_stays_what_was_listed(session):
