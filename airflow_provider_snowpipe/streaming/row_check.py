@@ -352,7 +352,8 @@ class ColumnForm:
         found: npt.NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
         kind = self.type
         if kind.kind == "NUMBER":
-            largest = 10.0 ** ((kind.precision or 38) - (kind.scale or 0)) - 10.0 ** -(kind.scale or 0)
+            precision, scale = kind.digits
+            largest = 10.0 ** (precision - scale) - 10.0**-scale
             fits: Mask = np.abs(found) <= largest * (1 - 1e-12)
             return fits
         if kind.kind in ("FLOAT", "BOOLEAN"):

@@ -391,7 +391,7 @@ def _fault_of(kind: ColumnType, value: Any) -> str | None:
 
 
 def _is_number(value: Any, kind: ColumnType) -> bool:
-    precision, scale = kind.precision or 38, kind.scale or 0
+    precision, scale = kind.digits
     if isinstance(value, bool):
         return True
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):

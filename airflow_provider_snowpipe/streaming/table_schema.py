@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
+_DIGITS = 38
 LONGEST_TEXT = f"VARCHAR({MAX_VARCHAR})"
 _WRITTEN = re.compile(
     r"\s*(?P<word>[A-Z_]\w*(?:\s+(?:PRECISION|VARYING|WITH(?:OUT)?\s+(?:LOCAL\s+)?TIME\s+ZONE))?)\s*"
@@ -87,6 +88,11 @@ class ColumnType:
         if kind.startswith("TIME"):
             return cls(kind, precision=9 if first is None else first)
         return cls(kind)
+
+    @property
+    def digits(self) -> tuple[int, int]:
+        """Digits of a NUMBER, and how many of them are fractional."""
+        return (_DIGITS if self.precision is None else self.precision), (self.scale or 0)
 
     def __str__(self) -> str:
         """As ``DESCRIBE TABLE`` writes it."""
@@ -158,8 +164,6 @@ def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn,
 
 
 # -- The SQL that makes a table for a source's rows, or adds columns to it -------------------------------
-
-_DIGITS = 38
 
 
 def table_of(pipe: PipeName) -> str:
@@ -260,8 +264,8 @@ def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, 
 def _wider(one: ColumnType, other: ColumnType) -> str:
     kinds = {one.kind, other.kind}
     if kinds == {"NUMBER"}:
-        scale = max(one.scale or 0, other.scale or 0)
-        digits = max((kind.precision or _DIGITS) - (kind.scale or 0) for kind in (one, other))
+        scale = max(one.digits[1], other.digits[1])
+        digits = max(precision - scale for precision, scale in (one.digits, other.digits))
         return f"NUMBER({min(_DIGITS, digits + scale)},{scale})"
     if kinds == {"NUMBER", "FLOAT"}:
         return "FLOAT"

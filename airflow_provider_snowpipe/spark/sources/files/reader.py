@@ -336,7 +336,7 @@ class VerifiedFilePartition(FilePartition):
         with ExitStack() as opened:
             current: SourceFile | None = None
             for file, block in self.blocks(resume_at, limits):
-                if file is not current:
+                if file != current:
                     opened.close()
                     prefix, current = opened.enter_context(_PrefixDigest(file)), file
                 digest = prefix.up_to(block.end if may_grow(file, self.spec.form) else file.size)

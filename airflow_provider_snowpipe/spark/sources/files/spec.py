@@ -156,7 +156,7 @@ class ColumnFormat(FileFormat):
     """A format of typed columns.
 
     :param columns: the columns to load, None for all
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     """
 
     columns: Sequence[str] | None = None
