@@ -25,10 +25,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     UnfitRowsError,
 )
-from airflow_provider_snowpipe.streaming.key_check import NO_KEY, UnknownKeys
+from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
-from airflow_provider_snowpipe.streaming.row_values import BlockLines
+from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _SUFFIX = ".parquet"
@@ -372,18 +372,18 @@ class Admission:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)
             self.undecoded += len(part.undecoded)
-        strangers: Sequence[int] = ()
-        if self._keys is not None:
+        faults: Mapping[int, Fault] = {}
+        if self._keys is not None and part.rows:
             where = f"{part.start} to {part.end}"
-            strangers = self._keys.check(part.body, part.rows, where)
+            faults = self._keys.check(part.body, where)
             self.unknown_columns = self._keys.counts
             if self._dead_letters is None:
-                self._keys.refuse(strangers, where)
+                self._keys.refuse(faults, where)
         if self._values is None:
             return part if part.rows else None
         found = self._values.check(part.body)
-        if strangers:
-            found = _with_strangers(found, strangers)
+        if faults:
+            found = _with_faults(found, faults)
         return self._fitting(part, found)
 
     def settle(self, committed: Offset | None) -> None:
@@ -432,9 +432,9 @@ class Admission:
         self.dead_lettered += len(dead_letters)
 
 
-def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlock:
+def _with_faults(found: CheckedBlock, more: Mapping[int, Fault]) -> CheckedBlock:
     faults = {
-        **{row: RowFault(row, found.lines.line_number(row), NO_KEY) for row in strangers},
+        **{row: RowFault(row, found.lines.line_number(row), fault) for row, fault in more.items()},
         **{fault.row: fault for fault in found.faults},
     }
     return replace(found, faults=tuple(faults[row] for row in sorted(faults)))

@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
     EncodingError,
     UnfitRowsError,
-    UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.row_gate import SCHEMA, Admission, DeadLetter, DeadLetterFolder
@@ -389,14 +388,15 @@ def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(
     assert sorted(_positions(tmp_path)) == ["2", "5"]
 
 
-def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
+@pytest.mark.parametrize(("row", "unknown"), [(b'{"NEW":2}', {"NEW": 1}), (b'{"ID":2,"id":3}', {})])
+def test_row_without_a_key_of_the_table_or_with_two_for_a_column_is_put_aside(tmp_path, row, unknown):
     rules = RowRules(COLUMNS, str(tmp_path), "app")
     gate = Admission(rules, COLUMNS, "warn", "a/b", IntegerOffset, None)
 
-    good = gate.admit(Part(b'{"ID":1}\n{"NEW":2}\n', IntegerOffset(10), IntegerOffset(11), 2))
+    good = gate.admit(Part(b'{"ID":1}\n' + row + b"\n", IntegerOffset(10), IntegerOffset(11), 2))
 
     assert (good.body, good.rows, _positions(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
-    assert (gate.dead_lettered, gate.unknown_columns) == (1, {"NEW": 1})
+    assert (gate.dead_lettered, gate.unknown_columns) == (1, unknown)
 
 
 @pytest.mark.parametrize(
@@ -404,12 +404,13 @@ def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
     [
         ("fail", b'{"ID":1,"NEW":2}\n', "channel 'a/b': rows 10 to 11 have keys"),
         ("warn", b'{"NEW":2}\n', "channel 'a/b': row 1 of 10 to 11 has no key"),
+        ("fail", b'{"ID":2,"ID":3}\n', "two keys for column 'ID'"),
     ],
 )
 def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(policy, body, text):
     gate = Admission(None, COLUMNS, policy, "a/b", IntegerOffset, None)
 
-    with pytest.raises(UnknownColumnsError, match=text):
+    with pytest.raises(UnfitRowsError, match=text):
         gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
 
 
