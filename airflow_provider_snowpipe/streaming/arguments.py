@@ -165,6 +165,8 @@ def _read(text: str, kinds: set[str]) -> Any:
 
 BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
 NonFinite = Literal["refuse", "null"]
+UnknownTypes = Literal["fail", "ignore"]
+"""What becomes of a logical type that is not known: ``ignore`` loads its value as it is."""
 
 
 FAIL_OR_REPORT = ("fail", "report")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,6 +24,8 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     with_values,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
+from airflow_provider_snowpipe.spark.sources.logical_types import logical_name, meaning, restored
+from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
@@ -191,10 +194,39 @@ class ParquetReader(NumberedRowsReader):
         """Read the row groups that hold rows after a given one."""
         with _parquet_file(file) as parquet:
             refuse_missing_columns(file, self.form.columns, parquet.schema_arrow.names)
+            meanings = _meanings(parquet, file, self.form.unknown_types)
             for batch, skip in batches_after(parquet, after_row, self.form.columns):
-                rows = pa.Table.from_batches([batch.slice(skip)])
+                rows = _with_meanings(pa.Table.from_batches([batch.slice(skip)]), meanings)
                 # Parquet takes a name with a dot for a field of a structure as well.
                 yield rows if self.form.columns is None else rows.select(list(self.form.columns))
+
+
+def _meanings(parquet: pq.ParquetFile, file: SourceFile, unknown: UnknownTypes) -> dict[str, pa.DataType]:
+    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type.
+
+    :raises EncodingError: for a logical type that is not known
+    """
+    footer = parquet.metadata.metadata or {}
+    schema = json.loads(footer.get(b"parquet.avro.schema") or footer.get(b"avro.schema") or b"{}")
+    found = {}
+    for one in schema.get("fields") or ():
+        kinds = one["type"] if isinstance(one["type"], list) else [one["type"]]
+        kind = next((kind for kind in kinds if isinstance(kind, dict)), {})
+        if isinstance(kind.get("type"), str) and one["name"] in parquet.schema_arrow.names:
+            try:
+                found[one["name"]] = meaning(kind["type"], logical_name(kind), one["name"], unknown)
+            except EncodingError as error:
+                raise EncodingError(f"file {file.path!r}: {error}") from None
+    return {name: kind for name, kind in found.items() if isinstance(kind, pa.DataType)}
+
+
+def _with_meanings(rows: pa.Table, meanings: Mapping[str, pa.DataType]) -> pa.Table:
+    for at, one in enumerate(rows.schema):
+        kind = meanings.get(one.name)
+        if kind is not None and pa.types.is_integer(one.type):
+            values = restored(rows.column(at).combine_chunks(), kind)
+            rows = rows.set_column(at, one.name, values)
+    return rows
 
 
 def batches_after(

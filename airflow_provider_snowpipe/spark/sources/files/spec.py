@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal, cast
 from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.streaming.arguments import NonFinite
+from airflow_provider_snowpipe.streaming.arguments import NonFinite, UnknownTypes
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
@@ -157,10 +157,13 @@ class ColumnFormat(FileFormat):
 
     :param columns: the columns to load, None for all
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
+    :param unknown_types: logical types of a file's Avro schema that are not known: ``fail`` refuses the file,
+        ``ignore`` loads their values as they are
     """
 
     columns: Sequence[str] | None = None
     non_finite: NonFinite = "refuse"
+    unknown_types: UnknownTypes = "fail"
     _filled = ("columns",)
 
 

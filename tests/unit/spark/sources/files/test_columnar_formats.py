@@ -196,3 +196,21 @@ def test_partition_values_become_columns(tmp_path):
 
     with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
         rows_after(ParquetReader(Parquet()), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)
+
+
+def test_numbers_are_what_the_avro_schema_of_a_file_says(tmp_path):
+    def written(name):
+        kind = {"type": "long", "connect.name": name}
+        schema = {"type": "record", "name": "R", "fields": [{"name": "T", "type": ["null", kind]}]}
+        rows = pa.table({"T": [1, None]}).replace_schema_metadata({"parquet.avro.schema": json.dumps(schema)})
+        return _parquet(tmp_path / "a", rows)
+
+    assert rows_after(reader_of(Parquet()), written("io.debezium.time.MicroTimestamp"), 0) == [
+        (1, {"T": "1970-01-01T00:00:00.000001"}), (2, {"T": None}),
+    ]  # fmt: skip
+    with pytest.raises(EncodingError, match=r"com\.acme"):
+        rows_after(reader_of(Parquet()), written("com.acme.Ticks"), 0)
+    assert rows_after(reader_of(Parquet(unknown_types="ignore")), written("com.acme.Ticks"), 0)[0] == (
+        1,
+        {"T": 1},
+    )
