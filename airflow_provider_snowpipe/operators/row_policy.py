@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.streaming.table_schema import (
     create_table_if_missing,
     missing_columns,
     table_of,
+    with_exact,
 )
 
 if TYPE_CHECKING:
@@ -154,8 +155,9 @@ class SchemaPolicy:
 
             rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss)
             if rows.lines:
-                self.change_table(hook, rows.lines, source.address, log, rows.types)
-            elif self.policy.create_table is not None and not rows.is_begun:
+                required = self.change_table(hook, rows.lines, source.address, log, rows.types)
+                return self.rules(hook, log, required)
+            if self.policy.create_table is not None and not rows.is_begun:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
                     "the table first, or run when there are rows"
@@ -167,17 +169,28 @@ class SchemaPolicy:
         """True if the table is made or widened by the rows."""
         return self.policy.create_table is not None or self.policy.evolve_columns is not None
 
-    def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
+    @property
+    def makes_columns(self) -> bool:
+        """True if the types of columns may come from rows."""
+        return self.policy.create_table is not None or self.policy.evolve_columns is True
+
+    def rules(
+        self, hook: SnowpipeHook, log: Callable[..., None], required: Sequence[TableColumn] = ()
+    ) -> dict[str, Any]:
         """What the plan must know of rows, of the table as it is now.
 
+        :param required: the columns that this load makes where the table lacks them
         :raises SqlError: if the table cannot be described
         """
         known = self.known_columns(hook, log)
+        columns = hook.table_columns() if self.policy.checks_rows or (required and not known) else known
+        if self.makes_columns:
+            columns = with_exact(columns, required)
         return {
             "on_error": self.policy.on_error,
             "check_rows": self.policy.check_rows,
             "dead_letter_path": self.policy.dead_letter_path or None,
-            "columns": hook.table_columns() if self.policy.checks_rows else known,
+            "columns": columns,
             "unknown_columns": self.policy.unknown_columns if known else "ignore",
         }
 
@@ -203,11 +216,12 @@ class SchemaPolicy:
         address: str,
         log: Callable[..., None],
         types: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> Sequence[TableColumn]:
         """Make the table, or widen it, for the keys of some rows.
 
         :param rows: the rows as NDJSON
         :param types: types of columns, by name, where the rows' own schema has them
+        :return: the columns that the rows require
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -215,10 +229,16 @@ class SchemaPolicy:
 
         table = table_of(hook.pipe_name())
         required = columns_of_rows(rows, types)
+        declared = {name.upper() for name in types or {}}
+        inferred = [one.name for one in required if one.name.upper() not in declared]
+        reason = f"types of {', '.join(inferred)} are inferred from {len(rows)} rows" if inferred else ""
+        reason = reason or "types are those of the source's schema"
         if self.policy.create_table is not None:
-            hook.run_sql(create_table_if_missing(table, required))
+            statement = create_table_if_missing(table, required)
+            hook.run_sql(statement)
+            log("%s; %s", statement, reason)
         if self.policy.evolve_columns is None:
-            return
+            return required
         before: Sequence[TableColumn] = ()
         while missing := missing_columns(required, hook.table_columns()):
             named = ", ".join(column.ddl for column in missing)
@@ -236,8 +256,9 @@ class SchemaPolicy:
                     raise
                 before = missing
                 continue
-            log("table %s: added %s", table, named)
-            return
+            log("table %s: added %s; %s", table, named, reason)
+            break
+        return required
 
 
 def _committed(

@@ -346,9 +346,11 @@ class Admission:
         checks_keys = bool(columns) and unknown_columns != "ignore"
         self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
         self._values: RowCheck | None = None
+        self._only_exact = rules is None or rules.only_exact
         self._dead_letters: DeadLetterStore | None = None
         if rules is not None:
-            self._values, self._application = RowCheck(rules.columns), rules.application
+            self._values = RowCheck(rules.columns, only_exact=rules.only_exact)
+            self._application = rules.application
             if rules.dead_letter_path is not None:
                 self._dead_letters = open_dead_letters(
                     rules.dead_letter_path, channel, offset_class, committed
@@ -368,7 +370,7 @@ class Admission:
         :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
-        if self._values is None:
+        if self._only_exact:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)
             self.undecoded += len(part.undecoded)
@@ -381,6 +383,8 @@ class Admission:
                 self._keys.refuse(faults, where)
         if self._values is None:
             return part if part.rows else None
+        if self._only_exact and part.undecoded:
+            part = replace(part, undecoded=())
         found = self._values.check(part.body)
         if faults:
             found = _with_faults(found, faults)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -112,6 +112,8 @@ class TableColumn:
     :param nullable: False for NOT NULL
     :param default: the expression of its DEFAULT, None where it has none
     :param identity: True if Snowflake numbers its rows (AUTOINCREMENT)
+    :param exact: True where a value that the column would round or cut does not fit, since the column's type
+        was inferred from other rows
     """
 
     name: str
@@ -119,6 +121,7 @@ class TableColumn:
     nullable: bool = True
     default: str | None = None
     identity: bool = False
+    exact: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -227,12 +230,11 @@ def column_type(kind: pa.DataType) -> str | None:
     import pyarrow as pa
 
     is_a = pa.types
+    if is_a.is_dictionary(kind) or is_a.is_run_end_encoded(kind):
+        return column_type(kind.value_type)
     if is_a.is_decimal(kind):
-        return (
-            f"NUMBER({kind.precision},{kind.scale})"
-            if kind.precision <= _DIGITS and kind.scale >= 0
-            else None
-        )
+        fits = kind.precision <= _DIGITS and kind.scale >= 0
+        return f"NUMBER({kind.precision},{kind.scale})" if fits else None
     if is_a.is_integer(kind):
         return "NUMBER(38,0)"
     if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
@@ -248,8 +250,26 @@ def column_type(kind: pa.DataType) -> str | None:
         is_a.is_time: "TIME(9)",
         is_a.is_string: LONGEST_TEXT,
         is_a.is_large_string: LONGEST_TEXT,
+        is_a.is_string_view: LONGEST_TEXT,
     }
     return next((name for test, name in simple.items() if test(kind)), None)
+
+
+_INFERRED = ("NUMBER(38,0)", "DATE", "BOOLEAN")
+"""Types that are inferred from some rows, and that round or cut other values."""
+
+
+def with_exact(columns: Iterable[TableColumn], required: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """The columns of a table that loads make or widen, which must not round or cut values.
+
+    :param required: the columns that this load would make
+    """
+    own = {one.name.upper(): str(one.column_type) for one in required}
+    return tuple(
+        replace(one, exact=kind in _INFERRED or own.get(one.name.upper()) == kind)
+        for one in columns
+        for kind in [str(one.column_type)]
+    )
 
 
 def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:

@@ -24,7 +24,12 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     with_values,
 )
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
-from airflow_provider_snowpipe.spark.sources.logical_types import logical_name, meaning, restored
+from airflow_provider_snowpipe.spark.sources.logical_types import (
+    column_types,
+    logical_name,
+    meaning,
+    restored,
+)
 from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -48,9 +53,10 @@ def row_blocks_of(
 
     :param rows: the rows, each with the number that follows the one before
     :param after_line: number of the row before the first
-    :param ends: bytes of the stored text up to each row's end, None where the format has no such position
+    :param ends: bytes of the stored text up to each row's end, None where the rows have types instead
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
+    types = column_types(rows.schema) if ends is None else {}
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
     for begin in range(0, rows.num_rows, step):
         count = min(step, rows.num_rows - begin)
@@ -67,7 +73,8 @@ def row_blocks_of(
         for first, last in row_ranges(line_ends, part_bytes(limits), limits.rows):
             end = int(line_ends[last - 1])
             stored_end = 0 if ends is None else int(ends[begin + last - 1])
-            yield RowBlock(body[start:end], number + first + 1, number + last, last - first, stored_end)
+            at = number + first + 1, number + last
+            yield RowBlock(body[start:end], *at, last - first, stored_end, types)
             start = end
 
 

@@ -206,6 +206,7 @@ class FilePartition(SourcePartition[Resume]):
                 FileLineOffset(file.name, block.first_line),
                 FileLineOffset(file.name, block.last_line),
                 block.rows,
+                types=block.types,
             )
 
     def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:
@@ -345,6 +346,7 @@ class VerifiedFilePartition(FilePartition):
                     VerifiedFileLineOffset(file.name, block.first_line),
                     VerifiedFileLineOffset(file.name, block.last_line, digest),
                     block.rows,
+                    types=block.types,
                 )
 
     def _verify(self, committed: VerifiedFileLineOffset) -> None:
