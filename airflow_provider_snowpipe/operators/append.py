@@ -160,6 +160,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             rows=load.rows,
             size=load.bytes,
         )
+        self._refuse_lost_columns(self.hook, load.columns, load.rows)
         return self._value(load, rules)
 
     def preview(self) -> list[str]:

@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, check_one_of, named
+from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, check_one_of, named
 from airflow_provider_snowpipe.streaming.checked_values import OnError, RowPolicy
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance, Rebind, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourceMissingError,
     SqlError,
+    UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.table_schema import (
     TableColumn,
@@ -110,6 +111,25 @@ class RowPolicyOperator(PipeArguments):
                 "the table of pipe %s has no column for these keys, whose values were skipped: %s",
                 pipe,
                 named(columns),
+            )
+
+    def _refuse_lost_columns(self, hook: SnowpipeHook, matched: Sequence[str], rows: int) -> None:
+        """Fail the task where the table has lost a column while rows were sent.
+
+        :param matched: the columns that keys of the rows have matched, in capital letters
+        :param rows: rows that were sent
+        :raises UnknownColumnsError: naming the columns
+        """
+        if not matched:
+            return
+        now = {column.name.upper() for column in self._schema_policy().known_columns(hook, self.log.info)}
+        lost = [name for name in matched if now and name not in now]
+        if lost:
+            names = ", ".join(map(repr, lost[:MOST_NAMES]))
+            raise UnknownColumnsError(
+                f"the table of pipe {hook.pipe_name()} has lost {names} while "
+                f"this run loaded {rows} rows: the values of those that came after the change were skipped. "
+                "Bring the columns back or rename the keys, and load those rows again"
             )
 
     def _schema_policy(self) -> SchemaPolicy:

@@ -8,7 +8,7 @@ colon at the depth of the row is a key, and Arrow counts them.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -135,6 +135,8 @@ class KeyCheck:
 
     def __init__(self, columns: Iterable[TableColumn]) -> None:
         self._known = {column.name.upper(): number for number, column in enumerate(columns)}
+        self.matched: set[str] = set()
+        """The columns so far that keys of rows have matched, in capital letters."""
 
     def check(self, body: bytes | memoryview) -> _KeysFound:
         """Find the keys of a block that match no column, and the rows that they are wrong in."""
@@ -154,6 +156,7 @@ class KeyCheck:
         pairs = np.sort(keys.rows[known] * len(self._known) + columns[known])
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         names = list(self._known)
+        self.matched.update(names[number] for number in column_of_code[column_of_code >= 0].tolist())
         faults = {
             row: Fault(names[column], "two keys of the row mean this column")
             for row, column in zip(*(one.tolist() for one in divmod(twice, len(self._known))), strict=True)
@@ -177,6 +180,11 @@ class UnknownKeys:
         self._channel = channel
         self._check = KeyCheck(self._columns)
         self.counts: dict[str, int] = {}
+
+    @property
+    def matched(self) -> Set[str]:
+        """The columns that keys of the rows so far have matched, in capital letters."""
+        return self._check.matched
 
     def check(self, body: bytes | memoryview, where: str) -> Mapping[int, Fault]:
         """Count the keys of some rows that match no column.

@@ -390,6 +390,11 @@ class Admission:
             found = _with_faults(found, faults)
         return self._fitting(part, found)
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that keys of the rows so far have matched, in capital letters."""
+        return () if self._keys is None else tuple(sorted(self._keys.matched))
+
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
         if self._dead_letters is not None and committed is not None:
