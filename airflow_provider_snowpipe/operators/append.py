@@ -105,6 +105,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         self.on_older_batch = on_older_batch
         self.max_rows = max_rows
         self.max_bytes = max_bytes
+        self._admissions: list[Admission] = []
         self._check_arguments()
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -160,7 +161,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             rows=load.rows,
             size=load.bytes,
         )
-        self._refuse_lost_columns(self.hook, load.columns, load.rows)
+        matched = {name for one in self._admissions for name in one.columns}
+        self._refuse_lost_columns(self.hook, sorted(matched), load.rows)
         return self._value(load, rules)
 
     def preview(self) -> list[str]:
@@ -256,9 +258,15 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             application_name(ti),
             str(self.hook.pipe_name()),
         )
-        return lambda committed: Admission(
-            rules, values["columns"], values["unknown_columns"], channel, self._format(), committed
-        )
+
+        def admission(committed: Offset | None) -> Admission:
+            made = Admission(
+                rules, values["columns"], values["unknown_columns"], channel, self._format(), committed
+            )
+            self._admissions = [made]
+            return made
+
+        return admission
 
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.append import AppendRules

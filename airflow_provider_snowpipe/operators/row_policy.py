@@ -53,8 +53,9 @@ class RowPolicyOperator(PipeArguments):
         worker sees them; None does not
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which ignores unknown keys
-    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
+    :param unknown_columns: keys of rows that match no column: ``fail`` fails the task at the first one;
+        ``warn`` counts them, and fails it where no key of a row matches; ``ignore`` does not check. None for
+        ``fail`` where rows are streamed; COPY and pipes do not check
     :param rebind: what to do about a channel whose checkpoint is another source's, or of rows that were
         numbered in another way: ``continue`` takes its position, ``restart`` loads the source from its first
         row, None fails the task with both sources
@@ -76,7 +77,7 @@ class RowPolicyOperator(PipeArguments):
         dead_letter_path: str | None = None,
         create_table: Literal["if_missing"] | None = None,
         evolve_columns: bool | None = None,
-        unknown_columns: OnUnknown = "warn",
+        unknown_columns: OnUnknown | None = None,
         rebind: Rebind | None = None,
         on_imbalance: OnImbalance | None = None,
         **kwargs: Any,
@@ -90,7 +91,8 @@ class RowPolicyOperator(PipeArguments):
         self.dead_letter_path = dead_letter_path
         self.create_table = create_table
         self.evolve_columns = evolve_columns
-        self.unknown_columns = unknown_columns
+        self.requires_all_columns = unknown_columns == "fail"
+        self.unknown_columns: OnUnknown = "fail" if unknown_columns is None else unknown_columns
         check_one_of("rebind", rebind, (None, "continue", "restart"))
         self.rebind = rebind
         self.on_imbalance = on_imbalance or conf.get("snowpipe", "on_imbalance", fallback="warn")

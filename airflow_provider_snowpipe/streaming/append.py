@@ -329,7 +329,6 @@ class SmallLoad(SentRows):
     :param rejected: rows that the service skipped because they do not fit the table
     :param committed: True when the rows were seen to be committed
     :param errors: rejected rows of the channel that were reported before
-    :param columns: the table's columns that keys of the rows have matched
     """
 
     channel: str
@@ -339,7 +338,6 @@ class SmallLoad(SentRows):
     rejected: int
     committed: bool
     errors: int = 0
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,10 +406,6 @@ class RowsAdmitted(Protocol):
     """Rows put aside so far."""
     unknown_columns: Mapping[str, int]
     """Rows so far that have a key which matches no column, by key."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that keys of the rows so far have matched, in capital letters."""
 
     def admit(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if it has none."""
@@ -487,7 +481,6 @@ def append_to_channel(
         retries=client.http.retries,
         dead_lettered=0 if admitted is None else admitted.dead_lettered,
         unknown_columns={} if admitted is None else admitted.unknown_columns,
-        columns=() if admitted is None else admitted.columns,
     )
     if rejected and status is not None:
         last = status.last_error_message

@@ -250,7 +250,7 @@ class RowPolicy(TypedArgument):
     dead_letter_path: str | None = None
     create_table: Literal["if_missing"] | None = None
     evolve_columns: bool | None = None
-    unknown_columns: OnUnknown = "warn"
+    unknown_columns: OnUnknown = "fail"
 
     def _check(self) -> None:
         if self.on_error == "dead_letter":

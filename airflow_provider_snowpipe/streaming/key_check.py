@@ -71,6 +71,15 @@ class RowKeys:
         codes = found.indices.to_numpy().astype(np.int64)
         return cls([_key(text) for text in found.dictionary.to_pylist()], codes, rows)
 
+    def counted(self, chosen: npt.NDArray[np.bool_]) -> dict[str, int]:
+        """The rows that have each of some keys, by key."""
+        rows = np.unique(self.rows[chosen] * len(self.names) + self.codes[chosen]) % len(self.names)
+        found: dict[str, int] = {}
+        for code, count in enumerate(np.bincount(rows).tolist()):
+            if count:
+                found[self.names[code]] = found.get(self.names[code], 0) + count
+        return found
+
 
 def _quotes(octets: npt.NDArray[np.uint8]) -> Positions:
     """Where strings begin and end: quotes behind an even number of backslashes."""
@@ -123,10 +132,12 @@ class _KeysFound:
     """What is wrong with the keys of a block of rows.
 
     :param unknown: rows that have a key without a column, by key
+    :param partly: those of them that have a key with a column, too
     :param faults: rows without a key that has a column, and rows with two keys for one
     """
 
     unknown: Mapping[str, int] = field(default_factory=dict)
+    partly: Mapping[str, int] = field(default_factory=dict)
     faults: Mapping[int, Fault] = field(default_factory=dict)
 
 
@@ -147,12 +158,6 @@ class KeyCheck:
         column_of_code = np.array([self._known.get(name.upper(), -1) for name in keys.names])
         columns = column_of_code[keys.codes]
         known = columns >= 0
-        unknown: dict[str, int] = {}
-        if not known.all():
-            rows = np.unique(keys.rows[~known] * len(keys.names) + keys.codes[~known]) % len(keys.names)
-            for code, count in enumerate(np.bincount(rows).tolist()):
-                if count:
-                    unknown[keys.names[code]] = unknown.get(keys.names[code], 0) + count
         pairs = np.sort(keys.rows[known] * len(self._known) + columns[known])
         twice = pairs[1:][pairs[1:] == pairs[:-1]]
         names = list(self._known)
@@ -161,21 +166,28 @@ class KeyCheck:
             row: Fault(names[column], "two keys of the row mean this column")
             for row, column in zip(*(one.tolist() for one in divmod(twice, len(self._known))), strict=True)
         }
-        if unknown:
-            has = np.zeros((2, lines.rows), np.bool_)
-            has[0, keys.rows], has[1, keys.rows[known]] = True, True
-            faults.update(dict.fromkeys(np.flatnonzero(has[0] & ~has[1]).tolist(), NO_KEY))
-        return _KeysFound(unknown, faults)
+        if known.all():
+            return _KeysFound(faults=faults)
+        has_column = np.zeros(lines.rows, np.bool_)
+        has_column[keys.rows[known]] = True
+        strangers = np.unique(keys.rows[~has_column[keys.rows]])
+        faults.update(dict.fromkeys(strangers.tolist(), NO_KEY))
+        partly = keys.counted(~known & has_column[keys.rows])
+        return _KeysFound(keys.counted(~known) if len(strangers) else partly, partly, faults)
 
 
 class UnknownKeys:
     """The keys of one channel's rows that match no column, counted by the rows that have them.
 
     :param policy: ``fail`` refuses each; ``warn`` counts them and refuses rows of which no key matches
+    :param puts_aside: True where rows of which no key matches are put aside instead of refused
     """
 
-    def __init__(self, columns: Iterable[TableColumn], policy: OnUnknown, channel: str) -> None:
+    def __init__(
+        self, columns: Iterable[TableColumn], policy: OnUnknown, channel: str, *, puts_aside: bool = False
+    ) -> None:
         self._columns = tuple(columns)
+        self._puts_aside = puts_aside
         self._fails = policy == "fail"
         self._channel = channel
         self._check = KeyCheck(self._columns)
@@ -193,10 +205,11 @@ class UnknownKeys:
         :raises UnknownColumnsError: if there is a key without a column and the policy is ``fail``
         """
         found = self._check.check(body)
-        if found.unknown and self._fails:
+        refused = found.partly if self._puts_aside else found.unknown
+        if refused and self._fails:
             raise UnknownColumnsError(
                 f"channel {self._channel!r}: rows {where} have keys for which the table has no column: "
-                f"{named(found.unknown)}. Neither they nor a row after them were sent; the table has "
+                f"{named(refused)}. Neither they nor a row after them were sent; the table has "
                 f"{self._some_columns()}. Rename the keys, add the columns (evolve_columns=True), or let "
                 "such values be lost (unknown_columns='warn')"
             )

@@ -344,7 +344,6 @@ class Admission:
     ) -> None:
         self._channel, self._skips_undecoded = channel, skips_undecoded
         checks_keys = bool(columns) and unknown_columns != "ignore"
-        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
         self._values: RowCheck | None = None
         self._only_exact = rules is None or rules.only_exact
         self._dead_letters: DeadLetterStore | None = None
@@ -357,6 +356,10 @@ class Admission:
                 )
                 if rules.pipe:
                     self._dead_letters.claim(rules.pipe)
+        self._keys: UnknownKeys | None = None
+        if checks_keys:
+            puts_aside = self._dead_letters is not None
+            self._keys = UnknownKeys(columns, unknown_columns, channel, puts_aside=puts_aside)
         self.dead_lettered = 0
         self.undecoded = 0
         self.unknown_columns: Mapping[str, int] = {}

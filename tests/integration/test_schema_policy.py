@@ -232,6 +232,7 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
         on_error="dead_letter",
         dead_letter_path=str(tmp_path / "dead"),
         create_table="if_missing",
+        unknown_columns="warn",
     )
 
     value = operator.execute(context())
