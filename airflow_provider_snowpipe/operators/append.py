@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
@@ -261,7 +262,14 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
         def admission(committed: Offset | None) -> Admission:
             made = Admission(
-                rules, values["columns"], values["unknown_columns"], channel, self._format(), committed
+                rules,
+                values["columns"],
+                values["unknown_columns"],
+                channel,
+                self._format(),
+                committed,
+                skips_undecoded=self.on_error == "continue",
+                limits=BatchLimits(),
             )
             self._admissions = [made]
             return made

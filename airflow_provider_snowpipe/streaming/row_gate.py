@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -12,12 +13,13 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
-from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded, sent_bytes
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
@@ -26,11 +28,13 @@ from airflow_provider_snowpipe.streaming.errors import (
     UnfitRowsError,
 )
 from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
 from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
+log = logging.getLogger(__name__)
 _SUFFIX = ".parquet"
 _LONGEST_NAME = 255
 """Bytes of a file's name, in the file systems that there are."""
@@ -326,7 +330,9 @@ class Admission:
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
     :param open_dead_letters: opens the dead letters' store
-    :param skips_undecoded: True skips and counts records that cannot be decoded, where values are not checked
+    :param skips_undecoded: True skips and counts records that cannot be decoded, and rows that no request
+        carries, where values are not checked
+    :param limits: what a request carries; None where nothing is too large
     :raises DeadLetterError: if the dead letters' store cannot be read
     """
 
@@ -341,7 +347,9 @@ class Admission:
         open_dead_letters: OpenDeadLetters = DeadLetterFolder,
         *,
         skips_undecoded: bool = False,
+        limits: BatchLimits | None = None,
     ) -> None:
+        self._limits = limits
         self._channel, self._skips_undecoded = channel, skips_undecoded
         checks_keys = bool(columns) and unknown_columns != "ignore"
         self._values: RowCheck | None = None
@@ -377,6 +385,10 @@ class Admission:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)
             self.undecoded += len(part.undecoded)
+        large = self._too_large(part)
+        if large and self._dead_letters is None:
+            part = self._without_large(part, large)
+            large = {}
         faults: Mapping[int, Fault] = {}
         if self._keys is not None and part.rows:
             where = f"{part.start} to {part.end}"
@@ -389,8 +401,8 @@ class Admission:
         if self._only_exact and part.undecoded:
             part = replace(part, undecoded=())
         found = self._values.check(part.body)
-        if faults:
-            found = _with_faults(found, faults)
+        if faults or large:
+            found = _with_faults(found, {**faults, **large})
         return self._fitting(part, found)
 
     @property
@@ -402,6 +414,33 @@ class Admission:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
         if self._dead_letters is not None and committed is not None:
             self._dead_letters.settle(committed)
+
+    def _too_large(self, part: Part) -> dict[int, Fault]:
+        """The rows that a request cannot carry."""
+        if self._limits is None or len(part.body) <= self._limits.wire_bytes:
+            return {}
+        lines = BlockLines.of(part.body)
+        found = {}
+        for row in np.flatnonzero(lines.ends - lines.starts > self._limits.wire_bytes).tolist():
+            if (size := sent_bytes(lines.row(row), self._limits)) > self._limits.wire_bytes:
+                most = self._limits.wire_bytes
+                found[row] = Fault(None, f"it takes {size} bytes as sent, and a request carries {most}")
+        return found
+
+    def _without_large(self, part: Part, large: Mapping[int, Fault]) -> Part:
+        """The part without the rows that are too large, if those are skipped.
+
+        :raises UnfitRowsError: if they are not
+        """
+        lines = BlockLines.of(part.body)
+        if not self._skips_undecoded:
+            found = CheckedBlock(lines, ())
+            self._put_aside(part, _with_faults(found, large))
+        self.undecoded += len(large)
+        log.warning(
+            "channel %r: %d row(s) are too large to be sent and were skipped", self._channel, len(large)
+        )
+        return replace(part, body=lines.without(sorted(large)), rows=lines.rows - len(large), positions=None)
 
     def _fitting(self, part: Part, found: CheckedBlock) -> Part | None:
         """The part with its good rows, once the others are put aside; None if it has none."""
@@ -430,8 +469,8 @@ class Admission:
             raise UnfitRowsError(
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
                 f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
-                "after it was sent; fix the source or the table and run again, or put such rows aside with "
-                "on_error (option onError) 'dead_letter'"
+                "after it was sent; fix the source or the table, load such rows with COPY INTO, or put them "
+                "aside with on_error (option onError) 'dead_letter'"
             )
         dead_letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))

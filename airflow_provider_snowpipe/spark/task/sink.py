@@ -198,6 +198,7 @@ def load_channel(
                 committed,
                 open_dead_letters,
                 skips_undecoded=settings.skips_undecoded,
+                limits=settings.limits if settings.sdk_profile is None else None,
             )
             began = time.monotonic()
             parts = AdmittedParts(rows_after(committed), admission.admit, stop_at)
