@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     too_few_rows,
     with_values,
 )
+from airflow_provider_snowpipe.spark.sources.files.spark_values import of_orc, of_parquet, writer_zone
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
 from airflow_provider_snowpipe.spark.sources.logical_types import (
     column_types,
@@ -164,7 +166,8 @@ class OrcReader(NumberedRowsReader):
                     if skip >= rows:
                         skip -= rows
                         continue
-                yield _stripe(opened, index, columns).slice(skip)
+                zone = cache(partial(writer_zone, file.path, index))
+                yield of_orc(_stripe(opened, index, columns), opened.schema, zone).slice(skip)
                 skip = 0
 
 
@@ -203,7 +206,8 @@ class ParquetReader(NumberedRowsReader):
             refuse_missing_columns(file, self.form.columns, parquet.schema_arrow.names)
             meanings = _meanings(parquet, file, self.form.unknown_types)
             for batch, skip in batches_after(parquet, after_row, self.form.columns):
-                rows = _with_meanings(pa.Table.from_batches([batch.slice(skip)]), meanings)
+                rows = of_parquet(pa.Table.from_batches([batch.slice(skip)]), parquet)
+                rows = _with_meanings(rows, meanings)
                 # Parquet takes a name with a dot for a field of a structure as well.
                 yield rows if self.form.columns is None else rows.select(list(self.form.columns))
 
