@@ -163,14 +163,30 @@ _EARLIEST, _LATEST = -9_223_372_036_854, (1 << 63) - 1
 _LAST_YEAR_OF_DATES, _LAST_YEAR = 5_881_579, 294_246
 
 
+_MONTHS = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)"
+_DAY_OF_MONTH = r"(?:0?[1-9]|[12][0-9]|3[01])"
+_OTHER_FORMS = re.compile(
+    rf"(?:{_DAY_OF_MONTH}-{_MONTHS}-[0-9]{{4}}|(?:0?[1-9]|1[0-2])/{_DAY_OF_MONTH}/[0-9]{{4}})(?:[T ].*)?"
+    rf"|(?:{_WEEKDAY},? )?{_DAY_OF_MONTH} {_MONTHS} [0-9]{{4}}(?: .*)?"
+    rf"|{_WEEKDAY} {_MONTHS} {_DAY_OF_MONTH} .*[0-9]{{4}}",
+    re.IGNORECASE,
+)
+"""Other forms of AUTO ("Date and time input formats"), RFC 2822 among them; the service reads the rest."""
+
+
 def is_date(text: str) -> bool:
     """True for a date, a timestamp or an integer."""
-    return _is_epoch(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
 
 
 def is_timestamp(text: str) -> bool:
     """True for a timestamp, a date or an integer."""
-    return _is_epoch(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+
+
+def _is_other_form(text: str) -> bool:
+    return _OTHER_FORMS.fullmatch(text.strip()) is not None
 
 
 def is_time(text: str) -> bool:

@@ -201,3 +201,14 @@ def test_only_what_would_change_is_at_fault_where_nothing_else_is_checked():
     body = b'{"V":"no number"}\n{}\n[]\n{"V":null}\n\xff\n{"V":1.5}\n'
 
     assert [fault.row for fault in check.check(body).faults] == [5]
+
+
+@pytest.mark.parametrize(
+    "text", ["31-JAN-2024", "01/31/2024", "1/31/2024 10:00:00", "Wed, 31 Jan 2024 10:00:00 +0000"]
+)
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ(9)", "TIMESTAMP_TZ(9)"])
+def test_dates_in_other_forms_that_the_service_reads_are_sent(text, kind):
+    check = RowCheck([TableColumn("V", kind)])
+
+    assert not check.check(f'{{"V":"{text}"}}\n'.encode()).faults
+    assert check.check(b'{"V":"31/01/2024"}\n{"V":"99-JAN-2024"}\n').faults
