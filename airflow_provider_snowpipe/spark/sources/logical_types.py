@@ -377,13 +377,13 @@ def _self_scaled(values: pa.StructArray) -> pa.Array:
     """The exact texts of decimals, each with its own scale."""
     scales, digits = (pc.struct_field(values, name) for name in ("scale", "value"))
     digits = _as_bytes(digits)
-    texts, places = [pa.nulls(scales.null_count, pa.large_string())], [np.flatnonzero(scales.is_null())]
+    texts, indexes = [pa.nulls(scales.null_count, pa.large_string())], [np.flatnonzero(scales.is_null())]
     for scale in pc.unique(scales.drop_null()).to_pylist():
         chosen = np.flatnonzero(pc.fill_null(pc.equal(scales, scale), False))
         kind = pa.decimal256(_MOST_DIGITS, scale)
         texts.append(decimals(digits.take(pa.array(chosen)), kind).cast(pa.large_string()))
-        places.append(chosen)
-    order = np.argsort(np.concatenate(places), kind="stable")
+        indexes.append(chosen)
+    order = np.argsort(np.concatenate(indexes), kind="stable")
     return pa.concat_arrays(texts).take(pa.array(order))
 
 
@@ -427,9 +427,9 @@ def decimals(values: pa.LargeBinaryArray, kind: pa.DataType) -> pa.Array:
     numbers = np.zeros((len(values), width), np.uint8)
     given = np.flatnonzero(lengths)
     numbers[given[data[(ends - lengths)[given]] >= 128]] = 255
-    for place in range(longest):
-        rows = np.flatnonzero(lengths > place)
-        numbers[rows, place] = data[ends[rows] - 1 - place]
+    for byte in range(longest):
+        rows = np.flatnonzero(lengths > byte)
+        numbers[rows, byte] = data[ends[rows] - 1 - byte]
     found = pa.Array.from_buffers(kind, len(values), [_validity(values), pa.py_buffer(numbers.tobytes())])
     found.validate(full=True)
     return found

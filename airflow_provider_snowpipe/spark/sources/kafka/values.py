@@ -205,7 +205,7 @@ class _Json(_ValueWriter):
             schemas = [(int(one), filled[numbers == one]) for one in np.unique(numbers[numbers >= 0])]
         rows = on_one_line(bodies.fill_null(empty) if bodies.null_count else bodies)
         faults: dict[int, str] = {}
-        blocks, places = [rows], [np.arange(len(rows))]
+        blocks, indexes = [rows], [np.arange(len(rows))]
         for schema, chosen in schemas:
             types = self._types(schema)
             if isinstance(types, EncodingError):
@@ -214,10 +214,10 @@ class _Json(_ValueWriter):
                 lines, unreadable = _one_by_one(types.written, rows.take(pa.array(chosen)))
                 faults.update((int(chosen[one]), reason) for one, reason in unreadable.items())
                 blocks.append(lines)
-                places.append(chosen)
+                indexes.append(chosen)
         if len(blocks) > 1:
             latest = np.zeros(len(rows), np.int64)
-            latest[np.concatenate(places)] = np.arange(sum(map(len, places)))
+            latest[np.concatenate(indexes)] = np.arange(sum(map(len, indexes)))
             rows = pa.concat_arrays(blocks).take(pa.array(latest))
         return rows, faults
 

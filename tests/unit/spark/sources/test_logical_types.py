@@ -82,7 +82,7 @@ def _envelopes(field, *values):
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
-def test_a_value_of_an_envelope_is_what_its_schema_says(kind, name, value, expected, column):
+def test_a_value_of_an_envelope_has_the_type_of_its_schema(kind, name, value, expected, column):
     part = _part(_envelopes(_connect(kind, name), value, None), connect_envelope=True)
 
     first, second = _rows(part)
@@ -92,7 +92,7 @@ def test_a_value_of_an_envelope_is_what_its_schema_says(kind, name, value, expec
 
 
 @pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
-def test_a_value_with_a_json_schema_of_the_registry_is_what_the_schema_says(
+def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
     registry, kind, name, value, expected, column
 ):
     kinds = {"int32": "integer", "int64": "integer", "string": "string", "bytes": "string"}
@@ -111,7 +111,7 @@ def test_a_value_with_a_json_schema_of_the_registry_is_what_the_schema_says(
 
 @pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
 @pytest.mark.parametrize("framing", ["registry", "file"])
-def test_a_value_of_avro_is_what_the_name_of_its_schema_says(
+def test_a_value_of_avro_has_the_type_of_its_schemas_name(
     registry, framing, kind, name, value, expected, column
 ):
     kinds = {"int32": "int", "int64": "long", "string": "string", "bytes": "bytes"}
@@ -145,7 +145,7 @@ def test_a_value_of_avro_is_what_the_name_of_its_schema_says(
 
 
 @pytest.mark.parametrize(("kind", "name"), UNKNOWN)
-def test_an_unknown_type_is_refused_by_field_and_name_or_loaded_as_it_is_where_the_author_says_so(kind, name):
+def test_an_unknown_type_is_refused_by_field_and_name_or_loaded_as_it_is_where_the_author_chooses(kind, name):
     value = "QQ==" if kind != "int64" else 5
     messages = _envelopes(_connect(kind, name), value)
 
@@ -180,7 +180,7 @@ def test_decimals_are_read_as_numbers_too_and_with_a_scale_of_their_own():
     "payload",
     ['{"F": "no number"}', '{"F": 1.5}', '{"F": 1, "F": 2}', '{"G": 1}', '{"F": 99999999999}', '{"F":'],
 )
-def test_a_payload_that_is_not_what_its_schema_says_cannot_be_decoded_and_spoils_no_other(payload):
+def test_a_payload_that_does_not_fit_its_schema_cannot_be_decoded_and_spoils_no_other(payload):
     field = {**_connect("int32", f"{CONNECT}Date"), "field": "F"}
     schema = json.dumps({"type": "struct", "fields": [field]})
     good, bad = (f'{{"schema":{schema},"payload":{one}}}'.encode() for one in ('{"F":1}', payload))

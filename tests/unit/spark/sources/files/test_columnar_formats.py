@@ -199,7 +199,7 @@ def test_partition_values_become_columns(tmp_path):
         rows_after(ParquetReader(Parquet()), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)
 
 
-def test_numbers_are_what_the_avro_schema_of_a_file_says(tmp_path):
+def test_numbers_have_the_types_of_a_files_avro_schema(tmp_path):
     def written(name):
         kind = {"type": "long", "connect.name": name}
         schema = {"type": "record", "name": "R", "fields": [{"name": "T", "type": ["null", kind]}]}
@@ -253,7 +253,7 @@ def test_spark_notes_in_orc_make_timestamps(tmp_path):
 
 
 @pytest.mark.parametrize("note", ["org.apache.spark.legacyDateTime", "org.apache.spark.version"])
-def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_says_so(tmp_path, note):
+def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_notes_so(tmp_path, note):
     notes = {note: "2.4.8" if note.endswith("version") else "", "org.apache.spark.timeZone": "UTC"}
     days = [dt.date(1500, 1, 10), dt.date(1582, 10, 14), dt.date(1582, 10, 15), dt.date(2024, 1, 1), None]
     expected = ["1500-01-01", "1582-10-04", "1582-10-15", "2024-01-01", None]
