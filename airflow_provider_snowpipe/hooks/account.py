@@ -459,7 +459,7 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
     given: dict[str, Any] = {
         "account": settings.account(),
         "host": address.hostname,
-        "port": address.port or 443,
+        "port": 443 if address.port is None else address.port,
         "user": settings.login,
         "role": settings.text("role"),
         "warehouse": settings.text("warehouse"),

@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     RowsRejectedError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
@@ -109,6 +110,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         self.on_older_batch = on_older_batch
         self.max_rows = max_rows
         self.max_bytes = max_bytes
+        self._admissions: list[Admission] = []
         self._check_arguments()
 
     def perform(self, context: Context) -> dict[str, Any]:
@@ -174,6 +176,8 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             rows=load.rows,
             size=load.bytes,
         )
+        matched = {name for one in self._admissions for name in one.columns}
+        self._refuse_lost_columns(self.hook, sorted(matched), load.rows)
         return self._value(load, rules)
 
     def preview(self) -> list[str]:
@@ -269,9 +273,22 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             application_name(ti),
             str(self.hook.pipe_name()),
         )
-        return lambda committed: Admission(
-            rules, values["columns"], values["unknown_columns"], channel, self._format(), committed
-        )
+
+        def admission(committed: Offset | None) -> Admission:
+            made = Admission(
+                rules,
+                values["columns"],
+                values["unknown_columns"],
+                channel,
+                self._format(),
+                committed,
+                skips_undecoded=self.on_error == "continue",
+                limits=BatchLimits(),
+            )
+            self._admissions = [made]
+            return made
+
+        return admission
 
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.append import AppendRules

@@ -243,7 +243,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             options=options,
             file_pipe=self.file_pipe,
             may_lack_table=may_lack_table,
-            only_streamed=only_streamed(self.evolve_columns, self.unknown_columns),
+            only_streamed=only_streamed(self.evolve_columns, self.requires_all_columns),
             policy=LoadPolicy.of({**able, **(self.policy or {}), "path": self.path}, self.costs, loads),
             before=None if earlier is None else path_before(earlier),
         )

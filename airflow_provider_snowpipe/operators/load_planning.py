@@ -433,11 +433,11 @@ class LoadChoice:
         return self.only_streamed or why_not_copy(self.files)
 
 
-def only_streamed(evolve_columns: bool | None, unknown_columns: str) -> str | None:
+def only_streamed(evolve_columns: bool | None, requires_all_columns: bool) -> str | None:
     """What an author asks for that COPY and pipes would ignore with success, None where they would not."""
     if evolve_columns is not None:
         asked = f"evolve_columns is {evolve_columns!r}"
-    elif unknown_columns == "fail":
+    elif requires_all_columns:
         asked = "unknown_columns is 'fail'"
     else:
         return None

@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import conf
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.account_operator import PipeArguments, check_arguments
 from airflow_provider_snowpipe.operators.submission import application_name
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, check_one_of, named
+from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, check_one_of, named
 from airflow_provider_snowpipe.streaming.checked_values import OnError, RowPolicy
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance, Rebind, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourceMissingError,
     SqlError,
+    UnknownColumnsError,
 )
 from airflow_provider_snowpipe.streaming.table_schema import (
     TableColumn,
@@ -27,6 +28,7 @@ from airflow_provider_snowpipe.streaming.table_schema import (
     create_table_if_missing,
     missing_columns,
     table_of,
+    with_exact,
 )
 
 if TYPE_CHECKING:
@@ -51,8 +53,9 @@ class RowPolicyOperator(PipeArguments):
         worker sees them; None does not
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which ignores unknown keys
-    :param unknown_columns: keys of rows that match no column: ``warn`` counts them, and fails the task where
-        no key of a row does; ``fail`` fails it at the first one; ``ignore`` does not check
+    :param unknown_columns: keys of rows that match no column: ``fail`` fails the task at the first one;
+        ``warn`` counts them, and fails it where no key of a row matches; ``ignore`` does not check. None for
+        ``fail`` where rows are streamed; COPY and pipes do not check
     :param rebind: what to do about a channel whose checkpoint is another source's, or of rows that were
         numbered in another way: ``continue`` takes its position, ``restart`` loads the source from its first
         row, None fails the task with both sources
@@ -74,7 +77,7 @@ class RowPolicyOperator(PipeArguments):
         dead_letter_path: str | None = None,
         create_table: Literal["if_missing"] | None = None,
         evolve_columns: bool | None = None,
-        unknown_columns: OnUnknown = "warn",
+        unknown_columns: OnUnknown | None = None,
         rebind: Rebind | None = None,
         on_imbalance: OnImbalance | None = None,
         **kwargs: Any,
@@ -88,7 +91,8 @@ class RowPolicyOperator(PipeArguments):
         self.dead_letter_path = dead_letter_path
         self.create_table = create_table
         self.evolve_columns = evolve_columns
-        self.unknown_columns = unknown_columns
+        self.requires_all_columns = unknown_columns == "fail"
+        self.unknown_columns: OnUnknown = "fail" if unknown_columns is None else unknown_columns
         check_one_of("rebind", rebind, (None, "continue", "restart"))
         self.rebind = rebind
         self.on_imbalance = on_imbalance or conf.get("snowpipe", "on_imbalance", fallback="warn")
@@ -109,6 +113,25 @@ class RowPolicyOperator(PipeArguments):
                 "the table of pipe %s has no column for these keys, whose values were skipped: %s",
                 pipe,
                 named(columns),
+            )
+
+    def _refuse_lost_columns(self, hook: SnowpipeHook, matched: Sequence[str], rows: int) -> None:
+        """Fail the task where the table has lost a column while rows were sent.
+
+        :param matched: the columns that keys of the rows have matched, in capital letters
+        :param rows: rows that were sent
+        :raises UnknownColumnsError: naming the columns
+        """
+        if not matched:
+            return
+        now = {column.name.upper() for column in self._schema_policy().known_columns(hook, self.log.info)}
+        lost = [name for name in matched if now and name not in now]
+        if lost:
+            names = ", ".join(map(repr, lost[:MOST_NAMES]))
+            raise UnknownColumnsError(
+                f"the table of pipe {hook.pipe_name()} has lost {names} while "
+                f"this run loaded {rows} rows: the values of those that came after the change were skipped. "
+                "Bring the columns back or rename the keys, and load those rows again"
             )
 
     def _schema_policy(self) -> SchemaPolicy:
@@ -155,8 +178,9 @@ class SchemaPolicy:
             target = "" if channel_of is None else hook.pipe_name().address(hook.account_url())
             rows = first_rows(source, secrets, committed=committed, on_data_loss=on_data_loss, target=target)
             if rows.lines:
-                self.change_table(hook, rows.lines, source.address, log, rows.types)
-            elif self.policy.create_table is not None and not rows.is_begun:
+                required = self.change_table(hook, rows.lines, source.address, log, rows.types)
+                return self.rules(hook, log, required)
+            if self.policy.create_table is not None and not rows.is_begun:
                 raise SourceMissingError(
                     f"source {source.address!r} has no row yet from which columns could be inferred: make "
                     "the table first, or run when there are rows"
@@ -168,17 +192,28 @@ class SchemaPolicy:
         """True if the table is made or widened by the rows."""
         return self.policy.create_table is not None or self.policy.evolve_columns is not None
 
-    def rules(self, hook: SnowpipeHook, log: Callable[..., None]) -> dict[str, Any]:
+    @property
+    def makes_columns(self) -> bool:
+        """True if the types of columns may come from rows."""
+        return self.policy.create_table is not None or self.policy.evolve_columns is True
+
+    def rules(
+        self, hook: SnowpipeHook, log: Callable[..., None], required: Sequence[TableColumn] = ()
+    ) -> dict[str, Any]:
         """What the plan must know of rows, of the table as it is now.
 
+        :param required: the columns that this load makes where the table lacks them
         :raises SqlError: if the table cannot be described
         """
         known = self.known_columns(hook, log)
+        columns = hook.table_columns() if self.policy.checks_rows or (required and not known) else known
+        if self.makes_columns:
+            columns = with_exact(columns, required)
         return {
             "on_error": self.policy.on_error,
             "check_rows": self.policy.check_rows,
             "dead_letter_path": self.policy.dead_letter_path or None,
-            "columns": hook.table_columns() if self.policy.checks_rows else known,
+            "columns": columns,
             "unknown_columns": self.policy.unknown_columns if known else "ignore",
         }
 
@@ -204,11 +239,12 @@ class SchemaPolicy:
         address: str,
         log: Callable[..., None],
         types: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> Sequence[TableColumn]:
         """Make the table, or widen it, for the keys of some rows.
 
         :param rows: the rows as NDJSON
         :param types: types of columns, by name, where the rows' own schema has them
+        :return: the columns that the rows require
         :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
@@ -216,10 +252,16 @@ class SchemaPolicy:
 
         table = table_of(hook.pipe_name())
         required = columns_of_rows(rows, types)
+        declared = {name.upper() for name in types or {}}
+        inferred = [one.name for one in required if one.name.upper() not in declared]
+        reason = f"types of {', '.join(inferred)} are inferred from {len(rows)} rows" if inferred else ""
+        reason = reason or "types are those of the source's schema"
         if self.policy.create_table is not None:
-            hook.run_sql(create_table_if_missing(table, required))
+            statement = create_table_if_missing(table, required)
+            hook.run_sql(statement)
+            log("%s; %s", statement, reason)
         if self.policy.evolve_columns is None:
-            return
+            return required
         before: Sequence[TableColumn] = ()
         while missing := missing_columns(required, hook.table_columns()):
             named = ", ".join(column.ddl for column in missing)
@@ -237,8 +279,9 @@ class SchemaPolicy:
                     raise
                 before = missing
                 continue
-            log("table %s: added %s", table, named)
-            return
+            log("table %s: added %s; %s", table, named, reason)
+            break
+        return required
 
 
 def _committed(

@@ -504,6 +504,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self._warn_of_unknown(report.unknown_columns, pipe)
         self._keep_record(report)
         memory.forget()
+        self._refuse_lost_columns(self._pipe_hook(), report.columns, report.rows)
         return value
 
     def _check_arguments(self) -> None:

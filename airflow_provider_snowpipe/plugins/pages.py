@@ -259,7 +259,7 @@ class ChannelState:
 
 def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:
     """True when a task saw that what another, or itself, owed is committed."""
-    if owed is seen or owed.target is None:
+    if owed == seen or owed.target is None:
         return seen.committed is not None
     token = seen.committed or seen.found
     if token is None:

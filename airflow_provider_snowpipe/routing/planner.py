@@ -108,7 +108,7 @@ class _Choice:
         best, reasons = self.best()
         chosen = self.policy.forced or best
         words = f"path={chosen.value!r} was asked for"
-        if chosen is best:
+        if chosen == best:
             return chosen, [f"{words}, and is what the shape suggests", *reasons]
         return chosen, [f"{words}; the shape suggests {best.value}", *reasons]
 
@@ -195,7 +195,7 @@ class _Choice:
         return suited, words
 
     def _alone(self, path: LoadPath, why: str, against: str) -> tuple[list[LoadPath], dict[LoadPath, str]]:
-        return [path], {path: why, **{other: against for other in LoadPath if other is not path}}
+        return [path], {path: why, **{other: against for other in LoadPath if other != path}}
 
     def _fresh(self, suited: list[LoadPath]) -> list[LoadPath]:
         """The paths that have the last row in time."""
@@ -207,7 +207,7 @@ class _Choice:
             path
             for path in suited
             if least_seconds(path, self.shape, self.policy)
-            <= required * (slack if path is self.previous else 1)
+            <= required * (slack if path == self.previous else 1)
         ]
         for path in suited:
             if fresh and path not in fresh:
@@ -262,7 +262,7 @@ class _Choice:
         if kept is _COPY and self.shape.bounded and kept in credits:
             # A warehouse that grows for the freshness bills minimums in steps, at which paths would flap.
             credits[kept] = estimate_copy(replace(self.shape, freshness=None), self.policy).credits
-        if kept in credits and kept is not best and credits[kept] <= (1 + self.policy.band) * credits[best]:
+        if kept in credits and kept != best and credits[kept] <= (1 + self.policy.band) * credits[best]:
             return kept, [
                 f"the run before took {kept.value}, and {best.value} is not cheaper by more than "
                 f"{self.policy.band:.0%}: {self._compared(fresh)}",

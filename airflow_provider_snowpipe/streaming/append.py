@@ -88,13 +88,13 @@ class NumberedRows:
     def parts(self) -> Iterator[Part]:
         """Cut the rows into parts of some size."""
         start, size = 0, 0
-        for index, line in enumerate(self.lines):
-            size += len(line) + 1
-            if size >= _PART_BYTES or index == len(self.lines) - 1:
-                body = b"\n".join(self.lines[start : index + 1]) + b"\n"
-                offsets = self.offsets[start : index + 1]
+        for index, line in enumerate((*self.lines, b"")):
+            if index > start and (size + len(line) >= _PART_BYTES or index == len(self.lines)):
+                body = b"\n".join(self.lines[start:index]) + b"\n"
+                offsets = self.offsets[start:index]
                 yield Part(body, offsets[0], offsets[-1], len(offsets), offsets.__getitem__)
-                start, size = index + 1, 0
+                start, size = index, 0
+            size += len(line) + 1
 
 
 def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:

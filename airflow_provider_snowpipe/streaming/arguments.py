@@ -137,9 +137,9 @@ def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
         plain = given is None or isinstance(given, bool | int | float | str)
         value = f" (value {given!r})" if plain and not may_be_secret(unknown[0]) else ""
         raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
-    missing = dataclasses.MISSING
     for name, one in known.items():
-        if name not in values and one.default is missing and one.default_factory is missing:
+        required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING
+        if name not in values and required:
             raise ConfigurationError(f"{what} lacks the key {name!r}: add it")
     return dict(values)
 
@@ -201,6 +201,8 @@ def _read(text: str, kinds: set[str]) -> Any:
 
 BinaryFormat = Literal["BASE64", "HEX", "UTF-8"]
 NonFinite = Literal["refuse", "null"]
+UnknownTypes = Literal["fail", "ignore"]
+"""What becomes of a logical type that is not known: ``ignore`` loads its value as it is."""
 
 
 FAIL_OR_REPORT = ("fail", "report")

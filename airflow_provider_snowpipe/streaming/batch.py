@@ -156,6 +156,13 @@ class OpenBatch:
         return parts
 
 
+def sent_bytes(rows: bytes, limits: BatchLimits) -> int:
+    """Bytes that some rows take as a request of their own."""
+    if limits.compression == "none":
+        return len(rows)
+    return len(pa.Codec(limits.compression, compression_level=1).compress(rows))
+
+
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
@@ -198,8 +205,8 @@ class Compressor:
         if len(parts) == 1:
             raise ConfigurationError(
                 f"rows {parts[0].start} to {parts[0].end} take {wire_bytes} bytes as sent, the limit is "
-                f"{self._limits.wire_bytes}: append fewer rows at once; a single row of this "
-                "size cannot be streamed"
+                f"{self._limits.wire_bytes}: append fewer rows at once, and load a single "
+                "row of this size with COPY INTO"
             )
         count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
         cuts = [round(i * len(parts) / count) for i in range(count + 1)]

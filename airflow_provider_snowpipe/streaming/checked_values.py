@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
@@ -249,7 +250,7 @@ class RowPolicy(TypedArgument):
     dead_letter_path: str | None = None
     create_table: Literal["if_missing"] | None = None
     evolve_columns: bool | None = None
-    unknown_columns: OnUnknown = "warn"
+    unknown_columns: OnUnknown = "fail"
 
     def _check(self) -> None:
         if self.on_error == "dead_letter":
@@ -279,12 +280,14 @@ class RowRules:
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
     :param application: the run's name, written with each row that is put aside
     :param pipe: full name of the pipe, which tells its channels from those of the same names of another one
+    :param only_exact: True where only values are at fault that the columns would round or cut
     """
 
     columns: tuple[TableColumn, ...]
     dead_letter_path: str | None
     application: str
     pipe: str = ""
+    only_exact: bool = False
 
     @classmethod
     def of(
@@ -303,7 +306,9 @@ class RowRules:
         """
         policy = RowPolicy(on_error, check_rows, dead_letter_path)
         if not policy.checks_rows:
-            return None
+            names = Counter(one.name.upper() for one in columns)
+            exact = tuple(one for one in columns if one.exact and names[one.name.upper()] == 1)
+            return cls(exact, None, application, pipe, only_exact=True) if exact else None
         if not columns:
             raise ConfigurationError(
                 "rows are to be checked before they are sent, but the plan has no columns: give the table's "

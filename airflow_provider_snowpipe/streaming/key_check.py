@@ -1,200 +1,246 @@
-"""Keys of rows that match no column of the table: the service passes their values over and counts nothing.
+"""The keys of rows: those that match no column of the table, and two of one row that match the same one.
 
-Arrow reads a block and finds the keys of all its rows and how often each has a value. A source writes its
-rows alike, as a rule. So after one block was read, the next ones are compared with it by what costs next to
-nothing: the number of keys in all, and the keys of three rows. What differs is read, and so is every eighth
-block. A row that has another key instead of one of its own, amid rows that do not, may be missed in
-between; ``fail`` reads every block.
+The service skips the value of a key without a column and counts nothing, and of two keys for one column it
+keeps one value. So the keys of every row are read: quotes and brackets are found by numpy, a string before a
+colon at the depth of the row is a key, and Arrow counts them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as pj
 
 from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, add_counts, named
-from airflow_provider_snowpipe.streaming.errors import UnknownColumnsError
-from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault, parse_row
+from airflow_provider_snowpipe.streaming.errors import UnfitRowsError, UnknownColumnsError
+from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
-_READ_ANYWAY = 8
-_SAMPLED_ROWS = 64
-_QUOTE, _COLON = ord('"'), ord(":")
+_QUOTE, _COLON, _ESCAPE, _BLANK = ord('"'), ord(":"), ord("\\"), ord(" ")
+_OPEN, _CLOSE, _TO_BRACE = ord("{"), ord("}"), 0x20
+"""A square bracket with this bit is the brace of its side."""
 NO_KEY = Fault(None, "no key of the row is a column of the table")
+
+Positions = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowKeys:
+    """The keys of a block's rows, without those of nested objects.
+
+    :param names: each key that there is
+    :param codes: number of each row's keys among the names, row by row
+    :param rows: the row of each
+    """
+
+    names: list[str]
+    codes: Positions
+    rows: Positions
+
+    @classmethod
+    def of(cls, lines: BlockLines) -> RowKeys:
+        """Read the keys of all rows that are one object each, as far as quotes and brackets show it."""
+        octets = np.frombuffer(lines.data, np.uint8)
+        quotes = _quotes(octets)
+        counts = np.diff(np.searchsorted(quotes, np.append(lines.starts, len(octets))))
+        torn = np.flatnonzero(counts % 2)
+        if len(torn):
+            octets = octets.copy()
+            for row in torn.tolist():
+                octets[lines.starts[row] : lines.ends[row] - 1] = _BLANK
+            quotes = _quotes(octets)
+            counts[torn] = 0
+        behind = _behind_blanks(octets, quotes[1::2] + 1)
+        keys = np.flatnonzero(octets[behind] == _COLON)
+        starts, ends = quotes[::2][keys] + 1, quotes[1::2][keys]
+        rows = np.repeat(np.arange(lines.rows), counts // 2)[keys]
+        top = _at_depth_of_row(octets, quotes, lines, starts, rows)
+        starts, ends, rows = starts[top], ends[top], rows[top]
+        if not len(rows):
+            return cls([], rows, rows)
+        # Every second value of the column is a key, the others are what lies between two of them.
+        offsets = pa.py_buffer(np.stack((starts, ends), axis=1).reshape(-1))
+        texts = pa.Array.from_buffers(
+            pa.large_binary(), 2 * len(rows) - 1, [None, offsets, pa.py_buffer(lines.data)]
+        )
+        found = texts.take(pa.array(np.arange(0, 2 * len(rows), 2))).dictionary_encode()
+        codes = found.indices.to_numpy().astype(np.int64)
+        return cls([_key(text) for text in found.dictionary.to_pylist()], codes, rows)
+
+    def counted(self, chosen: npt.NDArray[np.bool_]) -> dict[str, int]:
+        """The rows that have each of some keys, by key."""
+        rows = np.unique(self.rows[chosen] * len(self.names) + self.codes[chosen]) % len(self.names)
+        found: dict[str, int] = {}
+        for code, count in enumerate(np.bincount(rows).tolist()):
+            if count:
+                found[self.names[code]] = found.get(self.names[code], 0) + count
+        return found
+
+
+def _quotes(octets: npt.NDArray[np.uint8]) -> Positions:
+    """Where strings begin and end: quotes behind an even number of backslashes."""
+    quotes = np.flatnonzero(octets == _QUOTE)
+    escaping = quotes[octets[quotes - 1] == _ESCAPE]
+    if not len(escaping):
+        return quotes
+    escapes = np.flatnonzero(octets == _ESCAPE)
+    first = np.maximum.accumulate(np.where(np.diff(escapes, prepend=-2) > 1, np.arange(len(escapes)), 0))
+    last = np.searchsorted(escapes, escaping) - 1
+    odd = escaping[(last - first[last]) % 2 == 0]
+    return np.setdiff1d(quotes, odd, assume_unique=True)
+
+
+def _behind_blanks(octets: npt.NDArray[np.uint8], at: Positions) -> Positions:
+    """The next byte that is neither a blank nor a tab."""
+    blank = np.flatnonzero((octets[at] == _BLANK) | (octets[at] == ord("\t")))
+    while len(blank):
+        at[blank] += 1
+        blank = blank[(octets[at[blank]] == _BLANK) | (octets[at[blank]] == ord("\t"))]
+    return at
+
+
+def _at_depth_of_row(
+    octets: npt.NDArray[np.uint8], quotes: Positions, lines: BlockLines, keys: Positions, rows: Positions
+) -> npt.NDArray[np.bool_]:
+    """Mark the keys that are a row's own; none of a row whose brackets do not close."""
+    braces = octets | _TO_BRACE
+    brackets = np.flatnonzero((braces == _OPEN) | (braces == _CLOSE))
+    brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
+    # Number of open brackets behind each, with none at the beginning.
+    depth = np.append(0, np.cumsum(np.where(braces[brackets] == _OPEN, 1, -1)))
+    before = depth[np.searchsorted(brackets, lines.starts)]
+    closed = depth[np.searchsorted(brackets, lines.ends)] == before
+    own: npt.NDArray[np.bool_] = (depth[np.searchsorted(brackets, keys)] - before[rows] == 1) & closed[rows]
+    return own
+
+
+def _key(text: bytes) -> str:
+    """A key without its escapes."""
+    name = text.decode(errors="replace")
+    try:
+        return str(json.loads(f'"{name}"'))
+    except ValueError:
+        return name
 
 
 @dataclass(frozen=True, slots=True)
 class _KeysFound:
-    """What a block of rows has of keys that match no column."""
+    """What is wrong with the keys of a block of rows.
+
+    :param unknown: rows that have a key without a column, by key
+    :param partly: those of them that have a key with a column, too
+    :param faults: rows without a key that has a column, and rows with two keys for one
+    """
 
     unknown: Mapping[str, int] = field(default_factory=dict)
-    strangers: Sequence[int] = ()
-
-
-_NOTHING = _KeysFound()
+    partly: Mapping[str, int] = field(default_factory=dict)
+    faults: Mapping[int, Fault] = field(default_factory=dict)
 
 
 class KeyCheck:
-    """Answers through the rows of one channel for keys that match no column; letters count as they are not.
+    """Compares the keys of rows with a table's columns; case does not count."""
 
-    :param reads_all: True reads every block
-    """
+    def __init__(self, columns: Iterable[TableColumn]) -> None:
+        self._known = {column.name.upper(): number for number, column in enumerate(columns)}
+        self.matched: set[str] = set()
+        """The columns so far that keys of rows have matched, in capital letters."""
 
-    def __init__(self, columns: Iterable[TableColumn], *, reads_all: bool = False) -> None:
-        self._known = frozenset(column.name.upper() for column in columns)
-        self._reads_all = reads_all
-        self._keys_of_row: float = 0.0
-        self._seen: frozenset[str] = frozenset()
-        self._all_have_all = False
-        self._passed = 0
-
-    def check(self, body: bytes | memoryview, rows: int) -> _KeysFound:
-        """Find the keys of a block that match no column."""
-        if not rows:
-            return _NOTHING
-        octets = np.frombuffer(body, np.uint8)
-        pairs = int(np.count_nonzero((octets[1:] == _COLON) & (octets[:-1] == _QUOTE)))
-        lines = BlockLines.of(body) if self._reads_all or not self._is_alike(body, rows, pairs) else None
-        if lines is None:
-            self._passed += 1
-            return _KeysFound({name: rows for name in self._seen if name.upper() not in self._known})
-        self._passed = 0
-        found = self._read(lines)
-        if found is None:
-            self._keys_of_row = 0.0
-            return self._sampled(lines, body)
-        # Only where all rows have all keys does their number show that the next block has the same.
-        uniform = self._all_have_all and self._seen and pairs and pairs % rows == 0
-        self._keys_of_row = pairs / rows if uniform else 0.0
-        return found
-
-    def _is_alike(self, body: bytes | memoryview, rows: int, pairs: int) -> bool:
-        if not self._keys_of_row or pairs != rows * self._keys_of_row or self._passed + 1 >= _READ_ANYWAY:
-            return False
-        text = bytes(body)
-        middle = text.find(b"\n", len(text) // 2) + 1
-        last = text.rstrip(b"\r\n").rfind(b"\n") + 1
-        return all(_keys(text[start : _line_end(text, start)]) == self._seen for start in {0, middle, last})
-
-    def _read(self, lines: BlockLines) -> _KeysFound | None:
-        """Let Arrow read a block; None where it cannot."""
-        high = lines.rows
-        if not lines.hold_objects(0, high):
-            return None
-        data = lines.slice(0, high)
-        try:
-            table = pj.read_json(
-                pa.BufferReader(pa.py_buffer(data)),
-                read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
-            )
-        except pa.ArrowInvalid:
-            return None
-        if table.num_rows != high:
-            return None
-        filled = {
-            name: high - column.null_count
-            for name, column in zip(table.column_names, table.columns, strict=True)
+    def check(self, body: bytes | memoryview) -> _KeysFound:
+        """Find the keys of a block that match no column, and the rows that they are wrong in."""
+        lines = BlockLines.of(body)
+        keys = RowKeys.of(lines)
+        if not keys.names:
+            return _KeysFound()
+        column_of_code = np.array([self._known.get(name.upper(), -1) for name in keys.names])
+        columns = column_of_code[keys.codes]
+        known = columns >= 0
+        pairs = np.sort(keys.rows[known] * len(self._known) + columns[known])
+        twice = pairs[1:][pairs[1:] == pairs[:-1]]
+        names = list(self._known)
+        self.matched.update(names[number] for number in column_of_code[column_of_code >= 0].tolist())
+        faults = {
+            row: Fault(names[column], "two keys of the row mean this column")
+            for row, column in zip(*(one.tolist() for one in divmod(twice, len(self._known))), strict=True)
         }
-        self._seen = frozenset(filled)
-        self._all_have_all = all(count == high for count in filled.values())
-        unknown = {name: count or high for name, count in filled.items() if name.upper() not in self._known}
-        if not unknown:
-            return _NOTHING
-        return _KeysFound(unknown, tuple(self._strangers(lines, table)))
-
-    def _strangers(self, lines: BlockLines, table: pa.Table) -> Iterator[int]:
-        """Rows of which no key matches a column, among those without a value in any column."""
-        empty = np.ones(table.num_rows, np.bool_)
-        for name in table.column_names:
-            if name.upper() in self._known:
-                empty &= pc.is_null(table.column(name)).to_numpy()
-        for row in np.flatnonzero(empty).tolist():
-            if self._is_stranger(lines.row(row)):
-                yield row
-
-    def _sampled(self, lines: BlockLines, body: bytes | memoryview) -> _KeysFound:
-        """Check some rows of a block that Arrow cannot read, and count the keys that they name."""
-        if not lines.rows:
-            return _NOTHING
-        sample = np.unique(np.linspace(0, lines.rows - 1, _SAMPLED_ROWS, dtype=np.int64)).tolist()
-        names: set[str] = set()
-        for row in sample:
-            names |= _keys(lines.row(row))
-        text = bytes(body)
-        unknown = {
-            name: max(1, min(lines.rows, text.count(f'"{name}"'.encode())))
-            for name in names
-            if name.upper() not in self._known
-        }
-        return _KeysFound(unknown, tuple(row for row in sample if self._is_stranger(lines.row(row))))
-
-    def _is_stranger(self, line: bytes) -> bool:
-        keys = _keys(line)
-        return bool(keys) and not any(key.upper() in self._known for key in keys)
+        if known.all():
+            return _KeysFound(faults=faults)
+        has_column = np.zeros(lines.rows, np.bool_)
+        has_column[keys.rows[known]] = True
+        strangers = np.unique(keys.rows[~has_column[keys.rows]])
+        faults.update(dict.fromkeys(strangers.tolist(), NO_KEY))
+        partly = keys.counted(~known & has_column[keys.rows])
+        return _KeysFound(keys.counted(~known) if len(strangers) else partly, partly, faults)
 
 
 class UnknownKeys:
     """The keys of one channel's rows that match no column, counted by the rows that have them.
 
-    :param policy: ``warn`` counts them and refuses rows of which no key matches; ``fail`` refuses each
+    :param policy: ``fail`` refuses each; ``warn`` counts them and refuses rows of which no key matches
+    :param puts_aside: True where rows of which no key matches are put aside instead of refused
     """
 
-    def __init__(self, columns: Iterable[TableColumn], policy: OnUnknown, channel: str) -> None:
+    def __init__(
+        self, columns: Iterable[TableColumn], policy: OnUnknown, channel: str, *, puts_aside: bool = False
+    ) -> None:
         self._columns = tuple(columns)
+        self._puts_aside = puts_aside
         self._fails = policy == "fail"
         self._channel = channel
-        self._check = KeyCheck(self._columns, reads_all=self._fails)
+        self._check = KeyCheck(self._columns)
         self.counts: dict[str, int] = {}
 
-    def check(self, body: bytes | memoryview, rows: int, where: str) -> Sequence[int]:
+    @property
+    def matched(self) -> Set[str]:
+        """The columns that keys of the rows so far have matched, in capital letters."""
+        return self._check.matched
+
+    def check(self, body: bytes | memoryview, where: str) -> Mapping[int, Fault]:
         """Count the keys of some rows that match no column.
 
-        :return: the rows of which no key matches, for :meth:`refuse`
-        :raises UnknownColumnsError: if there is one and the policy is ``fail``
+        :return: the rows that are to be refused or put aside, and why
+        :raises UnknownColumnsError: if there is a key without a column and the policy is ``fail``
         """
-        found = self._check.check(body, rows)
-        if found.unknown and self._fails:
+        found = self._check.check(body)
+        refused = found.partly if self._puts_aside else found.unknown
+        if refused and self._fails:
             raise UnknownColumnsError(
                 f"channel {self._channel!r}: rows {where} have keys for which the table has no column: "
-                f"{named(found.unknown)}. Neither they nor a row after them were sent, as "
-                f"unknown_columns='fail' sets; the table has {self._some_columns()}. Rename the keys, add "
-                "the columns (evolve_columns=True), or choose unknown_columns='warn'"
+                f"{named(refused)}. Neither they nor a row after them were sent; the table has "
+                f"{self._some_columns()}. Rename the keys, add the columns (evolve_columns=True), or let "
+                "such values be lost (unknown_columns='warn')"
             )
         self.counts = add_counts(self.counts, found.unknown)
-        return found.strangers
+        return found.faults
 
-    def refuse(self, strangers: Sequence[int], where: str) -> None:
-        """Refuse rows that would be rows of nothing but NULL.
+    def refuse(self, faults: Mapping[int, Fault], where: str) -> None:
+        """Refuse rows that would lose all values, or one of two.
 
-        :raises UnknownColumnsError: if there is one
+        :raises UnknownColumnsError: if no key of a row has a column
+        :raises UnfitRowsError: if two keys of a row have the same one
         """
-        if strangers:
-            raise UnknownColumnsError(
-                f"channel {self._channel!r}: row {strangers[0] + 1} of {where} has no key for which the "
-                f"table has a column ({len(strangers)} such row(s)): its keys are among "
-                f"{named(self.counts)}, and the table has {self._some_columns()}. It would be a row of "
-                "NULLs; neither it nor a row after it was sent. Load it into the right table, rename the "
-                "keys, or choose unknown_columns='ignore'"
+        if not faults:
+            return
+        row = min(faults)
+        which = f"channel {self._channel!r}: row {row + 1} of {where}"
+        count = f"({len(faults)} such row(s))"
+        if faults[row] != NO_KEY:
+            raise UnfitRowsError(
+                f"{which} has two keys for column {faults[row].column!r}, of which one value would be lost "
+                f"{count}. Neither it nor a row after it was sent: leave one key out, or put such rows aside "
+                "with on_error 'dead_letter'"
             )
+        raise UnknownColumnsError(
+            f"{which} has no key for which the table has a column {count}: its keys are among "
+            f"{named(self.counts)}, and the table has {self._some_columns()}. It would be a row of "
+            "NULLs; neither it nor a row after it was sent. Load it into the right table, rename the "
+            "keys, or choose unknown_columns='ignore'"
+        )
 
     def _some_columns(self) -> str:
         names = [column.name for column in self._columns]
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         return ", ".join(names[:MOST_NAMES]) + more
-
-
-def _keys(line: bytes) -> frozenset[str]:
-    try:
-        return frozenset(key for key, _ in parse_row(line.decode("utf-8")) or ())
-    except (UnicodeDecodeError, RecursionError):
-        return frozenset()
-
-
-def _line_end(text: bytes, start: int) -> int:
-    end = text.find(b"\n", start)
-    return len(text) if end < 0 else end

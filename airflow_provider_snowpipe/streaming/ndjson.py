@@ -29,7 +29,8 @@ class NdjsonOptions:
     """How values are written that JSON has no form for.
 
     :param binary: text form of binary values, the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities, for dates and timestamps outside the
+        years 0 to 9999 and times outside a day
     :param explicit_nulls: True writes ``"c":null``, which stores NULL; False leaves the field out, which is
         shorter and lets a column's DEFAULT apply
     :param timezone: zone of timestamps that have none, None to leave them without
@@ -92,11 +93,12 @@ def refuse_duplicate_names(names: Sequence[str]) -> None:
     """
     seen: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.upper(), name)
-        if other is not name:
+        if name.upper() in seen:
             raise EncodingError(
-                f"columns {other!r} and {name!r} would go to the same column of the table: rename one"
+                f"columns {seen[name.upper()]!r} and {name!r} would go to the same column of the table: "
+                "rename one"
             )
+        seen[name.upper()] = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +129,39 @@ class _Column:
     def floating(self, values: pa.Array) -> pa.Array:
         if pa.types.is_float16(values.type):
             values = values.cast(pa.float32())
-        bad = pc.invert(pc.is_finite(values))
-        if not pc.any(bad).as_py():
-            return values
-        if self.options.non_finite == "null":
-            return pc.if_else(bad, pa.scalar(None, values.type), values)
-        row = pc.index(bad, True).as_py()
-        raise EncodingError(
-            f"column {self.path!r}: value {values[row]} in row {row} is no number that JSON holds: clean it, "
-            "or choose non_finite='null'"
-        )
+        return self._checked(values, pc.invert(pc.is_finite(values)), values, "a number that JSON holds")
+
+    def temporal(self, values: pa.Array) -> pa.Array:
+        """Check the range first: arrow-json writes the text of an error for what it cannot write."""
+        numbers = values.view(pa.int32() if values.type.bit_width == 32 else pa.int64())
+        low, high = _range_of(values.type)
+        bad = pc.or_(pc.less(numbers, low), pc.greater(numbers, high))
+        what = "a time of a day" if pa.types.is_time(values.type) else "within the years 0 to 9999"
+        return self._checked(values, bad, numbers, what)
 
     def timestamp(self, values: pa.Array) -> pa.Array:
-        kind = values.type
+        kind, values = values.type, self.temporal(values)
         if kind.tz is not None:
             return values.cast(pa.timestamp(kind.unit, "UTC"))
         if self.options.timezone is None:
             return values
         zoned = pc.assume_timezone(values, self.options.timezone)
         return zoned.cast(pa.timestamp(kind.unit, "UTC"))
+
+    def _checked(self, values: pa.Array, bad: pa.BooleanArray, shown: pa.Array, what: str) -> pa.Array:
+        """Refuse the values that JSON has no form for, or make them null.
+
+        :param shown: the values as an error names them
+        """
+        if not pc.any(bad).as_py():
+            return values
+        if self.options.non_finite == "null":
+            return pc.if_else(bad, pa.scalar(None, values.type), values)
+        row = pc.index(bad, True).as_py()
+        raise EncodingError(
+            f"column {self.path!r}: value {shown[row]} ({values.type}) in row {row} is not {what}: clean it, "
+            "or choose non_finite='null'"
+        )
 
     def binary(self, values: pa.Array) -> pa.Array:
         if self.options.binary == "UTF-8":
@@ -172,6 +188,9 @@ class _Column:
         if not values.type.num_fields:
             raise EncodingError(f"column {self.path!r} is a struct without fields: drop it")
         names = [values.type.field(i).name for i in range(values.type.num_fields)]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise EncodingError(f"column {self.path!r} is a struct with two fields {twice!r}: rename one")
         fields = [
             self.inner(name).convert(array) for name, array in zip(names, values.flatten(), strict=True)
         ]
@@ -256,18 +275,38 @@ def _null_flags(values: pa.Array) -> np.ndarray:
     return flags
 
 
+_DAY = 86_400
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAYS = (-719_528, 2_932_897)
+"""The first day of the year 0, and of the year 10,000, as days since 1970."""
+
+
+def _range_of(kind: pa.DataType) -> tuple[pa.Scalar, pa.Scalar]:
+    """The lowest and the highest number of a date, a time or a timestamp that is written."""
+    if pa.types.is_date32(kind):
+        low, end = _DAYS
+    elif pa.types.is_time(kind):
+        low, end = 0, _DAY * _UNITS[kind.unit]
+    else:
+        step = _DAY * _UNITS["ms" if pa.types.is_date64(kind) else kind.unit]
+        low, end = _DAYS[0] * step, _DAYS[1] * step
+    number = pa.int32() if kind.bit_width == 32 else pa.int64()
+    return pa.scalar(max(low, -(1 << 63)), number), pa.scalar(min(end, 1 << 63) - 1, number)
+
+
 def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
     tests = [getattr(pa.types, f"is_{kind}") for kind in kinds]
     return lambda kind: any(test(kind) for test in tests)
 
 
-_PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view", "date", "time")
+_PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view")
 _UUID_GROUPS = (0, 8, 12, 16, 20, 32)
 _BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
     (_any_of(*_PLAIN), _Column.plain),
     (pa.types.is_floating, _Column.floating),
     (pa.types.is_timestamp, _Column.timestamp),
+    (_any_of("date", "time"), _Column.temporal),
     (pa.types.is_null, _Column.nothing),
     (_any_of(*_BINARY), _Column.binary),
     (lambda kind: getattr(kind, "extension_name", "") == "arrow.uuid", _Column.uuid),

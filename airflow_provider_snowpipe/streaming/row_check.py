@@ -85,15 +85,16 @@ class CheckedBlock:
 class RowCheck:
     """The check of one channel's rows; remembers how its source writes the columns.
 
+    :param only_exact: True finds only values that the columns would round or cut
     :raises ConfigurationError: if there is none, or two differ only in case
     """
 
-    def __init__(self, columns: Sequence[TableColumn]) -> None:
+    def __init__(self, columns: Sequence[TableColumn], *, only_exact: bool = False) -> None:
         if not columns:
             raise ConfigurationError(
                 "rows are to be checked, but the table's columns are not known: give the plan its columns"
             )
-        self._values = RowValues(columns)
+        self._values = RowValues(columns, only_exact=only_exact)
         self._forms = [ColumnForm(column) for column in columns]
         self._refuse_twins()
         self._by_key = {form.column.name.upper(): form for form in reversed(self._forms)}
@@ -258,6 +259,15 @@ _CERTAIN_TEXTS = {
 }
 
 
+_EXACT_TEXTS = {
+    "BOOLEAN": r"^(?i:true|false)$",
+    "DATE": rf"^{_DAY}$",
+    "TIMESTAMP_NTZ": rf"^{_DAY}(?:[T ]{_CLOCK})?$",
+}
+"""Texts that lose nothing in a column whose type was inferred from other rows."""
+_EXACT_IN_A_DOUBLE = 2**53
+
+
 class Form(Enum):
     """A way to read a column with Arrow."""
 
@@ -338,6 +348,8 @@ class ColumnForm:
         return self.type.kind in _ANY and (self.type.length is None or self.type.length >= longest)
 
     def _form_for(self, forms: set[Form]) -> Form:
+        if self.column.exact and self.type.kind == "NUMBER" and self.type.scale:
+            return Form.DECIMAL
         if forms <= {Form.NUMBER, Form.INTEGER}:
             exact = self.type.kind in _ANY and Form.NUMBER not in forms
             return Form.INTEGER if exact else Form.NUMBER
@@ -352,16 +364,31 @@ class ColumnForm:
         found: npt.NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
         kind = self.type
         if kind.kind == "NUMBER":
-            largest = 10.0 ** ((kind.precision or 38) - (kind.scale or 0)) - 10.0 ** -(kind.scale or 0)
+            precision, scale = kind.digits
+            largest = 10.0 ** (precision - scale) - 10.0**-scale
             fits: Mask = np.abs(found) <= largest * (1 - 1e-12)
-            return fits
-        if kind.kind in ("FLOAT", "BOOLEAN"):
-            return np.isfinite(found)
+            return fits & self._is_exact(values, found) if self.column.exact else fits
+        if kind.kind == "FLOAT":
+            long: Mask = (
+                self.column.exact & (found == np.floor(found)) & (np.abs(found) >= _EXACT_IN_A_DOUBLE)
+            )
+            return np.isfinite(found) & ~long
+        if kind.kind == "BOOLEAN":
+            known: Mask = np.isin(found, (0, 1)) if self.column.exact else np.isfinite(found)
+            return known
         if kind.kind in _CERTAIN_TEXTS and kind.kind != "BINARY":
             whole: Mask = found == np.floor(found)
             return whole & (found >= _EARLIEST_EPOCH) & (found <= _LATEST_EPOCH)
         # How long a fraction is as text is not known here.
         return np.zeros(len(found), np.bool_)
+
+    def _is_exact(self, values: pa.Array, found: npt.NDArray[np.float64]) -> Mask:
+        """Mark the numbers that have no more fractional digits than the column."""
+        if pa.types.is_decimal(values.type):
+            cut = values.cast(pa.decimal256(76, self.type.digits[1]), safe=False).cast(values.type)
+            return _mask(pc.equal(values, cut))
+        exact: Mask = (found == np.floor(found)) & (np.abs(found) < _EXACT_IN_A_DOUBLE)
+        return exact
 
     def _integer(self, values: pa.Array) -> Mask:
         digits = pc.utf8_length(values.cast(pa.string()))
@@ -372,7 +399,8 @@ class ColumnForm:
         kind = self.type
         if kind.kind == "VARCHAR":
             return _mask(pc.less_equal(pc.utf8_length(values), kind.length or 0))
-        good = _mask(pc.match_substring_regex(values, _CERTAIN_TEXTS[kind.kind]))
+        known = _EXACT_TEXTS if self.column.exact else _CERTAIN_TEXTS
+        good = _mask(pc.match_substring_regex(values, known.get(kind.kind, _CERTAIN_TEXTS[kind.kind])))
         if kind.kind == "BINARY":
             good &= _mask(pc.less_equal(pc.multiply(pc.binary_length(values), 3), 4 * (kind.length or 0)))
         return good

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -12,12 +13,13 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from urllib.parse import quote, unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
-from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded, sent_bytes
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
@@ -25,12 +27,14 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     UnfitRowsError,
 )
-from airflow_provider_snowpipe.streaming.key_check import NO_KEY, UnknownKeys
+from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
-from airflow_provider_snowpipe.streaming.row_values import BlockLines
+from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
+log = logging.getLogger(__name__)
 _SUFFIX = ".parquet"
 _LONGEST_NAME = 255
 """Bytes of a file's name, in the file systems that there are."""
@@ -326,7 +330,9 @@ class Admission:
     :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
     :param open_dead_letters: opens the dead letters' store
-    :param skips_undecoded: True skips and counts records that cannot be decoded, where values are not checked
+    :param skips_undecoded: True skips and counts records that cannot be decoded, and rows that no request
+        carries, where values are not checked
+    :param limits: what a request carries; None where nothing is too large
     :raises DeadLetterError: if the dead letters' store cannot be read
     """
 
@@ -341,20 +347,27 @@ class Admission:
         open_dead_letters: OpenDeadLetters = DeadLetterFolder,
         *,
         skips_undecoded: bool = False,
+        limits: BatchLimits | None = None,
     ) -> None:
+        self._limits = limits
         self._channel, self._skips_undecoded = channel, skips_undecoded
         checks_keys = bool(columns) and unknown_columns != "ignore"
-        self._keys = UnknownKeys(columns, unknown_columns, channel) if checks_keys else None
         self._values: RowCheck | None = None
+        self._only_exact = rules is None or rules.only_exact
         self._dead_letters: DeadLetterStore | None = None
         if rules is not None:
-            self._values, self._application = RowCheck(rules.columns), rules.application
+            self._values = RowCheck(rules.columns, only_exact=rules.only_exact)
+            self._application = rules.application
             if rules.dead_letter_path is not None:
                 self._dead_letters = open_dead_letters(
                     rules.dead_letter_path, channel, offset_class, committed
                 )
                 if rules.pipe:
                     self._dead_letters.claim(rules.pipe)
+        self._keys: UnknownKeys | None = None
+        if checks_keys:
+            puts_aside = self._dead_letters is not None
+            self._keys = UnknownKeys(columns, unknown_columns, channel, puts_aside=puts_aside)
         self.dead_lettered = 0
         self.undecoded = 0
         self.unknown_columns: Mapping[str, int] = {}
@@ -368,28 +381,66 @@ class Admission:
         :raises UnfitRowsError: if there is a row that does not fit and no store for it
         :raises DeadLetterError: if it cannot be put aside
         """
-        if self._values is None:
+        if self._only_exact:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)
             self.undecoded += len(part.undecoded)
-        strangers: Sequence[int] = ()
-        if self._keys is not None:
+        large = self._too_large(part)
+        if large and self._dead_letters is None:
+            part = self._without_large(part, large)
+            large = {}
+        faults: Mapping[int, Fault] = {}
+        if self._keys is not None and part.rows:
             where = f"{part.start} to {part.end}"
-            strangers = self._keys.check(part.body, part.rows, where)
+            faults = self._keys.check(part.body, where)
             self.unknown_columns = self._keys.counts
             if self._dead_letters is None:
-                self._keys.refuse(strangers, where)
+                self._keys.refuse(faults, where)
         if self._values is None:
             return part if part.rows else None
+        if self._only_exact and part.undecoded:
+            part = replace(part, undecoded=())
         found = self._values.check(part.body)
-        if strangers:
-            found = _with_strangers(found, strangers)
+        if faults or large:
+            found = _with_faults(found, {**faults, **large})
         return self._fitting(part, found)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that keys of the rows so far have matched, in capital letters."""
+        return () if self._keys is None else tuple(sorted(self._keys.matched))
 
     def settle(self, committed: Offset | None) -> None:
         """Clear away what a shut-out attempt left among the rows that are committed now."""
         if self._dead_letters is not None and committed is not None:
             self._dead_letters.settle(committed)
+
+    def _too_large(self, part: Part) -> dict[int, Fault]:
+        """The rows that a request cannot carry."""
+        if self._limits is None or len(part.body) <= self._limits.wire_bytes:
+            return {}
+        lines = BlockLines.of(part.body)
+        found = {}
+        for row in np.flatnonzero(lines.ends - lines.starts > self._limits.wire_bytes).tolist():
+            if (size := sent_bytes(lines.row(row), self._limits)) > self._limits.wire_bytes:
+                most = self._limits.wire_bytes
+                found[row] = Fault(None, f"it takes {size} bytes as sent, and a request carries {most}")
+        return found
+
+    def _without_large(self, part: Part, large: Mapping[int, Fault]) -> Part:
+        """The part without the rows that are too large, if those are skipped.
+
+        :raises UnfitRowsError: if they are not
+        """
+        lines = BlockLines.of(part.body)
+        if not self._skips_undecoded:
+            found = CheckedBlock(lines, ())
+            self._put_aside(part, _with_faults(found, large))
+        self.undecoded += len(large)
+        log.warning(
+            "channel %r: %d row(s) are too large to be sent and were skipped", self._channel, len(large)
+        )
+        return replace(part, body=lines.without(sorted(large)), rows=lines.rows - len(large), positions=None)
 
     def _fitting(self, part: Part, found: CheckedBlock) -> Part | None:
         """The part with its good rows, once the others are put aside; None if it has none."""
@@ -418,8 +469,8 @@ class Admission:
             raise UnfitRowsError(
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
                 f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
-                "after it was sent; fix the source or the table and run again, or put such rows aside with "
-                "on_error (option onError) 'dead_letter'"
+                "after it was sent; fix the source or the table, load such rows with COPY INTO, or put them "
+                "aside with on_error (option onError) 'dead_letter'"
             )
         dead_letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
@@ -432,9 +483,9 @@ class Admission:
         self.dead_lettered += len(dead_letters)
 
 
-def _with_strangers(found: CheckedBlock, strangers: Sequence[int]) -> CheckedBlock:
+def _with_faults(found: CheckedBlock, more: Mapping[int, Fault]) -> CheckedBlock:
     faults = {
-        **{row: RowFault(row, found.lines.line_number(row), NO_KEY) for row in strangers},
+        **{row: RowFault(row, found.lines.line_number(row), fault) for row, fault in more.items()},
         **{fault.row: fault for fault in found.faults},
     }
     return replace(found, faults=tuple(faults[row] for row in sorted(faults)))

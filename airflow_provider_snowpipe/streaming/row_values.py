@@ -163,14 +163,30 @@ _EARLIEST, _LATEST = -9_223_372_036_854, (1 << 63) - 1
 _LAST_YEAR_OF_DATES, _LAST_YEAR = 5_881_579, 294_246
 
 
+_MONTHS = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_WEEKDAY = r"(?:mon|tue|wed|thu|fri|sat|sun)"
+_DAY_OF_MONTH = r"(?:0?[1-9]|[12][0-9]|3[01])"
+_OTHER_FORMS = re.compile(
+    rf"(?:{_DAY_OF_MONTH}-{_MONTHS}-[0-9]{{4}}|(?:0?[1-9]|1[0-2])/{_DAY_OF_MONTH}/[0-9]{{4}})(?:[T ].*)?"
+    rf"|(?:{_WEEKDAY},? )?{_DAY_OF_MONTH} {_MONTHS} [0-9]{{4}}(?: .*)?"
+    rf"|{_WEEKDAY} {_MONTHS} {_DAY_OF_MONTH} .*[0-9]{{4}}",
+    re.IGNORECASE,
+)
+"""Other forms of AUTO ("Date and time input formats"), RFC 2822 among them; the service reads the rest."""
+
+
 def is_date(text: str) -> bool:
     """True for a date, a timestamp or an integer."""
-    return _is_epoch(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
 
 
 def is_timestamp(text: str) -> bool:
     """True for a timestamp, a date or an integer."""
-    return _is_epoch(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+
+
+def _is_other_form(text: str) -> bool:
+    return _OTHER_FORMS.fullmatch(text.strip()) is not None
 
 
 def is_time(text: str) -> bool:
@@ -270,10 +286,17 @@ class Fault:
         return self.reason if self.column is None else f'column "{self.column}": {self.reason}'
 
 
+class Loss(Fault):
+    """Why a row that the service takes would not be in the table as it is."""
+
+    __slots__ = ()
+
+
 class RowValues:
     """The exact check of single rows."""
 
-    def __init__(self, columns: Sequence[TableColumn]) -> None:
+    def __init__(self, columns: Sequence[TableColumn], *, only_exact: bool = False) -> None:
+        self._only_exact = only_exact
         self._columns = [(column, column.column_type) for column in columns]
         self._by_key: dict[str, int] = {}
         for index, column in enumerate(columns, start=1):
@@ -285,8 +308,12 @@ class RowValues:
     def fault(self, line: bytes) -> Fault | None:
         """Find the first column that a row does not fit.
 
-        :returns: None for a row that the service takes
+        :returns: None for a row that the service takes, and whose values it keeps where they must be exact
         """
+        found = self._fault(line)
+        return None if self._only_exact and not isinstance(found, Loss) else found
+
+    def _fault(self, line: bytes) -> Fault | None:
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError:
@@ -302,11 +329,15 @@ class RowValues:
             column, kind = self._columns[index]
             value = found[index][1] if index in found else None
             if value is None:
-                if not column.nullable:
+                if not column.nullable and not self._only_exact:
                     return Fault(column.name, REQUIRED)
                 continue
             reason = _fault_of(kind, value)
-            if reason is not None and not (kind.kind == "NUMBER" and _any_fits(kind, more.get(index))):
+            if reason is None and column.exact and _is_changed(kind, value):
+                shown = str(value)[:40]
+                return Loss(column.name, f"the value {shown} would be rounded, cut or moved by {kind}")
+            given = more.get(index)
+            if reason and not self._only_exact and not (kind.kind == "NUMBER" and _any_fits(kind, given)):
                 return Fault(column.name, reason)
         return None
 
@@ -390,8 +421,28 @@ def _fault_of(kind: ColumnType, value: Any) -> str | None:
     return None
 
 
+def _is_changed(kind: ColumnType, value: Any) -> bool:
+    """True for a value that a column takes, and has otherwise than it was given."""
+    text = str(value)
+    if kind.kind == "TIMESTAMP_NTZ":
+        return not isinstance(value, JsonNumber) and _ISO_ZONED.fullmatch(text.strip()) is not None
+    if kind.kind == "DATE":
+        time = text.partition(":")
+        return bool(time[1]) and bool(re.search(r"[1-9]", time[0][-2:] + time[2][:12]))
+    if isinstance(value, bool) or not isinstance(value, str) or not _NUMBER.fullmatch(text):
+        return False
+    number = _decimal(text)
+    if number is None:
+        return kind.kind == "NUMBER"
+    if kind.kind == "NUMBER":
+        return number != number.quantize(Decimal(1).scaleb(-kind.digits[1]), context=_EXACT)
+    if kind.kind == "FLOAT":
+        return _INTEGER.fullmatch(text) is not None and Decimal(float(number)) != number
+    return kind.kind == "BOOLEAN" and number not in (0, 1)
+
+
 def _is_number(value: Any, kind: ColumnType) -> bool:
-    precision, scale = kind.precision or 38, kind.scale or 0
+    precision, scale = kind.digits
     if isinstance(value, bool):
         return True
     if not isinstance(value, str) or not _NUMBER.fullmatch(value):
@@ -501,6 +552,7 @@ _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ISO_TIMESTAMP = re.compile(_ISO_DATE.pattern + r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?")
 _ISO_ZONED = re.compile(_ISO_TIMESTAMP.pattern + r"(?:Z|[+-][0-9]{2}:?[0-9]{2})")
 _LONGEST_INTEGER = re.compile(r"-?[0-9]{1,38}")
+_MOST_DIGITS = 38
 _NUMERIC = {"NUMBER(38,0)", "FLOAT"}
 _DATES = {"DATE", "TIMESTAMP_NTZ(9)"}
 
@@ -510,15 +562,16 @@ def columns_of_rows(
 ) -> tuple[TableColumn, ...]:
     """Infer columns from rows, in the order in which the rows name them; names in upper case.
 
-    Integers are NUMBER(38,0), other numbers FLOAT, ISO texts DATE and TIMESTAMP_NTZ(9) or, with a zone,
-    TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with values of several kinds is VARCHAR. All are
-    nullable.
+    Integers are NUMBER(38,0), other numbers FLOAT or, where it loses digits, NUMBER with a scale. ISO texts
+    are DATE and TIMESTAMP_NTZ(9) or, with a zone, TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with
+    values of several kinds is VARCHAR. All are nullable.
 
     :param lines: NDJSON rows; those that are no JSON objects are skipped
     :param types: types of columns, by name, that a schema of the rows has; they count before the values
     :raises ConfigurationError: if no row has a key
     """
     kinds: dict[str, set[str]] = {}
+    numbers: dict[str, set[JsonNumber]] = {}
     for line in lines:
         try:
             row = parse_row(line.decode("utf-8"))
@@ -529,12 +582,27 @@ def columns_of_rows(
                 found = kinds.setdefault(key.upper(), set())
                 if value is not None:
                     found.add(_kind_of(value))
+                if isinstance(value, JsonNumber):
+                    numbers.setdefault(key.upper(), set()).add(value)
     if not kinds:
         raise ConfigurationError(
             "the source's first rows have no key, so that no column can be inferred: make the table first"
         )
     declared = {name.upper(): kind for name, kind in (types or {}).items()}
-    return tuple(TableColumn(name, declared.get(name) or _common(found)) for name, found in kinds.items())
+    return tuple(
+        TableColumn(name, declared.get(name) or _common(found, numbers.get(name, ())))
+        for name, found in kinds.items()
+    )
+
+
+def _type_of_fractions(numbers: Iterable[JsonNumber]) -> str:
+    """FLOAT where it keeps every digit of every number, a NUMBER where that does."""
+    exact = [number for number in map(_decimal, numbers) if number is not None and number.is_finite()]
+    if all(Decimal(repr(float(number))) == number for number in exact):
+        return "FLOAT"
+    scale = max(0, *(-int(number.normalize(_EXACT).as_tuple().exponent) for number in exact))
+    digits = max(number.adjusted() + 1 for number in exact)
+    return f"NUMBER(38,{scale})" if max(digits, 0) + scale <= _MOST_DIGITS else "FLOAT"
 
 
 def _kind_of(value: Any) -> str:
@@ -551,11 +619,11 @@ def _kind_of(value: Any) -> str:
     return "TIMESTAMP_TZ(9)" if _ISO_ZONED.fullmatch(value) and is_timestamp(value) else LONGEST_TEXT
 
 
-def _common(kinds: set[str]) -> str:
+def _common(kinds: set[str], numbers: Iterable[JsonNumber]) -> str:
+    if "FLOAT" in kinds and kinds <= _NUMERIC:
+        return _type_of_fractions(numbers)
     if len(kinds) == 1:
         return next(iter(kinds))
     if "VARIANT" in kinds:
         return "VARIANT"
-    if kinds and kinds <= _NUMERIC:
-        return "FLOAT"
     return "TIMESTAMP_NTZ(9)" if kinds and kinds <= _DATES else LONGEST_TEXT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MAX_VARCHAR = 16_777_216
 MAX_BINARY = 8_388_608
+_DIGITS = 38
 LONGEST_TEXT = f"VARCHAR({MAX_VARCHAR})"
 _WRITTEN = re.compile(
     r"\s*(?P<word>[A-Z_]\w*(?:\s+(?:PRECISION|VARYING|WITH(?:OUT)?\s+(?:LOCAL\s+)?TIME\s+ZONE))?)\s*"
@@ -88,6 +89,11 @@ class ColumnType:
             return cls(kind, precision=9 if first is None else first)
         return cls(kind)
 
+    @property
+    def digits(self) -> tuple[int, int]:
+        """Digits of a NUMBER, and how many of them are fractional."""
+        return (_DIGITS if self.precision is None else self.precision), (self.scale or 0)
+
     def __str__(self) -> str:
         """As ``DESCRIBE TABLE`` writes it."""
         if self.kind == "NUMBER":
@@ -106,6 +112,8 @@ class TableColumn:
     :param nullable: False for NOT NULL
     :param default: the expression of its DEFAULT, None where it has none
     :param identity: True if Snowflake numbers its rows (AUTOINCREMENT)
+    :param exact: True where a value that the column would round or cut does not fit, since the column's type
+        was inferred from other rows
     """
 
     name: str
@@ -113,6 +121,7 @@ class TableColumn:
     nullable: bool = True
     default: str | None = None
     identity: bool = False
+    exact: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -158,8 +167,6 @@ def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn,
 
 
 # -- The SQL that makes a table for a source's rows, or adds columns to it -------------------------------
-
-_DIGITS = 38
 
 
 def table_of(pipe: PipeName) -> str:
@@ -223,12 +230,11 @@ def column_type(kind: pa.DataType) -> str | None:
     import pyarrow as pa
 
     is_a = pa.types
+    if is_a.is_dictionary(kind) or is_a.is_run_end_encoded(kind):
+        return column_type(kind.value_type)
     if is_a.is_decimal(kind):
-        return (
-            f"NUMBER({kind.precision},{kind.scale})"
-            if kind.precision <= _DIGITS and kind.scale >= 0
-            else None
-        )
+        fits = kind.precision <= _DIGITS and kind.scale >= 0
+        return f"NUMBER({kind.precision},{kind.scale})" if fits else None
     if is_a.is_integer(kind):
         return "NUMBER(38,0)"
     if is_a.is_binary(kind) or is_a.is_large_binary(kind) or is_a.is_fixed_size_binary(kind):
@@ -244,8 +250,26 @@ def column_type(kind: pa.DataType) -> str | None:
         is_a.is_time: "TIME(9)",
         is_a.is_string: LONGEST_TEXT,
         is_a.is_large_string: LONGEST_TEXT,
+        is_a.is_string_view: LONGEST_TEXT,
     }
     return next((name for test, name in simple.items() if test(kind)), None)
+
+
+_INFERRED = ("NUMBER(38,0)", "DATE", "BOOLEAN")
+"""Types that are inferred from some rows, and that round or cut other values."""
+
+
+def with_exact(columns: Iterable[TableColumn], required: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
+    """The columns of a table that loads make or widen, which must not round or cut values.
+
+    :param required: the columns that this load would make
+    """
+    own = {one.name.upper(): str(one.column_type) for one in required}
+    return tuple(
+        replace(one, exact=kind in _INFERRED or own.get(one.name.upper()) == kind)
+        for one in columns
+        for kind in [str(one.column_type)]
+    )
 
 
 def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, str]:
@@ -260,8 +284,8 @@ def common_types(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, 
 def _wider(one: ColumnType, other: ColumnType) -> str:
     kinds = {one.kind, other.kind}
     if kinds == {"NUMBER"}:
-        scale = max(one.scale or 0, other.scale or 0)
-        digits = max((kind.precision or _DIGITS) - (kind.scale or 0) for kind in (one, other))
+        scale = max(one.digits[1], other.digits[1])
+        digits = max(precision - scale for precision, scale in (one.digits, other.digits))
         return f"NUMBER({min(_DIGITS, digits + scale)},{scale})"
     if kinds == {"NUMBER", "FLOAT"}:
         return "FLOAT"

@@ -4,19 +4,31 @@ from __future__ import annotations
 
 import itertools
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import fastavro
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourceMissingError, SqlError
+from airflow_provider_snowpipe.streaming.batch import Part
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy, RowRules
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SourceMissingError,
+    SqlError,
+    UnfitRowsError,
+)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_gate import Admission
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import SetConnection, pem, private_key, set_connection
 from tests.local_connection import connect, connect_by_form, context
@@ -110,7 +122,9 @@ def test_table_is_made_once_and_then_widened_as_requested(
         TableColumn("NOTE", "VARCHAR(16777216)"),
         TableColumn("DAY", "DATE"),
     )
-    assert logged == [f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE']
+    (line,) = logged
+    assert f'table "LOCAL"."PUBLIC"."{table}": added "NOTE" VARCHAR(16777216), "DAY" DATE' in line
+    assert "inferred from 1 rows" in line
 
 
 def test_columns_that_come_in_later_files_are_added_or_refused_by_the_rows_that_the_run_loads(
@@ -132,6 +146,59 @@ def test_columns_that_come_in_later_files_are_added_or_refused_by_the_rows_that_
     prepare(evolve_columns=True)
 
     assert [one.name for one in hook.table_columns()] == ["ID", "NOTE"]
+
+
+@pytest.mark.parametrize("policy", [{"create_table": "if_missing"}, {"evolve_columns": True}])
+def test_whole_numbers_of_the_first_rows_do_not_round_what_follows(
+    hook: SnowpipeHook, local_service: LocalService, table: str, tmp_path: Path, policy: dict[str, Any]
+) -> None:
+    if "evolve_columns" in policy:
+        local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{table} (ID INT)")
+    source = _source(tmp_path, *({"ID": number, "PRICE": number} for number in range(1000)))
+
+    made = _room(**policy).prepare(hook, source, print)
+
+    rules = RowRules.of("abort", False, None, made["columns"], "app", "D.S.T")
+    gate = Admission(rules, made["columns"], made["unknown_columns"], "ch", IntegerOffset, None)
+    assert gate.admit(_part(b'{"ID":1000,"PRICE":7}')) is not None
+    with pytest.raises(UnfitRowsError, match=r"PRICE.*4\.75"):
+        gate.admit(_part(b'{"ID":1001,"PRICE":4.75}'))
+
+
+def _part(row: bytes) -> Part:
+    return Part(row + b"\n", IntegerOffset(1), IntegerOffset(1), 1)
+
+
+@pytest.mark.parametrize("form", ["parquet", "avro", "orc"])
+def test_decimals_of_a_file_make_columns_of_their_digits(
+    hook: SnowpipeHook, table: str, tmp_path: Path, form: str
+) -> None:
+    rows = pa.table(
+        {
+            "ID": [1],
+            "AMOUNT": pa.array([Decimal("123456789012345678.91")], pa.decimal128(20, 2)),
+            "RAW": [b"x"],
+            "AT": pa.array([0], pa.timestamp("us", "UTC")),
+            "NOTE": ["2024-01-01"],
+        }
+    )
+    (tmp_path / "p").mkdir()
+    path = tmp_path / "p" / f"1.{form}"
+    if form == "avro":
+        decimal = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}
+        at = {"type": "long", "logicalType": "timestamp-micros"}
+        kinds = {"ID": "long", "AMOUNT": decimal, "RAW": "bytes", "AT": at, "NOTE": "string"}
+        fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+        with path.open("wb") as out:
+            fastavro.writer(out, {"type": "record", "name": "R", "fields": fields}, rows.to_pylist())
+    else:
+        {"parquet": pq, "orc": orc}[form].write_table(rows, str(path))
+
+    _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path), format=form), print)
+
+    assert [one.type for one in hook.table_columns()] == [
+        "NUMBER(38,0)", "NUMBER(20,2)", "BINARY(8388608)", "TIMESTAMP_TZ(9)", "VARCHAR(16777216)",
+    ]  # fmt: skip
 
 
 def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
@@ -165,6 +232,7 @@ def test_operator_makes_the_table_and_puts_bad_rows_aside(
         on_error="dead_letter",
         dead_letter_path=str(tmp_path / "dead"),
         create_table="if_missing",
+        unknown_columns="warn",
     )
 
     value = operator.execute(context())

@@ -6,9 +6,12 @@ import datetime as dt
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql.functions import col
 
+from airflow_provider_snowpipe.spark.sources.tables.reader import open_rows
 from airflow_provider_snowpipe.spark.submit.source import shape_of_frame
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -44,6 +47,25 @@ def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
 
     assert [(c.to_token, c.rows) for c in third] == [("603", 2), ("604", 1), ("599", 0)]
     assert loads.ids == [*range(601), 603, 604]
+
+
+def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_position(loads):
+    pq.write_table(pa.table({"ID": [0, 1], "FILE": ["a", "b"]}), loads.rows / "1.parquet")
+    loads.write("2.parquet", [2])
+
+    loads.load()
+
+    rows = loads.service.sql(f"SELECT ID, NOTE FROM LOCAL.PUBLIC.{loads.table} ORDER BY ID")
+    assert [row["NOTE"] for row in rows] == [None, None, "2.parquet"]
+    folder = loads.folder / "csv"
+    folder.mkdir()
+    (folder / "1.csv").write_text("ID,FILE,NOTE\n10,a,b\n")
+    (folder / "2.csv").write_text("ID,NOTE,FILE\n11,b,a\n")
+    rows = open_rows(
+        loads.spark, "csv", table=None, path=str(folder), format="csv", options={"header": "true"}
+    )
+    with pytest.raises(Py4JJavaError, match="header"):
+        rows.collect()
 
 
 def test_rows_of_a_channel_are_committed_in_the_order_of_the_key(loads):

@@ -295,3 +295,44 @@ def test_operators_build_no_other_operators():
     }
 
     assert built == COMPOSED
+
+
+def _is_one_object(node):
+    """True for what there is one of: None, True, False, a class, a member of a class."""
+    if isinstance(node, ast.Constant):
+        return node.value is None or isinstance(node.value, bool)
+    name = ast.unparse(node)
+    if isinstance(node, ast.Call):
+        return name.startswith(("type(", "get_origin("))
+    return name in ("int", "str", "float", "bytes", "list", "dict") or any(
+        one.lstrip("_")[:1].isupper() for one in name.split(".")
+    )
+
+
+def _mistaken_for_equal(text):
+    """Comparisons by identity of values that may be equal and two, and numbers of which 0 gives way."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Compare):
+            both = [node.left, *node.comparators]
+            for one, how, other in zip(both, node.ops, both[1:], strict=False):
+                if isinstance(how, ast.Is | ast.IsNot) and not (_is_one_object(one) or _is_one_object(other)):
+                    yield ast.unparse(node)
+        elif isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
+            last = node.values[-1]
+            number = isinstance(last, ast.Constant) and type(last.value) in (int, float) and last.value
+            if number and isinstance(node.values[-2], ast.Attribute):
+                yield ast.unparse(node)
+
+
+def test_values_are_compared_by_equality_and_zero_is_a_number():
+    bad = "a is b; a.name is not other; kind.precision or 38"
+    good = "a is None; a is State.DONE; type(a) is type(b); a is _FIRST; kind.scale or 0; crc(a) or 1"
+    found = {
+        (path.name, one)
+        for path in (ROOT / PACKAGE).rglob("*.py")
+        for one in _mistaken_for_equal(path.read_text(encoding="utf-8"))
+    }
+
+    assert len(list(_mistaken_for_equal(bad))) == 3
+    assert not list(_mistaken_for_equal(good))
+    assert found == {("probes.py", "self.files.interval or 1.0")}  # which is not divided by

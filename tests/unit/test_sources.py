@@ -55,7 +55,7 @@ OUTPUT: Any = BaseOperator(task_id="other").output
 POLICY: dict[str, Any] = {
     "on_error": "dead_letter",
     "dead_letter_path": "/rejected/{{ x }}",
-    "unknown_columns": "fail",
+    "unknown_columns": "warn",
 }
 
 # Together the dictionaries of a class have each of its fields with another value than its default.
@@ -76,9 +76,9 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
          "escape": "\\", "null_values": ["NULL"], "growing": True},
         {"compression": "zstd"},
     ],
-    Parquet: [{"columns": ["A"], "non_finite": "null"}],
-    Orc: [{"columns": ["A"], "non_finite": "null"}],
-    Avro: [{"columns": ["A"], "non_finite": "null"}],
+    Parquet: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
+    Orc: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
+    Avro: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
     ByDirectory: [{}],
     ByName: [{"regex": "(?P<partition>[a-z]+).*"}],
     ByKey: [{"key": "day", "as_columns": True}],
@@ -92,7 +92,8 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
             "options": {"client.id": "x"}, "conn_id": "events",
         },
         {"bootstrap_servers": "k:9092", "topic_pattern": "o.*", "value_format": "avro",
-         "schema_registry_url": "http://r", "connector_name": "shop", "group_id": "connect-shop"},
+         "schema_registry_url": "http://r", "connector_name": "shop", "group_id": "connect-shop",
+         "unknown_types": "ignore"},
     ],
     TableSource: [
         {"offset_column": "ID", "table": "t", "offset_type": "text", "partition_by": "K"},

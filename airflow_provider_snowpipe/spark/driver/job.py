@@ -87,7 +87,9 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
             code = report_error(error)
             run.mark_reported()
             return code
-        report = RunReport(plan.application, run.channels, elapsed(began), reading=run.reading)
+        report = RunReport(
+            plan.application, run.channels, elapsed(began), reading=run.reading, columns=run.columns
+        )
         write_beside_report(plan, Path(plan.report_path).name, report.to_json())
         run.mark_reported()
     for channel in report.channels:

@@ -100,7 +100,7 @@ class JobPlan:
     check_rows: bool = False
     dead_letter_path: str | None = None
     columns: tuple[TableColumn, ...] = ()
-    unknown_columns: OnUnknown = "warn"
+    unknown_columns: OnUnknown = "fail"
     on_data_loss: OnDataLoss = "fail"
     wait_for_commit: bool = True
     commit_timeout: float = 600.0

@@ -111,6 +111,7 @@ class RunReport:
     :param error: None for a successful run, else the text of the error that ended it
     :param error_type: the error's class name, for example ``RowsRejectedError``
     :param reading: how the source's rows are numbered, in words
+    :param columns: the table's columns that keys of the rows have matched
     """
 
     application: str
@@ -119,6 +120,7 @@ class RunReport:
     error: str | None = None
     error_type: str | None = None
     reading: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -173,6 +175,7 @@ class RunReport:
                 error=data["error"],
                 error_type=data["error_type"],
                 reading=str(data["reading"]),
+                columns=tuple(map(str, data.get("columns", ()))),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None

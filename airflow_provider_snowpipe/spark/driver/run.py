@@ -89,6 +89,8 @@ class Run:
         self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
+        self.columns: tuple[str, ...] = ()
+        """The table's columns that keys of the rows have matched."""
 
     def prepare(self) -> None:
         """Check pipe, source and committed tokens against each other.
@@ -383,6 +385,7 @@ class Run:
             if result.error_type is not None:
                 failed.append(result)
                 continue
+            self.columns = tuple(sorted({*self.columns, *result.columns}))
             self._results[result.channel] = replace(
                 before.and_then(result),
                 position=result.position or before.position,

@@ -588,7 +588,7 @@ def why_not_copy(spec: FileSource) -> str | None:
     if isinstance(form, Csv | ColumnFormat) and form.columns is not None:
         return "columns leaves columns of the files out, and COPY takes all of them"
     if isinstance(form, ColumnFormat) and form.non_finite == "null":
-        return "non_finite writes NULL for NaN and the infinities, which COPY loads as they are"
+        return "non_finite writes NULL for NaN, infinities and years that COPY loads as they are"
     if form.compression == "xz":
         return "COPY does not read xz"
     if isinstance(form, Csv) and form.escape and any(form.null_values):

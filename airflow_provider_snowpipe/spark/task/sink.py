@@ -107,6 +107,7 @@ class PartitionResult(SentRows):
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
     :param passed_token: its token
+    :param columns: the table's columns that keys of the rows have matched
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -117,6 +118,7 @@ class PartitionResult(SentRows):
     token: str | None = None
     passed: Offset | None = None
     passed_token: str | None = None
+    columns: tuple[str, ...] = ()
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -196,6 +198,7 @@ def load_channel(
                 committed,
                 open_dead_letters,
                 skips_undecoded=settings.skips_undecoded,
+                limits=settings.limits if settings.sdk_profile is None else None,
             )
             began = time.monotonic()
             parts = AdmittedParts(rows_after(committed), admission.admit, stop_at)
@@ -225,6 +228,7 @@ def load_channel(
         dead_lettered=admission.dead_lettered,
         undecoded=admission.undecoded,
         unknown_columns=admission.unknown_columns,
+        columns=admission.columns,
         complete=parts.complete,
     )
 

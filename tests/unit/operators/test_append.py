@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from contextlib import nullcontext
 from decimal import Decimal
 from types import SimpleNamespace
 
@@ -215,9 +216,25 @@ class TestRowsThatDoNotFit:
     def test_keys_without_a_column_are_reported_or_ignored_or_made_columns(self, table, append):
         rows = [{"ID": number, "NEW": "x"} for number in range(3)]
 
-        assert append(rows=rows, batch=1)["unknown_columns"] == {"NEW": 3}
+        assert append(rows=rows, batch=1, unknown_columns="warn")["unknown_columns"] == {"NEW": 3}
         assert append(rows=rows, batch=2, unknown_columns="ignore")["unknown_columns"] == {}
         assert append(rows=rows, batch=3, evolve_columns=True)["unknown_columns"] == {}
+
+    @pytest.mark.parametrize(("lost", "is_missed"), [("ID", True), ("Q", False)])
+    @pytest.mark.parametrize("policy", ["warn", "fail"])
+    def test_a_column_that_had_matched_and_is_gone_at_the_end_fails_the_task(
+        self, snowpipe, append, monkeypatch, lost, is_missed, policy
+    ):
+        """It was renamed or dropped while rows were sent; one that no key has matched is not missed."""
+        columns = [TableColumn(name, "NUMBER(38,0)") for name in ("ID", "Q")]
+
+        def described(_):
+            return tuple(one for one in columns if one.name != lost or not snowpipe.appends())
+
+        monkeypatch.setattr(SnowpipeHook, "columns_for_keys", described)
+        with pytest.raises(AirflowFailException, match="'ID'") if is_missed else nullcontext():
+            append(rows=[{"id": 1}, {"id": 2}], unknown_columns=policy)
+        assert snowpipe.channels["c"].rows == [{"id": 1}, {"id": 2}]
 
     def test_columns_that_another_task_adds_meanwhile_are_no_error(self, table, append, monkeypatch):
         """Mapped tasks widen one table at once; Snowflake adds no column where it has one of them."""

@@ -33,7 +33,7 @@ def test_plan_comes_back_unchanged_from_its_file(tmp_path):
 def test_every_field_of_a_plan_comes_back():
     plan = replace(
         PLAN, ca_bundle="/ca.pem", on_error="dead_letter", dead_letter_path="/letters",
-        unknown_columns="fail", on_data_loss="skip", wait_for_commit=False, commit_timeout=5.0,
+        unknown_columns="warn", on_data_loss="skip", wait_for_commit=False, commit_timeout=5.0,
         sdk_profile="/sdk.json", run="r1", rebind="restart", on_imbalance="fail",
         last_checkpoints={"9c0f6a2d41": ("c", "t")}, renew=("c",),
     )  # fmt: skip

@@ -94,7 +94,7 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
         row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",
-        skips_undecoded=on_error == "continue", columns=columns, unknown_columns="warn",
+        skips_undecoded=on_error == "continue", columns=columns, unknown_columns="fail",
         run="r9", rebind="restart", on_imbalance="fail",
     )  # fmt: skip
     assert replace(plan, run="").sink_settings().run == run_mark("app")

@@ -133,3 +133,58 @@ def test_uuids_become_their_text_and_nulls_stay():
     expected = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
     assert [row["U"] for row in written] == expected
     assert [row["S"]["V"] for row in written] == expected
+
+
+DAY = 86_400
+OUTSIDE = [
+    (pa.date32(), [-719_529, 2_932_897, 2**31 - 1, -(2**31)]),
+    (pa.date64(), [-719_529 * DAY * 1000, 2_932_897 * DAY * 1000, 2**63 - 1, -(2**63)]),
+    (pa.time32("s"), [DAY, -1]),
+    (pa.time32("ms"), [DAY * 1000, -1]),
+    (pa.time64("us"), [DAY * 10**6, -1]),
+    (pa.time64("ns"), [DAY * 10**9, -1, 2**63 - 1]),
+    *(
+        (pa.timestamp(unit, zone), [-719_529 * DAY * many, 2_932_897 * DAY * many, 2**63 - 1, -(2**63)])
+        for unit, many in [("s", 1), ("ms", 1000), ("us", 10**6)]
+        for zone in (None, "UTC", "Asia/Tokyo")
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "numbers"), OUTSIDE, ids=str)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_date_or_time_beyond_the_calendar_is_refused_or_null_and_never_an_errors_text(
+    kind, numbers, nested
+):
+    whole = pa.int32() if kind.bit_width == 32 else pa.int64()
+    for number in numbers:
+        values = pa.array([0, number, None], whole).view(kind)
+        if nested:
+            values = pa.array([[one] for one in values], pa.list_(kind))
+        with pytest.raises(EncodingError, match=rf"'c.*{number}.*row 1"):
+            texts(values)
+        first, bad, empty = texts(values, non_finite="null")
+        assert {bad, empty} == ({"[null]"} if nested else {"null"})
+        assert first != bad
+
+
+def test_the_first_and_the_last_of_the_calendar_and_of_a_day_are_written():
+    for kind, numbers, expected in [
+        (pa.date32(), [-719_528, 2_932_896], ['"0000-01-01"', '"9999-12-31"']),
+        (pa.time64("ns"), [0, DAY * 10**9 - 1], ['"00:00:00"', '"23:59:59.999999999"']),
+        (pa.timestamp("s"), [-719_528 * DAY], ['"0000-01-01T00:00:00"']),
+        (pa.timestamp("us", "UTC"), [2_932_897 * DAY * 10**6 - 1], ['"9999-12-31T23:59:59.999999Z"']),
+        (pa.timestamp("ns"), [2**63 - 1], ['"2262-04-11T23:47:16.854775807"']),
+    ]:
+        whole = pa.int32() if kind.bit_width == 32 else pa.int64()
+        assert texts(pa.array(numbers, whole).view(kind)) == expected
+
+
+@pytest.mark.parametrize("name", ["n", "é", "name"])
+def test_columns_and_fields_of_one_name_are_refused(name):
+    one = pa.array([1])
+    for names in ([name, name], [name, name.upper()], ["id", name, name]):
+        with pytest.raises(EncodingError, match="same column"):
+            encode_ndjson(pa.Table.from_arrays([one] * len(names), names))
+    with pytest.raises(EncodingError, match="two fields"):
+        texts(pa.StructArray.from_arrays([one, one], [name, name]))

@@ -170,3 +170,45 @@ def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines():
     assert [(one.row, one.line) for one in found.faults] == [(1, 3), (3, 6)]
     assert bytes(found.good_rows()) == b'\n{"ID":1}\r\n\r\n\n{"ID":3}\n'
     assert (len(nothing.faults), bytes(nothing.good_rows())) == (2, b"")
+
+
+LOSSES = [
+    ("NUMBER(38,0)", ["1", "12345678901234567890123", '"5"', "5.0", "1e3", "true"], ["4.75", "0.4", '"1.5"']),
+    ("NUMBER(10,2)", ["1.25", "1.1", "7", "1.250"], ["1.255", '"0.001"']),
+    ("FLOAT", ["0.1", "9007199254740992", "1e300", "1234567890123456768"], ["9007199254740993"]),
+    ("DATE", ['"2024-02-28"', '"2024-02-28T00:00"', "0"], ['"2024-02-28T10:00:00"', '"2024-02-28 00:01"']),
+    ("BOOLEAN", ["true", "0", "1", '"no"'], ["5", '"2"']),
+    ("TIMESTAMP_NTZ(9)", ['"2024-02-28T10:00"'], ['"2024-02-28T10:00:00Z"', '"2024-02-28T10:00+02:00"']),
+    ("VARCHAR(10)", ["1.10", '"x"', "true"], []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "kept", "lost"), LOSSES)
+@pytest.mark.parametrize("only_exact", [False, True])
+def test_a_value_that_a_column_of_our_own_would_change_does_not_fit_it(kind, kept, lost, only_exact):
+    values = [*kept * 20, *lost, *kept * 20]
+    body = b"".join(f'{{"V":{value}}}\n'.encode() for value in values)
+
+    for exact, expected in ((True, lost), (False, [])):
+        check = RowCheck([TableColumn("V", kind, exact=exact)], only_exact=only_exact)
+        found = check.check(body).faults
+        assert [values[fault.row] for fault in found] == expected
+        assert all(str(values[one.row]).strip('"') in one.fault.reason for one in found)
+
+
+def test_only_what_would_change_is_at_fault_where_nothing_else_is_checked():
+    check = RowCheck([TableColumn("V", "NUMBER(38,0)", nullable=False, exact=True)], only_exact=True)
+    body = b'{"V":"no number"}\n{}\n[]\n{"V":null}\n\xff\n{"V":1.5}\n'
+
+    assert [fault.row for fault in check.check(body).faults] == [5]
+
+
+@pytest.mark.parametrize(
+    "text", ["31-JAN-2024", "01/31/2024", "1/31/2024 10:00:00", "Wed, 31 Jan 2024 10:00:00 +0000"]
+)
+@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ(9)", "TIMESTAMP_TZ(9)"])
+def test_dates_in_other_forms_that_the_service_reads_are_sent(text, kind):
+    check = RowCheck([TableColumn("V", kind)])
+
+    assert not check.check(f'{{"V":"{text}"}}\n'.encode()).faults
+    assert check.check(b'{"V":"31/01/2024"}\n{"V":"99-JAN-2024"}\n').faults

@@ -19,8 +19,8 @@ from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
     EncodingError,
     UnfitRowsError,
-    UnknownColumnsError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset, LexicographicOffset
 from airflow_provider_snowpipe.streaming.row_gate import SCHEMA, Admission, DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -389,14 +389,15 @@ def test_what_an_attempt_cleared_away_lies_between_its_first_row_and_its_commit(
     assert sorted(_positions(tmp_path)) == ["2", "5"]
 
 
-def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
+@pytest.mark.parametrize(("row", "unknown"), [(b'{"NEW":2}', {"NEW": 1}), (b'{"ID":2,"id":3}', {})])
+def test_row_without_a_key_of_the_table_or_with_two_for_a_column_is_put_aside(tmp_path, row, unknown):
     rules = RowRules(COLUMNS, str(tmp_path), "app")
     gate = Admission(rules, COLUMNS, "warn", "a/b", IntegerOffset, None)
 
-    good = gate.admit(Part(b'{"ID":1}\n{"NEW":2}\n', IntegerOffset(10), IntegerOffset(11), 2))
+    good = gate.admit(Part(b'{"ID":1}\n' + row + b"\n", IntegerOffset(10), IntegerOffset(11), 2))
 
     assert (good.body, good.rows, _positions(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
-    assert (gate.dead_lettered, gate.unknown_columns) == (1, {"NEW": 1})
+    assert (gate.dead_lettered, gate.unknown_columns) == (1, unknown)
 
 
 @pytest.mark.parametrize(
@@ -404,12 +405,13 @@ def test_row_without_a_key_of_the_table_is_put_aside(tmp_path):
     [
         ("fail", b'{"ID":1,"NEW":2}\n', "channel 'a/b': rows 10 to 11 have keys"),
         ("warn", b'{"NEW":2}\n', "channel 'a/b': row 1 of 10 to 11 has no key"),
+        ("fail", b'{"ID":2,"ID":3}\n', "two keys for column 'ID'"),
     ],
 )
 def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(policy, body, text):
     gate = Admission(None, COLUMNS, policy, "a/b", IntegerOffset, None)
 
-    with pytest.raises(UnknownColumnsError, match=text):
+    with pytest.raises(UnfitRowsError, match=text):
         gate.admit(Part(body * 2, IntegerOffset(10), IntegerOffset(11), 2))
 
 
@@ -486,3 +488,31 @@ def test_good_part_goes_on_as_it_is(tmp_path):
 
     assert _gate(tmp_path).admit(part) is part
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", ["abort", "continue", "dead_letter"])
+def test_a_row_that_no_request_carries_is_refused_skipped_or_put_aside(tmp_path, policy):
+    limits = BatchLimits(wire_bytes=1000, compression="none")
+    rules = RowRules(COLUMNS, str(tmp_path), "app") if policy == "dead_letter" else None
+    gate = Admission(
+        rules, COLUMNS, "warn", "ch", IntegerOffset, None, skips_undecoded=policy == "continue", limits=limits
+    )
+    rows = [b'{"ID":1}', b'{"ID":2,"NAME":"' + b"x" * 2000 + b'"}', b'{"ID":3}']
+    part = Part(b"\n".join(rows) + b"\n", IntegerOffset(1), IntegerOffset(3), 3)
+
+    if policy == "abort":
+        with pytest.raises(UnfitRowsError, match=r"row 2 .*2018 bytes.*COPY INTO"):
+            gate.admit(part)
+        return
+    good = gate.admit(part)
+    assert (bytes(good.body), good.rows, str(good.end)) == (b'{"ID":1}\n{"ID":3}\n', 2, "3")
+    assert (gate.undecoded, gate.dead_lettered) == ((1, 0) if policy == "continue" else (0, 1))
+    assert _positions(tmp_path) == ([] if policy == "continue" else ["2"])
+    assert gate.admit(Part(rows[1] + b"\n", IntegerOffset(4), IntegerOffset(4), 1)) is None
+
+
+def test_a_large_row_that_compresses_is_sent():
+    gate = Admission(None, (), "ignore", "ch", IntegerOffset, None, limits=BatchLimits(wire_bytes=1000))
+    part = Part(b'{"ID":"' + b"x" * 5000 + b'"}\n', IntegerOffset(1), IntegerOffset(1), 1)
+
+    assert gate.admit(part) is part

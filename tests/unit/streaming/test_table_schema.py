@@ -127,3 +127,15 @@ def test_two_schemas_agree_on_a_type_that_takes_both():
     one = {"A": "NUMBER(9,2)", "B": "NUMBER(9,2)", "C": "DATE", "D": "DATE"}
     other = {"A": "NUMBER(12,4)", "B": "FLOAT", "C": "VARIANT", "D": "BOOLEAN", "E": "DATE"}
     assert list(common_types(one, other).values()) == ["NUMBER(12,4)", "FLOAT", "VARIANT", TEXT, "DATE"]
+
+
+def test_numbers_that_a_float_would_cut_make_a_number_of_their_digits():
+    for values, kind in [
+        (["1", "0.1"], "FLOAT"),
+        (["1e300", "0.5"], "FLOAT"),
+        (["123456789012345678.91"], "NUMBER(38,2)"),
+        (["9007199254740993", "0.125"], "NUMBER(38,3)"),
+        (["0.12345678901234567890123456789012345678", "1000.5"], "FLOAT"),
+    ]:
+        (column,) = columns_of_rows(f'{{"c":{value}}}'.encode() for value in values)
+        assert (values, column.type) == (values, kind)

@@ -26,7 +26,7 @@ class DeltaSource(TypedRowsSource):
     :param partition_by: a column whose values are the partitions, each with a channel; without, one channel
     :param starting_version: the first version that is read where nothing is committed
     :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
     :param kind: always ``delta``

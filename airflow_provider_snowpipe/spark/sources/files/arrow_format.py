@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +25,16 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     too_few_rows,
     with_values,
 )
+from airflow_provider_snowpipe.spark.sources.files.spark_values import of_orc, of_parquet, writer_zone
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
+from airflow_provider_snowpipe.spark.sources.logical_types import (
+    column_types,
+    logical_name,
+    meaning,
+    restored,
+)
+from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
@@ -47,9 +57,10 @@ def row_blocks_of(
 
     :param rows: the rows, each with the number that follows the one before
     :param after_line: number of the row before the first
-    :param ends: bytes of the stored text up to each row's end, None where the format has no such position
+    :param ends: bytes of the stored text up to each row's end, None where the rows have types instead
     :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
+    types = column_types(rows.schema) if ends is None else {}
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
     for begin in range(0, rows.num_rows, step):
         count = min(step, rows.num_rows - begin)
@@ -66,7 +77,8 @@ def row_blocks_of(
         for first, last in row_ranges(line_ends, part_bytes(limits), limits.rows):
             end = int(line_ends[last - 1])
             stored_end = 0 if ends is None else int(ends[begin + last - 1])
-            yield RowBlock(body[start:end], number + first + 1, number + last, last - first, stored_end)
+            at = number + first + 1, number + last
+            yield RowBlock(body[start:end], *at, last - first, stored_end, types)
             start = end
 
 
@@ -170,7 +182,8 @@ class OrcReader(NumberedRowsReader):
                     if skip >= rows:
                         skip -= rows
                         continue
-                yield _stripe(opened, index, columns).slice(skip)
+                zone = cache(partial(writer_zone, file.path, index))
+                yield of_orc(_stripe(opened, index, columns), opened.schema, zone).slice(skip)
                 skip = 0
 
 
@@ -204,10 +217,40 @@ class ParquetReader(NumberedRowsReader):
         """Read the row groups that hold rows after a given one."""
         with _parquet_file(file) as parquet:
             refuse_missing_columns(file, self.form.columns, parquet.schema_arrow.names)
+            meanings = _meanings(parquet, file, self.form.unknown_types)
             for batch, skip in batches_after(parquet, after_row, self.form.columns):
-                rows = pa.Table.from_batches([batch.slice(skip)])
+                rows = of_parquet(pa.Table.from_batches([batch.slice(skip)]), parquet)
+                rows = _with_meanings(rows, meanings)
                 # Parquet takes a name with a dot for a field of a structure as well.
                 yield rows if self.form.columns is None else rows.select(list(self.form.columns))
+
+
+def _meanings(parquet: pq.ParquetFile, file: SourceFile, unknown: UnknownTypes) -> dict[str, pa.DataType]:
+    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type.
+
+    :raises EncodingError: for a logical type that is not known
+    """
+    footer = parquet.metadata.metadata or {}
+    schema = json.loads(footer.get(b"parquet.avro.schema") or footer.get(b"avro.schema") or b"{}")
+    found = {}
+    for one in schema.get("fields") or ():
+        kinds = one["type"] if isinstance(one["type"], list) else [one["type"]]
+        kind = next((kind for kind in kinds if isinstance(kind, dict)), {})
+        if isinstance(kind.get("type"), str) and one["name"] in parquet.schema_arrow.names:
+            try:
+                found[one["name"]] = meaning(kind["type"], logical_name(kind), one["name"], unknown)
+            except EncodingError as error:
+                raise EncodingError(f"file {file.path!r}: {error}") from None
+    return {name: kind for name, kind in found.items() if isinstance(kind, pa.DataType)}
+
+
+def _with_meanings(rows: pa.Table, meanings: Mapping[str, pa.DataType]) -> pa.Table:
+    for at, one in enumerate(rows.schema):
+        kind = meanings.get(one.name)
+        if kind is not None and pa.types.is_integer(one.type):
+            values = restored(rows.column(at).combine_chunks(), kind)
+            rows = rows.set_column(at, one.name, values)
+    return rows
 
 
 def batches_after(

@@ -27,7 +27,21 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
+from airflow_provider_snowpipe.spark.sources.logical_types import (
+    PLAIN,
+    SCALED,
+    SELF_SCALED,
+    changes,
+    decimal_type,
+    logical_name,
+    meaning,
+    named,
+    restored,
+    self_scaled,
+    stored,
+)
+from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
+from airflow_provider_snowpipe.streaming.errors import EncodingError, SnowpipeError
 
 _DECODE_BYTES = 1 << 20
 """Bytes of rows that are decoded at once, unless one block is larger."""
@@ -49,7 +63,7 @@ class AvroReader(NumberedRowsReader):
         with _opened(file) as stream:
             header = read_header(stream)
             try:
-                rows = rows_of(header.schema)
+                rows = rows_of(header.schema, self.form.unknown_types)
             except EncodingError as error:
                 raise EncodingError(f"file {file.path!r}: {error}") from None
             refuse_missing_columns(file, self.form.columns, rows.arrow.names)
@@ -82,8 +96,7 @@ def _decoded(block: Block, rows: AvroRows) -> pa.Table:
     records = list(reader(io.BytesIO(container_of(rows.read_schema, block.rows, block.data))))
     if len(records) != block.rows:
         raise ContainerError(f"a block states {block.rows} rows and holds {len(records)}")
-    array = pa.array(records, pa.struct(list(rows.arrow)))
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(array)])
+    return pa.Table.from_batches([rows.batch(records)])
 
 
 @contextmanager
@@ -91,10 +104,10 @@ def _opened(file: SourceFile) -> Iterator[BinaryIO]:
     with open_listed(file, exact=True) as raw, io.BufferedReader(raw) as stream:  # type: ignore[type-var]
         try:
             yield stream
-        except (ContainerError, pa.ArrowException, ValueError, LookupError, TypeError, EOFError) as error:
-            if isinstance(error, (EncodingError, ConfigurationError)):
-                raise
-            raise damaged(file, "Avro", error) from None
+        except (SnowpipeError, OSError):
+            raise
+        except Exception as error:
+            raise damaged(file, "Avro", error) from error
 
 
 # -- The container of Avro files: a header, then blocks of rows that can be skipped without reading them -
@@ -289,19 +302,7 @@ _PRIMITIVE: dict[str, pa.DataType] = {
     "bytes": pa.large_binary(),
     "string": pa.large_string(),
 }
-_LOGICAL: dict[tuple[str, str], pa.DataType] = {
-    ("int", "date"): pa.date32(),
-    ("int", "time-millis"): pa.time32("ms"),
-    ("long", "time-micros"): pa.time64("us"),
-    ("long", "timestamp-millis"): pa.timestamp("ms", "UTC"),
-    ("long", "timestamp-micros"): pa.timestamp("us", "UTC"),
-    ("long", "timestamp-nanos"): pa.timestamp("ns", "UTC"),
-    ("long", "local-timestamp-millis"): pa.timestamp("ms"),
-    ("long", "local-timestamp-micros"): pa.timestamp("us"),
-    ("long", "local-timestamp-nanos"): pa.timestamp("ns"),
-}
 _WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "double"}
-_DECIMAL128_DIGITS = 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,16 +315,26 @@ class AvroRows:
     read_schema: Any
     arrow: pa.Schema
 
+    def batch(self, records: list[Any]) -> pa.RecordBatch:
+        """Records as columns.
 
-def rows_of(schema: Any) -> AvroRows:
+        :raises ArrowException: if one is not what the schema says
+        """
+        kind = pa.struct(list(self.arrow))
+        array = pa.array(records, stored(kind))
+        return pa.RecordBatch.from_struct_array(restored(array, kind) if changes(kind) else array)
+
+
+def rows_of(schema: Any, unknown: UnknownTypes = "fail") -> AvroRows:
     """Translate a file's schema.
 
     :param schema: the schema as its header has it
+    :param unknown: what becomes of logical types that are not known
     :raises EncodingError: for rows that are no records, or a type without an Arrow form; names the column
     """
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise EncodingError(f"its rows are {_kind(schema)!r}, not records: they have no columns")
-    read, arrow = _Translation().translate(schema, "", "")
+    read, arrow = _Translation(unknown).translate(schema, "", "")
     return AvroRows(read, pa.schema(list(arrow)))
 
 
@@ -338,6 +349,7 @@ def _kind(schema: Any) -> str:
 class _Translation:
     """Walks a schema; named types are known from where they are defined to the schema's end."""
 
+    unknown: UnknownTypes
     named: dict[str, pa.DataType | None] = field(default_factory=dict)
 
     def translate(self, schema: Any, path: str, space: str) -> tuple[Any, pa.DataType]:
@@ -356,18 +368,17 @@ class _Translation:
             case "record":
                 return self._record(schema, path, space)
             case "array":
+                self._meaning(schema, kind, path, pa.null())
                 read, item = self.translate(schema["items"], f"{path}.[]", space)
                 return {"type": "array", "items": read}, pa.large_list(item)
             case "map":
                 read, value = self.translate(schema["values"], f"{path}.{{}}", space)
                 return {"type": "map", "values": read}, pa.map_(pa.string(), value)
             case "enum" | "fixed":
-                return self._named_value(schema, kind, space)
-            case "bytes" if schema.get("logicalType") == "decimal":
-                keys = ("type", "logicalType", "precision", "scale")
-                return {key: schema[key] for key in keys if key in schema}, _decimal(schema)
+                return self._named_value(schema, kind, path, space)
             case _ if kind in _PRIMITIVE:
-                return kind, _LOGICAL.get((kind, schema.get("logicalType", "")), _PRIMITIVE[kind])
+                arrow, decimal = self._meaning(schema, kind, path, _PRIMITIVE[kind])
+                return ({"type": kind, **decimal} if decimal else kind), arrow
         return schema, self._by_name(kind, path, space)
 
     def _record(self, schema: Mapping[str, Any], path: str, space: str) -> tuple[Any, pa.DataType]:
@@ -378,19 +389,35 @@ class _Translation:
             inner = f"{path}.{one['name']}" if path else one["name"]
             read, kind = self.translate(one["type"], inner, space)
             fields.append({"name": one["name"], "type": read})
-            types.append(pa.field(one["name"], kind))
-        self.named[name] = pa.struct(types)
+            types.append(named(one["name"], kind, logical_name(one["type"])))
+        scaled = meaning("record", schema.get("connect.name", name), path, self.unknown) == SELF_SCALED
+        self.named[name] = self_scaled() if scaled else pa.struct(types)
         return {"type": "record", "name": name, "fields": fields}, self.named[name]
 
-    def _named_value(self, schema: Mapping[str, Any], kind: str, space: str) -> tuple[Any, pa.DataType]:
+    def _named_value(
+        self, schema: Mapping[str, Any], kind: str, path: str, space: str
+    ) -> tuple[Any, pa.DataType]:
         name, _ = _full_name(schema, space)
         read = {key: schema[key] for key in ("type", "symbols", "size") if key in schema} | {"name": name}
-        arrow = pa.large_string() if kind == "enum" else pa.binary(schema["size"])
-        if kind == "fixed" and schema.get("logicalType") == "decimal":
-            read |= {key: schema[key] for key in ("logicalType", "precision", "scale") if key in schema}
-            arrow = _decimal(schema)
+        plain = pa.large_string() if kind == "enum" else pa.binary(schema["size"])
+        arrow, decimal = self._meaning(schema, kind, path, plain)
         self.named[name] = arrow
-        return read, arrow
+        return read | decimal, arrow
+
+    def _meaning(
+        self, schema: Mapping[str, Any], kind: str, path: str, plain: pa.DataType
+    ) -> tuple[pa.DataType, dict[str, Any]]:
+        """The Arrow type of a schema's values, and what makes a decimal of the schema to read by."""
+        found = meaning(kind, logical_name(schema), path, self.unknown)
+        if found == PLAIN:
+            return plain, {}
+        if found != SCALED:
+            return found, {}
+        given = schema.get("connect.parameters") or {}
+        precision = int(schema.get("precision", given.get("connect.decimal.precision", 38)))
+        scale = int(schema.get("scale", given.get("scale", 0)))
+        decimal = {"logicalType": "decimal", "precision": precision, "scale": scale}
+        return decimal_type(precision, scale, path), decimal
 
     def _union(self, schema: list[Any], path: str, space: str) -> tuple[Any, pa.DataType]:
         translated = [self.translate(branch, path, space) for branch in schema]
@@ -422,8 +449,3 @@ def _full_name(schema: Mapping[str, Any], space: str) -> tuple[str, str]:
         space = schema.get("namespace", space)
         name = f"{space}.{name}" if space else name
     return name, name.rpartition(".")[0]
-
-
-def _decimal(schema: Mapping[str, Any]) -> pa.DataType:
-    precision, scale = int(schema["precision"]), int(schema.get("scale", 0))
-    return (pa.decimal128 if precision <= _DECIMAL128_DIGITS else pa.decimal256)(precision, scale)

@@ -12,9 +12,9 @@ import lzma
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -46,6 +46,7 @@ class RowBlock:
     :param last_line: number of the last one, which is a row
     :param rows: how many of them are rows; blank lines count as lines and are nobody's row
     :param end: bytes of the stored text up to the last row's end, 0 where the format has no such position
+    :param types: types of columns, by name, where the file's own schema has them
     """
 
     body: bytes | memoryview
@@ -53,6 +54,7 @@ class RowBlock:
     last_line: int
     rows: int
     end: int = 0
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -492,6 +492,7 @@ class FilePartition(SourcePartition[Resume]):
                 UnitOffset(file.unit, file.name, block.first_line),
                 UnitOffset(file.unit, file.name, block.last_line),
                 block.rows,
+                types=block.types,
             )
 
     def blocks(self, resume_at: Resume, limits: BatchLimits) -> Iterator[tuple[SourceFile, RowBlock]]:

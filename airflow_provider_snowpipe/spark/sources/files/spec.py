@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     is_url,
     options_of,
 )
-from airflow_provider_snowpipe.streaming.arguments import NonFinite
+from airflow_provider_snowpipe.streaming.arguments import NonFinite, UnknownTypes
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -161,11 +161,14 @@ class ColumnFormat(FileFormat):
     """A format of typed columns.
 
     :param columns: the columns to load, None for all
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
+    :param unknown_types: logical types of a file's Avro schema that are not known: ``fail`` refuses the file,
+        ``ignore`` loads their values as they are
     """
 
     columns: Sequence[str] | None = None
     non_finite: NonFinite = "refuse"
+    unknown_types: UnknownTypes = "fail"
     _filled = ("columns",)
 
 

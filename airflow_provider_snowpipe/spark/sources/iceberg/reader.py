@@ -121,7 +121,7 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
             for rows in self.reader.tables(piece.file, row):
                 for block in row_blocks_of(rows, file, after_line=row, limits=limits, options=self.options):
                     first, last = piece.position(block.first_line), piece.position(block.last_line)
-                    yield Part(block.body, first, last, block.rows)
+                    yield Part(block.body, first, last, block.rows, types=block.types)
                 row += rows.num_rows
 
     def behind(self, committed: Offset | None) -> Behind:

@@ -32,7 +32,7 @@ class IcebergSource(TypedRowsSource):
     :param starting_snapshot: id of the snapshot of which all rows are loaded where nothing is committed;
         without, the table's first one
     :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
     :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import date, time
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions, encode_ndjson
-from airflow_provider_snowpipe.streaming.table_schema import common_types
+from airflow_provider_snowpipe.streaming.table_schema import LONGEST_TEXT, common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -432,7 +434,25 @@ _MESSAGES = {
     "google.protobuf.BytesValue": "BINARY(8388608)",
     "google.protobuf.Int64Value": "NUMBER(38,0)",
     "google.protobuf.UInt64Value": "NUMBER(38,0)",
+    "google.type.Date": "DATE",
+    "google.type.TimeOfDay": "TIME(9)",
+    "google.type.Decimal": LONGEST_TEXT,
+    "confluent.type.Decimal": LONGEST_TEXT,
 }
+_EXACT = Context(prec=100_000)
+_VALUES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "google.type.Date": lambda one: date(one["year"], one["month"], one["day"]).isoformat(),
+    "google.type.TimeOfDay": lambda one: (
+        f"{time(one['hours'], one['minutes'], one['seconds'])}.{one['nanos']:09d}"
+    ),
+    "google.type.Decimal": lambda one: str(one["value"]),
+    "confluent.type.Decimal": lambda one: str(
+        Decimal(int.from_bytes(base64.b64decode(one["value"]), "big", signed=True)).scaleb(
+            -one["scale"], _EXACT
+        )
+    ),
+}
+"""The value of a message whose fields make one, by the message's name."""
 
 
 class MessageReader:
@@ -442,6 +462,8 @@ class MessageReader:
         required_module("google.protobuf.json_format", "value_format='protobuf'", "protobuf", "kafka")
         self._registry = registry
         self._classes: dict[tuple[int, tuple[int, ...]], Any] = {}
+        self._meant: set[Any] = set()
+        """Messages that hold one whose fields make one value."""
         self.types: dict[str, str] = {}
         """Types of the columns, by field, as the messages met so far declare them."""
 
@@ -459,6 +481,8 @@ class MessageReader:
         fields = MessageToDict(
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
+        if kind.DESCRIPTOR in self._meant:
+            fields = _meant(kind.DESCRIPTOR, fields)
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _learn(self, number: int, path: tuple[int, ...]) -> Any:
@@ -474,6 +498,8 @@ class MessageReader:
             found = found.nested_types[index]
         types = {field.name: kind for field in found.fields if (kind := _column_type(field))}
         self.types.update(common_types(self.types, types))
+        if _holds_values(found, set()):
+            self._meant.add(found)
         self._classes[number, path] = GetMessageClass(found)
         return self._classes[number, path]
 
@@ -503,6 +529,30 @@ def _column_type(field: Any) -> str | None:
     if field.cpp_type in (*signed, field.CPPTYPE_UINT32, field.CPPTYPE_UINT64):
         return "NUMBER(38,0)"
     return "FLOAT" if field.cpp_type in (field.CPPTYPE_DOUBLE, field.CPPTYPE_FLOAT) else None
+
+
+def _holds_values(message: Any, seen: set[str]) -> bool:
+    if message.full_name in _VALUES:
+        return True
+    if message.full_name in seen:
+        return False
+    seen.add(message.full_name)
+    return any(_holds_values(one.message_type, seen) for one in message.fields if one.message_type)
+
+
+def _meant(message: Any, value: Any) -> Any:
+    """The JSON of a message with one value for each message whose fields make one."""
+    if isinstance(value, list):
+        return [_meant(message, one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    if message.full_name in _VALUES:
+        return _VALUES[message.full_name](value)
+    if message.GetOptions().map_entry:
+        held = message.fields_by_name["value"].message_type
+        return {key: _meant(held, one) if held else one for key, one in value.items()}
+    kinds = {one.name: one.message_type for one in message.fields if one.message_type}
+    return {name: _meant(kinds[name], one) if name in kinds else one for name, one in value.items()}
 
 
 def _add_well_known(pool: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.streaming.arguments import without_secrets
+from airflow_provider_snowpipe.streaming.arguments import UnknownTypes, without_secrets
 from airflow_provider_snowpipe.streaming.checked_values import is_task_output, is_template, refuse_secret
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
@@ -56,7 +56,10 @@ class KafkaSource(SourceSpec):
         tokens are committed, never before
     :param connector_name: the name of a Snowflake Kafka connector whose channels the job takes over, as its
         configuration has it: it makes the channels' prefix, and the group where ``group_id`` is None
-    :param schema_registry_url: the schema registry, for ``avro`` and ``protobuf``; None for the connection's
+    :param schema_registry_url: the schema registry, for ``avro``, ``protobuf`` and ``json`` with JSON Schema;
+        None for the connection's
+    :param unknown_types: logical types of a schema that are not known, such as a connector's own: ``fail``
+        refuses their records, ``ignore`` loads the values as they are
     :param timeout_seconds: seconds that a broker may send nothing at all
     :param options: further settings of librdkafka, none of them a secret
     :param conn_id: the Airflow connection with the brokers' addresses and credentials, of the type ``kafka``;
@@ -80,6 +83,7 @@ class KafkaSource(SourceSpec):
     group_id: str | None = None
     connector_name: str | None = None
     schema_registry_url: str | None = None
+    unknown_types: UnknownTypes = "fail"
     timeout_seconds: float = 60.0
     options: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     conn_id: str | None = None

@@ -6,8 +6,9 @@ import io
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -34,15 +35,17 @@ from airflow_provider_snowpipe.spark.sources.kafka.records import (
     without_schema_ids,
     wrapped,
 )
+from airflow_provider_snowpipe.spark.sources.logical_types import JsonTypes, column_types, json_types
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
-from airflow_provider_snowpipe.streaming.errors import EncodingError
+from airflow_provider_snowpipe.streaming.errors import EncodingError, SnowpipeError
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.table_schema import column_type, common_types
+from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSecrets
     from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
 
@@ -68,7 +71,7 @@ class RowWriter:
         :raises EncodingError: for a tombstone or a key that the source does not take, naming its offset
         """
         start, end = IntegerOffset(int(records.offsets[0])), IntegerOffset(int(records.offsets[-1]))
-        records = self._without_tombstones(records)
+        records = self._without_tombstones(self._values.with_tombstones(records))
         if not len(records):
             return Part(b"", start, end, 0)
         rows, faults = self._values.objects(records)
@@ -146,6 +149,10 @@ class _ValueWriter(ABC):
         self.types: dict[str, str] = {}
         """Types of columns, by name, as the schemas of the values met so far have them."""
 
+    def with_tombstones(self, records: Records) -> Records:
+        """Records whose values are null where they stand for a record without one."""
+        return records
+
     @abstractmethod
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Write each value on one line without its end; a tombstone is a row of nulls.
@@ -154,27 +161,98 @@ class _ValueWriter(ABC):
         """
 
 
-class _JsonObjects(_ValueWriter):
-    """Objects whose keys are columns: passed on as they are.
+OpenRegistry = Callable[[], SchemaRegistry]
+"""Opens a schema registry when the first value names a schema of it."""
 
-    :param envelope: True loads the payloads of Kafka Connect's envelopes; None refuses a first value that is
-        in one, whose keys are no columns
+
+class _Json(_ValueWriter):
+    """Values that are JSON, of which a schema may say what they mean: in their envelope, or in a registry.
+
+    :param envelope: True loads the payloads of Kafka Connect's envelopes
+    :param registry: where the schemas of the registry's wire format are, None to leave them unread
     """
 
-    def __init__(self, where: str, envelope: bool | None) -> None:
+    def __init__(
+        self, where: str, unknown: UnknownTypes, registry: OpenRegistry | None, envelope: bool | None
+    ) -> None:
         super().__init__(where)
-        self._envelope = envelope
+        self._unknown, self._registry, self._envelope = unknown, registry, envelope
+        self._known: dict[bytes | int, JsonTypes | EncodingError | None] = {}
+
+    def with_tombstones(self, records: Records) -> Records:
+        """Take an envelope without a payload for a record without a value."""
+        if not self._envelope:
+            return records
+        found, _ = payloads(without_schema_ids(records.values))
+        empty = pc.fill_null(pc.equal(found, pa.scalar(b"null", pa.large_binary())), False)
+        if not pc.any(empty).as_py():
+            return records
+        nothing = pa.scalar(None, pa.large_binary())
+        return replace(records, values=pc.if_else(empty, nothing, records.values))
+
+    def _bodies(self, values: pa.LargeBinaryArray, empty: bytes) -> tuple[pa.LargeBinaryArray, Faults]:
+        """The JSON of values, each on one line, as what its schema says that it means.
+
+        :param empty: what stands for null
+        """
+        schemas: list[tuple[bytes | int, np.ndarray]] = []
+        bodies = without_schema_ids(values)
+        if self._envelope:
+            bodies, schemas = payloads(bodies)
+        elif self._registry is not None:
+            filled = np.flatnonzero(values.is_valid().to_numpy(zero_copy_only=False))
+            numbers, _ = schema_numbers(values.drop_null())
+            schemas = [(int(one), filled[numbers == one]) for one in np.unique(numbers[numbers >= 0])]
+        rows = on_one_line(bodies.fill_null(empty) if bodies.null_count else bodies)
+        faults: dict[int, str] = {}
+        blocks, indexes = [rows], [np.arange(len(rows))]
+        for schema, chosen in schemas:
+            types = self._types(schema)
+            if isinstance(types, EncodingError):
+                faults.update(dict.fromkeys(map(int, chosen), str(types)))
+            elif types is not None and types.translates:
+                lines, unreadable = _one_by_one(types.written, rows.take(pa.array(chosen)))
+                faults.update((int(chosen[one]), reason) for one, reason in unreadable.items())
+                blocks.append(lines)
+                indexes.append(chosen)
+        if len(blocks) > 1:
+            latest = np.zeros(len(rows), np.int64)
+            latest[np.concatenate(indexes)] = np.arange(sum(map(len, indexes)))
+            rows = pa.concat_arrays(blocks).take(pa.array(latest))
+        return rows, faults
+
+    def _types(self, schema: bytes | int) -> JsonTypes | EncodingError | None:
+        if schema not in self._known:
+            if len(self._known) >= _MOST_SCHEMAS:
+                self._known.clear()
+            try:
+                self._known[schema] = types = self._learn(schema)
+                self.types = common_types(self.types, {} if types is None else types.types)
+            except EncodingError as error:
+                self._known[schema] = error
+        return self._known[schema]
+
+    def _learn(self, schema: bytes | int) -> JsonTypes | None:
+        if isinstance(schema, bytes):
+            return JsonTypes.of(json.loads(schema), self._unknown)
+        if self._registry is None:
+            return None
+        return json_types(self._registry().schema(schema).schema_str, self._unknown)
+
+
+class _JsonObjects(_Json):
+    """Objects whose keys are columns: passed on as they are, where no schema says what a value means.
+
+    An ``envelope`` of None refuses a first value that is in one, whose keys are no columns.
+    """
 
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Check that each value has the braces of an object, and put it on one line."""
-        values = without_schema_ids(records.values)
         if self._envelope is None:
-            self._refuse_envelope(records.offsets, values)
-        elif self._envelope:
-            values = payloads(values)
-        rows = on_one_line(values.fill_null(b"{}") if values.null_count else values)
+            self._refuse_envelope(records.offsets, without_schema_ids(records.values))
+        rows, faults = self._bodies(records.values, b"{}")
         reason = _NO_PAYLOAD if self._envelope else _NO_JSON_OBJECT
-        return rows, dict.fromkeys(map(int, np.flatnonzero(~are_objects(rows))), reason)
+        return rows, {**dict.fromkeys(map(int, np.flatnonzero(~are_objects(rows))), reason), **faults}
 
     def _refuse_envelope(self, offsets: np.ndarray, values: pa.LargeBinaryArray) -> None:
         """Read the first value alone: a topic is written by one converter."""
@@ -191,27 +269,20 @@ class _JsonObjects(_ValueWriter):
         self._envelope = False
 
 
-class _JsonValues(_ValueWriter):
+class _JsonValues(_Json):
     """Any JSON, as the value of one column.
 
     Each value is parsed: one that is no JSON could end its column and begin another.
-
-    :param envelope: True loads the payloads of Kafka Connect's envelopes
     """
 
-    def __init__(self, where: str, column: str, *, envelope: bool) -> None:
-        super().__init__(where)
-        self._envelope = envelope
-        self._column = json.dumps(column).encode()
+    column: str = ""
 
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Parse each value and wrap its text."""
-        values = without_schema_ids(records.values)
-        if self._envelope:
-            values = payloads(values)
-        rows = on_one_line(values.fill_null(b"null") if values.null_count else values)
-        faults = {row: _NO_JSON for row, value in enumerate(rows.to_pylist()) if not _is_json(value)}
-        return wrapped(rows, self._column), faults
+        rows, faults = self._bodies(records.values, b"null")
+        bad = {row: _NO_JSON for row, value in enumerate(rows.to_pylist()) if not _is_json(value)}
+        self.types = {}
+        return wrapped(rows, json.dumps(self.column).encode()), {**bad, **faults}
 
 
 class _OneColumn(_ValueWriter):
@@ -245,22 +316,31 @@ class _OneColumn(_ValueWriter):
 
 def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> _ValueWriter:
     """Choose how values are written."""
+    url, unknown = spec.schema_registry_url, spec.unknown_types
     if spec.value_format in ("avro", "protobuf"):
-        registry = SchemaRegistry(spec.schema_registry_url or "", secrets)
-        return (_AvroValues if spec.value_format == "avro" else _ProtobufValues)(where, registry)
+        registry = SchemaRegistry(url or "", secrets)
+        if spec.value_format == "avro":
+            return _AvroValues(where, registry, unknown)
+        return _ProtobufValues(where, registry, unknown)
     if spec.value_format in ("text", "bytes"):
         return _OneColumn(where, spec.value_column or "", text=spec.value_format == "text")
+    schemas = cache(partial(SchemaRegistry, url, secrets)) if url else None
     if spec.value_column:
-        return _JsonValues(where, spec.value_column, envelope=spec.connect_envelope is True)
-    return _JsonObjects(where, spec.connect_envelope)
+        writer = _JsonValues(where, unknown, schemas, spec.connect_envelope is True)
+        writer.column = spec.value_column
+        return writer
+    return _JsonObjects(where, unknown, schemas, spec.connect_envelope)
 
 
-def payloads(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
+def payloads(
+    values: pa.LargeBinaryArray,
+) -> tuple[pa.LargeBinaryArray, list[tuple[bytes | int, np.ndarray]]]:
     """The payloads of Kafka Connect's JSON envelopes, byte by byte; a blank where a value is in none.
 
     Values with the same schema begin with the same bytes, so that one of them is parsed for all.
 
     :param values: JSON values, some of them null
+    :return: the payloads, and the schemas that there are, each with the values that it describes
     """
     trimmed = bytes_of(pc.ascii_trim_whitespace(text_of(values)))
     lengths = pc.fill_null(pc.binary_length(trimmed), 0).to_numpy().astype(np.int64)
@@ -268,20 +348,22 @@ def payloads(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
     # What is cut away whole is no JSON and stays null where it was null.
     heads = lengths.copy()
     tails = np.zeros(len(values), np.int64)
-    parsed = 0
+    schemas: list[tuple[bytes | int, np.ndarray]] = []
     while left.any():
         first = int(np.argmax(left))
-        head = _envelope_head(trimmed[first].as_py())
+        found = _envelope_head(trimmed[first].as_py())
         same = np.zeros(len(values), bool)
         same[first] = True
-        if head is not None:
-            if parsed < _MOST_SCHEMAS:
+        if found is not None:
+            head, schema = found
+            if len(schemas) < _MOST_SCHEMAS:
                 begins = pc.starts_with(text_of(trimmed), head)
                 same = left & pc.fill_null(begins, False).to_numpy(zero_copy_only=False)
-            parsed += 1
+            schemas.append((schema, np.flatnonzero(same)))
             heads[same], tails[same] = len(head), 1
         left = left & ~same
-    return cut(trimmed, heads, tails)
+    bare = cut(trimmed, heads, tails)
+    return bytes_of(pc.ascii_trim_whitespace(text_of(bare))), schemas
 
 
 def _is_envelope(value: bytes) -> bool:
@@ -299,8 +381,8 @@ def _is_envelope(value: bytes) -> bool:
     )
 
 
-def _envelope_head(value: bytes) -> bytes | None:
-    """What stands in an envelope ahead of its payload, None for a value that is in none."""
+def _envelope_head(value: bytes) -> tuple[bytes, bytes] | None:
+    """What stands in an envelope ahead of its payload, and the schema; None for a value that is in none."""
     try:
         text = value.decode()
         begin = _SCHEMA.match(text)
@@ -310,7 +392,9 @@ def _envelope_head(value: bytes) -> bytes | None:
     except (ValueError, RecursionError):
         return None
     payload = _PAYLOAD.match(text, end)
-    return None if payload is None else text[: payload.end()].encode()
+    if payload is None:
+        return None
+    return text[: payload.end()].encode(), text[begin.end() : end].encode()
 
 
 def _is_json(value: bytes) -> bool:
@@ -347,9 +431,9 @@ class _RegisteredValues(_ValueWriter):
 
     growth: ClassVar[int] = 8
 
-    def __init__(self, where: str, registry: SchemaRegistry) -> None:
+    def __init__(self, where: str, registry: SchemaRegistry, unknown: UnknownTypes) -> None:
         super().__init__(where)
-        self._registry = registry
+        self._registry, self._unknown = registry, unknown
 
     def objects(self, records: Records) -> tuple[pa.LargeBinaryArray, Faults]:
         """Decode the values, those of each schema at once, in their order."""
@@ -361,7 +445,8 @@ class _RegisteredValues(_ValueWriter):
         blocks, indexes = [], []
         for number in np.unique(numbers):
             chosen = np.flatnonzero(numbers == number)
-            lines, unreadable = self._lines(int(number), values.take(pa.array(chosen)))
+            decode = partial(self._decoded, int(number))
+            lines, unreadable = _one_by_one(decode, values.take(pa.array(chosen)))
             blocks.append(lines)
             indexes.append(rows[chosen])
             faults.update((int(rows[chosen[one]]), reason) for one, reason in unreadable.items())
@@ -371,26 +456,29 @@ class _RegisteredValues(_ValueWriter):
         order = np.argsort(np.concatenate(indexes), kind="stable")
         return pa.concat_arrays(blocks).take(pa.array(order)), faults
 
-    def _lines(self, number: int, values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, Faults]:
-        """Decode values of one schema at once, and one by one where some of them cannot be decoded."""
-        try:
-            return self._decoded(number, values), {}
-        except EncodingError:
-            lines, faults = [], {}
-        for row in range(len(values)):
-            try:
-                lines.append(self._decoded(number, values.slice(row, 1)))
-            except EncodingError as error:
-                lines.append(pa.array([b"{}"], pa.large_binary()))
-                faults[row] = str(error)
-        return pa.concat_arrays(lines), faults
-
     @abstractmethod
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
         """Decode values of one schema.
 
         :raises EncodingError: if one of them cannot be decoded
         """
+
+
+def _one_by_one(
+    decode: Callable[[pa.LargeBinaryArray], pa.LargeBinaryArray], values: pa.LargeBinaryArray
+) -> tuple[pa.LargeBinaryArray, Faults]:
+    """Decode values at once, and one by one where some of them cannot be decoded."""
+    try:
+        return decode(values), {}
+    except EncodingError:
+        lines, faults = [], {}
+    for row in range(len(values)):
+        try:
+            lines.append(decode(values.slice(row, 1)))
+        except EncodingError as error:
+            lines.append(pa.array([b"{}"], pa.large_binary()))
+            faults[row] = str(error)
+    return pa.concat_arrays(lines), faults
 
 
 def _unreadable(number: int, reason: str) -> EncodingError:
@@ -400,8 +488,8 @@ def _unreadable(number: int, reason: str) -> EncodingError:
 class _AvroValues(_RegisteredValues):
     """Avro records."""
 
-    def __init__(self, where: str, registry: SchemaRegistry) -> None:
-        super().__init__(where, registry)
+    def __init__(self, where: str, registry: SchemaRegistry, unknown: UnknownTypes) -> None:
+        super().__init__(where, registry, unknown)
         self._avro = required_module("fastavro", "value_format='avro'", "fastavro", "kafka")
         self._known: dict[int, AvroRows] = {}
 
@@ -416,10 +504,11 @@ class _AvroValues(_RegisteredValues):
                 records.append(read(stream, schema, None))
                 if position() != end:
                     raise _unreadable(number, "it is too long or too short")
-            array = pa.array(records, pa.struct(list(rows.arrow)))
-        except (ValueError, LookupError, TypeError, EOFError, pa.ArrowException) as error:
-            raise _unreadable(number, type(error).__name__) from None
-        batch = pa.RecordBatch.from_struct_array(array)
+            batch = rows.batch(records)
+        except SnowpipeError:
+            raise
+        except Exception as error:
+            raise _unreadable(number, type(error).__name__) from error
         return lines_of(encode_ndjson(batch)) if len(batch) else pa.array([], pa.large_binary())
 
     def _learn(self, number: int) -> AvroRows:
@@ -430,11 +519,10 @@ class _AvroValues(_RegisteredValues):
                 "it with its types inside"
             )
         try:
-            rows = rows_of(json.loads(found.schema_str))
+            rows = rows_of(json.loads(found.schema_str), self._unknown)
         except EncodingError as error:
             raise EncodingError(f"names the Avro schema {number}: {error}") from None
-        types = {field.name: kind for field in rows.arrow if (kind := column_type(field.type))}
-        self.types = common_types(self.types, types)
+        self.types = common_types(self.types, column_types(rows.arrow))
         self._known[number] = replace(rows, read_schema=self._avro.parse_schema(rows.read_schema))
         return self._known[number]
 
@@ -442,16 +530,16 @@ class _AvroValues(_RegisteredValues):
 class _ProtobufValues(_RegisteredValues):
     """Protobuf messages, in the JSON form that Protobuf itself defines: 64-bit integers are texts there."""
 
-    def __init__(self, where: str, registry: SchemaRegistry) -> None:
-        super().__init__(where, registry)
+    def __init__(self, where: str, registry: SchemaRegistry, unknown: UnknownTypes) -> None:
+        super().__init__(where, registry, unknown)
         self._messages = MessageReader(registry)
         self.types = self._messages.types
 
     def _decoded(self, number: int, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-        from google.protobuf.message import DecodeError
-
         try:
             lines = [self._messages.as_json(number, value) for value in values.to_pylist()]
-        except (DecodeError, IndexError) as error:
-            raise _unreadable(number, type(error).__name__) from None
+        except SnowpipeError:
+            raise
+        except Exception as error:
+            raise _unreadable(number, type(error).__name__) from error
         return pa.array(lines, pa.large_binary())

@@ -167,6 +167,14 @@ _T = TypeVar("_T")
 _GONE = ("TABLE_OR_VIEW_NOT_FOUND", "PATH_NOT_FOUND", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST")
 
 
+_OF_EVERY_FILE = {
+    "parquet": {"mergeschema": "true"},
+    "orc": {"mergeschema": "true"},
+    "csv": {"enforceschema": "false"},
+}
+"""Options with which the columns are those of all files: by default one file has them for all others."""
+
+
 def open_rows(
     session: SparkSession,
     address: str,
@@ -186,7 +194,11 @@ def open_rows(
     def read() -> DataFrame:
         if query is not None:
             return session.sql(query)
-        reader = session.read.options(**dict(options or {}))
+        given = {name.lower() for name in options or {}}
+        every = {
+            name: one for name, one in _OF_EVERY_FILE.get(format.lower(), {}).items() if name not in given
+        }
+        reader = session.read.options(**every, **dict(options or {}))
         return reader.table(table) if table is not None else reader.format(format).load(path)
 
     return asked_of_spark(read, address)

@@ -297,6 +297,9 @@ def _form(options: NdjsonOptions) -> dict[str, str]:
     }
 
 
+_NOT_ALL_WRITTEN = ("float", "double", "date", "timestamp", "timestamp_ntz")
+
+
 @dataclass(frozen=True, slots=True)
 class _Writer:
     """Changes values whose ``to_json`` is not what the table's column takes; leaves all others alone."""
@@ -317,21 +320,31 @@ class _Writer:
             return self._changes(kind.elementType)
         if name == "map":
             return self._changes(kind.valueType)
-        return name in ("float", "double") or (name == "binary" and self.options.binary != "BASE64")
+        return name in _NOT_ALL_WRITTEN or (name == "binary" and self.options.binary != "BASE64")
 
     def _double(self, path: str, column: Column, kind: Any) -> Column:
         from pyspark.sql import functions as sf
 
         bad = sf.isnan(column) | (sf.abs(column) == float("inf"))
-        if self.options.non_finite == "null":
-            return sf.when(~bad, column)
-        message = (
-            f"column {path!r} holds NaN or an infinity, which is no number that JSON holds: clean it, or "
-            "choose non_finite='null'. Nothing was sent"
-        )
-        return sf.when(bad, sf.raise_error(sf.lit(_ERROR + message)).cast(kind)).otherwise(column)
+        return self._checked(path, column, kind, bad, "NaN or an infinity, which JSON has not")
 
     _float = _double
+
+    def _date(self, path: str, column: Column, kind: Any) -> Column:
+        from pyspark.sql import functions as sf
+
+        bad = ~sf.year(column).between(0, 9999)
+        return self._checked(path, column, kind, bad, "a value outside the years 0 to 9999")
+
+    _timestamp = _timestamp_ntz = _date
+
+    def _checked(self, path: str, column: Column, kind: Any, bad: Column, what: str) -> Column:
+        from pyspark.sql import functions as sf
+
+        if self.options.non_finite == "null":
+            return sf.when(~bad, column)
+        message = f"column {path!r} holds {what}: clean it, or choose non_finite='null'. Nothing was sent"
+        return sf.when(bad, sf.raise_error(sf.lit(_ERROR + message)).cast(kind)).otherwise(column)
 
     def _binary(self, path: str, column: Column, kind: Any) -> Column:
         from pyspark.sql import functions as sf

@@ -68,7 +68,7 @@ class TableSource(TypedRowsSource):
     :param ranges: instead, growing bounds of the offset column: values below the first bound go to channel
         ``0``, those from it on to channel ``1``, and so on
     :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
     :param kind: always ``table``

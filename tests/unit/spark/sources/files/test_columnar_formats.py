@@ -1,5 +1,6 @@
 """Parquet and ORC: every row can be resumed after, and every type keeps its value."""
 
+import base64
 import datetime as dt
 import json
 from decimal import Decimal
@@ -196,3 +197,76 @@ def test_partition_values_become_columns(tmp_path):
 
     with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
         rows_after(ParquetReader(Parquet()), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)
+
+
+def test_numbers_have_the_types_of_a_files_avro_schema(tmp_path):
+    def written(name):
+        kind = {"type": "long", "connect.name": name}
+        schema = {"type": "record", "name": "R", "fields": [{"name": "T", "type": ["null", kind]}]}
+        rows = pa.table({"T": [1, None]}).replace_schema_metadata({"parquet.avro.schema": json.dumps(schema)})
+        return _parquet(tmp_path / "a", rows)
+
+    assert rows_after(reader_of(Parquet()), written("io.debezium.time.MicroTimestamp"), 0) == [
+        (1, {"T": "1970-01-01T00:00:00.000001"}), (2, {"T": None}),
+    ]  # fmt: skip
+    with pytest.raises(EncodingError, match=r"com\.acme"):
+        rows_after(reader_of(Parquet()), written("com.acme.Ticks"), 0)
+    assert rows_after(reader_of(Parquet(unknown_types="ignore")), written("com.acme.Ticks"), 0)[0] == (
+        1,
+        {"T": 1},
+    )
+
+
+ORC_OF_SPARK = (  # written by Spark 4.2 in the zone America/New_York
+    "T1JDEQAACgYSBAgBUAArAAAKEwoDAAAAEgwIARIGCAIQAhgCUABPAAAKJQoDAAAAEh4IARIYCICAzaCz9wUQgIDNoLP3BRiAgM2g"
+    "s/cFUABBAAAKHgoGAAAAAAAAEhQIAUoOGIDgvbVhIIDgvbVhMAFQAEUAAAogCgYAAAAAAAASFggBShAYgIbcvqFjIICG3L6hYzAB"
+    "UABVAAAKKAoDAAAAEiEIARIbCIDJjvv/oIkGEIDJjvv/oIkGGIDJjvv/oIkGUAARAAAKBhIECAFQAE8AAAolCgMAAAASHggBEhgI"
+    "gIDNoLP3BRCAgM2gs/cFGICAzaCz9wVQAAcAAEIAgBEAAHoAF7s0E0AADQAAdgCnujIfBwAAQAAADQAAdgAiAJPgBwAAQAAAEwAA"
+    "fAAMJQf/Y6SAEQAAegAXuzQTQAD2AAAotS/9ILKVAwDEBAoGCAYQABgLARgYAhgqAxgjBBglBRgtBgcBEAEYBgIBEAMYCQoGCAUQ"
+    "AwQEBRgMBxgLEgIIABICCAIaEEFtZXJpY2EvTmV3X1lvcmsQADsFsEu/1B2Qb2ZmIOfOJlZEl7psqhSgDSAD3ABtABm7ChcKAQAo"
+    "tS/9ILrlAwAkBgq3AQoECAFQAAoOCAESBggCEAIYAlAAWAYKIAgBEhgIgIDNoLP3BRAYUABYCwoWCAFKDhiA4L21YSAwAVAAWA8K"
+    "GAgBShAYgIbcvqFjICMIARIbCIDJjvv/oIkGEBhQAFgMCQACG0BiHIF3sbzq6RYVvFMaAE5gbikDagIAKLUv/WAJAV0JABQQCAMQ"
+    "vgMaCwgDEPcBGEYgfigBIh8IDBIGAQIDBAUGGgJJRBoBThoBVBoCVDIaAk4yGgFTIgIIAyIsCAQ6KAoXc3Bhcmsuc3FsLmNhdGFs"
+    "eXN0LnR5cGUSDXRpbWVzdGFtcF9udHoiKAgJOiQJCAgMEgEHGgFuKiEKGG9yZy5hcGFjaGUudmVyc2lvbhIFNC4yLjAwAToECAFQ"
+    "ADoOCAESBggCEAIYAlAAWAY6IAgBEhgIgIDNoLP3BRAYUABYCzoWCAFKDhiA4L21YSAwAVAAWA86GAgBShAYgIbcvqFjICMIARIb"
+    "CIDJjvv/oIkGEBhQAFgMQJBOSABYAWIFMi4zLjAPAAIbQGIcgXexvOrpFhW8UxoATtTKQUTD6j0z5YIxl6aMAY2t0VZRCLgCEAUY"
+    "gIAQIgIADCiIATAJgvQDA09SQxk="
+)
+
+
+def test_spark_notes_in_orc_make_timestamps(tmp_path):
+    (tmp_path / "a").write_bytes(base64.b64decode(ORC_OF_SPARK))
+
+    assert rows_after(reader_of(Orc()), listed(tmp_path / "a"), 0) == [
+        (
+            1,
+            {
+                "ID": 1,
+                "N": "1970-06-01T00:00:00",
+                "T": "1970-06-01T12:00:00Z",
+                "T2": "2024-01-15T12:00:00Z",
+                "N2": "2024-02-29T12:00:00.123456",
+                "S": {"n": "1970-06-01T00:00:00"},
+            },
+        )
+    ]
+
+
+@pytest.mark.parametrize("note", ["org.apache.spark.legacyDateTime", "org.apache.spark.version"])
+def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_notes_so(tmp_path, note):
+    notes = {note: "2.4.8" if note.endswith("version") else "", "org.apache.spark.timeZone": "UTC"}
+    days = [dt.date(1500, 1, 10), dt.date(1582, 10, 14), dt.date(1582, 10, 15), dt.date(2024, 1, 1), None]
+    expected = ["1500-01-01", "1582-10-04", "1582-10-15", "2024-01-01", None]
+    at = [one and dt.datetime(one.year, one.month, one.day, 1, tzinfo=dt.UTC) for one in days]
+    rows = pa.table({"D": days, "T": pa.array(at, pa.timestamp("us", "UTC")), "L": [[one] for one in days]})
+
+    read = rows_after(reader_of(Parquet()), _parquet(tmp_path / "a", rows.replace_schema_metadata(notes)), 0)
+
+    assert [row["D"] for _, row in read] == expected
+    assert [row["T"] for _, row in read] == [one and f"{one}T01:00:00Z" for one in expected]
+    assert [row["L"] for _, row in read] == [[one] for one in expected]
+    plain = rows_after(reader_of(Parquet()), _parquet(tmp_path / "b", rows), 0)
+    assert plain[0][1]["D"] == "1500-01-10"
+    notes["org.apache.spark.timeZone"] = "America/New_York"
+    with pytest.raises(EncodingError, match="Julian"):
+        rows_after(reader_of(Parquet()), _parquet(tmp_path / "c", rows.replace_schema_metadata(notes)), 0)

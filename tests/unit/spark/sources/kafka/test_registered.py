@@ -233,3 +233,65 @@ def test_protobuf_messages_become_their_own_json(registry):
     )
     assert [row["note"] for row in _lines(bad)] == ["ä"]
     assert [str(one.position) for one in bad.undecoded] == ["10"]
+
+
+def test_a_message_without_a_json_form_spoils_no_other_and_google_types_make_one_value(registry):
+    from google.protobuf import any_pb2, struct_pb2, timestamp_pb2
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from google.protobuf.message_factory import GetMessageClass
+
+    date = FileDescriptorProto(name="google/type/date.proto", package="google.type", syntax="proto3")
+    decimal = FileDescriptorProto(
+        name="confluent/type/decimal.proto", package="confluent.type", syntax="proto3"
+    )
+    optional, kinds = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto
+    for file, name, fields in (
+        (date, "Date", [("year", kinds.TYPE_INT32), ("month", kinds.TYPE_INT32), ("day", kinds.TYPE_INT32)]),
+        (decimal, "Decimal", [("value", kinds.TYPE_BYTES), ("scale", kinds.TYPE_INT32)]),
+    ):
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in enumerate(fields, start=1):
+            message.field.add(name=field, number=number, type=kind, label=optional)
+    file = FileDescriptorProto(name="event.proto", package="shop", syntax="proto3")
+    message = file.message_type.add(name="Event")
+    names = ("protobuf.Timestamp", "protobuf.Value", "protobuf.Any", "type.Date", "Decimal")
+    for number, (field, name) in enumerate(
+        zip(("at", "v", "any", "day", "price"), names, strict=True), start=1
+    ):
+        full = ".confluent.type.Decimal" if name == "Decimal" else f".google.{name}"
+        message.field.add(name=field, number=number, type=kinds.TYPE_MESSAGE, type_name=full, label=optional)
+    pool = DescriptorPool()
+    for module in (any_pb2, struct_pb2, timestamp_pb2):
+        file.dependency.append(module.DESCRIPTOR.name)
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    references = []
+    for number, one in enumerate((date, decimal), start=301):
+        file.dependency.append(one.name)
+        registry.add(number, "", "PROTOBUF", serialized=base64.b64encode(one.SerializeToString()).decode())
+        registry.subjects[one.package, 1] = number
+        references.append({"name": one.name, "subject": one.package, "version": 1})
+        pool.Add(one)
+    registry.add(
+        300,
+        "",
+        "PROTOBUF",
+        serialized=base64.b64encode(file.SerializeToString()).decode(),
+        references=references,
+    )
+    pool.Add(file)
+    event = GetMessageClass(pool.FindMessageTypeByName("shop.Event"))
+    values = [
+        event(day={"year": 2024, "month": 2, "day": 29}, price={"value": b"\x04\xba\xe9\xc0", "scale": 2})
+    ]
+    values += [event(day={"year": 2024}), event(any={"type_url": "x/no.such.Type", "value": b"1"})]
+    late, unclear = event(), event()
+    late.at.seconds, unclear.v.number_value = 253402300800, float("nan")
+    values += [late, unclear, event(day={"year": 2024, "month": 3, "day": 1})]
+    head = b"\0" + struct.pack(">I", 300) + b"\0"
+
+    part = _part(registry, [head + one.SerializeToString() for one in values], "protobuf")
+
+    assert _lines(part) == [{"day": "2024-02-29", "price": "793584.00"}, {"day": "2024-03-01"}]
+    assert [str(one.position) for one in part.undecoded] == ["11", "12", "13", "14"]
+    assert part.types | {"day": "DATE", "at": "TIMESTAMP_TZ(9)"} == part.types

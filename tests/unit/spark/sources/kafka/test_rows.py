@@ -266,7 +266,7 @@ def test_payloads_are_loaded_byte_by_byte_where_the_source_requests_it():
 
 
 def test_record_without_the_envelope_cannot_be_decoded_where_the_source_requires_it():
-    values = [b'{"A":1}', _enveloped(b'{"A":2}'), _enveloped(b"null"), b'{"schema":{,"payload":{}}']
+    values = [b'{"A":1}', _enveloped(b'{"A":2}'), _enveloped(b"1"), b'{"schema":{,"payload":{}}']
 
     part = _writer(connect_envelope=True).part(_records(values))
 
