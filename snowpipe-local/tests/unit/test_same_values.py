@@ -225,5 +225,5 @@ def test_no_way_stores_a_time_that_clients_cannot_read(local):
 
 def test_a_text_is_held_to_the_length_of_a_varchar_without_one(local):
     most = 16_777_216
-    for text, kept in (("x" * most, most), ("x" * (most + 1), None), ("ä" * most, most)):
-        assert Ways(local, "VARCHAR", [text]).streamed().get(0, "") == (text if kept else "")
+    for length, kept in ((most, most), (most + 1, 0)):
+        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept
