@@ -258,6 +258,22 @@ def _of_azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _identity(values: dict[str, Any]) -> dict[str, Any]:
+    """Take a connection's keys out of a client's options, so that none of the environment's joins them.
+
+    The client reads both: it would send the environment's session token along with the connection's key.
+    """
+    for store in ("aws", "google", "azure"):
+        if any(name.startswith(store) for name in values):
+            values.setdefault(f"{store}_skip_signature", "false")
+    if "aws_access_key_id" in values:
+        names = ("access_key_id", "secret_access_key", "session_token")
+        key, secret, token = (values.pop(f"aws_{name}", None) for name in names)
+        found = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
+        return {"credential_provider": lambda: found}
+    return {}
+
+
 _OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "aws": _of_aws,
     "google_cloud_platform": _of_google,
@@ -393,12 +409,14 @@ class ObjectStorage(Storage):
             )
         client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
         client["timeout"] = values.pop("timeout", client["timeout"])
+        identity = _identity(values)
         try:
             return from_url(  # type: ignore[call-overload]
                 f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
                 config=values,
                 client_options=client,
                 retry_config=_RETRY,
+                **identity,
             )
         except (BaseError, ValueError) as error:
             raise ConfigurationError(

@@ -299,6 +299,20 @@ def test_keys_are_in_no_form_of_a_storage_that_people_see(lake):
         assert _secrets_in(f"{shown!r} {shown}") == []
 
 
+@pytest.mark.parametrize("token", [None, "token-of-the-connection"])
+def test_the_keys_of_a_connection_are_not_mixed_with_the_environment(service, lake, monkeypatch, token):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-environment")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    seen = []
+    with wire_to(service.port) as wire:
+        wire.edit = lambda request: seen.append(request) or request
+        list(storage_of(lake.url, service.options(wire.port, aws_session_token=token)).files())
+
+    (request,) = seen
+    assert f"Credential={KEY_ID}/".encode() in request
+    assert re.findall(rb"(?i)x-amz-security-token: (\S+)", request) == ([token.encode()] if token else [])
+
+
 def _secrets_in(text):
     return [secret for secret in (SECRET, KEY_ID) if secret in text]
 
