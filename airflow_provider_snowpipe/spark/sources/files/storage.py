@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 from urllib.parse import quote
@@ -266,12 +266,23 @@ def _identity(values: dict[str, Any]) -> dict[str, Any]:
     for store in ("aws", "google", "azure"):
         if any(name.startswith(store) for name in values):
             values.setdefault(f"{store}_skip_signature", "false")
-    if "aws_access_key_id" in values:
-        names = ("access_key_id", "secret_access_key", "session_token")
-        key, secret, token = (values.pop(f"aws_{name}", None) for name in names)
-        found = {"access_key_id": key, "secret_access_key": secret, "token": token, "expires_at": None}
-        return {"credential_provider": lambda: found}
+    for keys in _KEYS:
+        if next(iter(keys)) in values:
+            found = {key: values.pop(name, None) for name, key in keys.items()}
+            return {"credential_provider": partial(dict, found, expires_at=None)}
     return {}
+
+
+_KEYS: tuple[Mapping[str, str], ...] = (
+    {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "token",
+    },
+    {"azure_storage_account_key": "access_key"},
+    {"azure_storage_sas_token": "sas_token"},
+)
+"""Options that are a key as a whole, by the names that the client gives to its parts."""
 
 
 _OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {

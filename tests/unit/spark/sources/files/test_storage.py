@@ -586,6 +586,16 @@ def test_another_store_lists_reads_and_creates_as_s3_does(url, store, request, t
 
 
 @pytest.mark.nightly
+def test_azure_is_read_by_a_shared_access_signature_whatever_the_environment_has(azurite, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"AAAA{KEY[4:]}")
+    storage = storage_of("az://lake/signed", azurite.signed_options())
+
+    assert storage.create("a b", b"1")
+    assert [one.name for one in storage.files()] == ["a b"]
+    assert storage.open(storage.path("a b")).read() == b"1"
+
+
+@pytest.mark.nightly
 def test_azure_names_what_it_refuses(azurite):
     wrong = azurite.options(key=f"AAAA{KEY[4:]}")
 
