@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlencode
 
 import pytest
 import requests
@@ -42,6 +43,24 @@ class AzureService:
         """The service as a source of files asks it."""
         connection = SimpleNamespace(
             conn_id="lake", conn_type="wasb", login=ACCOUNT, password=key, host=self.endpoint, extra_dejson={}
+        )
+        return options_of(connection)
+
+    def signed_options(self) -> SourceSecrets:
+        """The same by a shared access signature."""
+        fields = {"sp": "rwdlc", "ss": "b", "srt": "sco", "se": "2999-01-01T00:00:00Z", "sv": "2020-12-06"}
+        values = [ACCOUNT, fields["sp"], fields["ss"], fields["srt"], "", fields["se"], "", "", fields["sv"]]
+        text = "\n".join([*values, "", ""])
+        signed = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
+        token = urlencode({**fields, "sig": base64.b64encode(signed).decode()})
+        extra = {"account_name": ACCOUNT, "sas_token": f"?{token}"}
+        connection = SimpleNamespace(
+            conn_id="lake",
+            conn_type="wasb",
+            login=None,
+            password=None,
+            host=self.endpoint,
+            extra_dejson=extra,
         )
         return options_of(connection)
 

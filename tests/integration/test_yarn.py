@@ -341,6 +341,22 @@ def test_google_bucket_has_the_folder(load: Load, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.nightly
+def test_bucket_is_read_by_executors_and_its_key_is_nowhere(
+    load: Load, set_connection: SetConnection
+) -> None:
+    with s3_service() as s3:
+        lines = "".join(f"{json.dumps({'ID': number})}\n" for number in range(500)).encode()
+        s3.put("lake", {f"in/{partition}/1.ndjson": lines for partition in ("a", "b")})
+        set_connection("lake", conn_type="aws", login=KEY_ID, password=SECRET, extra=s3.extra)
+        source = {"path": "s3://lake/in", "conn_id": "lake", "listing_path": str(load.source)}
+
+        value = load.operator(source=source).execute(load.context("r1"))
+
+    assert (value["rows"], load.count()) == (1000, 1000)
+    assert _holding((load.yarn.folder, load.events, load.staging), [SECRET]) == []
+
+
+@pytest.mark.nightly
 def test_killed_task_stops_its_application_and_the_next_run_goes_on(load: Load) -> None:
     load.write(20_000)
     operator = load.operator(batch_limits=_SLOWLY)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
 from urllib.parse import quote
@@ -265,6 +265,33 @@ def _of_azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _identity(values: dict[str, Any]) -> dict[str, Any]:
+    """Take a connection's keys out of a client's options, so that none of the environment's joins them.
+
+    The client reads both: it would send the environment's session token along with the connection's key.
+    """
+    for store in ("aws", "google", "azure"):
+        if any(name.startswith(store) for name in values):
+            values.setdefault(f"{store}_skip_signature", "false")
+    for keys in _KEYS:
+        if next(iter(keys)) in values:
+            found = {key: values.pop(name, None) for name, key in keys.items()}
+            return {"credential_provider": partial(dict, found, expires_at=None)}
+    return {}
+
+
+_KEYS: tuple[Mapping[str, str], ...] = (
+    {
+        "aws_access_key_id": "access_key_id",
+        "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "token",
+    },
+    {"azure_storage_account_key": "access_key"},
+    {"azure_storage_sas_token": "sas_token"},
+)
+"""Options that are a key as a whole, by the names that the client gives to its parts."""
+
+
 _OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "aws": _of_aws,
     "google_cloud_platform": _of_google,
@@ -407,12 +434,14 @@ class ObjectStorage(Storage):
             )
         client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
         client["timeout"] = values.pop("timeout", client["timeout"])
+        identity = _identity(values)
         try:
             return from_url(  # type: ignore[call-overload]
                 f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
                 config=values,
                 client_options=client,
                 retry_config=_RETRY,
+                **identity,
             )
         except (BaseError, ValueError) as error:
             raise ConfigurationError(

@@ -300,6 +300,20 @@ def test_keys_are_in_no_form_of_a_storage_that_people_see(lake):
         assert _secrets_in(f"{shown!r} {shown}") == []
 
 
+@pytest.mark.parametrize("token", [None, "token-of-the-connection"])
+def test_the_keys_of_a_connection_are_not_mixed_with_the_environment(service, lake, monkeypatch, token):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token-of-the-environment")
+    monkeypatch.setenv("AWS_SKIP_SIGNATURE", "true")
+    seen = []
+    with wire_to(service.port) as wire:
+        wire.edit = lambda request: seen.append(request) or request
+        list(storage_of(lake.url, service.options(wire.port, aws_session_token=token)).files())
+
+    (request,) = seen
+    assert f"Credential={KEY_ID}/".encode() in request
+    assert re.findall(rb"(?i)x-amz-security-token: (\S+)", request) == ([token.encode()] if token else [])
+
+
 def _secrets_in(text):
     return [secret for secret in (SECRET, KEY_ID) if secret in text]
 
@@ -570,6 +584,16 @@ def test_another_store_lists_reads_and_creates_as_s3_does(url, store, request, t
     for name in (*names, "log/1", "never there"):
         storage.delete(name)
     assert list(storage.files()) == []
+
+
+@pytest.mark.nightly
+def test_azure_is_read_by_a_shared_access_signature_whatever_the_environment_has(azurite, monkeypatch):
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", f"AAAA{KEY[4:]}")
+    storage = storage_of("az://lake/signed", azurite.signed_options())
+
+    assert storage.create("a b", b"1")
+    assert [one.name for one in storage.files()] == ["a b"]
+    assert storage.open(storage.path("a b")).read() == b"1"
 
 
 @pytest.mark.nightly
