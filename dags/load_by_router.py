@@ -59,6 +59,8 @@ def load_by_router() -> None:
             # Written again, a large file of an earlier day would count as changed, and the load would stop.
             if lines and (not file.exists() or file.read_text() != content):
                 file.write_text(content)
+            elif not any(folder.glob("*.ndjson")):
+                file.touch()  # a station without a file would be no partition
 
     @task
     def count(params: dict[str, Any]) -> int:

@@ -123,7 +123,7 @@ def streamed(
         "channel_page": page_address(connection, table),
         "return_value": value,
         "targets": {
-            name: {"token": one["to"], "offset_format": "unit/file:line", "rows": one["rows"]}
+            name: {"token": one["to"], "offset_format": "file:line", "rows": one["rows"]}
             for name, one in channels.items()
         },
     }

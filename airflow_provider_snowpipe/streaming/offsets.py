@@ -210,12 +210,12 @@ class UnitOffset(_CountedOffset):
     @classmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
         """Read ``17/messages_1.log:20``."""
-        number, _, position = text.partition("/")
-        unit = _digits(number)
-        if not unit:
+        head, _, number = text.rpartition(":")
+        prefix, _, file = head.partition("/")
+        unit, line = _digits(prefix), _digits(number)
+        if not unit or not file or line is None:
             cls._refuse(text, channel)
-        found = FileLineOffset.parse(position, channel=channel)
-        return cls(unit, found.file, found.line)
+        return cls(unit, file, line)
 
     def __str__(self) -> str:
         return f"{self.unit}/{self.file}:{self.line}"

@@ -93,7 +93,7 @@ def test_row_to_commit(snowpipe):
         load_partition(settings, snowpipe.scoped_token(None), work)
 
     walk = walked(way)
-    require(walk, "row to commit", functions=76, files=13, depth=9)
+    require(walk, "row to commit", functions=79, files=13, depth=9)
     assert any(file.endswith("streaming/channel.py") for file in walk.files)
 
 
@@ -123,5 +123,5 @@ def test_copy_of_one_file(monkeypatch):
         operator.execute(task_context(run, 1, began))
 
     walk = walked(way)
-    require(walk, "COPY of one file", functions=80, files=12, depth=8)
+    require(walk, "COPY of one file", functions=81, files=12, depth=8)
     assert any(file.endswith("bulk/copy.py") for file in walk.files)

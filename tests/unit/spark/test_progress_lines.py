@@ -13,7 +13,7 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelStart
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import token
 from tests.memory_source import MemoryPartition, rows
@@ -160,17 +160,17 @@ class TestFollowedChannels:
         assert "rows=200 rows_per_second=3 " in channels.line()
 
     def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self) -> None:
-        files = (("1.log", 100), ("2.log", 200), ("3.log", 60))
+        files = ((1, 100), (2, 200), (3, 60))
         start = {
             "a": ChannelStart(0, 0, 0, files_behind=files),
             "done": ChannelStart(9, 0, 0, 0, files_behind=()),
         }
         channels = FollowedChannels(start, began=0.0)
-        digest = token(VerifiedFileLineOffset.parse("2.log@0123456789abcdef:8"))
+        one, two, three = (token(UnitOffset(unit, "a.log", unit)) for unit in (1, 2, 3))
 
-        channels.take({"a": status("a", None, 0), "done": status("done", token("1.log:3"), 9)}, 1.0)
+        channels.take({"a": status("a", None, 0), "done": status("done", one, 9)}, 1.0)
         assert channels.line() == "channels=2 rows=0 rows_per_second=0 bytes_behind<=360"
-        channels.take({"a": status("a", digest, 50)}, 10.0)
+        channels.take({"a": status("a", two, 50)}, 10.0)
         assert channels.line() == ("channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26")
-        channels.take({"a": status("a", token("3.log:1"), 90)}, 30.0)
+        channels.take({"a": status("a", three, 90)}, 30.0)
         assert channels.line() == "channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6"

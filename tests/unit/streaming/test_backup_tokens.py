@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.streaming.offset_backup import (
     plan_restore,
     take_backup,
 )
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, VerifiedFileLineOffset
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.refusals import refused
 
@@ -225,6 +225,6 @@ class TestRestorePlan:
         for committed, kept in [("x", "10"), ("10", "x")]:
             with pytest.raises(OffsetTokenError, match="'a'"):
                 _plan({"a": kept}, {"a": committed})
-        token = "a.log@9f3a1200c4d5e6f7:7"  # the same position in another spelling is not ahead
-        steps = _plan({"a": token}, {"a": "a.log:7"}, VerifiedFileLineOffset)
-        assert steps == [RestoreStep("a", RestoreAction.SET, "a.log:7", token)]
+        token = "1/a.log:7"  # the same position in another spelling is not ahead
+        steps = _plan({"a": token}, {"a": "1/b.log:7"}, UnitOffset)
+        assert steps == [RestoreStep("a", RestoreAction.SET, "1/b.log:7", token)]

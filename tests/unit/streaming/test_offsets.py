@@ -12,12 +12,11 @@ from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     LexicographicOffset,
     TopicPartitionOffset,
-    VerifiedFileLineOffset,
+    UnitOffset,
     known_formats,
     offset_class,
     offset_class_of_code,
 )
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress
 from tests.refusals import refused
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -25,11 +24,11 @@ counts = st.integers(0, 10**18)
 offsets = st.one_of(
     st.builds(IntegerOffset, counts),
     st.builds(FileLineOffset, names, counts),
+    st.builds(UnitOffset, counts.map(lambda count: count + 1), names, counts),
     st.builds(TopicPartitionOffset, names, counts, counts),
     st.builds(BatchRowOffset, counts, counts),
     st.builds(LexicographicOffset, names),
 )
-DIGEST = "9f3a1200c4d5e6f7"
 
 
 def topic(name, partition, offset):
@@ -38,10 +37,6 @@ def topic(name, partition, offset):
 
 def share(batch, row, **more):
     return BatchDigestOffset(batch, row, 0x9F3AC1D2, **more)
-
-
-def line(file, number, digest=""):
-    return VerifiedFileLineOffset(file, number, digest)
 
 
 @settings(max_examples=50)
@@ -66,6 +61,7 @@ def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
         **{digits: IntegerOffset(int(digits)) for digits in ("0", "1", "10", "9" * 19)},
         "a:0": FileLineOffset("a", 0),
         "a:b.log:20": FileLineOffset("a:b.log", 20),
+        "17/a/b:c.log:20": UnitOffset(17, "a/b:c.log", 20),
         "t:0:0": topic("t", 0, 0),
         "a:b:3:20": topic("a:b", 3, 20),
         "0:0": BatchRowOffset(0, 0),
@@ -88,7 +84,7 @@ UNREADABLE = {
         *("", "17:5000", "17:5000/9F3AC1D2", "17:5000/9f3ac1d", "017:5000/9f3ac1d2"),
         *("17:5000/9f3ac1d2-fin", "17:5000/9f3ac1d2\n", "-1:5000/9f3ac1d2", "17:5000/4-9f3ac1d2-5d41402a-0"),
     ],
-    VerifiedFileLineOffset: ["a.log", f"a@{DIGEST}", f"a@{DIGEST}:x", ":3", ""],
+    UnitOffset: ["a.log:3", "0/a.log:3", "01/a.log:3", "1/a.log", "1/:3", "/a:3", "1/a:x", ""],
 }
 
 
@@ -112,8 +108,9 @@ def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
         (lambda: BatchRowOffset(-1, 0), "batch is -1: "),
         (lambda: BatchRowOffset(0, -1), "row is -1: "),
         (lambda: LexicographicOffset(""), ""),
-        (lambda: line("", 1), ""),
-        (lambda: line("a", -1), ""),
+        (lambda: UnitOffset(0, "a", 1), "unit is 0: "),
+        (lambda: UnitOffset(1, "", 1), ""),
+        (lambda: UnitOffset(1, "a", -1), "line is -1: "),
         *((lambda change=change: BatchDigestOffset(**{**SHARE, **change}), "") for change in NO_SHARE),
     ]:
         with pytest.raises(ConfigurationError) as refusal:
@@ -151,9 +148,6 @@ def test_only_what_comes_next_follows():
             }.items()
         },
         (share(3, 0), share(3, 1)): True,
-        (line("a", 7, DIGEST), line("a", 8)): True,
-        (line("a", 7, DIGEST), line("b", 1)): True,
-        (line("a", 7, DIGEST), line("b", 2)): False,
     }  # fmt: skip
     assert {(one, later): later.follows(one) for one, later in expected} == expected
 
@@ -172,8 +166,6 @@ def test_distance_is_reported_only_where_the_format_knows_it():
         (LexicographicOffset("a"), LexicographicOffset("b")): None,
         (share(1, 9), share(1, 12)): 3,
         (share(1, 9), share(2, 12)): None,
-        (line("a", 7, DIGEST), line("a", 10)): 3,
-        (line("a", 7, DIGEST), line("b", 10)): None,
     }
     assert {(here, target): here.steps_to(target) for here, target in expected} == expected
 
@@ -187,15 +179,12 @@ def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
         (topic("t", 1, 5), topic("t", 1, 6)),
         (share(1, 9), share(2, 1)),
         (share(2, 1), share(2, 2)),
-        (line("a", 7, DIGEST), line("a", 8)),
-        (line("a", 8), line("b", 1, DIGEST)),
     ]:
         assert earlier < later
         assert not later < earlier
         assert not earlier < earlier
         assert later >= earlier
     assert share(2, 2) >= share(2, 2, final=True)
-    assert line("a", 7, DIGEST).sort_key() == ("a", 7)
 
 
 def test_positions_of_different_formats_or_partitions_have_no_order():
@@ -216,26 +205,17 @@ def test_positions_of_different_formats_or_partitions_have_no_order():
 def test_next_position_is_the_smallest_one_behind():
     assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
     assert share(3, 7, final=True).next() == share(3, 8)
-    assert (line("a", 7, DIGEST).next(), line("a", 7, DIGEST).next().digest) == (line("a", 8), "")
-    assert line("a", 7, DIGEST).plain == FileLineOffset("a", 7)
+    assert str(UnitOffset(3, "a", 7).next()) == "3/a:8"
 
 
-def test_name_without_a_digest_is_a_plain_file_and_the_digest_matters_to_no_order():
-    token = VerifiedFileLineOffset.parse(f"a:b@c.log@{DIGEST}:20")
-    assert (token.file, token.line, token.digest) == ("a:b@c.log", 20, DIGEST)
-    assert str(token) == f"a:b@c.log@{DIGEST}:20"
-    assert line("a", 7, DIGEST) == line("a", 7)
-    for name in ("a.log", "a@9f3a", f"a@{DIGEST.upper()}", f"@{DIGEST}"):
-        plain = VerifiedFileLineOffset.parse(f"{name}:20")
-        assert (plain.file, plain.line, plain.digest, str(plain)) == (name, 20, "", f"{name}:20")
-
-
-def test_progress_keeps_the_digest_that_the_service_reported_last():
-    progress = ChannelProgress("c", line("a", 7))
-
-    progress.observe(line("a", 7, DIGEST))
-
-    assert str(progress.committed) == f"a@{DIGEST}:7"
+def test_units_are_ordered_by_their_numbers_whatever_their_files_are_called():
+    assert UnitOffset(9, "b", 5) < UnitOffset(10, "a", 1)
+    assert UnitOffset(3, "a", 7) == UnitOffset(3, "b", 7)
+    assert [UnitOffset(4, "a", number).follows(UnitOffset(3, "z", 9)) for number in (0, 1, 21)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_formats_are_found_by_name_and_a_callers_own_class_by_its_dotted_path():

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
     LexicographicOffset,
     TopicPartitionOffset,
-    VerifiedFileLineOffset,
+    UnitOffset,
     known_formats,
 )
 from airflow_provider_snowpipe.streaming.progress import (
@@ -28,13 +28,12 @@ from airflow_provider_snowpipe.streaming.progress import (
 from tests.checkpoints import token
 from tests.refusals import refused
 
-DIGESTS = st.text("0123456789abcdef", min_size=16, max_size=16)
 NUMBERS = st.integers(0, 1200)
 FILES = st.sampled_from(["9", "10", "a.log", "a.ndjson", "log:7", "messages_10.log", "messages_9.log"])
 POSITIONS = {
     "integer": st.builds(IntegerOffset, NUMBERS),
     "file:line": st.builds(FileLineOffset, FILES, NUMBERS),
-    "file:line/digest": st.builds(VerifiedFileLineOffset, FILES, NUMBERS, DIGESTS),
+    "unit/file:line": st.builds(UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
     "topic:partition:offset": st.builds(TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
     "batch:row": st.builds(BatchRowOffset, NUMBERS, NUMBERS),
     "lexicographic": st.builds(LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])),
@@ -92,7 +91,7 @@ def test_value_that_is_no_target_is_refused_and_named():
 
 
 def test_format_of_a_bare_target_is_named_and_never_guessed():
-    bare = ["120455", "messages_1.log:20", "17:5000", "orders:7:9", "a.ndjson@9f3a1200c4d5e6f7:600"]
+    bare = ["120455", "messages_1.log:20", "17:5000", "orders:7:9", "3/a.ndjson:600"]
     refused(OffsetTokenError, lambda one: CommitTargets.parse({"c": one}), bare, "offset_format")
     refused(OffsetTokenError, lambda one: CommitTargets.parse({"c": one}, "integer"), bare[1:], "'integer'")
     of_files = [token("a:9")]
@@ -111,11 +110,6 @@ def test_committed_token_that_is_not_of_the_targets_positions_fails_the_wait():
         bare = CommitTargets.parse({"c": target}, "lexicographic")
         assert wait(bare, intent) is WaitState.FAILED
         assert wait(bare, token("a:1")) is WaitState.FAILED
-
-
-def test_file_line_refuses_a_digest():
-    token = "a.ndjson@9f3a1200c4d5e6f7:600"
-    refused(OffsetTokenError, lambda text: FileLineOffset.parse(text, channel="c"), [token], "file:line")
 
 
 @given(st.data())

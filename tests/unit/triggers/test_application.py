@@ -12,6 +12,7 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.triggers import application
 from airflow_provider_snowpipe.triggers.application import (
     FollowedApplication,
@@ -209,7 +210,7 @@ class TestChannels:
         printed = []
         known = {"inserted_before": 100, "errors_before": 0}
         known |= {"began_ms": int(time.time() * 1_000), "files_behind": [[1, 300], [2, 100]]}
-        committed = {"last_committed_offset_token": token("2.log:7"), "rows_inserted": 150}
+        committed = {"last_committed_offset_token": token(UnitOffset(2, "2.log", 7)), "rows_inserted": 150}
         service.on("bulk-channel-status", statuses(a=committed))
 
         def seen():

@@ -295,7 +295,7 @@ def test_corrected_file_is_loaded_where_no_row_of_it_is_committed(loads):
 
 
 @pytest.mark.parametrize(("policy", "rows"), [("reload", [1, 2, 7]), ("ignore", [1, 2])])
-def test_changed_file_is_loaded_again_or_left_out_where_its_author_says_so(loads, policy, rows):
+def test_changed_file_is_loaded_again_or_left_out_as_its_policy_is(loads, policy, rows):
     path = write(loads, "eu/a.ndjson", 1, 2)
     loads.run()
     path.write_text('{"ID": 7}\n')
