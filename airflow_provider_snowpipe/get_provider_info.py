@@ -77,11 +77,16 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "config": {
             "snowpipe": {
-                "description": "Asset events, balance, and how much of the past the Snowpipe page reads.",
+                "description": "Assets, balance, source logs, and how much of the past the Snowpipe page reads.",
                 "options": {
                     "on_imbalance": _setting(
                         "warn",
                         "What to do where a channel counts other rows than its checkpoint: warn or fail.",
+                        "string",
+                    ),
+                    "log_path": _setting(
+                        "",
+                        "A folder or URL for the source logs of files; empty for _snowpipe in their paths.",
                         "string",
                     ),
                     "describe_assets": _setting(

@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     splits_csv,
 )
 from airflow_provider_snowpipe.operators.source_record import SeenChannel
-from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
+from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator, with_log_path
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
 from airflow_provider_snowpipe.spark.submit.source import (
@@ -352,6 +352,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             return None
         if isinstance(self.source, str):
             self.source = {"path": self.source}
+        self.source = with_log_path(self.source)
         return file_source(self.source)
 
     def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:

@@ -265,8 +265,8 @@ def _renamed(
 ) -> dict[str, Unit]:
     """The last units of files that have a new name, by that name.
 
-    They have the same size, time and ends, or have grown since and have the same node and ends. In an object
-    store a renamed object is a copy, and is a new file.
+    They have the same size, time and ends; or have grown since and have the same node and ends; or are a copy
+    of a file that was cut. In an object store a renamed object is a copy, and is a new file.
     """
     new = [one for one in found if one.name not in last and not one.version]
     if not new:
@@ -290,6 +290,13 @@ def _renamed(
             one = one if one is not None and one.size > unit.end else None
         if one is not None and (not unit.ends or contents.ends(one, unit.end) == unit.ends):
             renamed[one.name] = unit
+    for unit in last.values():
+        # Rotation by a copy: the file goes on empty under its name, and its content under the new one.
+        if unit.ends and listed[unit.name].size < unit.end:
+            copies = (one for one in new if one.size >= unit.end and one.name not in renamed)
+            copy = next((one for one in copies if contents.ends(one, unit.end) == unit.ends), None)
+            if copy is not None:
+                renamed[copy.name] = unit
     return renamed
 
 

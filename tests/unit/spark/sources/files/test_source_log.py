@@ -269,6 +269,18 @@ def test_renamed_file_is_the_same_and_a_new_one_may_take_its_name(loads):
     assert sorted(loads.table) == [1, 2, 3, 5, 7]
 
 
+def test_file_that_is_copied_and_cut_goes_on_under_both_names(loads):
+    path = write(loads, "eu/a.ndjson", 1, 2, 3)
+    loads.run()
+    (loads.folder / "eu/a.1.ndjson").write_bytes(path.read_bytes())
+    path.write_bytes(b"")
+    loads.run()
+    write(loads, "eu/a.ndjson", 4)
+    loads.run()
+
+    assert loads.table == [1, 2, 3, 4]
+
+
 def test_file_that_is_gone_is_normal_where_its_rows_were_committed_and_an_error_where_not(loads):
     path = write(loads, "eu/a.ndjson", 1, 2, 3)
     write(loads, "eu/b.ndjson", 4)
