@@ -77,7 +77,7 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "config": {
             "snowpipe": {
-                "description": "Assets, balance, source logs, and how much of the past the Snowpipe page reads.",
+                "description": "Assets, balance, source logs, and the past that the Snowpipe page reads.",
                 "options": {
                     "on_imbalance": _setting(
                         "warn",
