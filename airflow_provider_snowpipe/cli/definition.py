@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
@@ -73,6 +73,15 @@ def get_cli_commands() -> list[CLICommand]:
             offset_format,
             ARG_OUTPUT,
             description="Ends with the status 1 when a target is not committed.",
+        ),
+        _command(
+            "files",
+            "List the files that a source has had: units of its source log, and what became of them",
+            _arg("path", help="the source's path: a folder, or a URL of an object store"),
+            _arg("--path-conn-id", help="connection id for the object store"),
+            _arg("--log-path", help="the source's log_path, if it has one"),
+            *pipe,
+            ARG_OUTPUT,
         ),
         _command(
             "audit",
@@ -300,6 +309,32 @@ def lag(args: argparse.Namespace) -> None:
     print_lines(args, [channel.row() for channel in found])
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
+
+
+@reported
+def files(args: argparse.Namespace) -> None:
+    """Print the units of a source log."""
+    from airflow.providers.common.compat.sdk import BaseHook, conf
+
+    from airflow_provider_snowpipe.spark.sources.files.reader import log_store
+    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+    from airflow_provider_snowpipe.spark.submit.source import connected_source
+
+    log_path = args.log_path or conf.get("snowpipe", "log_path", fallback="") or None
+    values = {"path": args.path, "conn_id": args.path_conn_id, "log_path": log_path}
+    spec, secrets = connected_source(
+        {key: one for key, one in values.items() if one}, BaseHook.get_connection
+    )
+    hook = _hook(args)
+    target = hook.pipe_name().address(hook.account_url())
+    store = log_store(cast(FileSource, spec), target, secrets)
+    lines = store.read().described()
+    if not lines:
+        raise ConfigurationError(
+            f"no log of source path {args.path!r} for pipe {hook.pipe_name()} is in {store.storage.root!r}: "
+            "nothing was loaded yet; or name the pipe, the path or --log-path of the load"
+        )
+    print_lines(args, lines)
 
 
 @reported

@@ -206,6 +206,10 @@ class SourcePartition(Partition, Generic[PositionT]):
 
     __slots__ = ()
 
+    def is_whole(self) -> bool:
+        """Return whether its rows from the first one on are still there to be counted."""
+        return True
+
     @abstractmethod
     def resume(self, committed: Offset | None) -> PositionT | None:
         """Find the position just after a committed position; nothing has been sent when this is called.

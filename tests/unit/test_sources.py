@@ -63,7 +63,8 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
     FileSource: [
         {
             "path": "/in", "pattern": "*.log", "format": {"type": "orc"}, "partitions": {"type": "all"},
-            "on_changed_files": "ignore", "log_path": "/logs",
+            "on_changed_files": "ignore", "log_path": "/logs", "after_commit": "archive",
+            "archive_path": "/done", "retention": 60.0,
         },
         {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
          "partitions": {"type": "key", "key": "day"}},

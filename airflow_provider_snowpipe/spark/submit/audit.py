@@ -191,6 +191,8 @@ class SourceAudit:
     ) -> ChannelAudit:
         if not isinstance(partition, SourcePartition):
             return _noted(one, "its rows are read by Spark alone: not counted")
+        if not partition.is_whole():
+            return _noted(one, "files of it are archived or gone: not counted")
         position = Checkpoint.parse(str(one.committed), partition.offset_class, channel=one.channel).position
         try:
             partition.check(position)

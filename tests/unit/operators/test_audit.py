@@ -157,6 +157,24 @@ class TestCommand:
         assert "DIFFERS: table" in out
         assert f"{PREFIX}_a" in out
 
+    def test_files_lists_the_units_of_the_source_log(
+        self, load: Loaded, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        load.write("a/3.ndjson")
+        pipe = ["--conn-id", load.conn_id, "--table", load.table, "--output", "json"]
+        given = parser().parse_args(["files", str(load.folder), *pipe])
+        given.func(given)
+        found = json.loads(capsys.readouterr().out)
+        assert {one["state"] for one in found} == {"committed"}
+        assert [(one["unit"], one["partition"], one["file"]) for one in found] == [
+            (1, "a", "a/1.ndjson"),
+            (2, "a", "a/2.ndjson"),
+            (3, "b", "b/1.ndjson"),
+        ]
+        given = parser().parse_args(["files", "/nowhere", *pipe])
+        with pytest.raises(SystemExit, match="nowhere"):
+            given.func(given)
+
     def test_offsets_decode_explains_a_token(self, load: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
         channel = f"{PREFIX}_a"
         token = str(load.hook().channel_statuses([channel])[channel].committed)

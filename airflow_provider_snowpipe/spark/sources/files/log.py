@@ -162,15 +162,44 @@ class SourceLog:
         """The number of the last unit, 0 for none."""
         return int(pc.max(self.units["number"]).as_py() or 0)
 
+    def times(self, event: Event) -> dict[int, int]:
+        """When something happened to units, nanoseconds since 1970, by number."""
+        chosen = self.events.filter(pc.equal(self.events["event"], event))
+        return dict(zip(chosen["number"].to_pylist(), chosen["at_ns"].to_pylist(), strict=True))
+
     def committed(self) -> dict[int, int]:
         """The units of which every row was seen as committed, with their last lines; 0 where nobody knows."""
         chosen = self.events.filter(pc.equal(self.events["event"], "committed"))
         return dict(zip(chosen["number"].to_pylist(), chosen["after_line"].to_pylist(), strict=True))
 
-    def unit(self, number: int) -> Unit | None:
-        """A unit by its number, None where there is none."""
-        found = self.units.filter(pc.equal(self.units["number"], number)).to_pylist()
-        return _unit(found[0]) if found else None
+    def described(self) -> list[dict[str, Any]]:
+        """What became of each unit, for people, by number."""
+        ends: dict[int, dict[str, Any]] = {}
+        for row in self.events.filter(pc.not_equal(self.events["event"], "unit")).to_pylist():
+            ends.setdefault(row["number"], {})[row["event"]] = row
+        lines = []
+        for row in self.units.to_pylist():
+            end = ends.get(row["number"], {})
+            state = next((one for one in ("deleted", "archived", "committed") if one in end), "taken")
+            lines.append(
+                {
+                    "unit": row["number"],
+                    "partition": row["partition"],
+                    "file": row["name"],
+                    "bytes": row["end"] - row["start"],
+                    "lines_before": row["after_line"],
+                    "state": state,
+                    "taken_at": _text_of_time(row["at_ns"]),
+                    "taken_by": row["run"],
+                    "committed_at": _text_of_time(end["committed"]["at_ns"]) if "committed" in end else None,
+                }
+            )
+        return lines
+
+
+def _text_of_time(nanoseconds: int) -> str:
+    moment = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
+    return moment.isoformat().replace("+00:00", "Z")
 
 
 def _unit(row: Mapping[str, Any]) -> Unit:

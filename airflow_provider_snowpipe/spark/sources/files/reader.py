@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +53,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
-from airflow_provider_snowpipe.streaming.errors import SourceChangedError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
@@ -156,19 +157,7 @@ class FileSource(Source):
         return storage_of(self._spec.path, self._secrets)
 
     def _store(self, path: str | None = None) -> LogStore:
-        """Where the log is: below the path, or in a folder that several sources may share.
-
-        :param path: the source's path, None for that of the spec
-        """
-        path = path or canonical_path(self._spec.path)
-        key = self._target
-        if self._spec.log_path is None:
-            parent = storage_of(path, self._secrets).below(LISTING_FOLDER)
-        else:
-            parent = storage_of(self._spec.log_path, self._secrets if is_url(self._spec.log_path) else None)
-            key = f"{key}\0{path}"
-        folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
-        return LogStore(parent.below(folder), path, self._target)
+        return log_store(self._spec, self._target, self._secrets, path)
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
@@ -281,11 +270,63 @@ class FileSource(Source):
 
     def mark_complete(self, ends: Mapping[str, Offset]) -> None:
         """Write into the log which units are committed, for whoever cleans up, or finds their files gone."""
+        self._record(lambda: self._newly_committed(ends))
+        if self._writes and self._spec.after_commit != "keep":
+            cleaned = self._clean()
+            self._record(lambda: cleaned)
+
+    def _record(self, rows: Callable[[], list[dict[str, object]]]) -> None:
+        """Add events to the log, behind whatever others add at the same time."""
         while self._writes:
-            rows = self._newly_committed(ends)
-            if not rows or self._append(rows):
+            new = rows()
+            if not new or self._append(new):
                 return
             self._log = self._read_log()
+
+    def _clean(self) -> list[dict[str, object]]:
+        """Archive or delete the files of which every unit is committed; what has happened to which unit.
+
+        A file that cannot be moved or deleted is tried again by the next run.
+        """
+        units = [one for one in self._log.all_units() if one.owner == self._spec.owner]
+        names, at = names_of(units), self._log.times("committed")
+        latest = time.time_ns() - int(self._spec.retention * 1e9)
+        of_file: dict[str, list[Unit]] = {}
+        for one in units:
+            of_file.setdefault(names[one.number], []).append(one)
+        rows: list[dict[str, object]] = []
+        changed = {one.found.name for one in self._changed}
+        for found in self._found:
+            pieces = of_file.get(found.name, [])
+            if not pieces or found.name in changed or found.size != pieces[-1].end:
+                continue
+            if all(at.get(one.number, latest + 1) <= latest for one in pieces) and self._dispose(
+                found, pieces
+            ):
+                event = "deleted" if self._spec.after_commit == "delete" else "archived"
+                rows += [{"event": event, "number": one.number} for one in pieces]
+        return rows
+
+    def _dispose(self, found: Found, pieces: Sequence[Unit]) -> bool:
+        """Archive or delete one file, unless it is another one than was listed."""
+        path = self._storage.path(found.name)
+        try:
+            now = self._storage.stat(path)
+            if (now.size, now.modified_ns, now.version) != (found.size, found.modified_ns, found.version):
+                return False
+            if self._spec.archive_path is None:
+                self._storage.delete(found.name)
+            else:
+                archive = self._spec.archive_path.rstrip("/")
+                target = f"{archive}/{found.name}"
+                try:
+                    self._storage.move(path, target)
+                except FileExistsError:
+                    self._storage.move(path, f"{target}.{pieces[-1].number}")
+        except (OSError, SnowpipeError) as error:
+            log.warning("committed file %r stays where it is: %s", path, error)
+            return False
+        return True
 
     def _newly_committed(self, ends: Mapping[str, Offset]) -> list[dict[str, object]]:
         marked = self._log.committed()
@@ -316,6 +357,23 @@ _MOST_BLANK_BYTES = 1 << 16
 def canonical_path(path: str) -> str:
     """The path of a source as its log names it."""
     return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+
+
+def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
+    """Where the log of a source is: below its path, or in a folder that several sources may share.
+
+    :param target: the account and the pipe; each has a log of its own
+    :param path: another path of the source, None for that of the spec
+    """
+    path = path or canonical_path(spec.path)
+    key = target
+    if spec.log_path is None:
+        parent = storage_of(path, secrets).below(LISTING_FOLDER)
+    else:
+        parent = storage_of(spec.log_path, secrets if is_url(spec.log_path) else None)
+        key = f"{key}\0{path}"
+    folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
+    return LogStore(parent.below(folder), path, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +458,10 @@ class FilePartition(SourcePartition[Resume]):
     log_id: str = ""
     last_unit: int = 0
     offset_class: ClassVar[type[Offset]] = UnitOffset
+
+    def is_whole(self) -> bool:
+        """False where files are gone, archived or deleted ones among them."""
+        return not self.group.gone
 
     def check(self, committed: Offset | None) -> None:
         """Make sure that the log has the committed unit, and that every file behind it is there."""

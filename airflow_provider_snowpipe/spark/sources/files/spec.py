@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import math
 import os
 import re
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     Listed,
     LocalStorage,
     Storage,
+    bucket_of,
     check_path,
     is_url,
     options_of,
@@ -399,6 +401,11 @@ class FileSource(SourceSpec):
         out
     :param log_path: a folder or URL for the source log, which driver and worker write; None for
         ``[snowpipe] log_path`` of the configuration, or for ``_snowpipe`` in ``path``
+    :param after_commit: what becomes of a file when all of it is committed: ``keep``, ``archive`` moves it to
+        ``archive_path``, ``delete`` deletes it. It is done at the end of a run, as far as commits were seen,
+        and never to a file that has changed since it was taken
+    :param archive_path: a folder, or a URL in the same bucket, that is not below ``path``
+    :param retention: seconds that a committed file is kept before that, at least
     :param conn_id: Airflow connection of the object store: ``aws``, ``google_cloud_platform`` or ``wasb``;
         None for the identity that driver and executors have themselves
     :param kind: always ``files``
@@ -414,11 +421,14 @@ class FileSource(SourceSpec):
     )
     on_changed_files: Literal["fail", "reload", "ignore"] = "fail"
     log_path: str | None = None
+    after_commit: Literal["keep", "archive", "delete"] = "keep"
+    archive_path: str | None = None
+    retention: float = 0.0
     conn_id: str | None = None
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
     takes_connection = True
-    _filled = ("path", "pattern", "log_path", "conn_id")
+    _filled = ("path", "pattern", "log_path", "archive_path", "conn_id")
 
     def _check(self) -> None:
         if not is_template(self.path):
@@ -428,6 +438,7 @@ class FileSource(SourceSpec):
                 f"source conn_id is {self.conn_id!r}, and path {self.path!r} is a directory, which needs no "
                 "connection: leave conn_id out, or give the URL of an object store"
             )
+        self._check_cleaning()
         if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
@@ -438,6 +449,24 @@ class FileSource(SourceSpec):
             next(Path(os.devnull).glob(self.glob), None)
         except ValueError as error:
             raise ConfigurationError(f"source pattern {self.pattern!r} is no glob ({error})") from None
+
+    def _check_cleaning(self) -> None:
+        if not 0 <= self.retention < math.inf:
+            raise ConfigurationError(f"source retention is {self.retention!r}: give seconds, 0 or more")
+        if (self.after_commit == "archive") != bool(self.archive_path):
+            raise ConfigurationError(
+                f"source after_commit is {self.after_commit!r} and archive_path {self.archive_path!r}: "
+                "'archive' needs archive_path, and nothing else takes it"
+            )
+        if self.archive_path is None or is_template(self.path) or is_template(self.archive_path):
+            return
+        archive, path = self.archive_path.rstrip("/"), self.path.rstrip("/")
+        is_below = f"{archive}/".startswith(f"{path}/")
+        if is_below or is_url(archive) != is_url(path) or bucket_of(archive) != bucket_of(path):
+            raise ConfigurationError(
+                f"source archive_path is {archive!r} and path {path!r}: give a folder or a URL of the same "
+                "bucket that is not below path, where archived files would be files of the source"
+            )
 
     @staticmethod
     def with_connection(values: Mapping[str, Any], connection: Any) -> tuple[dict[str, Any], SourceSecrets]:

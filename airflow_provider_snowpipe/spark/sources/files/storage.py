@@ -12,6 +12,7 @@ import io
 import json
 import os
 import re
+import shutil
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -119,6 +120,15 @@ class Storage(ABC):
     @abstractmethod
     def delete(self, name: str) -> None:
         """Delete a file; nothing happens where it is not there."""
+
+    @abstractmethod
+    def move(self, path: str, target: str) -> None:
+        """Move a file to a name that no other file has.
+
+        :param path: the file, as :meth:`path` gives it
+        :param target: the whole path, or a URL in the same bucket
+        :raises OSError: if it cannot be moved, or there is a file already
+        """
 
     @abstractmethod
     def below(self, folder: str) -> Storage:
@@ -305,6 +315,12 @@ def is_url(path: str) -> bool:
     return _URL.match(path) is not None
 
 
+def bucket_of(path: str) -> str:
+    """The URL of the bucket that a URL is in; empty for a directory."""
+    found = _URL.match(path)
+    return "" if found is None else f"{found[0]}{path[found.end() :].partition('/')[0]}"
+
+
 @dataclass(frozen=True)
 class LocalStorage(Storage):
     """A directory, as this machine sees it."""
@@ -386,6 +402,13 @@ class LocalStorage(Storage):
     def delete(self, name: str) -> None:
         """Delete a file."""
         Path(self.path(name)).unlink(missing_ok=True)
+
+    def move(self, path: str, target: str) -> None:
+        """Move a file, also to another device."""
+        if os.path.lexists(target):
+            raise FileExistsError(17, "a file is there already", target)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        shutil.move(path, target)
 
     def below(self, folder: str) -> LocalStorage:
         """The tree of a folder."""
@@ -540,6 +563,20 @@ class ObjectStorage(Storage):
 
         with suppress(FileNotFoundError), self._asking("delete", self.path(name)):
             obstore.delete(self._client, name)
+
+    def move(self, path: str, target: str) -> None:
+        """Copy an object within its bucket, and delete it then."""
+        import obstore
+
+        bucket = ObjectStorage(bucket_of(self.root), self.options)
+        try:
+            bucket.stat(target)
+        except FileNotFoundError:
+            with self._asking("copy", target):
+                obstore.copy(bucket._client, bucket._name(path), bucket._name(target))
+            self.delete(self._name(path))
+        else:
+            raise FileExistsError(17, "an object is there already", target)
 
     def below(self, folder: str) -> ObjectStorage:
         """The tree of a prefix."""

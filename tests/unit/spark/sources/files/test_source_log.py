@@ -25,7 +25,11 @@ from airflow_provider_snowpipe.spark.sources.files.log import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceChangedError,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
@@ -426,3 +430,76 @@ def test_damaged_log_is_an_error_that_names_it(loads, damage):
         second.write_bytes(sorted((loads.folder / "x").iterdir())[1].read_bytes())
     with pytest.raises(SnowpipeError, match="damaged"):
         loads.run()
+
+
+@pytest.mark.parametrize("policy", ["archive", "delete"])
+def test_files_are_cleaned_up_when_all_of_them_is_committed(loads, tmp_path_factory, policy):
+    done = tmp_path_factory.mktemp("done")
+    options = {"archive_path": str(done)} if policy == "archive" else {}
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit=policy, **options)
+    paths = [write(loads, f"eu/{name}.ndjson", number, number + 1) for number, name in ((1, "a"), (3, "b"))]
+    loads.run(dies_after=1)
+    assert all(path.exists() for path in paths)
+    write(loads, "eu/a.ndjson", 5)
+    loads.run()
+    assert not any(path.exists() for path in paths)
+    archived = [path.relative_to(done).as_posix() for path in sorted(done.rglob("*.ndjson"))]
+    assert archived == (["eu/a.ndjson", "eu/b.ndjson"] if policy == "archive" else [])
+
+    write(loads, "us/c.ndjson", 6)
+    loads.run()
+    loads.run()
+    assert loads.table == [1, 2, 3, 4, 5, 6]
+
+
+def test_committed_file_is_kept_for_its_retention_and_while_it_grows(loads):
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit="delete", retention=3600)
+    path = write(loads, "eu/a.ndjson", 1)
+    loads.run()
+    loads.spec = FileSourceSpec(
+        str(loads.folder), after_commit="delete", format={"type": "ndjson", "growing": True}
+    )
+    path.write_bytes(path.read_bytes() + b'{"ID": 2}')
+    loads.run()
+    assert path.exists()
+
+    path.write_bytes(path.read_bytes() + b"\n")
+    loads.run()
+    assert (path.exists(), loads.table) == (False, [1, 2])
+
+
+def test_changed_file_that_is_left_out_is_not_cleaned_up(loads):
+    path = write(loads, "eu/a.ndjson", 1)
+    loads.run()
+    path.write_text('{"ID": 7}\n')
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit="delete", on_changed_files="ignore")
+    loads.run()
+
+    assert (path.exists(), loads.table) == (True, [1])
+
+
+def test_archive_name_that_is_taken_gets_the_number_of_the_unit(loads, tmp_path_factory):
+    done = tmp_path_factory.mktemp("done")
+    (done / "eu").mkdir()
+    (done / "eu/a.ndjson").write_text("before")
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit="archive", archive_path=str(done))
+    write(loads, "eu/a.ndjson", 1)
+    loads.run()
+
+    assert sorted(path.name for path in (done / "eu").iterdir()) == ["a.ndjson", "a.ndjson.1"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"after_commit": "archive"},
+        {"archive_path": "/done"},
+        {"after_commit": "archive", "archive_path": "/in/done"},
+        {"after_commit": "archive", "archive_path": "s3://b/done"},
+        {"after_commit": "delete", "retention": -1},
+    ],
+    ids=str,
+)
+def test_cleaning_that_cannot_be_is_refused(spec):
+    with pytest.raises(ConfigurationError, match=r"archive_path|retention"):
+        FileSourceSpec("/in", **spec)
