@@ -20,7 +20,7 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.storage import options_of
+from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from tests.java_options import cache_folder
 
 _PACKAGE = "azurite@3.37.0"

@@ -12,7 +12,7 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.storage import options_of
+from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 
 KEY_ID, SECRET = "AKIALOCALTEST", "local-test-secret"
 

@@ -32,7 +32,6 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     Changed,
     Contents,
     Found,
-    LogStore,
     SourceLog,
     Unit,
     ends_digest,
@@ -40,6 +39,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     names_of,
     plan,
 )
+from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LISTING_FOLDER,
     ColumnFormat,

@@ -27,8 +27,8 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
     bucket_of,
     check_path,
     is_url,
-    options_of,
 )
+from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from airflow_provider_snowpipe.streaming.arguments import NonFinite, UnknownTypes
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.errors import (

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_provider_snowpipe.spark.sources.files.log import LogStore
+from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage

@@ -15,7 +15,8 @@ import requests
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
-from airflow_provider_snowpipe.spark.sources.files.storage import options_of, storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourceMissingError,
