@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.providers.common.compat.sdk import AirflowException
+from airflow.providers.common.compat.sdk import AirflowException, conf
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_file_load, describe_outlets
 from airflow_provider_snowpipe.lineage import TaskLineage
@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.operators.load_planning import (
     splits_csv,
 )
 from airflow_provider_snowpipe.operators.source_record import SeenChannel
-from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator, with_log_path
+from airflow_provider_snowpipe.operators.stream import TARGETS_KEY, SnowpipeStreamOperator
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, outcome_of
 from airflow_provider_snowpipe.spark.submit.source import (
@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.spark.submit.source import (
     file_source,
     has_backlog,
     is_in_object_store,
+    with_log_path,
 )
 from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, error_line
@@ -352,7 +353,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             return None
         if isinstance(self.source, str):
             self.source = {"path": self.source}
-        self.source = with_log_path(self.source)
+        self.source = with_log_path(self.source, conf.get("snowpipe", "log_path", fallback=""))
         return file_source(self.source)
 
     def _described(self, context: Context, value: Mapping[str, Any]) -> TaskLineage:

@@ -46,9 +46,8 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.sources.registry import DEFAULT_KIND
 from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
-from airflow_provider_snowpipe.spark.submit.source import connected_source
+from airflow_provider_snowpipe.spark.submit.source import connected_source, with_log_path
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
@@ -70,15 +69,6 @@ if TYPE_CHECKING:
 
 
 TARGETS_KEY = "targets"
-
-
-def with_log_path(source: Any) -> Any:
-    """Complete the dictionary of a source of files by ``log_path`` of Airflow's configuration."""
-    log_path = conf.get("snowpipe", "log_path", fallback="")
-    is_files = isinstance(source, Mapping) and source.get("kind", DEFAULT_KIND) == DEFAULT_KIND
-    return (
-        {**source, "log_path": log_path} if is_files and log_path and not source.get("log_path") else source
-    )
 
 
 class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOperator):
@@ -474,7 +464,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
     def _source(self) -> tuple[SourceSpec, SourceSecrets]:
         """What to read, and the secrets that no plan holds."""
-        self.source = with_log_path(self.source)
+        self.source = with_log_path(self.source, conf.get("snowpipe", "log_path", fallback=""))
         return connected_source(self.source, BaseHook.get_connection)
 
     def _first_poll(self, sent: SubmittedLoad) -> SubmittedLoad | None:

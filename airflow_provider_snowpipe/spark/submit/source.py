@@ -66,6 +66,17 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
     return spec if isinstance(spec, FileSource) and not is_in_object_store(values) else None
 
 
+def with_log_path(source: Any, log_path: str) -> Any:
+    """Complete the dictionary of a source of files that names no folder for its log.
+
+    :param log_path: the folder of Airflow's configuration, empty for none
+    """
+    is_files = isinstance(source, Mapping) and source.get("kind", DEFAULT_KIND) == DEFAULT_KIND
+    if not (is_files and log_path) or source.get("log_path"):
+        return source
+    return {**source, "log_path": log_path}
+
+
 def is_in_object_store(source: Any) -> bool:
     """True for the dictionary of a source of files with a URL as its path."""
     from airflow_provider_snowpipe.spark.sources.files.storage import is_url

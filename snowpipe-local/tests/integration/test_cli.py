@@ -106,7 +106,7 @@ def test_csv_and_table_are_for_people(local_service: LocalService) -> None:
         ("SELECT * FROM read_csv('/etc/passwd')", "002140"),
         ("SELECT * FROM '/etc/passwd'", "000002"),
         ("SELECT read_text('/etc/passwd')", "002140"),
-        ("USE SCHEMA nowhere", "002003"),
+        ("USE SCHEMA nowhere", "002043"),
     ],
 )
 def test_a_failing_statement_exits_non_zero_with_snowflakes_code(

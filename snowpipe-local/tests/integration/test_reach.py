@@ -122,7 +122,7 @@ def test_a_function_about_the_engine_is_unknown(run: Run, call: str) -> None:
 def test_a_statement_beyond_the_catalog_is_refused(run: Run, statement: str) -> None:
     status, code, text = run(statement)
     assert status == 422, text
-    assert code in ("000002", "001003", "002003", "002140", "002002", "003001"), text
+    assert code in ("000002", "001003", "002003", "002043", "002140", "002002", "003001"), text
 
 
 def test_a_variable_of_the_session_is_no_setting_of_the_engine(run: Run) -> None:

@@ -188,8 +188,8 @@ class SourceLog:
 
 
 def _text_of_time(nanoseconds: int) -> str:
-    moment = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
-    return moment.isoformat().replace("+00:00", "Z")
+    at = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
+    return at.isoformat().replace("+00:00", "Z")
 
 
 def _unit(row: Mapping[str, Any]) -> Unit:
