@@ -44,7 +44,7 @@ class Unit:
     :param modified_ns: when the file was written last, nanoseconds since 1970
     :param version: the version of its content, an object's ETag; empty for local files
     :param ends: digest of the first and the last bytes up to ``end``; empty where the file cannot grow
-    :param renamed_from: the name that the file had before, for a unit without rows that records a new name
+    :param renamed_from: for a unit without rows that records a new name of its file, the unit before it
     :param node: the number that a directory's file keeps when it is renamed, 0 where there is none
     """
 
@@ -59,7 +59,7 @@ class Unit:
     modified_ns: int
     version: str = ""
     ends: str = ""
-    renamed_from: str = ""
+    renamed_from: int = 0
     node: int = 0
 
 
@@ -68,7 +68,7 @@ _UNIT_SCHEMA = pa.schema(
         ("number", pa.int64()), ("owner", pa.string()), ("partition", pa.string()), ("file", pa.string()),
         ("name", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("after_line", pa.int64()),
         ("modified_ns", pa.int64()), ("version", pa.string()), ("ends", pa.string()),
-        ("renamed_from", pa.string()), ("node", pa.int64()),
+        ("renamed_from", pa.int64()), ("node", pa.int64()),
     ]
 )  # fmt: skip
 EVENTS = pa.schema([("event", pa.string()), ("at_ns", pa.int64()), ("run", pa.string()), *_UNIT_SCHEMA])
@@ -140,7 +140,7 @@ class SourceLog:
 
     def all_units(self) -> list[Unit]:
         """The units, by number."""
-        return [_unit(row) for row in self.units.to_pylist()]
+        return _units(self.units)
 
     @property
     def units(self) -> pa.Table:
@@ -192,6 +192,10 @@ def _text_of_time(nanoseconds: int) -> str:
     return at.isoformat().replace("+00:00", "Z")
 
 
+def _units(rows: pa.Table) -> list[Unit]:
+    return [_unit(row) for row in rows.to_pylist()]
+
+
 def _unit(row: Mapping[str, Any]) -> Unit:
     return Unit(**{name: row[name] for name in _UNIT_SCHEMA.names})
 
@@ -227,13 +231,13 @@ def plan(
     :return: the new units, by number; and the files that have changed and do not become one
     :raises ConfigurationError: if a file is another load's, or another partition's
     """
-    last = _last_units(found, log.units)
-    renamed = _renamed(found, last, log.units, contents)
+    fresh, last = _to_look_at(found, log.units, owner)
+    renamed = _renamed(found, fresh, last, log.units, contents)
     vacated = {one.name for one in renamed.values()}
-    last_in = _last_files(found)
+    last_in = _last_files(found, {one.partition for one in fresh})
     new: list[tuple[tuple[Any, ...], Unit]] = []
     changed: list[Changed] = []
-    for one in found:
+    for one in fresh:
         before = renamed.get(one.name) or (None if one.name in vacated else last.get(one.name))
         if before is not None and (before.owner, before.partition) != (owner, one.partition):
             raise ConfigurationError(
@@ -263,31 +267,57 @@ def plan(
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
 
 
-def _last_units(found: Sequence[Found], units: pa.Table) -> dict[str, Unit]:
-    """The last unit of each listed file that has one, by name; a file that was renamed has left its name."""
+def _to_look_at(found: Sequence[Found], units: pa.Table, owner: str) -> tuple[list[Found], dict[str, Unit]]:
+    """The files that are new or may have changed, and the last unit of each of them that has one, by name.
+
+    All others are compared in Arrow. A file that was renamed has left its name.
+    """
     names = units["name"].combine_chunks()
     if not len(names):
-        return {}
+        return list(found), {}
+    listed = pa.table(
+        {
+            "partition": pa.array([one.partition for one in found], pa.string()),
+            "name": pa.array([one.name for one in found], pa.string()),
+            "end": pa.array([one.size for one in found], pa.int64()),
+            "modified_ns": pa.array([one.modified_ns for one in found], pa.int64()),
+            "version": pa.array([one.version for one in found], pa.string()),
+        }
+    )
     backwards = pc.take(names, pa.array(np.arange(len(names) - 1, -1, -1)))
-    found_at = pc.index_in(pa.array([one.name for one in found], pa.string()), value_set=backwards)
-    known = found_at.is_valid().to_numpy(zero_copy_only=False).nonzero()[0].tolist()
-    at = pc.subtract(len(names) - 1, found_at.drop_null())
-    rows = units.take(at).to_pylist()
-    moved = units.filter(pc.not_equal(units["renamed_from"], ""))
-    left = dict(zip(moved["renamed_from"].to_pylist(), moved["number"].to_pylist(), strict=True))
-    last = {found[index].name: _unit(row) for index, row in zip(known, rows, strict=True)}
-    return {name: unit for name, unit in last.items() if unit.number > left.get(name, 0)}
+    at = pc.subtract(len(names) - 1, pc.index_in(listed["name"], value_set=backwards))
+    last = units.take(at)
+    same = pc.equal(last["owner"], owner)
+    for column in listed.column_names:
+        same = pc.and_(same, pc.equal(listed[column], last[column]))
+    moved = units.filter(pc.not_equal(units["renamed_from"], 0))
+    files = FilesOfUnits.of(_units(units)) if moved.num_rows else None
+    if files is not None:
+        before = units.filter(pc.is_in(units["number"], value_set=moved["renamed_from"].combine_chunks()))
+        names_moved = pa.concat_arrays([moved["name"].combine_chunks(), before["name"].combine_chunks()])
+        same = pc.and_(same, pc.invert(pc.is_in(listed["name"], value_set=names_moved)))
+    is_fresh = pc.invert(pc.fill_null(same, False))
+    rows = last.filter(is_fresh).to_pylist()
+    fresh = [found[index] for index in np.flatnonzero(is_fresh.to_numpy()).tolist()]
+    if files is not None:
+        return fresh, {one.name: files.last[files.held[one.name]] for one in fresh if one.name in files.held}
+    known = zip(fresh, rows, strict=True)
+    return fresh, {one.name: _unit(row) for one, row in known if row["number"] is not None}
 
 
 def _renamed(
-    found: Sequence[Found], last: Mapping[str, Unit], units: pa.Table, contents: Contents
+    found: Sequence[Found],
+    fresh: Sequence[Found],
+    last: Mapping[str, Unit],
+    units: pa.Table,
+    contents: Contents,
 ) -> dict[str, Unit]:
     """The last units of files that have a new name, by that name.
 
     They have the same size, time and ends; or have grown since and have the same node and ends; or are a copy
     of a file that was cut. In an object store a renamed object is a copy, and is a new file.
     """
-    new = [one for one in found if one.name not in last and not one.version]
+    new = [one for one in fresh if not one.version and one.size]
     if not new:
         return {}
     by_content = {(one.size, one.modified_ns): one for one in new}
@@ -297,25 +327,35 @@ def _renamed(
         pc.is_in(units["modified_ns"], value_set=pa.array([time for _, time in by_content], pa.int64())),
         pc.is_in(units["node"], value_set=pa.array(by_node, pa.int64())),
     )
-    renamed = {}
-    for row in units.filter(likely).to_pylist():
-        unit = _unit(row)
+    likely_rows = units.filter(likely).to_pylist()
+    cut = [unit for unit in last.values() if unit.ends and listed[unit.name].size < unit.end]
+    if not likely_rows and not cut:
+        return {}
+    files = FilesOfUnits.of(_units(units))
+    renamed: dict[str, Unit] = {}
+    for row in likely_rows:
+        unit = files.last[files.first[row["number"]]]
         there = listed.get(unit.name)
-        one = by_content.get((unit.end, unit.modified_ns))
-        if there is not None and (there.size, there.modified_ns) == (unit.end, unit.modified_ns):
+        is_held = files.held.get(unit.name) == files.first[unit.number]
+        if not is_held or (
+            there is not None and (there.size, there.modified_ns) == (unit.end, unit.modified_ns)
+        ):
             continue
+        one = by_content.get((unit.end, unit.modified_ns))
         if one is None and unit.ends and (there is None or there.node != unit.node):
             one = by_node.get(unit.node)
             one = one if one is not None and one.size > unit.end else None
-        if one is not None and (not unit.ends or contents.ends(one, unit.end) == unit.ends):
+        if one is None or one.name == unit.name:
+            continue
+        if not unit.ends or contents.ends(one, unit.end) == unit.ends:
             renamed[one.name] = unit
-    for unit in last.values():
+    taken = {unit.number for unit in renamed.values()}
+    for unit in cut:
         # Rotation by a copy: the file goes on empty under its name, and its content under the new one.
-        if unit.ends and listed[unit.name].size < unit.end:
-            copies = (one for one in new if one.size >= unit.end and one.name not in renamed)
-            copy = next((one for one in copies if contents.ends(one, unit.end) == unit.ends), None)
-            if copy is not None:
-                renamed[copy.name] = unit
+        copies = (one for one in new if one.size >= unit.end and one.name not in {*renamed, *last})
+        copy = next((one for one in copies if contents.ends(one, unit.end) == unit.ends), None)
+        if copy is not None and unit.number not in taken:
+            renamed[copy.name] = unit
     return renamed
 
 
@@ -323,14 +363,16 @@ def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:
     """A unit without rows, behind which the file may grow."""
     begin = contents.goes_on(found, before) if before.ends else None
     after_line = 0 if begin is None else begin[1]
-    named = replace(before, file=found.file, name=found.name, renamed_from=before.name)
+    named = replace(before, file=found.file, name=found.name, renamed_from=before.number)
     return replace(named, start=before.end, after_line=after_line)
 
 
-def _last_files(found: Sequence[Found]) -> dict[str, str]:
-    """The file of each partition to which something may append."""
+def _last_files(found: Sequence[Found], partitions: set[str]) -> dict[str, str]:
+    """The file of each of some partitions to which something may append."""
     last: dict[str, str] = {}
     for one in found:
+        if one.partition not in partitions:
+            continue
         known = last.get(one.partition)
         if known is None or natural_order(known) < natural_order(one.file):
             last[one.partition] = one.file
@@ -372,20 +414,50 @@ def _made(found: Found, owner: str, start: int, end: int, after_line: int, ends:
     )  # fmt: skip
 
 
-def names_of(units: Sequence[Unit]) -> dict[int, str]:
-    """The names that the files of units have now, by the units' numbers."""
-    names = {one.number: one.name for one in units}
-    of_name: dict[str, list[int]] = {}
-    for one in units:
-        if one.renamed_from:
-            moved = of_name.pop(one.renamed_from, [])
-            names.update(dict.fromkeys(moved, one.name))
-            of_name[one.name] = [*moved, one.number]
-        elif one.start == 0:
-            of_name[one.name] = [one.number]
-        else:
-            of_name.setdefault(one.name, []).append(one.number)
-    return names
+@dataclass(frozen=True, slots=True)
+class FilesOfUnits:
+    """Which file each unit is of: a file keeps its units when it gets another name.
+
+    :param first: the first unit of the file of each unit, by number; it stands for the file
+    :param last: the last unit of each file
+    :param names: the name that each file has now, or had last
+    :param held: the file that each name has
+    :param replaced: the files that other content has replaced under their names
+    """
+
+    first: dict[int, int] = field(default_factory=dict)
+    last: dict[int, Unit] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    held: dict[str, int] = field(default_factory=dict)
+    replaced: set[int] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, units: Sequence[Unit]) -> FilesOfUnits:
+        """Follow the files of one load.
+
+        :param units: by number
+        """
+        files = cls()
+        for one in units:
+            if one.renamed_from:
+                file = files.first[one.renamed_from]
+                if files.held.get(files.names[file]) == file:
+                    del files.held[files.names[file]]
+            elif one.start == 0:
+                file = one.number
+                if one.name in files.held:
+                    files.replaced.add(files.held[one.name])
+            else:
+                file = files.held[one.name]
+            files.first[one.number], files.last[file] = file, one
+            files.names[file] = one.name
+            files.held[one.name] = file
+        return files
+
+    def name_of(self, unit: Unit) -> str | None:
+        """The name that the file of a unit has now; None where another file has taken it."""
+        file = self.first[unit.number]
+        return self.names[file] if self.held.get(self.names[file]) == file else None
 
 
 def natural_order(name: str) -> tuple[Any, ...]:

@@ -31,12 +31,12 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
 from airflow_provider_snowpipe.spark.sources.files.log import (
     Changed,
     Contents,
+    FilesOfUnits,
     Found,
     SourceLog,
     Unit,
     ends_digest,
     event_rows,
-    names_of,
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
@@ -137,9 +137,9 @@ class FileSource(Source):
         self._found: list[Found] = []
         self._new: list[Unit] = []
         self._changed: list[Changed] = []
-        self._begun: dict[str, int] = {}
+        self._held: dict[str, int] = {}
+        """The first unit of each file, by name."""
         self._ignored: set[str] = set()
-        """The first unit of each file's present content, by name."""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the options of the object store's client."""
@@ -199,26 +199,27 @@ class FileSource(Source):
         listed = {one.name: one for one in self._found}
         changed = {one.found.name for one in self._changed}
         units = [one for one in self._log.all_units() if one.owner == spec.owner] + self._new
-        names = names_of(units)
+        files_of_units = FilesOfUnits.of(units)
+        self._held = files_of_units.held
         done = self._log.committed()
-        self._begun = {names[one.number]: one.number for one in units if one.start == 0}
         if spec.on_changed_files == "ignore":
             # What is not committed of a changed file cannot be left out: nobody has its rows any more.
-            partly = {names[one.number] for one in units if one.number not in done}
+            partly = {files_of_units.name_of(one) for one in units if one.number not in done}
             self._ignored = {one.found.name for one in self._changed} - partly
         groups: dict[str, list[SourceFile]] = {one.partition: [] for one in self._found}
         gone: dict[str, set[int]] = {}
         for one in units:
-            name = names[one.number]
-            if one.number < self._begun.get(name, 0):  # its content is not there any more
+            name = files_of_units.name_of(one)
+            if files_of_units.first[one.number] in files_of_units.replaced:
                 continue
             if name not in listed or name in self._ignored:
                 gone.setdefault(one.partition, set()).add(one.number)
             # The same content may have another time now; it is read as it was listed.
-            seen = one if name in changed else listed.get(name, one)
+            seen = one if name is None or name in changed else listed.get(name, one)
+            path = storage.path(name or one.name)
             file = SourceFile(
-                one.file, storage.path(name), one.end, values_of(spec, one.name), seen.modified_ns,
-                seen.version, storage, one.number, one.start, one.after_line,
+                one.file, path, one.end, values_of(spec, one.name), seen.modified_ns, seen.version, storage,
+                one.number, one.start, one.after_line,
             )  # fmt: skip
             groups.setdefault(one.partition, []).append(file)
         last = units[-1].number if units else self._log.last_unit
@@ -243,7 +244,7 @@ class FileSource(Source):
             log.warning("source path %r: changed files are ignored: %s", self._spec.path, names)
         reached = {partition.name: _committed_unit(committed[name]) for name, partition in partitions.items()}
         changed = [one for one in self._changed if one.found.name not in self._ignored]
-        is_free = [self._begun[one.found.name] > reached.get(one.found.partition, 0) for one in changed]
+        is_free = [self._held[one.found.name] > reached.get(one.found.partition, 0) for one in changed]
         for channel, partition in partitions.items():
             texts = [
                 f"{one.found.name!r} ({one.text})"
@@ -289,11 +290,12 @@ class FileSource(Source):
         A file that cannot be moved or deleted is tried again by the next run.
         """
         units = [one for one in self._log.all_units() if one.owner == self._spec.owner]
-        names, at = names_of(units), self._log.times("committed")
+        files, at = FilesOfUnits.of(units), self._log.times("committed")
         latest = time.time_ns() - int(self._spec.retention * 1e9)
         of_file: dict[str, list[Unit]] = {}
         for one in units:
-            of_file.setdefault(names[one.number], []).append(one)
+            if (name := files.name_of(one)) is not None:
+                of_file.setdefault(name, []).append(one)
         rows: list[dict[str, object]] = []
         changed = {one.found.name for one in self._changed}
         for found in self._found:

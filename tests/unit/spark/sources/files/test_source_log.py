@@ -216,7 +216,7 @@ class GrowingHistories(Histories):
 
 
 @pytest.mark.parametrize("machine", [Histories, GrowingHistories])
-@pytest.mark.parametrize("examples", [100, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(machine, examples):
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
 
@@ -271,6 +271,20 @@ def test_renamed_file_is_the_same_and_a_new_one_may_take_its_name(loads):
     loads.run()
 
     assert sorted(loads.table) == [1, 2, 3, 5, 7]
+
+
+def test_files_that_swap_their_names_are_the_same(loads):
+    for name, number in (("a", 1), ("b", 2)):
+        write(loads, f"eu/{name}.ndjson", number)
+    loads.run()
+    for _ in range(2):
+        for old, new in (("a", "x"), ("b", "a"), ("x", "b")):
+            (loads.folder / f"eu/{old}.ndjson").rename(loads.folder / f"eu/{new}.ndjson")
+        loads.run()
+        write(loads, "eu/a.ndjson", len(loads.table) + 1)
+        loads.run()
+
+    assert loads.table == [1, 2, 3, 4]
 
 
 def test_file_that_is_copied_and_cut_goes_on_under_both_names(loads):
