@@ -295,10 +295,10 @@ class Source(ABC):
         :param committed: the committed position of each partition that has one, by partition name
         """
 
-    def mark_complete(self, ends: Mapping[str, Offset]) -> None:  # noqa: B027  most sources keep no log
+    def mark_complete(self, ends: Mapping[str, Offset | None]) -> None:  # noqa: B027  most sources keep no log
         """Write down that every row of partitions up to their ends is committed; called after :meth:`finish`.
 
-        :param ends: their committed positions, by partition name
+        :param ends: their committed positions, by partition name; None for one without a row
         """
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:

@@ -86,7 +86,7 @@ SparkSession.builder.remote(shared).getOrCreate().client.release_session()
     assert refused.code == 1
     (line,) = refused.error_lines
     assert line.startswith(f"snowpipe error: SourcePositionError: channel {job.channel('b')!r}: ")
-    assert "'2.ndjson' (overwritten, " in line
+    assert "2.ndjson' (overwritten, " in line
     assert "Traceback" not in refused.out + refused.err
     assert len(ids_in(job.service, job.table)) == len(GROUPS) * ROWS + 20
 

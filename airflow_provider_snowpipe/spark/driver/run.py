@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MOST_IDLE_ROUNDS = 3
-_MOST_PLANS = 5
+_MOST_PLANS = 50
 _QUICK_SECONDS = 5.0
 """Searching longer for a row than Spark takes to start would gain nothing."""
 _SMALL_BYTES = 256 << 20
@@ -326,14 +326,14 @@ class Run:
         now = self._settled or self._client.channel_statuses(list(self._partitions))
         self._renew(now)
         committed: dict[str, Offset] = {}
-        complete: dict[str, Offset] = {}
+        complete: dict[str, Offset | None] = {}
         for name, status in now.items():
             position = self._sources[name].start(status).position
             sent = self._results[name].position
             if position is not None:
                 committed[self._partitions[name].name] = position
-                if sent is None or position >= sent:
-                    complete[self._partitions[name].name] = position
+            if sent is None or (position is not None and position >= sent):
+                complete[self._partitions[name].name] = position
         self._source.finish(committed)
         self._source.mark_complete(complete)
 

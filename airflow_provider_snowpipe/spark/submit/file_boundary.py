@@ -286,7 +286,7 @@ def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[File
 
 
 _COMMIT_SECONDS = 600.0
-_MOST_PLANS = 5
+_MOST_PLANS = 50
 
 
 class FileBoundary:
@@ -424,6 +424,7 @@ class FileBoundary:
         for _ in range(_MOST_PLANS):
             own = {self._channel_of(one.name): one for one in self._files}
             if self._source.claim(own, {one.channel: one.committed for one in positions}):
+                self._files = tuple(replace(one, last_unit=self._source.last_unit) for one in self._files)
                 break
             self._files = self._source.partitions()
             positions = self.positions()
@@ -475,7 +476,8 @@ class FileBoundary:
             if len(shares) > 1:
                 self._require(client, shares)
             self._set(client, [_under_intent(share, share.end) for share in shares])
-        self._source.mark_complete({share.position.partition: share.last for share in shares})
+        ends = {share.position.partition: share.last for share in shares}
+        self._source.mark_complete(ends, is_all=False)
         return {share.position.channel: share.end for share in shares}
 
     def _set(self, client: SnowpipeClient, changes: Sequence[TokenChange]) -> None:
@@ -519,7 +521,11 @@ class FileBoundary:
                 limits=BatchLimits(),
             )
             has_rest = any(block.rows for block in rest)
-        files = tuple(file for file in group.files if file.size > file.start and file.unit not in group.gone)
+        files = tuple(
+            file
+            for file in group.files
+            if file.size > file.start and file.unit not in group.gone | group.replaced
+        )
         return PartitionPosition(
             group.partition,
             channel,

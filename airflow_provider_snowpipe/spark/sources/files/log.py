@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 Event = Literal["unit", "committed", "archived", "deleted"]
 
 _END_BYTES = 4096
+NO_ROWS = -1
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
@@ -99,6 +100,10 @@ class Contents:
         """Digest of the first and the last bytes up to a size; empty where the file cannot grow."""
         raise NotImplementedError
 
+    def may_grow(self, found: Found) -> bool:
+        """True where rows may be appended to the file."""
+        raise NotImplementedError
+
     def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
         """The byte behind the last line that is complete; ``start`` where none is yet.
 
@@ -148,6 +153,14 @@ class SourceLog:
         return self.events.filter(pc.equal(self.events["event"], "unit"))
 
     @property
+    def live_units(self) -> pa.Table:
+        """The units whose files nobody has archived or deleted, which have their names no more."""
+        cleaned = pc.is_in(self.events["event"], value_set=pa.array(["archived", "deleted"]))
+        numbers = self.events.filter(cleaned)["number"].combine_chunks()
+        units = self.units
+        return units.filter(pc.invert(pc.is_in(units["number"], value_set=numbers)))
+
+    @property
     def last_unit(self) -> int:
         """The number of the last unit, 0 for none."""
         return int(pc.max(self.units["number"]).as_py() or 0)
@@ -158,7 +171,10 @@ class SourceLog:
         return dict(zip(chosen["number"].to_pylist(), chosen["at_ns"].to_pylist(), strict=True))
 
     def committed(self) -> dict[int, int]:
-        """The units of which every row was seen as committed, with their last lines; 0 where nobody knows."""
+        """The units of which every row was seen as committed, with their last lines.
+
+        A line of 0 is one that nobody knows; :data:`NO_ROWS` stands for a unit without a row.
+        """
         chosen = self.events.filter(pc.equal(self.events["event"], "committed"))
         return dict(zip(chosen["number"].to_pylist(), chosen["after_line"].to_pylist(), strict=True))
 
@@ -231,8 +247,9 @@ def plan(
     :return: the new units, by number; and the files that have changed and do not become one
     :raises ConfigurationError: if a file is another load's, or another partition's
     """
-    fresh, last = _to_look_at(found, log.units, owner)
-    renamed = _renamed(found, fresh, last, log.units, contents)
+    units = log.live_units
+    fresh, last = _to_look_at(found, units, owner)
+    renamed = _renamed(found, fresh, last, units, contents)
     vacated = {one.name for one in renamed.values()}
     last_in = _last_files(found, {one.partition for one in fresh})
     new: list[tuple[tuple[Any, ...], Unit]] = []
@@ -383,14 +400,15 @@ def _next_unit(
     found: Found, before: Unit, owner: str, contents: Contents, *, is_last: bool
 ) -> Unit | str | None:
     """The unit that a file has beyond its last one; None for nothing; a text for a change."""
-    is_same = found.version == before.version and found.modified_ns == before.modified_ns
+    is_same = found.version == before.version and (found.version or found.modified_ns == before.modified_ns)
     if found.size == 0 or (found.size == before.end and is_same):
         return None
     if found.size == before.end:
         # Of a small file the digest of its ends is that of all it holds.
         is_whole = 0 < before.end <= 2 * _END_BYTES and before.ends
         return None if is_whole and contents.ends(found, found.size) == before.ends else "written again"
-    if found.size < before.end or not before.ends or contents.ends(found, before.end) != before.ends:
+    is_begin = found.size > before.end and before.ends and contents.may_grow(found)
+    if not is_begin or contents.ends(found, before.end) != before.ends:
         return f"overwritten, {before.end:,} bytes before and {found.size:,} now"
     begin = contents.goes_on(found, before)
     if begin is None:

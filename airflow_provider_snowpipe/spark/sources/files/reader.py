@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pkgutil import resolve_name
-from typing import ClassVar, cast
+from typing import BinaryIO, ClassVar, cast
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import (
@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     may_grow,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
+    NO_ROWS,
     Changed,
     Contents,
     FilesOfUnits,
@@ -46,6 +47,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileFormat,
     FileGroup,
     FileSourceSpec,
+    Ndjson,
     SourceFile,
     listed_files,
     values_of,
@@ -89,7 +91,8 @@ def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | N
     if index == len(group.files) or group.files[index].unit != committed.unit:
         return _begin_of(group, index)
     file = group.files[index]
-    if group.is_complete(committed) or (committed.unit in group.gone and committed.line > file.after_line):
+    is_there = committed.unit not in group.gone | group.replaced
+    if group.is_complete(committed) or (not is_there and committed.line > file.after_line):
         return Resume(index, committed.line, file.size, done=True)
     if committed.line <= file.after_line:
         return _begin_of(group, index)
@@ -112,7 +115,8 @@ def files_to_read(group: FileGroup, resume: Resume) -> Iterator[tuple[SourceFile
     for index in range(resume.file_index, len(group.files)):
         resume_at = resume if index == resume.file_index else _begin_of(group, index)
         file = group.files[index]
-        if file.size > file.start and not resume_at.done and file.unit not in group.gone:
+        is_there = file.unit not in group.gone and file.unit not in group.replaced
+        if file.size > file.start and not resume_at.done and is_there:
             yield file, resume_at
 
 
@@ -140,6 +144,8 @@ class FileSource(Source):
         self._held: dict[str, int] = {}
         """The first unit of each file, by name."""
         self._ignored: set[str] = set()
+        self._planned: dict[str, int] = {}
+        """The last unit of each partition that this run reads."""
 
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the options of the object store's client."""
@@ -176,6 +182,11 @@ class FileSource(Source):
         contents = _FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
+    @property
+    def last_unit(self) -> int:
+        """The number of the last unit of the log."""
+        return self._log.last_unit
+
     def _read_log(self) -> SourceLog:
         """Read the log, which may have been moved with its folder, and may not have been copied with it.
 
@@ -208,27 +219,29 @@ class FileSource(Source):
             self._ignored = {one.found.name for one in self._changed} - partly
         groups: dict[str, list[SourceFile]] = {one.partition: [] for one in self._found}
         gone: dict[str, set[int]] = {}
+        replaced: dict[str, set[int]] = {}
         for one in units:
             name = files_of_units.name_of(one)
             if files_of_units.first[one.number] in files_of_units.replaced:
-                continue
-            if name not in listed or name in self._ignored:
+                replaced.setdefault(one.partition, set()).add(one.number)
+            elif name not in listed or name in self._ignored:
                 gone.setdefault(one.partition, set()).add(one.number)
             # The same content may have another time now; it is read as it was listed.
             seen = one if name is None or name in changed else listed.get(name, one)
             path = storage.path(name or one.name)
             file = SourceFile(
                 one.file, path, one.end, values_of(spec, one.name), seen.modified_ns, seen.version, storage,
-                one.number, one.start, one.after_line,
+                one.number, one.start, one.after_line, one.ends,
             )  # fmt: skip
             groups.setdefault(one.partition, []).append(file)
-        last = units[-1].number if units else self._log.last_unit
+        last = self._log.last_unit
+        self._planned = {name: files[-1].unit for name, files in groups.items() if files}
         for partition, files in sorted(groups.items()):
-            lost = frozenset(gone.get(partition, ()))
+            lost, other = frozenset(gone.get(partition, ())), frozenset(replaced.get(partition, ()))
             own = {file.unit: done[file.unit] for file in files if file.unit in done}
-            if files and all(file.unit in lost and file.unit in own for file in files):
+            if files and all(file.unit in lost | other and file.unit in own for file in files):
                 continue
-            group = FileGroup(partition, tuple(files), lost, own)
+            group = FileGroup(partition, tuple(files), lost, other, own)
             yield FilePartition(partition, group, spec, self._on_data_loss, self._log.log_id, last)
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
@@ -269,11 +282,21 @@ class FileSource(Source):
         self._log, self._new = added, []
         return True
 
-    def mark_complete(self, ends: Mapping[str, Offset]) -> None:
-        """Write into the log which units are committed, for whoever cleans up, or finds their files gone."""
-        self._record(lambda: self._newly_committed(ends))
+    def mark_complete(self, ends: Mapping[str, Offset | None], *, is_all: bool = True) -> None:
+        """Write into the log which units are committed, for whoever cleans up, or finds their files gone.
+
+        :param is_all: True where all units of these partitions that were planned are committed, also those
+            without a row behind the last position; False where only those up to it are
+        """
+        lasts = {
+            name: self._planned.get(name, 0)
+            if is_all
+            else min(_committed_unit(end), self._planned.get(name, 0))
+            for name, end in ends.items()
+        }
+        self._record(lambda: self._newly_committed(ends, lasts))
         if self._writes and self._spec.after_commit != "keep":
-            cleaned = self._clean()
+            cleaned = self._clean(lasts)
             self._record(lambda: cleaned)
 
     def _record(self, rows: Callable[[], list[dict[str, object]]]) -> None:
@@ -284,10 +307,12 @@ class FileSource(Source):
                 return
             self._log = self._read_log()
 
-    def _clean(self) -> list[dict[str, object]]:
+    def _clean(self, lasts: Mapping[str, int]) -> list[dict[str, object]]:
         """Archive or delete the files of which every unit is committed; what has happened to which unit.
 
         A file that cannot be moved or deleted is tried again by the next run.
+
+        :param lasts: the last unit of each partition that is committed now, as this run has seen it
         """
         units = [one for one in self._log.all_units() if one.owner == self._spec.owner]
         files, at = FilesOfUnits.of(units), self._log.times("committed")
@@ -301,6 +326,8 @@ class FileSource(Source):
         for found in self._found:
             pieces = of_file.get(found.name, [])
             if not pieces or found.name in changed or found.size != pieces[-1].end:
+                continue
+            if pieces[-1].number > lasts.get(found.partition, 0):
                 continue
             if all(at.get(one.number, latest + 1) <= latest for one in pieces) and self._dispose(
                 found, pieces
@@ -330,15 +357,18 @@ class FileSource(Source):
             return False
         return True
 
-    def _newly_committed(self, ends: Mapping[str, Offset]) -> list[dict[str, object]]:
+    def _newly_committed(
+        self, ends: Mapping[str, Offset | None], lasts: Mapping[str, int]
+    ) -> list[dict[str, object]]:
         marked = self._log.committed()
         rows: list[dict[str, object]] = []
         for one in self._log.all_units():
             end = _unit_of(ends.get(one.partition))
             if one.owner != self._spec.owner or one.number in marked:
                 continue
-            if end is not None and one.number <= end.unit:
-                line = end.line if one.number == end.unit else 0
+            if one.number <= lasts.get(one.partition, 0):
+                line = NO_ROWS if end is None or one.number > end.unit else 0
+                line = end.line if end is not None and one.number == end.unit else line
                 rows.append({"event": "committed", "number": one.number, "after_line": line})
         return rows
 
@@ -358,7 +388,7 @@ _MOST_BLANK_BYTES = 1 << 16
 
 def canonical_path(path: str) -> str:
     """The path of a source as its log names it."""
-    return path.rstrip("/") if is_url(path) else os.path.abspath(path)
+    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
 
 
 def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
@@ -378,6 +408,30 @@ def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: s
     return LogStore(parent.below(folder), path, target)
 
 
+def refuse_replaced(file: SourceFile) -> None:
+    """Refuse a local file whose ends are not those of its unit, since its rows may be those of both.
+
+    :raises SourcePositionError: if it has other content than when it was taken
+    """
+    if file.ends and isinstance(file.storage, LocalStorage):
+        with file.storage.open(file.path) as stream:
+            if ends_of(stream, file.size) != file.ends:
+                raise SourcePositionError(
+                    f"file {file.path!r} was written again during the run, so that rows of both may have "
+                    "been sent. Leave files in place until the run has ended, and compare the table with them"
+                )
+
+
+def ends_of(stream: BinaryIO, size: int) -> str:
+    """Digest of the first and the last bytes of an open file up to a size."""
+
+    def read(begin: int, end: int) -> bytes:
+        stream.seek(begin)
+        return stream.read(end - begin)
+
+    return ends_digest(read, size)
+
+
 @dataclass(frozen=True, slots=True)
 class _FileContents(Contents):
     """What the planner asks of the files of a source."""
@@ -386,25 +440,21 @@ class _FileContents(Contents):
     storage: Storage
 
     def ends(self, found: Found, size: int) -> str:
-        """Digest of the ends of a file that may grow; of an object only where it is said to grow."""
-        if not self._may_grow(found, size):
+        """Digest of the ends of a local file; of an object only where it is said to grow."""
+        if not (isinstance(self.storage, LocalStorage) or self.may_grow(found)):
             return ""
         with self.storage.open(self.storage.path(found.name)) as stream:
+            return ends_of(stream, size)
 
-            def read(begin: int, end: int) -> bytes:
-                stream.seek(begin)
-                return stream.read(end - begin)
-
-            return ends_digest(read, size)
-
-    def _may_grow(self, found: Found, size: int) -> bool:
+    def may_grow(self, found: Found) -> bool:
+        """True for text that is not compressed; for that of an object only where it is said to grow."""
         form = self.spec.form
         is_asked = form.growing or isinstance(self.storage, LocalStorage)
-        return is_asked and may_grow(self._file(found, size), form)
+        return is_asked and may_grow(self._file(found, found.size), form)
 
     def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
         """Where the last whole line of a growing file ends; any other file is whole."""
-        if not (is_last and self.spec.form.growing and self._may_grow(found, found.size)):
+        if not (is_last and self.spec.form.growing and self.may_grow(found)):
             return found.size
         return self._lines().whole_end(self._file(found, found.size, start, after_line))
 
@@ -422,8 +472,12 @@ class _FileContents(Contents):
             else:
                 return None
         file = self._file(found, unit.end, unit.start, unit.after_line)
-        lines = self._lines().extent(file, keep_tail=False)[0] + (around[:1] != b"\n")
-        return start, unit.after_line + lines
+        lines, end = self._lines().extent(file, keep_tail=False)
+        if around[:1] != b"\n":
+            return start, unit.after_line + lines + 1
+        # A record of CSV may go on behind a newline.
+        is_whole = end == unit.end or self.is_blank(found, end, unit.end)
+        return (start, unit.after_line + lines) if is_whole else None
 
     def is_blank(self, found: Found, start: int, end: int) -> bool:
         """Read a short piece."""
@@ -431,7 +485,8 @@ class _FileContents(Contents):
             return False
         with self.storage.open(self.storage.path(found.name)) as stream:
             stream.seek(start)
-            return not stream.read(end - start).strip()
+            blanks = b" \t\r\n" if isinstance(self.spec.form, Ndjson) else b"\r\n"
+            return not stream.read(end - start).strip(blanks)
 
     def _lines(self) -> LineFileReader:
         return cast(LineFileReader, reader_of(self.spec.form))
@@ -463,7 +518,7 @@ class FilePartition(SourcePartition[Resume]):
 
     def is_whole(self) -> bool:
         """False where files are gone, archived or deleted ones among them."""
-        return not self.group.gone
+        return not (self.group.gone or self.group.replaced)
 
     def check(self, committed: Offset | None) -> None:
         """Make sure that the log has the committed unit, and that every file behind it is there."""
@@ -474,7 +529,7 @@ class FilePartition(SourcePartition[Resume]):
             file.name
             for file in self.group.files
             if file.unit in self.group.gone
-            and file.size > file.start
+            and self.group.committed.get(file.unit) != NO_ROWS
             and (
                 position is None
                 or file.unit > position.unit
@@ -491,26 +546,29 @@ class FilePartition(SourcePartition[Resume]):
 
     def _check_unit(self, position: UnitOffset) -> None:
         numbers = {file.unit: file.name for file in self.group.files}
-        if position.unit > self.last_unit:
+        if position.unit > self.last_unit and position.unit not in numbers:
             raise SourcePositionError(
                 f"{str(position)!r} is committed, and the source log ends at unit {self.last_unit}: an "
                 "earlier state of the log was brought back. Bring back the last one. Nothing was sent"
             )
         self._refuse_replaced(position)
-        if numbers.get(position.unit, position.file) != position.file:
+        if position.unit > self.last_unit or numbers.get(position.unit) != position.file:
+            there = numbers.get(position.unit, "none of this partition")
             raise SourcePositionError(
-                f"{str(position)!r} is committed, and unit {position.unit} of the source log is "
-                f"{numbers[position.unit]!r}: the log is another one. Nothing was sent"
+                f"{str(position)!r} is committed, and unit {position.unit} of the source log is {there!r}: "
+                "the log is another one, or an earlier state of it was brought back. Nothing was sent"
             )
 
     def _refuse_replaced(self, position: UnitOffset) -> None:
-        """Refuse a position in content that a correction has replaced: its rows were committed meanwhile."""
-        is_there = any(file.unit == position.unit for file in self.group.files)
-        if position.unit <= self.last_unit and not is_there and self.spec.on_changed_files == "fail":
+        """Refuse a position in the middle of content that was replaced by other content."""
+        if position.unit not in self.group.replaced or self.group.is_complete(position):
+            return
+        file = self.group.files[bisect_left(self.group.files, position.unit, key=_number)]
+        if position.line > file.after_line and self.on_data_loss != "skip":
             raise SourcePositionError(
-                f"{str(position)!r} is committed, and that file was corrected before it was, so that rows "
-                "would be loaded twice. Nothing was sent. Reset the token on purpose, or set "
-                "on_changed_files='reload'"
+                f"{str(position)!r} is committed, and other content has replaced that file before all of it "
+                "was known as committed: its last rows may be missing, and its first ones be loaded twice. "
+                "Nothing was sent. Compare table and file; on_data_loss='skip' goes on, or a reset token"
             )
 
     def resume(self, committed: Offset | None) -> Resume | None:
@@ -525,7 +583,9 @@ class FilePartition(SourcePartition[Resume]):
         """Search for a file behind the committed one, and then for a row in that one unless it is large."""
         unit = _committed_unit(committed)
         rest = [
-            file for file in self.group.files if file.unit >= unit and file.unit not in self.group.committed
+            file
+            for file in self.group.files
+            if file.unit >= unit and file.unit not in self.group.gone | self.group.replaced
         ]
         if any(file.size > file.start for file in rest if file.unit > unit):
             return False
@@ -570,6 +630,7 @@ class FilePartition(SourcePartition[Resume]):
                 file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits
             ):
                 yield file, block
+            refuse_replaced(file)
 
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""

@@ -539,6 +539,7 @@ class SourceFile:
     :param unit: its number in the log
     :param start: its first byte
     :param after_line: lines before it in the file
+    :param ends: digest of the file's first and last bytes up to ``size``; empty where nobody has taken it
     """
 
     name: str
@@ -551,6 +552,7 @@ class SourceFile:
     unit: int = 1
     start: int = 0
     after_line: int = 0
+    ends: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,12 +561,14 @@ class FileGroup:
 
     :param files: the units
     :param gone: the numbers of those whose files are not there any more
+    :param replaced: the numbers of those whose files have other content, which are units of their own
     :param committed: the last lines of those of which every row was seen as committed, by number
     """
 
     partition: str
     files: tuple[SourceFile, ...]
     gone: frozenset[int] = frozenset()
+    replaced: frozenset[int] = frozenset()
     committed: Mapping[int, int] = field(default_factory=dict)
 
     def is_complete(self, position: UnitOffset) -> bool:

@@ -517,3 +517,119 @@ def test_archive_name_that_is_taken_gets_the_number_of_the_unit(loads, tmp_path_
 def test_cleaning_that_cannot_be_is_refused(spec):
     with pytest.raises(ConfigurationError, match=r"archive_path|retention"):
         FileSourceSpec("/in", **spec)
+
+
+def test_units_that_another_run_planned_are_not_marked_by_this_one(loads):
+    """A second run plans and commits while the first one reads."""
+    write(loads, "eu/a.ndjson", 1)
+    first, partitions = loads.plan()
+    write(loads, "eu/b.ndjson", 2, 3)
+    loads.run(dies_after=2)
+    first.mark_complete({"eu": loads.committed["eu"]})
+    loads.run()
+
+    assert loads.table == [1, 2, 3]
+    assert sorted(partitions["eu"].group.committed) == []
+
+
+@pytest.mark.parametrize("policy", ["fail", "ignore", "reload"])
+def test_correction_of_a_file_whose_rows_were_in_flight_is_refused(loads, policy):
+    path = write(loads, "eu/a.ndjson", 1, 2, 3)
+    loads.spec = FileSourceSpec(str(loads.folder), on_changed_files=policy)
+    loads.run(dies_after=1)
+    seen, loads.committed = dict(loads.committed), {}
+    path.write_text('{"ID": 7}\n')
+    _, partitions = loads.plan()
+    loads.committed = seen
+
+    with pytest.raises(SnowpipeError, match="replaced"):
+        partitions["eu"].resume(seen["eu"])
+    with pytest.raises(SnowpipeError):
+        loads.run()
+
+
+def test_rows_that_were_not_committed_when_their_file_was_replaced_are_missed_by_reload(loads):
+    path = write(loads, "eu/a.ndjson", 1, 2, 3)
+    loads.spec = FileSourceSpec(str(loads.folder), on_changed_files="reload")
+    loads.run(dies_after=1)
+    path.write_text('{"ID": 7}\n')
+    with pytest.raises(SnowpipeError, match="replaced"):
+        loads.run()
+
+
+def test_name_of_a_file_that_was_deleted_may_be_used_again(loads):
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit="delete")
+    for number in (1, 2):
+        path = write(loads, "eu/a.ndjson", number)
+        loads.run()
+        assert not path.exists()
+    write(loads, "eu/a.ndjson", 2)
+    loads.run()
+
+    assert loads.table == [1, 2, 2]
+
+
+def test_rows_that_are_loaded_again_are_not_cleaned_up_before_they_are_committed(loads):
+    path = write(loads, "eu/a.ndjson", 1, 2, 3)
+    loads.run()
+    loads.spec = FileSourceSpec(str(loads.folder), after_commit="delete")
+    loads.committed = {}
+    source, _ = loads.plan()
+    source.mark_complete({})
+
+    assert path.exists()
+
+
+def test_token_that_was_set_back_loads_again_what_the_log_has_as_committed(loads):
+    write(loads, "eu/a.ndjson", 1, 2, 3)
+    write(loads, "eu/b.ndjson", 4)
+    loads.run(dies_after=1)
+    behind = loads.committed["eu"]
+    loads.run()
+    loads.committed["eu"] = behind
+    (partition,) = loads.source().partitions()
+
+    assert not partition.is_done(behind)
+    loads.run()
+    assert loads.table == [1, 2, 3, 4, 3, 4]
+
+
+def test_earlier_log_is_refused_also_where_new_files_take_its_numbers(loads):
+    write(loads, "eu/a.ndjson", 1)
+    loads.run()
+    (log,) = (loads.folder / LISTING_FOLDER).iterdir()
+    before = {path.name for path in log.iterdir()}
+    for name, number in (("b", 2), ("d", 3)):
+        write(loads, f"eu/{name}.ndjson", number)
+        loads.run()
+    for path in log.iterdir():
+        if path.name not in before:
+            path.unlink()
+    write(loads, "eu/c.ndjson", 4)
+    with pytest.raises(SnowpipeError, match="earlier state"):
+        loads.run()
+
+
+def test_record_of_csv_that_was_not_complete_is_a_change_and_blanks_of_its_rules_are_rows(loads):
+    loads.spec = FileSourceSpec(str(loads.folder), format="csv")
+    path = loads.folder / "eu/a.csv"
+    path.write_text("ID\n1\n")
+    loads.run()
+    path.write_text("ID\n1\n\n")
+    loads.run()
+    path.write_text("ID\n1\n\n2\n")
+    loads.run()
+    assert loads.table == ["1", "2"]
+
+
+def test_file_without_a_row_is_known_as_loaded(loads):
+    path = write(loads, "eu/a.ndjson", 1)
+    blank = loads.folder / "eu/b.ndjson"
+    blank.write_text("\n\n")
+    loads.run()
+    path.unlink()
+    blank.unlink()
+    write(loads, "eu/c.ndjson", 2)
+    loads.run()
+
+    assert loads.table == [1, 2]
