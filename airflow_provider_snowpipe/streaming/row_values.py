@@ -151,7 +151,7 @@ class BlockLines:
 # magnitude ("TO_TIMESTAMP", usage notes).
 
 _DATE = re.compile(
-    r"(?P<year>-?[0-9]{1,7})(?P<mark>[-/ \\\\])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})(?![0-9])"
+    r"(?P<year>[0-9]{4})(?P<mark>[-/ \\\\])(?P<month>[0-9]{1,2})(?P=mark)(?P<day>[0-9]{1,2})(?![0-9])"
 )
 _TIME = re.compile(r"(?P<hour>[0-9]{1,2}):(?P<minute>[0-9]{1,2})(?::(?P<second>[0-9]{1,2})(?:\.[0-9]*)?)?")
 _ZONE = re.compile(
@@ -160,7 +160,6 @@ _ZONE = re.compile(
 _EPOCH = re.compile(r"\s*[+-]?(?:[0-9]+(?:_[0-9]+)*(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?\s*")
 _HEX = re.compile(r"0[xX][0-9a-fA-F]{1,15}")
 _EARLIEST, _LATEST = -9_223_372_036_854, (1 << 63) - 1
-_LAST_YEAR_OF_DATES, _LAST_YEAR = 5_881_579, 294_246
 
 
 _MONTHS = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
@@ -177,12 +176,12 @@ _OTHER_FORMS = re.compile(
 
 def is_date(text: str) -> bool:
     """True for a date, a timestamp or an integer."""
-    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.strip(), _LAST_YEAR_OF_DATES)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.strip())
 
 
 def is_timestamp(text: str) -> bool:
     """True for a timestamp, a date or an integer."""
-    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.lstrip(), _LAST_YEAR)
+    return _is_epoch(text) or _is_other_form(text) or _is_point_in_time(text.lstrip())
 
 
 def _is_other_form(text: str) -> bool:
@@ -202,9 +201,9 @@ def is_time(text: str) -> bool:
     return _in_a_day(match) and (not rest or zoned)
 
 
-def _is_point_in_time(text: str, last_year: int) -> bool:
+def _is_point_in_time(text: str) -> bool:
     match = _DATE.match(text)
-    if match is None or not _in_calendar(match, last_year):
+    if match is None or not _in_calendar(match):
         return False
     rest = text[match.end() :]
     if not rest:
@@ -217,13 +216,9 @@ def _is_point_in_time(text: str, last_year: int) -> bool:
     return _ZONE.fullmatch(rest[1:].lstrip()[time.end() :]) is not None
 
 
-def _in_calendar(match: re.Match[str], last_year: int) -> bool:
-    year, month, day = int(match["year"]), int(match["month"]), int(match["day"])
-    if abs(year) > last_year:
-        return False
+def _in_calendar(match: re.Match[str]) -> bool:
     try:
-        # The calendar repeats every four hundred years.
-        dt.date(2000 + year % 400, month, day)
+        dt.date(int(match["year"]), int(match["month"]), int(match["day"]))
     except ValueError:
         return False
     return True
@@ -231,7 +226,7 @@ def _in_calendar(match: re.Match[str], last_year: int) -> bool:
 
 def _in_a_day(match: re.Match[str]) -> bool:
     clock = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
-    return clock == (24, 0, 0) or (clock[0] < 24 and clock[1] < 60 and clock[2] < 60)
+    return clock[0] < 24 and clock[1] < 60 and clock[2] < 60
 
 
 def _is_epoch(text: str) -> bool:
