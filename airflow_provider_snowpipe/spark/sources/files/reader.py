@@ -10,9 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import BinaryIO, ClassVar, cast
 from uuid import uuid4
+
+import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.source import (
     Behind,
@@ -194,6 +197,7 @@ class FileSource(Source):
         """
         store = self._store()
         found = store.read()
+        self._refuse_other_logs(store)
         if found.source not in ("", store.source) and self._spec.log_path is None:
             origin = self._store(found.source)
             if not is_url(found.source) and origin.read().log_id == found.log_id:
@@ -204,6 +208,26 @@ class FileSource(Source):
                     "Nothing was sent"
                 )
         return found
+
+    def _refuse_other_logs(self, store: LogStore) -> None:
+        """Refuse files that another log of the same pipe has: the one below the path, and those above it.
+
+        :raises SourceChangedError: naming both logs
+        """
+        path = store.source
+        above = [] if is_url(path) else [str(one) for one in Path(path).parents]
+        for root in above if self._spec.log_path is None else [path, *above]:
+            other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
+            if other.storage.root == store.storage.root or not other.storage.names():
+                continue
+            below = path.removeprefix(root).strip("/")
+            names = pc.starts_with(other.read().live_units["name"], f"{below}/" if below else "")
+            if pc.any(names).as_py():
+                raise SourceChangedError(
+                    f"files of source path {path!r} are in the source log {other.storage.root!r} of this "
+                    f"pipe, and would be loaded again by the log in {store.storage.root!r}: load them by the "
+                    "path and the log_path of before. Nothing was sent"
+                )
 
     def _partitions(self) -> Iterator[FilePartition]:
         spec, storage = self._spec, self._storage

@@ -216,7 +216,7 @@ class GrowingHistories(Histories):
 
 
 @pytest.mark.parametrize("machine", [Histories, GrowingHistories])
-@pytest.mark.parametrize("examples", [60, pytest.param(1_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("examples", [30, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(machine, examples):
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
 
@@ -633,3 +633,23 @@ def test_file_without_a_row_is_known_as_loaded(loads):
     loads.run()
 
     assert loads.table == [1, 2]
+
+
+@pytest.mark.parametrize("other", ["folder", "log_path", "link"])
+def test_files_that_another_log_of_the_pipe_has_are_refused(loads, tmp_path_factory, other):
+    write(loads, "eu/a.ndjson", 1)
+    loads.run()
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    if other == "folder":
+        again = Loads(loads.folder / "eu", partitions="all")
+    elif other == "log_path":
+        again = Loads(loads.folder, log_path=str(elsewhere))
+    else:
+        (elsewhere / "link").symlink_to(loads.folder)
+        again = Loads(elsewhere / "link")
+        again.run()
+        assert str(again.committed["eu"]) == "1/a.ndjson:1"
+        return
+    with pytest.raises(SourceChangedError, match="source log"):
+        again.run()
+    assert again.table == []
