@@ -64,7 +64,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {
             "path": "/in", "pattern": "*.log", "format": {"type": "orc"}, "partitions": {"type": "all"},
             "on_changed_files": "ignore", "log_path": "/logs", "after_commit": "archive",
-            "archive_path": "/done", "retention": 60.0,
+            "archive_path": "/done", "retention": 60.0, "metadata": {"SRC": "filename"},
         },
         {"path": "/in", "format": {"type": "avro", "columns": ["A"]},
          "partitions": {"type": "key", "key": "day"}},

@@ -591,6 +591,8 @@ def why_not_copy(spec: FileSource) -> str | None:
     form = spec.form
     if isinstance(spec.grouping, ByKey) and spec.grouping.as_columns:
         return "as_columns adds values of the paths to the rows, which COPY does not"
+    if spec.metadata:
+        return "metadata adds columns to the rows, which COPY does not"
     if isinstance(form, Csv | ColumnFormat) and form.columns is not None:
         return "columns leaves columns of the files out, and COPY takes all of them"
     if isinstance(form, ColumnFormat) and form.non_finite == "null":

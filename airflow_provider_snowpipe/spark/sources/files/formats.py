@@ -47,6 +47,7 @@ class RowBlock:
     :param rows: how many of them are rows; blank lines count as lines and are nobody's row
     :param end: bytes of the stored text up to the last row's end, 0 where the format has no such position
     :param types: types of columns, by name, where the file's own schema has them
+    :param numbers: of the rows, a numpy array; None where they follow each other up to ``last_line``
     """
 
     body: bytes | memoryview
@@ -55,6 +56,7 @@ class RowBlock:
     rows: int
     end: int = 0
     types: Mapping[str, str] = field(default_factory=dict)
+    numbers: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -506,7 +508,7 @@ def _is_document(line: bytes) -> bool:
 # and counts. In a text only a line without any character is blank, as it is for COPY with SKIP_BLANK_LINES.
 
 _NEWLINE, _RETURN = 10, 13
-_IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
+IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -575,7 +577,10 @@ def row_blocks(
         begin = 0
         for first, last in row_ranges(row_ends, max_bytes, max_rows):
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
-            yield RowBlock(chunk[begin:end], pending_from, last_line, last - first, position + end)
+            numbers = row_numbers[first:last] + line
+            yield RowBlock(
+                chunk[begin:end], pending_from, last_line, last - first, position + end, numbers=numbers
+            )
             begin, pending_from = end, last_line + 1
         line += len(ends)
 
@@ -613,10 +618,10 @@ def _rows(
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1]))
     data = np.frombuffer(chunk, np.uint8)
     first = data[starts]
-    if not _IS_BLANK[first].any():
+    if not IS_BLANK[first].any():
         return ends, numbers
     if blanks:
-        filled = np.logical_or.reduceat(~_IS_BLANK[data], starts)
+        filled = np.logical_or.reduceat(~IS_BLANK[data], starts)
     else:
         length = ends - starts - (data[ends - 1] == _NEWLINE)
         filled = (length > 1) | ((length == 1) & (first != _RETURN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import os
 import time
@@ -44,8 +45,10 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
+from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LISTING_FOLDER,
+    ROW_NUMBER,
     ColumnFormat,
     FileFormat,
     FileGroup,
@@ -174,6 +177,7 @@ class FileSource(Source):
             Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
             for partition, name, one in listed_files(self._spec, self._storage)
         ]
+        self._at = dt.datetime.now(dt.UTC)
         self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
             self._log = replace(self._log, log_id=uuid4().hex[:16])
@@ -266,7 +270,9 @@ class FileSource(Source):
             if files and all(file.unit in lost | other and file.unit in own for file in files):
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own)
-            yield FilePartition(partition, group, spec, self._on_data_loss, self._log.log_id, last)
+            yield FilePartition(
+                partition, group, spec, self._on_data_loss, self._log.log_id, last, self._run, self._at
+            )
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
         """Write the new units into the log; refuse files that have changed.
@@ -530,6 +536,8 @@ class FilePartition(SourcePartition[Resume]):
     :param on_data_loss: what to do about files that are gone and not committed
     :param log_id: the source log
     :param last_unit: the number of its last unit
+    :param run: the run, as checkpoints name it
+    :param listed_at: when the files were listed
     """
 
     name: str
@@ -538,6 +546,8 @@ class FilePartition(SourcePartition[Resume]):
     on_data_loss: OnDataLoss
     log_id: str = ""
     last_unit: int = 0
+    run: str = ""
+    listed_at: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     offset_class: ClassVar[type[Offset]] = UnitOffset
 
     def is_whole(self) -> bool:
@@ -648,12 +658,15 @@ class FilePartition(SourcePartition[Resume]):
 
         :return: blocks, each with the file that it is from
         """
-        reader = reader_of(self.spec.form)
+        reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
+        numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
         for file, start in files_to_read(self.group, resume_at):
+            constants = constants_of(file, columns, self.run, self.listed_at)
             for block in reader.blocks(
                 file, after_line=start.after_line, offset=start.offset, keep_tail=True, limits=limits
             ):
-                yield file, block
+                body = with_metadata(block, constants, numbered) if columns else block.body
+                yield file, replace(block, body=body)
             refuse_replaced(file)
 
     def behind(self, committed: Offset | None) -> Behind:

@@ -205,6 +205,11 @@ Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
 LISTING_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
+ROW_NUMBER = "file_row_number"
+METADATA = (
+    *("filename", ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
+)
+"""What columns can be given of rows, by the names of Snowflake's metadata columns where it has them."""
 _NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -408,6 +413,9 @@ class FileSource(SourceSpec):
     :param retention: seconds that a committed file is kept before that, at least
     :param conn_id: Airflow connection of the object store: ``aws``, ``google_cloud_platform`` or ``wasb``;
         None for the identity that driver and executors have themselves
+    :param metadata: columns that show where rows are from, each with one of ``filename`` (below ``path``),
+        ``file_row_number``, ``file_last_modified``, ``file_content_key`` (an object's ETag),
+        ``start_scan_time``, ``run_id`` and ``unit``; times are UTC
     :param kind: always ``files``
     """
 
@@ -425,6 +433,7 @@ class FileSource(SourceSpec):
     archive_path: str | None = None
     retention: float = 0.0
     conn_id: str | None = None
+    metadata: Mapping[str, str] | None = None
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
     takes_connection = True
@@ -439,6 +448,11 @@ class FileSource(SourceSpec):
                 "connection: leave conn_id out, or give the URL of an object store"
             )
         self._check_cleaning()
+        for name, value in (self.metadata or {}).items():
+            if not name or value not in METADATA:
+                raise ConfigurationError(
+                    f"source metadata has {name!r}: {value!r}: give a column one of {', '.join(METADATA)}"
+                )
         if Path(self.glob).is_absolute() or ".." in Path(self.glob).parts:
             raise ConfigurationError(
                 f"source pattern {self.pattern!r} leaves the source's path: give one below it"
