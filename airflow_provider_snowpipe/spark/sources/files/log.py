@@ -248,7 +248,7 @@ def plan(
     :raises ConfigurationError: if a file is another load's, or another partition's
     """
     units = log.live_units
-    fresh, last = _to_look_at(found, units, owner)
+    fresh, last = _fresh(found, units, owner)
     renamed = _renamed(found, fresh, last, units, contents)
     vacated = {one.name for one in renamed.values()}
     last_in = _last_files(found, {one.partition for one in fresh})
@@ -284,7 +284,7 @@ def plan(
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
 
 
-def _to_look_at(found: Sequence[Found], units: pa.Table, owner: str) -> tuple[list[Found], dict[str, Unit]]:
+def _fresh(found: Sequence[Found], units: pa.Table, owner: str) -> tuple[list[Found], dict[str, Unit]]:
     """The files that are new or may have changed, and the last unit of each of them that has one, by name.
 
     All others are compared in Arrow. A file that was renamed has left its name.
