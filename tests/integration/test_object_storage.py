@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
+from tests import checkpoints
 from tests.airflow_connections import SetConnection, set_connection
-from tests.checkpoints import shown
 from tests.file_pipes import task_context
 from tests.local_connection import committed, connect, ids, make_table
 from tests.local_service import LocalService
@@ -105,7 +105,7 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
 
     assert (second["rows"], ids(local_service, table)) == (100, list(range(3100)))
     tokens = {one: committed(local_service, table, f"s3_in_p{one}") for one in range(3)}
-    assert {one: shown(token) for one, token in tokens.items()} == {
+    assert {one: checkpoints.shown(token) for one, token in tokens.items()} == {
         0: "1.ndjson:500",
         1: "2.ndjson:100",
         2: "1.ndjson:500",
