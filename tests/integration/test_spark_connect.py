@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import airflow_provider_snowpipe
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from tests.airflow_connections import SetConnection, set_connection
@@ -32,7 +34,13 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
-    """A server whose executors cannot import our package by themselves."""
+    """A server whose executors cannot import our package by themselves.
+
+    What is compiled of the package travels with it: of a fresh checkout, more with each run that imports a
+    module for the first time, and a session of other content has a Python of its own.
+    """
+    for room in ("bulk", "spark", "streaming"):
+        compileall.compile_dir(Path(airflow_provider_snowpipe.__file__).parent / room, quiet=1)
     folder = tmp_path_factory.mktemp("connect")
     server = ConnectServer(folder, write_bare_python(folder / "bare-python"), {})
     try:
