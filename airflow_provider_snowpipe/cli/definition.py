@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 
 if TYPE_CHECKING:
-    from airflow.cli.cli_config import CLICommand
+    from airflow.cli.cli_config import CLICommand, GroupCommand
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.operators.audit import PipeAudit
@@ -193,7 +193,7 @@ def parser() -> argparse.ArgumentParser:
     """
     made = argparse.ArgumentParser(prog="python -m airflow_provider_snowpipe.cli")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
-    _add(commands, get_cli_commands()[0].subcommands)  # type: ignore[union-attr]
+    _add(commands, cast("GroupCommand", get_cli_commands()[0]).subcommands)
     return made
 
 

@@ -26,6 +26,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import source_of_token
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     RecordUnavailableError,
+    SnowpipeError,
     SourceChangedError,
 )
 
@@ -245,7 +246,7 @@ def source_of_binding(binding: str) -> str | None:
     """The source of a binding in words, and who has loaded it; None where no record knows it."""
     try:
         records = known_records()
-    except Exception as error:  # noqa: BLE001  only the text is poorer
+    except SnowpipeError as error:  # only the text is poorer
         log.debug("%s cannot be read: %s", INDEX_VARIABLE, error)
         return None
     for record in records:
@@ -265,10 +266,10 @@ def _value_of(key: str) -> str | None:
     ``Variable.get`` gives the default also where Airflow does not answer; ``Variable.keys`` (Airflow 3.3)
     does not. A record that is there and was not read would make an expired channel look like a new one.
     """
-    text: str | None = Variable.get(key, default=None)
-    if text is not None or not hasattr(Variable, "keys"):
-        return text
     try:
+        text: str | None = Variable.get(key, default=None)
+        if text is not None or not hasattr(Variable, "keys"):
+            return text
         is_kept = key in list(Variable.keys(prefix=key))
     except ImportError:
         return None

@@ -151,13 +151,6 @@ class Checkpoint:
         """The digits of the binding that stand for the source partition, however it is read."""
         return self.binding[:_SOURCE_DIGITS]
 
-    def excess(self, status: ChannelStatus) -> int:
-        """Rows that the channel counts more than were sent up to here; negative where it counts fewer.
-
-        :param status: the status that showed this checkpoint
-        """
-        return status.rows_inserted + status.rows_error_count - self.rows
-
 
 def _parts_of(text: str, whose: str) -> re.Match[str]:
     """Take a checkpoint apart.
@@ -290,7 +283,10 @@ def reported(status: ChannelStatus) -> str | None:
 
 
 def excess_of(status: ChannelStatus) -> int:
-    """Rows that a channel counts more than its checkpoint; 0 where its token is another program's."""
+    """Rows that a channel counts more than were sent up to its checkpoint; negative where it counts fewer.
+
+    :return: 0 where its token is another program's
+    """
     found = _FORM.fullmatch(status.committed or "")
     return 0 if found is None else status.rows_inserted + status.rows_error_count - int(found["rows"])
 
@@ -370,7 +366,7 @@ class ChannelSource:
             return Start(position, counted, status.rows_error_count)
         found = Checkpoint.parse(token, self.positions, channel=status.channel)
         if found.binding == self.binding.digest:
-            return Start(found.position, found.rows, found.errors, found.run, found.excess(status))
+            return Start(found.position, found.rows, found.errors, found.run, excess_of(status))
         if self.rebind is None:
             raise source_changed(status.channel, found, self.binding)
         if self.rebind == "continue":

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     OnImbalance,
     check_balance,
+    excess_of,
     source_of_token,
 )
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -163,7 +164,7 @@ class EarlierChannels:
             found = Checkpoint.parse(str(status.committed), mine.source.positions, channel=other)
             statuses.append((status, found))
             if mine.is_new and mine.name not in starts:
-                check_balance(other, found.excess(status), self.on_imbalance)
+                check_balance(other, excess_of(status), self.on_imbalance)
                 check(mine.name, found.position)
                 starts[mine.name] = mine, found
         self._report(statuses)

@@ -18,7 +18,12 @@ from airflow_provider_snowpipe.spark.source import (
     SourceSpec,
 )
 from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, is_checkpoint, source_of_token
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    Checkpoint,
+    excess_of,
+    is_checkpoint,
+    source_of_token,
+)
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -110,7 +115,7 @@ def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen
         if seen is None or is_checkpoint(seen.token):
             yield f"its token {token[:100]!r} is not a checkpoint: another program has set it"
     elif found is not None:
-        if excess := found.excess(status):
+        if excess := excess_of(status):
             more = "more" if excess > 0 else "fewer"
             yield (
                 f"it counts {abs(excess):,} {more} rows than its checkpoint: it had another writer, was "

@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
-from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER, FileSource
+from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSource
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -316,7 +316,7 @@ class TestTokens:
         load.run()
         load.assert_every_row_is_there_once()
 
-        shutil.rmtree(load.folder / LISTING_FOLDER)
+        shutil.rmtree(load.folder / LOG_FOLDER)
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             load.run("r2")
         load.assert_every_row_is_there_once()

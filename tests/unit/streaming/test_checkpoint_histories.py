@@ -248,15 +248,15 @@ class Histories(RuleBasedStateMachine):
         self.sessions.clear()
 
     @precondition(lambda self: self.channels)
-    @rule(data=st.data(), anew=st.booleans())
-    def lose(self, data: st.DataObject, anew: bool) -> None:
+    @rule(data=st.data(), again=st.booleans())
+    def lose(self, data: st.DataObject, again: bool) -> None:
         """A channel expires or is dropped; somebody may make it again."""
         name = data.draw(st.sampled_from(sorted(self.channels)))
         self.leave(name, self.committed(name))
         self.lost[name] = self.channels.pop(name)
         self.client.drop_channel(name)
         self.sessions.pop(name, None)
-        if anew:
+        if again:
             self.client.open_channel(name)
 
     def leave(self, name: str, token: str | None) -> None:

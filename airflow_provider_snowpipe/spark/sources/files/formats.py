@@ -233,7 +233,7 @@ def refuse_rewritten(file: SourceFile, found: Listed) -> None:
         raise SourcePositionError(
             f"file {file.path!r} was written again in the same size of {file.size} bytes during the run, so "
             "that rows of both may have been sent. Leave the files in place until the run has ended, put new "
-            "content into a file that sorts after the others, and compare the table with the files"
+            "content into a file of its own, and compare the table with the files"
         )
 
 

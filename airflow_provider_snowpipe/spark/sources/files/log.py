@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
@@ -93,34 +94,34 @@ class Found:
     node: int = 0
 
 
-class Contents:
+class Contents(ABC):
     """What a planner asks of the files themselves, only of those that are new or have changed."""
 
+    @abstractmethod
     def ends(self, found: Found, size: int) -> str:
         """Digest of the first and the last bytes up to a size; empty where the file cannot grow."""
-        raise NotImplementedError
 
+    @abstractmethod
     def may_grow(self, found: Found) -> bool:
         """True where rows may be appended to the file."""
-        raise NotImplementedError
 
+    @abstractmethod
     def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
         """The byte behind the last line that is complete; ``start`` where none is yet.
 
         :param is_last: True for the last file of its partition, to which something may append
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def goes_on(self, found: Found, unit: Unit) -> tuple[int, int] | None:
         """Where a file goes on behind its last unit: first byte, and lines before it.
 
         :return: None where the unit's last line was taken before it was complete
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def is_blank(self, found: Found, start: int, end: int) -> bool:
         """True where a short piece of a file holds nothing but white space."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)

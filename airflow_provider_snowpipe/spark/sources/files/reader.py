@@ -47,7 +47,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    LISTING_FOLDER,
+    LOG_FOLDER,
     ROW_NUMBER,
     ColumnFormat,
     FileFormat,
@@ -270,8 +270,10 @@ class FileSource(Source):
             if files and all(file.unit in lost | other and file.unit in own for file in files):
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own)
+            whose = f"{spec.owner} of the source log {self._log.log_id}, partition {partition!r}"
+            binding = Binding(whose, spec.form.numbering)
             yield FilePartition(
-                partition, group, spec, self._on_data_loss, self._log.log_id, last, self._run, self._at
+                partition, group, spec, self._on_data_loss, binding, last, self._run, self._at
             )
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
@@ -430,7 +432,7 @@ def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: s
     path = path or canonical_path(spec.path)
     key = target
     if spec.log_path is None:
-        parent = storage_of(path, secrets).below(LISTING_FOLDER)
+        parent = storage_of(path, secrets).below(LOG_FOLDER)
     else:
         parent = storage_of(spec.log_path, secrets if is_url(spec.log_path) else None)
         key = f"{key}\0{path}"
@@ -534,7 +536,7 @@ class FilePartition(SourcePartition[Resume]):
     """One group of files.
 
     :param on_data_loss: what to do about files that are gone and not committed
-    :param log_id: the source log
+    :param binding: the source log and the group of files, and what decides how rows are numbered
     :param last_unit: the number of its last unit
     :param run: the run, as checkpoints name it
     :param listed_at: when the files were listed
@@ -544,7 +546,7 @@ class FilePartition(SourcePartition[Resume]):
     group: FileGroup
     spec: FileSourceSpec
     on_data_loss: OnDataLoss
-    log_id: str = ""
+    binding: Binding
     last_unit: int = 0
     run: str = ""
     listed_at: dt.datetime = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -680,12 +682,6 @@ class FilePartition(SourcePartition[Resume]):
         """List the same units, the one that the position is in among them."""
         unit = _committed_unit(committed)
         return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= unit]
-
-    @property
-    def binding(self) -> Binding:  # type: ignore[override]
-        """The log and the group of files, and what decides how rows are numbered."""
-        where = f"{self.spec.owner} of the source log {self.log_id}, partition {self.name!r}"
-        return Binding(where, self.spec.form.numbering)
 
 
 def _unit_of(position: Offset | None) -> UnitOffset | None:

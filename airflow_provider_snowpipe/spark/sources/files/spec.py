@@ -203,7 +203,7 @@ class Avro(ColumnFormat):
 PartitionValues = tuple[tuple[str, str | None], ...]
 Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
-LISTING_FOLDER = "_snowpipe"
+LOG_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
 ROW_NUMBER = "file_row_number"
 METADATA = (
@@ -362,7 +362,7 @@ def _matcher(glob: str) -> Callable[[str], bool]:
 
     def is_chosen(name: str) -> bool:
         is_hidden = not names_hidden and (name.startswith(".") or "/." in name)
-        is_ours = name.startswith(f"{LISTING_FOLDER}/") or f"/{LISTING_FOLDER}/" in name
+        is_ours = name.startswith(f"{LOG_FOLDER}/") or f"/{LOG_FOLDER}/" in name
         return not is_hidden and not is_ours and matches(name) is not None
 
     return is_chosen

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import LISTING_FOLDER, FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -84,7 +84,7 @@ class Loads:
                     return
                 parts += 1
                 before = self.committed.get(name)
-                assert before is None or part.start.follows(before) or before < part.start
+                assert before is None or part.start.follows(before)
                 self.table += [
                     json.loads(line)["ID"] for line in bytes(part.body).splitlines() if line.strip()
                 ]
@@ -359,7 +359,7 @@ def test_files_that_another_load_of_the_table_has_are_refused(loads, spec):
 def test_lost_log_is_another_source_and_an_older_one_is_refused(loads):
     write(loads, "eu/a.ndjson", 1)
     loads.run()
-    (log,) = (loads.folder / LISTING_FOLDER).iterdir()
+    (log,) = (loads.folder / LOG_FOLDER).iterdir()
     before = {path.name: path.read_bytes() for path in log.iterdir()}
     write(loads, "eu/b.ndjson", 2)
     loads.run()
@@ -381,7 +381,7 @@ def test_log_may_be_elsewhere_and_is_named_where_it_cannot_be_written(loads, tmp
     elsewhere = tmp_path_factory.mktemp("log")
     loads.spec = FileSourceSpec(str(loads.folder), log_path=str(elsewhere))
     loads.run()
-    assert not (loads.folder / LISTING_FOLDER).exists()
+    assert not (loads.folder / LOG_FOLDER).exists()
     assert len(list(elsewhere.iterdir())) == 1
 
     (elsewhere / "file").write_text("")
@@ -431,7 +431,7 @@ def test_damaged_log_is_an_error_that_names_it(loads, damage):
     for number in range(3):
         write(loads, f"eu/{number}.ndjson", number)
         loads.run()
-    (log,) = (loads.folder / LISTING_FOLDER).iterdir()
+    (log,) = (loads.folder / LOG_FOLDER).iterdir()
     second = sorted(log.iterdir())[1]
     if damage == "lost":
         second.unlink()
@@ -580,6 +580,31 @@ def test_rows_that_are_loaded_again_are_not_cleaned_up_before_they_are_committed
     assert path.exists()
 
 
+def test_file_that_is_ignored_is_named_and_is_refused_where_rows_of_it_are_missing(loads, caplog):
+    path = write(loads, "eu/a.ndjson", 1, 2, 3)
+    loads.spec = FileSourceSpec(str(loads.folder), on_changed_files="ignore")
+    loads.run(dies_after=1)
+    before = path.read_bytes()
+    path.write_text('{"ID": 7}\n')
+    with pytest.raises(SnowpipeError):
+        loads.run()
+    path.write_bytes(before)
+    loads.run()
+    path.write_text('{"ID": 7}\n')
+    loads.run()
+
+    assert loads.table == [1, 2, 3]
+    assert "a.ndjson" in caplog.text
+
+
+def test_many_entries_are_read_in_the_order_of_their_numbers(loads):
+    for number in range(60):
+        write(loads, "eu/a.ndjson", number)
+        loads.run()
+    assert loads.table == list(range(60))
+    assert str(loads.committed["eu"]) == "60/a.ndjson:60"
+
+
 def test_token_that_was_set_back_loads_again_what_the_log_has_as_committed(loads):
     write(loads, "eu/a.ndjson", 1, 2, 3)
     write(loads, "eu/b.ndjson", 4)
@@ -597,7 +622,7 @@ def test_token_that_was_set_back_loads_again_what_the_log_has_as_committed(loads
 def test_earlier_log_is_refused_also_where_new_files_take_its_numbers(loads):
     write(loads, "eu/a.ndjson", 1)
     loads.run()
-    (log,) = (loads.folder / LISTING_FOLDER).iterdir()
+    (log,) = (loads.folder / LOG_FOLDER).iterdir()
     before = {path.name for path in log.iterdir()}
     for name, number in (("b", 2), ("d", 3)):
         write(loads, f"eu/{name}.ndjson", number)
