@@ -137,8 +137,9 @@ def _is_same(entry: Mapping[str, float]) -> bool:
 def _members(leaders: Iterable[int]) -> list[psutil.Process]:
     sessions = set(leaders)
     found: dict[int, psutil.Process] = {}
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         try:
+            process = psutil.Process(pid)
             if os.getsid(process.pid) not in sessions or process.status() == psutil.STATUS_ZOMBIE:
                 continue
             found[process.pid] = process

@@ -75,11 +75,13 @@ class ConnectServer:
             self._process.wait(STOP_SECONDS)
 
     def python_daemons(self) -> set[int]:
-        """The processes from which its executors fork their Python workers."""
+        """The processes from which its executors fork their Python workers.
+
+        Not by psutil's iterator: it keeps processes, and leaves one out that has got an ended one's number.
+        """
         assert self._process is not None
-        running = {one.pid: one for one in psutil.process_iter(["cmdline", "ppid"])}
-        daemons = {pid for pid, one in running.items() if "pyspark.daemon" in (one.info["cmdline"] or ())}
-        return {pid for pid in daemons if running[pid].info["ppid"] == self._process.pid}
+        running = psutil.Process(self._process.pid).children()
+        return {one.pid for one in running if "pyspark.daemon" in one.cmdline()}
 
     def _listens(self) -> bool:
         assert self._process is not None

@@ -107,12 +107,17 @@ class DriverLocation:
 
 
 def processes_with(argument: str) -> list[Process]:
-    """List the living processes of this machine that have an argument."""
+    """List the living processes of this machine that have an argument.
+
+    psutil's own iterator keeps processes from one call to the next, and takes another one that has got the
+    number of an ended one for that (observed with 7.2): it is missing, or cannot be ended.
+    """
     import psutil
 
     found = []
-    for process in psutil.process_iter():
+    for pid in psutil.pids():
         try:
+            process = psutil.Process(pid)
             if argument in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):

@@ -352,8 +352,9 @@ class Run:
 
     def _end_all(self) -> None:
         """End what the tries have left: drivers of Spark outlive the task that started them."""
-        for process in psutil.process_iter():
+        for pid in psutil.pids():
             with suppress(psutil.Error):
+                process = psutil.Process(pid)
                 if process.environ().get(_MARK) == self._mark:
                     process.kill()
 

@@ -7,6 +7,7 @@ job's file beside each other, for a service that runs Spark applications by itse
 from __future__ import annotations
 
 import importlib.util
+import py_compile
 import shutil
 import struct
 import sys
@@ -45,24 +46,36 @@ def write_package_archive(directory: Path) -> Path:
 
 
 def _compiled(file: Path) -> bytes | None:
-    """A module as Python keeps it beside its source, None where it is not there or another one's.
+    """A module as Python keeps it beside its source, None where it cannot be kept there.
 
     A zip file keeps nothing of what is compiled: each new process of an executor would compile 45 modules
     again. A Python of another version skips it for the source beside it. Its hash is not compared with
-    that (PEP 552), since the times in a zip file are those of a time zone.
+    that (PEP 552), since the times in a zip file are those of a time zone. What is not compiled yet is
+    compiled now, so that the archive of one source is the same in each run: jobs over Spark Connect share a
+    session by it.
     """
+    content = _kept(file)
+    if content is None:
+        try:
+            py_compile.compile(str(file), doraise=True)
+        except (OSError, py_compile.PyCompileError):
+            return None
+        content = _kept(file)
+    if content is None:
+        return None
+    unchecked = struct.pack("<I", 1) + importlib.util.source_hash(file.read_bytes())
+    return importlib.util.MAGIC_NUMBER + unchecked + content[16:]
+
+
+def _kept(file: Path) -> bytes | None:
+    """What Python keeps of a module, None where it is not there or another source's."""
     kept = Path(importlib.util.cache_from_source(str(file)))
     if not kept.is_file():
         return None
     content, source = kept.read_bytes(), file.stat()
     made_of = (int(source.st_mtime) & 0xFFFFFFFF, source.st_size & 0xFFFFFFFF)
-    if (
-        content[:8] != importlib.util.MAGIC_NUMBER + bytes(4)
-        or struct.unpack("<II", content[8:16]) != made_of
-    ):
-        return None
-    unchecked = struct.pack("<I", 1) + importlib.util.source_hash(file.read_bytes())
-    return importlib.util.MAGIC_NUMBER + unchecked + content[16:]
+    is_of_it = content[:8] == importlib.util.MAGIC_NUMBER + bytes(4)
+    return content if is_of_it and struct.unpack("<II", content[8:16]) == made_of else None
 
 
 def main(argv: Sequence[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import py_compile
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -204,10 +205,12 @@ def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path
     monkeypatch.setattr(airflow_provider_snowpipe, "__file__", str(package / "__init__.py"))
 
     archive = write_package_archive(tmp_path)
+    first = archive.read_bytes()
 
     with zipfile.ZipFile(archive) as content:
         compiled = {name.rpartition("/")[2] for name in content.namelist() if name.endswith(".pyc")}
-    assert compiled == {"__init__.pyc", "fresh.pyc"}
+    assert compiled == {"__init__.pyc", "fresh.pyc", "stale.pyc", "uncompiled.pyc"}
+    assert write_package_archive(tmp_path).read_bytes() == first
     code = (
         f"import sys; sys.path[:0] = [{str(archive)!r}]\n"
         "from airflow_provider_snowpipe.spark import fresh, stale, uncompiled\n"
@@ -224,3 +227,11 @@ def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path
     file, *values = done.stdout.split()
     assert file.endswith("fresh.pyc")
     assert values == ["1", "22", "3"]
+
+    def read_only(*_, **__):
+        raise PermissionError
+
+    shutil.rmtree(package / "spark" / "__pycache__")
+    monkeypatch.setattr(py_compile, "compile", read_only)
+    with zipfile.ZipFile(write_package_archive(tmp_path)) as content:
+        assert not [name for name in content.namelist() if "spark" in name and name.endswith(".pyc")]
