@@ -60,6 +60,7 @@ class MemoryPartition(SourcePartition[int]):
     def check(self, committed: Offset | None) -> None:
         if isinstance(committed, IntegerOffset) and committed.value < self.first - 1:
             raise SourcePositionError(f"position {committed} is not in the source any more")
+        self.resume(committed)  # a source that knows its end says so before a channel is opened or dropped
 
     def behind(self, committed: Offset | None) -> Behind:
         return Behind(None, "rows_behind=?")
