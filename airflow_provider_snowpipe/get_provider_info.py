@@ -34,7 +34,6 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             "operators.stream",
             "operators.channels",
-            "operators.offsets",
             "operators.audit",
             "operators.append",
             "operators.branch",
