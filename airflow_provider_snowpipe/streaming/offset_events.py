@@ -20,10 +20,9 @@ from typing import Any, Protocol, Self
 from weakref import WeakKeyDictionary
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
+from airflow_provider_snowpipe.streaming.checkpoint import same_position
 from airflow_provider_snowpipe.streaming.commits import PolledStatuses
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
-from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -88,40 +87,6 @@ class Watermark:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRule:
-    """Which commits are worth a message: all of them, every so many rows, or the one past a position.
-
-    :param passes: report once each channel that has committed this position or a later one
-    :param every_rows: report when the rows of all channels together reach the next multiple of this
-    """
-
-    passes: Offset | None = None
-    every_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.passes is not None and self.every_rows is not None:
-            raise ConfigurationError(
-                f"passes={str(self.passes)!r} and every_rows={self.every_rows} are both given: drop one, or "
-                "watch twice"
-            )
-        every: object = self.every_rows
-        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
-            raise ConfigurationError(f"every_rows is {every!r}: give a whole number of 1 or more")
-
-    @classmethod
-    def of(cls, *, passes: str | None, every_rows: int | None, offset_format: str) -> Self:
-        """Read the rule from a trigger's arguments.
-
-        :raises ConfigurationError: if they contradict each other, or the token is not of the format
-        """
-        if passes is None:
-            return cls(None, every_rows)
-        if not isinstance(passes, str):
-            raise ConfigurationError(f"passes is {passes!r}: give an offset token, a text")
-        return cls(position_of(passes, offset_class(offset_format)), every_rows)
-
-
-@dataclass(frozen=True, slots=True)
 class Step:
     """What one poll adds.
 
@@ -139,18 +104,18 @@ class OffsetWatch:
     :meth:`see` returns the step due, :meth:`accept` makes it; a step that is not accepted is due again.
 
     :param pipe: the pipe's name, for the messages
-    :param rule: which commits are worth a message
+    :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
+        all commits
     :param watermark: from where to go on
     """
 
-    def __init__(self, pipe: str, rule: OffsetRule, watermark: Watermark) -> None:
+    def __init__(self, pipe: str, every_rows: int | None, watermark: Watermark) -> None:
         self._pipe = pipe
-        self._rule = rule
+        self._every_rows = every_rows
         self._first: frozenset[str] | None = None
         self._seen: dict[str, ChannelMark] = {}
         self._rows = watermark.rows
         self.watermark = watermark
-        self.problems: dict[str, str] = {}
         if watermark.begun:
             self._seen = dict(watermark.channels)
 
@@ -174,11 +139,7 @@ class OffsetWatch:
                 mark = ChannelMark.of(status)
                 self._rows += self._seen.get(name, ChannelMark()).rows_until(mark)
                 self._seen[name] = mark
-        if self._rule.every_rows is not None:
-            return self._count(self._rule.every_rows)
-        if self._rule.passes is not None:
-            return self._pass(self._rule.passes)
-        return self._move()
+        return self._move() if self._every_rows is None else self._count(self._every_rows)
 
     def accept(self, step: Step) -> None:
         """Make a step.
@@ -205,20 +166,6 @@ class OffsetWatch:
         first, last = (reported + 1) * every, now * every
         return self._step(self._moved(), {"every_rows": every, "first": first, "last": last})
 
-    def _pass(self, position: Offset) -> Step | None:
-        passed: list[str] = []
-        changed = False
-        for name, mark in self._seen.items():
-            before = self._is_past(name, self._reported(name), position)
-            now = self._is_past(name, mark, position)
-            changed = changed or before != now
-            if now and not before:
-                passed.append(name)
-        if passed:
-            return self._step(passed, {"passes": str(position)})
-        # A channel that was reset to before the position may pass it again.
-        return Step(self._now()) if changed else None
-
     def _move(self) -> Step | None:
         moved = self._moved()
         if moved:
@@ -228,15 +175,6 @@ class OffsetWatch:
 
     def _moved(self) -> list[str]:
         return [name for name, mark in self._seen.items() if _has_moved(self._reported(name), mark)]
-
-    def _is_past(self, name: str, mark: ChannelMark, position: Offset) -> bool:
-        if mark.token is None:
-            return False
-        try:
-            return bool(position_of(mark.token, type(position), channel=name) >= position)
-        except OffsetTokenError as error:
-            self.problems[name] = str(error)
-            return False
 
     def _reported(self, name: str) -> ChannelMark:
         return self.watermark.channels.get(name, ChannelMark())
@@ -276,8 +214,6 @@ def _identity(message: Mapping[str, Any]) -> str:
 
 # -- A watermark that outlives its process, with the messages on their way written down before they go ---
 
-_VERSION = 1
-
 
 class StateStore(Protocol):
     """Where a journal is kept; each write is durable when it returns."""
@@ -314,7 +250,6 @@ class WatermarkJournal:
         self._base = Watermark()
         self._entries: list[_Entry] = []
         self._last_poll = -1
-        self.loaded = False
 
     @property
     def watermark(self) -> Watermark:
@@ -333,7 +268,6 @@ class WatermarkJournal:
             self._entries = [
                 _Entry(Step(Watermark.from_json(one["watermark"]), one["message"])) for one in stored["sent"]
             ]
-        self.loaded = True
         messages = (entry.step.message for entry in self._entries)
         return [{**message, "redelivered": True} for message in messages if message is not None]
 
@@ -380,8 +314,7 @@ class WatermarkJournal:
             {"watermark": entry.step.watermark.to_json(), "message": entry.step.message}
             for entry in self._entries
         ]
-        value = {"version": _VERSION, "watermark": self._base.to_json(), "sent": sent}
-        await self._store.aset(self._key, value)
+        await self._store.aset(self._key, {"watermark": self._base.to_json(), "sent": sent})
 
 
 _open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
@@ -418,7 +351,8 @@ class FollowRules:
 
     :param channel: the one channel; None for all whose names begin with ``prefix``
     :param prefix: beginning of the channels' names; empty for all channels of the pipe
-    :param rule: which commits are worth a message
+    :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
+        all commits
     :param start: ``now`` reports what is committed after the first poll, ``beginning`` what was committed
         before it as well
     :param interval: seconds between two polls
@@ -427,7 +361,7 @@ class FollowRules:
 
     channel: str | None
     prefix: str
-    rule: OffsetRule
+    every_rows: int | None = None
     start: str = START_NOW
     interval: float = 5.0
     list_interval: float = 60.0
@@ -439,14 +373,12 @@ class FollowRules:
                 "them"
             )
         check_one_of("start", self.start, (START_NOW, START_BEGINNING))
+        every: object = self.every_rows
+        if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 1):
+            raise ConfigurationError(f"every_rows is {every!r}: give a whole number of 1 or more")
         for name, seconds in (("poll_interval", self.interval), ("list_interval", self.list_interval)):
             if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
                 raise ConfigurationError(f"{name} is {seconds!r}: give seconds above 0")
-
-    @property
-    def reports_past(self) -> bool:
-        """True when what was committed before the first poll is news too."""
-        return self.start == START_BEGINNING or self.rule.passes is not None
 
 
 class OffsetFollower:
@@ -473,7 +405,6 @@ class OffsetFollower:
         self._watch: OffsetWatch | None = None
         self._first: tuple[str, ...] | None = None
         self._known: set[str] = set()
-        self._reported_problems: dict[str, str] = {}
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -509,7 +440,6 @@ class OffsetFollower:
             if self._first is not None:
                 watch.start_with(self._first)
             step = watch.see({name: answer.statuses[name] for name in self._known if name in answer.statuses})
-            self._report(watch)
             if step is not None:
                 await self._journal.write(step)
                 watch.accept(step)
@@ -520,19 +450,15 @@ class OffsetFollower:
         self._journal.sent_with(number)
         return messages
 
-    async def settled(self, number: int) -> None:
-        """Take the messages that went with a poll for arrived, where nobody confirms it."""
-        await self._journal.arrived(number)
-
     async def _begin(self) -> tuple[OffsetWatch, list[dict[str, Any]]]:
         pipe = await self._pipe_name()
         unsure = await self._journal.load()
         watermark = self._journal.watermark
-        if not watermark.begun and self._rules.reports_past:
+        if not watermark.begun and self._rules.start == START_BEGINNING:
             watermark = Watermark(begun=True)
         if unsure:
             log.info("%d message(s) are sent again: nobody knows whether they arrived", len(unsure))
-        return OffsetWatch(pipe, self._rules.rule, watermark), unsure
+        return OffsetWatch(pipe, self._rules.every_rows, watermark), unsure
 
     async def _search(self, stack: ExitStack) -> None:
         while True:
@@ -551,9 +477,3 @@ class OffsetFollower:
         if new:
             self._known.update(new)
             stack.enter_context(self._poll.waiting(new, self._rules.interval))
-
-    def _report(self, watch: OffsetWatch) -> None:
-        for name, text in watch.problems.items():
-            if self._reported_problems.get(name) != text:
-                log.warning("%s", text)
-        self._reported_problems = dict(watch.problems)

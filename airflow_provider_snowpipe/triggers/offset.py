@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     START_NOW,
     FollowRules,
     OffsetFollower,
-    OffsetRule,
     WatermarkJournal,
     journals_fed_by,
 )
@@ -46,9 +45,9 @@ log = logging.getLogger(__name__)
 class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
-    Without ``passes`` and ``every_rows`` there is an event whenever a poll finds that a channel has committed
-    something. Channels are watched together: their rows are added up, and one event reports all channels
-    that moved since the last one.
+    Without ``every_rows`` there is an event whenever a poll finds that a channel has committed something.
+    Channels are watched together: their rows are added up, and one event reports all channels that moved
+    since the last one.
 
     **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also
     when the triggerer is killed, as each event is written to the asset's state store before it is sent, and
@@ -60,18 +59,15 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     watermark.
 
     Before Airflow 3.3 triggers have no state: each start of the triggerer is a new beginning (``start``), so
-    commits made meanwhile are not reported, and ``passes`` and ``start="beginning"`` report the same again.
-    Airflow 2 has no asset watchers.
+    commits made meanwhile are not reported, and ``start="beginning"`` reports the same again. Airflow 2 has
+    no asset watchers.
 
     All watchers that name the same pipe of the same connection share one poll.
 
     :param channel: the channel; None for all whose names begin with ``channel_prefix``
     :param channel_prefix: beginning of the channels' names; None for all channels of the pipe. Channels are
         found by ``SHOW CHANNELS``, new ones too
-    :param passes: report once each channel that has committed this offset token or a later one, one that did
-        so before the watch began included
     :param every_rows: report when the rows committed since the watch began reach the next multiple of this
-    :param offset_format: with ``passes``, the format of bare positions; checkpoints need none
     :param start: ``now`` reports what is committed after the watch began, ``beginning`` what was before, too
     :param table: the channels belong to this table's default pipe
     :param pipe: the channels belong to this pipe; not together with ``table``
@@ -86,9 +82,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 
     channel: str | None = None
     channel_prefix: str | None = None
-    passes: str | None = None
     every_rows: int | None = None
-    offset_format: str = "file:line"
     start: str = START_NOW
     table: str | None = None
     pipe: str | None = None
@@ -137,12 +131,13 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Send events where the triggerer shares no streams, from a watermark that ends with the process."""
-        follower = self._follower(WatermarkJournal(None, ""))
+        journal = WatermarkJournal(None, "")
+        follower = self._follower(journal)
         async with follower.following(), aclosing(self._poll().follow()) as answers:
             async for number, answer in _numbered(answers):
                 for message in await follower.take(number, answer):
                     yield TriggerEvent(message)  # type: ignore[no-untyped-call]
-                await follower.settled(number)
+                await journal.arrived(number)
 
     def watermark_key(self) -> str:
         """The watermark's key in the asset's state store.
@@ -153,16 +148,19 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
             *self.shared_stream_key(),  # type: ignore[misc]
             self.channel,
             self.channel_prefix or "",
-            self.passes,
             self.every_rows,
-            self.offset_format if self.passes is not None else None,
         ]
         return "snowpipe_watermark_" + hashlib.sha256(json.dumps(what).encode()).hexdigest()[:16]
 
     def _rules(self) -> FollowRules:
-        rule = OffsetRule.of(passes=self.passes, every_rows=self.every_rows, offset_format=self.offset_format)
-        prefix = self.channel_prefix or ""
-        return FollowRules(self.channel, prefix, rule, self.start, self.poll_interval, self.list_interval)
+        return FollowRules(
+            self.channel,
+            self.channel_prefix or "",
+            self.every_rows,
+            self.start,
+            self.poll_interval,
+            self.list_interval,
+        )
 
     def _follower(self, journal: WatermarkJournal) -> OffsetFollower:
         return OffsetFollower(

@@ -8,7 +8,6 @@ import pytest
 from airflow_provider_snowpipe.streaming.offset_events import (
     FollowRules,
     OffsetFollower,
-    OffsetRule,
     WatermarkJournal,
 )
 from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
@@ -63,7 +62,6 @@ class Following:
         given = {
             "channel": None,
             "prefix": "p_",
-            "rule": OffsetRule(),
             "interval": 0.02,
             "list_interval": 0.05,
         }

@@ -5,17 +5,13 @@ import random
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offset_events import (
     ChannelMark,
-    OffsetRule,
     OffsetWatch,
     Watermark,
 )
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 from tests.checkpoints import token
-from tests.refusals import refused
 
 PIPE = "DB.S.T-STREAMING"
 BEGUN = Watermark(begun=True)
@@ -31,8 +27,8 @@ def polled(made=1, **channels):
     }
 
 
-def watch(rule=None, watermark=BEGUN):
-    return OffsetWatch(PIPE, rule or OffsetRule(), watermark)
+def watch(every_rows=None, watermark=BEGUN):
+    return OffsetWatch(PIPE, every_rows, watermark)
 
 
 def reported(one, statuses):
@@ -112,10 +108,8 @@ class TestEveryMove:
 
 
 class TestEveryRows:
-    RULE = OffsetRule(every_rows=10)
-
     def test_is_reported_when_all_channels_together_reach_the_next_multiple(self):
-        one = watch(self.RULE)
+        one = watch(10)
 
         assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
         message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
@@ -125,7 +119,7 @@ class TestEveryRows:
         assert (message["first"], message["last"], message["rows"]) == (20, 20, 8)
 
     def test_several_at_once_are_one_message_and_rows_beyond_count_for_the_next(self):
-        one = watch(self.RULE)
+        one = watch(10)
 
         message = reported(one, polled(c1=("59", 59)))
         assert (message["every_rows"], message["first"], message["last"]) == (10, 10, 50)
@@ -133,41 +127,9 @@ class TestEveryRows:
         assert (message["first"], message["last"], message["rows"]) == (60, 60, 1)
 
 
-class TestPassing:
-    RULE = OffsetRule(passes=IntegerOffset(100))
-
-    def test_is_reported_once_per_channel(self):
-        one = watch(self.RULE)
-
-        assert reported(one, polled(c1=("99", 1), c2=(None, 0))) is None
-        first = reported(one, polled(c1=("100", 2), c2=("7", 1)))
-        assert reported(one, polled(c1=("150", 3), c2=("99", 2))) is None
-        second = reported(one, polled(c1=("150", 3), c2=("180", 3)))
-
-        assert (set(first["channels"]), set(second["channels"])) == ({"c1"}, {"c2"})
-        assert second["passes"] == "100"
-        assert reported(one, polled(c1=("10", 3))) is None
-        assert reported(one, polled(c1=("101", 4))) is not None, "it was reset"
-
-    def test_positions_of_checkpoints_are_compared(self):
-        one = watch(OffsetRule.of(passes=token(100), every_rows=None, offset_format="integer"))
-
-        assert reported(one, polled(c1=(token(99), 1))) is None
-        message = reported(one, polled(c1=(token(100), 2)))
-        assert (message["passes"], message["channels"]["c1"]["token"]) == ("100", token(100))
-
-    def test_a_token_of_another_format_is_a_problem_and_no_end(self):
-        one = watch(self.RULE)
-
-        found = polled(c1=("file:7", 1), c2=("100", 1), c3=(token("file:7"), 1))
-        assert set(reported(one, found)["channels"]) == {"c2"}
-        assert "'file:7' is not of the format 'integer'" in one.problems["c1"]
-        assert "'integer'" in one.problems["c3"]
-
-
-@pytest.mark.parametrize("rule", [OffsetRule(), OffsetRule(every_rows=2)], ids=["moves", "rows"])
-def test_a_step_that_is_not_made_is_due_again(rule):
-    one = watch(rule)
+@pytest.mark.parametrize("every", [None, 2], ids=["moves", "rows"])
+def test_a_step_that_is_not_made_is_due_again(every):
+    one = watch(every)
     assert one.see(polled(c1=("3", 3))) is not None
 
     message = reported(one, polled(c1=("5", 5)))
@@ -191,14 +153,13 @@ def test_steps_tile_the_commits_whenever_the_watch_dies(seeds, every):
 
 def tiled(chance, every):
     """Commits, polls and deaths in any order: the steps made have no gap and no overlap."""
-    rule = OffsetRule(every_rows=every)
     rows = {"a": 0, "b": 0, "c": 0}
     kept, messages = BEGUN, []
-    one = watch(rule, kept)
+    one = watch(every, kept)
     for _ in range(200):
         rows[chance.choice("abc")] += chance.randrange(5)
         if chance.random() < 0.1:
-            one = watch(rule, Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
+            one = watch(every, Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
         asked = chance.sample("abc", chance.randrange(4))
         step = one.see(polled(**{name: (str(rows[name]), rows[name]) for name in asked}))
         if step is not None and chance.random() < 0.9:
@@ -224,12 +185,3 @@ def test_a_watermark_survives_json():
     mark = Watermark(True, 12, {"c": ChannelMark("a:1", 4, 1_700_000_000_000), "n": ChannelMark()})
 
     assert Watermark.from_json(json.loads(json.dumps(mark.to_json()))) == mark
-
-
-def test_a_wrong_rule_is_refused():
-    def rule(given):
-        OffsetRule.of(**{"passes": None, "every_rows": None, "offset_format": "integer", **given})
-
-    refused(ConfigurationError, rule, [{"passes": "1", "every_rows": 5}], "both")
-    refused(ConfigurationError, rule, [{"every_rows": 0}, {"every_rows": True}], "every_rows is ")
-    refused(ConfigurationError, rule, [{"passes": "x"}], "not of the format 'integer'")

@@ -28,7 +28,6 @@ def make(conn_id="conn", **options):
         "snowflake_conn_id": conn_id,
         "table": "T",
         "poll_interval": 0.02,
-        "offset_format": "integer",
     }
     return SnowpipeOffsetTrigger(**{**arguments, **options})
 
@@ -74,8 +73,8 @@ class TestArguments:
         for options, text in [
             ({"channel_prefix": "p"}, "are both given"),
             ({"pipe": "P"}, "are both given"),
-            ({"passes": "3", "every_rows": 3}, "are both given"),
-            ({"passes": "x"}, "not of the format"),
+            ({"every_rows": 0}, "every_rows is 0"),
+            ({"every_rows": True}, "every_rows is True"),
             ({"start": "yesterday"}, "start is 'yesterday'"),
             ({"poll_interval": 0}, "poll_interval is 0"),
             ({"channel": "ELASTIC"}, "reserved for the elastic channel"),
