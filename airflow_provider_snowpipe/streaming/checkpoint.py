@@ -94,6 +94,32 @@ def run_mark(run: str, began: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class _Written:
+    """A checkpoint as it is written: its parts, whatever the class of its position."""
+
+    position: str
+    code: str
+    version: int
+    binding: str
+    rows: int
+    run: str
+    errors: int
+
+    @classmethod
+    def of(cls, token: str | None) -> Self | None:
+        """Take a token apart, None for one that is not a checkpoint."""
+        found = _FORM.fullmatch(token or "")
+        if found is None:
+            return None
+        counts = {name: int(found[name]) for name in ("version", "rows", "errors")}
+        return cls(**{**found.groupdict(), **counts})  # type: ignore[arg-type]
+
+    def __str__(self) -> str:
+        head = f"{self.position}~{self.code}{self.version}"
+        return f"{head}.{self.binding}.{self.rows}.{self.run}.{self.errors}"
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A committed position with what it means.
 
@@ -122,29 +148,24 @@ class Checkpoint:
         whose = "" if channel is None else f"channel {channel!r}: "
         found = _parts_of(text, whose)
         if positions is None:
-            positions = offset_class_of_code(found["code"])
+            positions = offset_class_of_code(found.code)
             if positions is None:
                 raise OffsetTokenError(
                     f"{whose}offset token {text[:200]!r} has positions of a class of its author: name the "
                     "class, offset_format=…"
                 )
-        if found["code"] not in positions.reads:
+        if found.code not in positions.reads:
             raise OffsetTokenError(
                 f"{whose}offset token {text[:200]!r} has positions of another kind than "
                 f"{positions.format_name!r}: the source was changed to one of another kind. Put it back, "
                 "load it into a table of its own, or reset the token to a position of this kind"
             )
-        return cls(
-            positions.parse(found["position"], channel=channel),
-            found["binding"],
-            int(found["rows"]),
-            found["run"],
-            int(found["errors"]),
-        )
+        position = positions.parse(found.position, channel=channel)
+        return cls(position, found.binding, found.rows, found.run, found.errors)
 
     def __str__(self) -> str:
-        meaning = f"{self.binding}.{self.rows}.{self.run}.{self.errors}"
-        return f"{self.position}~{self.position.code}{_VERSION}.{meaning}"
+        meaning = (self.binding, self.rows, self.run, self.errors)
+        return str(_Written(str(self.position), self.position.code, _VERSION, *meaning))
 
     @property
     def source(self) -> str:
@@ -152,13 +173,13 @@ class Checkpoint:
         return self.binding[:_SOURCE_DIGITS]
 
 
-def _parts_of(text: str, whose: str) -> re.Match[str]:
+def _parts_of(text: str, whose: str) -> _Written:
     """Take a checkpoint apart.
 
     :param whose: what stands before the error's text
     :raises OffsetTokenError: if it is not a checkpoint that this release reads
     """
-    found = _FORM.fullmatch(text)
+    found = _Written.of(text)
     if found is None and is_copy_intent(text):
         raise OffsetTokenError(
             f"{whose}a load of this partition's files has begun and is not known to have ended "
@@ -169,9 +190,9 @@ def _parts_of(text: str, whose: str) -> re.Match[str]:
             f"{whose}offset token {text[:200]!r} is not a checkpoint: another program has set it. "
             "Reset it to the last row that is in the table, or load through another channel"
         )
-    if int(found["version"]) != _VERSION:
+    if found.version != _VERSION:
         raise OffsetTokenError(
-            f"{whose}offset token {text[:200]!r} is a checkpoint of version {found['version']}; this "
+            f"{whose}offset token {text[:200]!r} is a checkpoint of version {found.version}; this "
             f"release reads version {_VERSION}. Use the release that wrote it"
         )
     return found
@@ -185,13 +206,13 @@ def source_of_token(token: str) -> str:
     if is_copy_intent(token):
         intent = CopyIntent.parse(token)
         return "" if intent is None else intent.binding[:_SOURCE_DIGITS]
-    found = _FORM.fullmatch(token)
-    return "" if found is None else found["binding"][:_SOURCE_DIGITS]
+    found = _Written.of(token)
+    return "" if found is None else found.binding[:_SOURCE_DIGITS]
 
 
 def is_checkpoint(token: str | None) -> bool:
     """Return whether a token has the form of a checkpoint."""
-    return token is not None and _FORM.fullmatch(token) is not None
+    return _Written.of(token) is not None
 
 
 def position_of(token: str, positions: type[Offset] | None = None, *, channel: str | None = None) -> Offset:
@@ -216,8 +237,8 @@ def balanced(token: str, status: ChannelStatus, positions: type[Offset] | None =
     :raises OffsetTokenError: if the position is of another class than the channel's
     """
     known = None
-    if status.committed is not None and is_checkpoint(status.committed):
-        known = Checkpoint.parse(status.committed, positions, channel=status.channel)
+    if is_checkpoint(status.committed):
+        known = Checkpoint.parse(str(status.committed), positions, channel=status.channel)
     if is_checkpoint(token):
         base = Checkpoint.parse(token, positions, channel=status.channel)
     elif known is not None:
@@ -226,7 +247,7 @@ def balanced(token: str, status: ChannelStatus, positions: type[Offset] | None =
         return token
     # Rejected rows that nobody has reported stay so.
     errors = min((known or base).errors, status.rows_error_count)
-    return str(replace(base, rows=status.rows_inserted + status.rows_error_count, errors=errors))
+    return str(replace(base, rows=status.rows_counted, errors=errors))
 
 
 def rebound(status: ChannelStatus, binding: str | None) -> str:
@@ -240,14 +261,12 @@ def rebound(status: ChannelStatus, binding: str | None) -> str:
         raise ConfigurationError(
             f"binding is {binding!r}: give its 16 hexadecimal digits, as the error of the load shows them"
         )
-    found = _FORM.fullmatch(status.committed or "")
+    found = _Written.of(status.committed)
     if found is None:
         raise OffsetTokenError(
             f"channel {status.channel!r} has the token {status.committed or 'NULL'}: it is not a checkpoint"
         )
-    counted = status.rows_inserted + status.rows_error_count
-    head = f"{found['position']}~{found['code']}{found['version']}"
-    return f"{head}.{binding}.{counted}.{found['run']}.{found['errors']}"
+    return str(replace(found, binding=binding, rows=status.rows_counted))
 
 
 def described(token: str) -> dict[str, object]:
@@ -256,15 +275,15 @@ def described(token: str) -> dict[str, object]:
     :raises OffsetTokenError: if it is not a checkpoint
     """
     found = _parts_of(token, "")
-    positions = offset_class_of_code(found["code"])
+    positions = offset_class_of_code(found.code)
     return {
-        "position": found["position"],
+        "position": found.position,
         "format": "of its author's class" if positions is None else positions.format_name,
-        "version": int(found["version"]),
-        "binding": found["binding"],
-        "rows": int(found["rows"]),
-        "run": found["run"],
-        "reported_errors": int(found["errors"]),
+        "version": found.version,
+        "binding": found.binding,
+        "rows": found.rows,
+        "run": found.run,
+        "reported_errors": found.errors,
     }
 
 
@@ -273,13 +292,10 @@ def reported(status: ChannelStatus) -> str | None:
 
     :param status: the status by which they are reported
     """
-    if status.committed is None or not is_checkpoint(status.committed):
+    found = _Written.of(status.committed)
+    if found is None or found.errors == status.rows_error_count:
         return None
-    code = _FORM.fullmatch(status.committed)
-    errors = int(code["errors"]) if code else 0
-    if errors == status.rows_error_count:
-        return None
-    return f"{status.committed.rpartition('.')[0]}.{status.rows_error_count}"
+    return str(replace(found, errors=status.rows_error_count))
 
 
 def excess_of(status: ChannelStatus) -> int:
@@ -287,16 +303,16 @@ def excess_of(status: ChannelStatus) -> int:
 
     :return: 0 where its token is another program's
     """
-    found = _FORM.fullmatch(status.committed or "")
-    return 0 if found is None else status.rows_inserted + status.rows_error_count - int(found["rows"])
+    found = _Written.of(status.committed)
+    return 0 if found is None else status.rows_counted - found.rows
 
 
 def same_position(one: str | None, other: str | None) -> bool:
     """Return whether two tokens stand for one position of one source, however many rows led to it."""
-    found = [_FORM.fullmatch(token or "") for token in (one, other)]
-    if found[0] is None or found[1] is None:
+    first, second = _Written.of(one), _Written.of(other)
+    if first is None or second is None:
         return one == other
-    return all(found[0][part] == found[1][part] for part in ("position", "code", "binding"))
+    return (first.position, first.code, first.binding) == (second.position, second.code, second.binding)
 
 
 # -- The source of one channel: it reads the channel's token, and writes the next one ---------------------
@@ -358,7 +374,7 @@ class ChannelSource:
         :raises SourceChangedError: if its token is another source's, or its rows are numbered otherwise
         :raises OffsetTokenError: if its token is not a checkpoint
         """
-        token, counted = status.committed, status.rows_inserted + status.rows_error_count
+        token, counted = status.committed, status.rows_counted
         if token is None:
             return Start(None, 0, 0, excess=counted)
         if self._reads_bare(token):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import total_ordering
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -35,8 +35,10 @@ class Offset(ABC):
     def __init_subclass__(cls) -> None:
         cls.reads = cls.__dict__.get("reads", cls.code)
 
+    form: ClassVar[re.Pattern[str]]
+    """How a position is written, with a group for each field; not needed with an own ``parse``."""
+
     @classmethod
-    @abstractmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
         """Read an offset token.
 
@@ -44,6 +46,12 @@ class Offset(ABC):
         :param channel: the channel it came from, for the error's text
         :raises OffsetTokenError: if the text does not have this format
         """
+        found = cls.form.fullmatch(text)
+        if found is None:
+            cls._refuse(text, channel)
+        numbers = {one.name for one in fields(cls) if one.type in (int, "int")}  # type: ignore[arg-type]
+        values = found.groupdict().items()
+        return cls(**{name: int(value) if name in numbers else value for name, value in values})
 
     @abstractmethod
     def __str__(self) -> str:
@@ -113,16 +121,17 @@ class _CountedOffset(Offset):
         return last - number if group == other else None
 
 
-def _digits(text: str) -> int | None:
-    """Decimal digits as a number; no sign, no blanks, no leading zeros, no other scripts' digits."""
-    if not text.isascii() or not text.isdigit() or (len(text) > 1 and text[0] == "0") or len(text) > 19:
-        return None
-    return int(text)
+_NUMBER = "0|[1-9][0-9]{0,18}"
+"""Decimal digits: no sign, no blanks, no leading zeros, no other scripts' digits."""
 
 
-def _require_count(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ConfigurationError(f"{name} is {value}: it must be {least} or more")
+def _require(*texts: str, **counts: int) -> None:
+    """Make sure that a position's texts are not empty and its numbers not negative."""
+    if not all(texts):
+        raise ConfigurationError("a text of the position is empty: give a file's name, a topic or a text")
+    for name, value in counts.items():
+        if value < 0:
+            raise ConfigurationError(f"{name} is {value}: it must be 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,18 +145,11 @@ class IntegerOffset(_CountedOffset):
     format_name: ClassVar[str] = "integer"
     code: ClassVar[str] = "i"
     example: ClassVar[str] = "120455"
+    form = re.compile(f"(?P<value>{_NUMBER})")
     _order = ("value",)
 
     def __post_init__(self) -> None:
-        _require_count("offset", self.value, 0)
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``120455``."""
-        value = _digits(text)
-        if value is None:
-            cls._refuse(text, channel)
-        return cls(value)
+        _require(value=self.value)
 
     def __str__(self) -> str:
         return str(self.value)
@@ -166,21 +168,11 @@ class FileLineOffset(_CountedOffset):
     format_name: ClassVar[str] = "file:line"
     code: ClassVar[str] = "f"
     example: ClassVar[str] = "messages_1.log:20"
+    form = re.compile(f"(?P<file>.+):(?P<line>{_NUMBER})", re.DOTALL)
     _order = ("file", "line")
 
     def __post_init__(self) -> None:
-        _require_count("line", self.line, 0)
-        if not self.file:
-            raise ConfigurationError("a file:line offset needs the file's name")
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``messages_1.log:20``; the last colon separates, so a name may hold colons."""
-        file, _, number = text.rpartition(":")
-        line = _digits(number)
-        if not file or line is None:
-            cls._refuse(text, channel)
-        return cls(file, line)
+        _require(self.file, line=self.line)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -201,21 +193,13 @@ class UnitOffset(_CountedOffset):
     format_name: ClassVar[str] = "unit/file:line"
     code: ClassVar[str] = "u"
     example: ClassVar[str] = "17/messages_1.log:20"
+    form = re.compile(f"(?P<unit>[1-9][0-9]{{0,18}})/(?P<file>.+):(?P<line>{_NUMBER})", re.DOTALL)
     _order = ("unit", "line")
 
     def __post_init__(self) -> None:
-        _require_count("unit", self.unit, 1)
-        FileLineOffset(self.file, self.line)
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``17/messages_1.log:20``."""
-        head, _, number = text.rpartition(":")
-        prefix, _, file = head.partition("/")
-        unit, line = _digits(prefix), _digits(number)
-        if not unit or not file or line is None:
-            cls._refuse(text, channel)
-        return cls(unit, file, line)
+        _require(self.file, line=self.line)
+        if self.unit < 1:
+            raise ConfigurationError(f"unit is {self.unit}: it must be 1 or more")
 
     def __str__(self) -> str:
         return f"{self.unit}/{self.file}:{self.line}"
@@ -244,22 +228,10 @@ class TopicPartitionOffset(Offset):
     format_name: ClassVar[str] = "topic:partition:offset"
     code: ClassVar[str] = "t"
     example: ClassVar[str] = "orders:7:120455"
+    form = re.compile(f"(?P<topic>.+):(?P<partition>{_NUMBER}):(?P<offset>{_NUMBER})", re.DOTALL)
 
     def __post_init__(self) -> None:
-        _require_count("partition", self.partition, 0)
-        _require_count("offset", self.offset, 0)
-        if not self.topic:
-            raise ConfigurationError("a topic:partition:offset offset needs the topic")
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``orders:7:120455``; the last two colons separate."""
-        rest, _, offset_text = text.rpartition(":")
-        topic, _, partition_text = rest.rpartition(":")
-        partition, offset = _digits(partition_text), _digits(offset_text)
-        if not topic or partition is None or offset is None:
-            cls._refuse(text, channel)
-        return cls(topic, partition, offset)
+        _require(self.topic, partition=self.partition, offset=self.offset)
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}"
@@ -301,20 +273,11 @@ class BatchRowOffset(_CountedOffset):
     format_name: ClassVar[str] = "batch:row"
     code: ClassVar[str] = "b"
     example: ClassVar[str] = "17:5000"
+    form = re.compile(f"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})")
     _order = ("batch", "row")
 
     def __post_init__(self) -> None:
-        _require_count("batch", self.batch, 0)
-        _require_count("row", self.row, 0)
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read ``17:5000``."""
-        batch_text, _, row_text = text.partition(":")
-        batch, row = _digits(batch_text), _digits(row_text)
-        if batch is None or row is None:
-            cls._refuse(text, channel)
-        return cls(batch, row)
+        _require(batch=self.batch, row=self.row)
 
     def __str__(self) -> str:
         return f"{self.batch}:{self.row}"
@@ -331,17 +294,10 @@ class LexicographicOffset(Offset):
     format_name: ClassVar[str] = "lexicographic"
     code: ClassVar[str] = "l"
     example: ClassVar[str] = "2013-01-01T05:15:00Z/000042"
+    form = re.compile("(?P<text>.+)", re.DOTALL)
 
     def __post_init__(self) -> None:
-        if not self.text:
-            raise ConfigurationError("a lexicographic offset must not be empty")
-
-    @classmethod
-    def parse(cls, text: str, *, channel: str | None = None) -> Self:
-        """Read any text but the empty one."""
-        if not text:
-            cls._refuse(text, channel)
-        return cls(text)
+        _require(self.text)
 
     def __str__(self) -> str:
         return self.text
@@ -365,12 +321,6 @@ class LexicographicOffset(Offset):
 # the channel's share, and a running checksum over exactly these. A replay with other rows, or in another
 # order, does not fit. Which query counts the batches, and over how many partitions, is in the binding.
 
-_NUMBER = "0|[1-9][0-9]{0,18}"
-_FORM = re.compile(
-    rf"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})/(?P<digest>[0-9a-f]{{8}})(?P<final>-end)?",
-    re.ASCII,
-)
-
 
 @dataclass(frozen=True, slots=True)
 class BatchDigestOffset(_CountedOffset):
@@ -390,10 +340,11 @@ class BatchDigestOffset(_CountedOffset):
     format_name: ClassVar[str] = "batch:row/digest"
     code: ClassVar[str] = "d"
     example: ClassVar[str] = "17:5000/9f3ac1d2"
+    form = re.compile(rf"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})/(?P<digest>[0-9a-f]{{8}})(?P<final>-end)?")
     _order = ("batch", "row")
 
     def __post_init__(self) -> None:
-        if not _FORM.fullmatch(str(self)):
+        if not self.form.fullmatch(str(self)):
             raise ConfigurationError(
                 f"{self!r} is not a batch:row/digest offset: numbers are 0 or more, the digest has 32 bits"
             )
@@ -401,7 +352,7 @@ class BatchDigestOffset(_CountedOffset):
     @classmethod
     def parse(cls, text: str, *, channel: str | None = None) -> Self:
         """Read ``17:5000/9f3ac1d2``; the share's last row has ``-end`` behind it."""
-        found = _FORM.fullmatch(text)
+        found = cls.form.fullmatch(text)
         if found is None:
             cls._refuse(text, channel)
         return cls(

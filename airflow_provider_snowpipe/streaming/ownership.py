@@ -184,8 +184,7 @@ class EarlierChannels:
             return ()
 
     def _set_start(self, one: OwnChannel, position: Offset) -> None:
-        counted = one.status.rows_inserted + one.status.rows_error_count
-        token = one.source.token(position, counted, one.status.rows_error_count)
+        token = one.source.token(position, one.status.rows_counted, one.status.rows_error_count)
         compare_and_set(self.client, TokenChange.after(one.status, token))
 
     def _report(self, statuses: Sequence[tuple[ChannelStatus, Checkpoint]]) -> None:

@@ -83,6 +83,11 @@ class ChannelStatus:
         return self.code == SUCCESS
 
     @property
+    def rows_counted(self) -> int:
+        """Rows that the channel has taken, those that did not fit among them."""
+        return self.rows_inserted + self.rows_error_count
+
+    @property
     def shown(self) -> str:
         """The status for people: the code, unless a usable channel has rows that the service rejected."""
         return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code

@@ -164,8 +164,7 @@ def _check_balances(options: WriteOptions, statuses: Iterable[ChannelStatus], in
     for status in statuses:
         name, token = status.channel, status.committed
         sent = 0 if token is None else Checkpoint.parse(token, kind, channel=name).rows
-        counted = status.rows_inserted + status.rows_error_count
-        check_balance(name, counted - sent, options.on_imbalance)
+        check_balance(name, status.rows_counted - sent, options.on_imbalance)
 
 
 def _position_class(options: WriteOptions, integer_offsets: bool) -> type[Offset]:
