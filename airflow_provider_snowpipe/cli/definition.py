@@ -45,7 +45,6 @@ def get_cli_commands() -> list[CLICommand]:
             _arg("--snowflake-conn-id", "--conn-id", dest="conn_id", help="connection id", default=conn_id),
             _arg("--spark-conn-id", help="Spark connection id, spark_default if not given"),
             *names,
-            _arg("--source", help="a path that the Spark executors have to see; may start Spark"),
             _arg("--json", action="store_true", help="print JSON"),
             description="Ends with the status 1 when a check failed, 0 otherwise; warnings are no failures.",
             module=f"{_PACKAGE}.doctor",

@@ -7,15 +7,13 @@ import json
 import os
 import platform
 import shutil
-import signal
 import socket
 import stat
-import subprocess
 import tempfile
 import threading
 import time
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import KW_ONLY, asdict, dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -41,7 +39,6 @@ CLOCK_SECONDS = 60.0
 """Snowflake refuses a key-pair JWT whose issue time is too far from the time at which it arrives ("Key Pair
 Authentication: Troubleshooting", JWT_TOKEN_INVALID_ISSUE_TIME)."""
 _SECONDS = 30.0
-_SPARK_SECONDS = 180.0
 _BUDGET_SECONDS = 10.0
 _CONNECT_SECONDS = 5.0
 _DEFAULT_SPARK = "spark_default"
@@ -60,22 +57,6 @@ _EXAMPLE = (
 _ROLE_REFUSED = 390189
 """The connector's number of a sign-in whose role does not exist or is not granted to the user."""
 _MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
-# Runs as a Spark application: every task reports whether it can read the path, and on which host.
-_SOURCE_PROGRAM = """
-import json, os, socket, sys
-from pyspark.sql import SparkSession
-
-path, report = sys.argv[1:]
-
-def look(_):
-    yield socket.gethostname(), os.path.exists(path) and os.access(path, os.R_OK)
-
-context = SparkSession.builder.appName("snowpipe-doctor").getOrCreate().sparkContext
-tasks = min(2 * context.defaultParallelism, 200)
-found = sorted(set(context.parallelize(range(tasks), tasks).mapPartitions(look).collect()))
-with open(report, "w") as file:
-    json.dump(found, file)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +102,7 @@ class Doctor:
     :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
         Spark is installed either
     :param pipe: check this pipe; not together with ``table``
-    :param source: a path that Spark's executors have to see
-    :param seconds: the longest time for one check; None for 30, and 180 for the one that starts Spark
+    :param seconds: the longest time for one check; None for 30
     """
 
     snowflake_conn_id: str
@@ -132,7 +112,6 @@ class Doctor:
     pipe: str | None = None
     database: str | None = None
     schema: str | None = None
-    source: str | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
@@ -168,12 +147,6 @@ class Doctor:
             _Check("pyspark", self._pyspark, ("spark connection",)),
             _Check("java", self._java, ("spark connection",)),
             _Check("spark master", self._master, ("spark connection",)),
-            _Check(
-                "source path",
-                self._source_path,
-                ("spark-submit", "pyspark", "java", "spark master"),
-                seconds=_SPARK_SECONDS,
-            ),
         )
 
     def _bounded(self, check: _Check) -> Finding:
@@ -472,47 +445,6 @@ class Doctor:
             )
         return f"{master} takes connections"
 
-    def _source_path(self) -> str:
-        if not self.source:
-            raise _Ended("no path is named", "give --source to have the executors look", SKIPPED)
-        master = str(self._spark["master"])
-        if "://" in self.source:
-            raise _Ended(
-                f"{self.source} is opened with Spark's own settings, by the run itself", state=SKIPPED
-            )
-        found = (
-            {(socket.gethostname(), os.access(self.source, os.R_OK))}
-            if master.startswith("local")
-            else self._asked_of_executors(self.source, master)
-        )
-        blind = sorted(host for host, sees in found if not sees)
-        if blind:
-            raise _Ended(
-                f"{self.source} cannot be read on {', '.join(blind)}",
-                "mount it under the same path on every executor, or name a path of shared storage",
-            )
-        return f"{self.source} can be read on {', '.join(sorted(host for host, _ in found))}"
-
-    def _asked_of_executors(self, path: str, master: str) -> set[tuple[str, bool]]:
-        """Run a small Spark application whose tasks read a path; each host, and whether it sees it."""
-        from airflow_provider_snowpipe.operators.submission import launch_environment, worker_environment
-
-        with tempfile.TemporaryDirectory(prefix="snowpipe-doctor-") as directory:
-            folder = Path(directory)
-            program, report = folder / "source.py", folder / "report.json"
-            program.write_text(_SOURCE_PROGRAM)
-            command = [self._spark_submit(), "--master", master, str(program), path, str(report)]
-            limit = (self.seconds or _SPARK_SECONDS) * 0.9
-            code = _run(command, {**worker_environment(), **launch_environment(folder / "java")}, limit)
-            if not report.exists():
-                why = f"no answer within {limit:g} s" if code is None else f"spark-submit ended with {code}"
-                raise _Ended(
-                    f"the executors of {master} could not be asked: {why}",
-                    "look at the master's page: whether workers have free cores, and at the log of the "
-                    "application snowpipe-doctor",
-                )
-            return {(str(host), bool(sees)) for host, sees in json.loads(report.read_text())}
-
 
 def _of_some_extra(requirement: Any) -> bool:
     """False for a requirement that no extra brings on this machine, by platform or Python."""
@@ -558,29 +490,11 @@ def _refusal(host: str, port: int) -> str:
     return ""
 
 
-def _run(command: list[str], environment: Mapping[str, str], seconds: float) -> int | None:
-    """Run a program and all that it starts; its exit code, None if it took too long and was ended."""
-    process = subprocess.Popen(  # noqa: S603  spark-submit, as the connection names it
-        command,
-        env=dict(environment),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return None
-
-
 @reported
 def doctor(args: Namespace) -> None:
     """Print what was found; end with status 1 if a check failed."""
     refuse_two_pipes(args.table, args.pipe)
-    given = {name: getattr(args, name) for name in ("table", "pipe", "database", "schema", "source")}
+    given = {name: getattr(args, name) for name in ("table", "pipe", "database", "schema")}
     found = list(Doctor(args.conn_id, args.spark_conn_id, **given).findings())
     failed = any(one.state == FAILED for one in found)
     if args.json:

@@ -59,7 +59,7 @@ def test_doctor_checks_connections_of_the_environment(local_service: LocalServic
         "AIRFLOW_HOME": str(tmp_path / "airflow"),
         "AIRFLOW_CONN_SPARK_DEFAULT": '{"conn_type": "spark", "host": "local[2]"}',
     }
-    given = ("--snowflake-conn-id", "snowflake_default", "--table", table, "--source", str(tmp_path))
+    given = ("--snowflake-conn-id", "snowflake_default", "--table", table)
 
     def doctor(*words: str) -> subprocess.CompletedProcess[str]:
         command = [AIRFLOW, "snowpipe", "doctor", *given, *words]
@@ -71,5 +71,5 @@ def test_doctor_checks_connections_of_the_environment(local_service: LocalServic
 
     report = json.loads(well.stdout)
     assert {one["check"]: one["state"] for one in report["checks"] if one["state"] != "ok"} == {}, well.stderr
-    assert (well.returncode, report["ok"], len(report["checks"])) == (0, True, 15)
+    assert (well.returncode, report["ok"], len(report["checks"])) == (0, True, 14)
     assert (ill.returncode, "failed" in ill.stdout, "ok: " in ill.stdout) == (1, True, True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
@@ -82,16 +81,3 @@ def test_executors_write_into_the_shared_folder_and_leave_it_empty(
 
     assert (done["combined"], len(done["files"])) == (60, 1)
     assert list(shared.rglob("*.*")) == []
-
-
-def test_doctor_asks_the_executors_for_the_source(
-    cluster: StandaloneCluster, set_connection: SetConnection, tmp_path: Path
-) -> None:
-    set_connection("cluster", conn_type="spark", host=cluster.url)
-
-    def checked(path: Path) -> Finding:
-        found = {one.check: one for one in Doctor("nowhere", "cluster", source=str(path)).findings()}
-        assert found["spark master"].state == "ok"
-        return found["source path"]
-
-    assert (checked(tmp_path).state, checked(tmp_path / "no").state) == ("ok", "failed")

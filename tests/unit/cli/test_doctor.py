@@ -3,7 +3,6 @@
 import email.utils
 import functools
 import json
-import os
 import re
 import socket
 import threading
@@ -53,7 +52,7 @@ def diagnose(conn_id):
 def of_spark(set_connection, host, **fields):
     """The findings for a Spark connection, with a Snowflake connection that is missing."""
     set_connection("spark_other", conn_type="spark", host=host, **fields)
-    return {one.check: one for one in Doctor("nowhere", "spark_other", source="/").findings()}
+    return {one.check: one for one in Doctor("nowhere", "spark_other").findings()}
 
 
 def states(found):
@@ -66,15 +65,15 @@ def free_port():
         return int(one.getsockname()[1])
 
 
-def test_all_is_well_with_the_local_service(diagnose, table, tmp_path):
-    found = diagnose(table=table, source=str(tmp_path))
+def test_all_is_well_with_the_local_service(diagnose, table):
+    found = diagnose(table=table)
 
     # Airflow 2 comes with a Flask that is too old for the messages' extra.
     known = {"packages"} if AIRFLOW < (3, 0) else set()
     assert {name: one for name, one in found.items() if one.state != "ok" and name not in known} == {}
     assert list(found) == [
         "packages", "connection", "key", "tls", "clock", "ingest host", "role", "grants", "pipe",
-        "spark connection", "spark-submit", "pyspark", "java", "spark master", "source path",
+        "spark connection", "spark-submit", "pyspark", "java", "spark master",
     ]  # fmt: skip
     assert {one.remedy for name, one in found.items() if name not in known} == {""}
     assert table in found["pipe"].result
@@ -89,7 +88,6 @@ class TestConnection:
             **dict.fromkeys(found, "ok"),
             "connection": "failed",
             **dict.fromkeys(("key", "tls", "clock", "ingest host", "role", "grants", "pipe"), "skipped"),
-            "source path": "skipped",
         }
         assert "airflow connections add nowhere" in found["connection"].remedy
         assert "snowpipe-local env" in found["connection"].remedy
@@ -316,7 +314,6 @@ class TestSpark:
 
         assert found["spark master"].state == "failed"
         assert "refused" in found["spark master"].result.lower()
-        assert found["source path"].state == "skipped"
 
     def test_a_spark_connect_server_needs_no_program_and_no_java(self, set_connection):
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -324,19 +321,18 @@ class TestSpark:
             set_connection(
                 "spark_other", conn_type="spark_connect", host="127.0.0.1", port=port, password="t0ken"
             )
-            found = {one.check: one for one in Doctor("nowhere", "spark_other", source="/").findings()}
+            found = {one.check: one for one in Doctor("nowhere", "spark_other").findings()}
 
         assert {name: found[name].state for name in ("spark connection", "spark master", "pyspark")} == {
             "spark connection": "ok",
             "spark master": "ok",
             "pyspark": "ok",
         }
-        assert {found[name].state for name in ("spark-submit", "java", "source path")} == {"skipped"}
+        assert {found[name].state for name in ("spark-submit", "java")} == {"skipped"}
         assert found["spark master"].result == f"sc://127.0.0.1:{port} takes connections"
         assert "t0ken" not in str(found)
 
-    def test_one_master_of_two_is_enough(self, set_connection, monkeypatch):
-        monkeypatch.setattr(Doctor, "_source_path", lambda _: "")
+    def test_one_master_of_two_is_enough(self, set_connection):
         with socket.create_server(("127.0.0.1", 0)) as master:
             found = of_spark(
                 set_connection, f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}"
@@ -357,31 +353,7 @@ class TestSpark:
         assert "yarn-site.xml" in of_spark(set_connection, "yarn")["spark master"].result
 
         (tmp_path / "yarn-site.xml").touch()
-        monkeypatch.setattr(Doctor, "_source_path", lambda _: "")
         assert of_spark(set_connection, "yarn")["spark master"].state == "ok"
-
-    def test_a_source_that_is_not_there(self, diagnose, tmp_path):
-        found = diagnose(source=str(tmp_path / "no"))
-
-        assert found["source path"].state == "failed"
-        assert "mount" in found["source path"].remedy
-
-    def test_executors_that_see_it_here_and_not_there(self, diagnose, monkeypatch):
-        monkeypatch.setattr(Doctor, "_master", lambda _: "")
-        monkeypatch.setattr(
-            Doctor, "_asked_of_executors", lambda *_: {("a", True), ("b", False), ("c", False)}
-        )
-        monkeypatch.setenv("AIRFLOW_CONN_FAR", json.dumps({"conn_type": "spark", "host": "spark://m:7077"}))
-
-        assert "b, c" in diagnose(spark_conn_id="far", source="/data")["source path"].result
-
-    def test_executors_that_do_not_answer(self, set_connection, monkeypatch):
-        monkeypatch.setattr(module, "_run", lambda *_: None)
-        with socket.create_server(("127.0.0.1", 0)) as master:
-            found = of_spark(set_connection, f"spark://127.0.0.1:{master.getsockname()[1]}")
-
-        assert found["source path"].state == "failed"
-        assert "free cores" in found["source path"].remedy
 
 
 class TestPackages:
@@ -438,10 +410,6 @@ class TestBounds:
         found = diagnose()
 
         assert found["key"].result == "unexpected KeyError"
-
-    def test_a_program_that_hangs_is_ended(self):
-        assert module._run(["sleep", "60"], os.environ, 0.2) is None
-        assert module._run(["false"], os.environ, 60) == 1
 
 
 class TestCommand:
