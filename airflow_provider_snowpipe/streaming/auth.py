@@ -9,12 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import os
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, Self
 from urllib.parse import urlsplit
@@ -232,40 +231,10 @@ def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: st
     """
     data = text.encode() if isinstance(text, str) else text
     password = passphrase.encode() if isinstance(passphrase, str) else passphrase
-    return _keys.get_or_read(data, password or None, user)
+    return _load_private_key(data, password or None, user)
 
 
-class _Keys:
-    """The private keys that were read last, by a digest that only this process can compute."""
-
-    def __init__(self) -> None:
-        self._secret = os.urandom(32)
-        self._found: OrderedDict[bytes, RSAPrivateKey] = OrderedDict()
-        self._lock = Lock()
-
-    def get_or_read(self, data: bytes, password: bytes | None, user: str) -> RSAPrivateKey:
-        digest = self._digest(data, password)
-        with self._lock:
-            if digest in self._found:
-                self._found.move_to_end(digest)
-                return self._found[digest]
-        key = _load_private_key(data, password, user)
-        with self._lock:
-            self._found[digest] = key
-            if len(self._found) > _KEPT_KEYS:
-                self._found.popitem(last=False)
-        return key
-
-    def _digest(self, data: bytes, password: bytes | None) -> bytes:
-        keyed = hashlib.blake2b(key=self._secret, digest_size=32)
-        keyed.update(b"%d:" % len(data) + data)
-        keyed.update(b"" if password is None else b":" + password)
-        return keyed.digest()
-
-
-_keys = _Keys()
-
-
+@lru_cache(_KEPT_KEYS)
 def _load_private_key(data: bytes, password: bytes | None, user: str) -> RSAPrivateKey:
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
