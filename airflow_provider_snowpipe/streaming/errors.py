@@ -44,7 +44,7 @@ class SnowpipeError(Exception):
     """What to do about it, in words."""
     retryable: bool = True
     """False where every other try would meet the error again, or would do harm."""
-    retry_reason: str = "nothing speaks against another try"
+    retry_reason: str = "the operation can be retried"
     """Why, in words, for the retry policy's decision."""
     retry_delay: float | None = None
     """Seconds to wait before another try at least, None for the task's own delay."""
@@ -75,10 +75,7 @@ class SourcePositionError(SnowpipeError):
     """The committed position is not in the source (any more): resuming would lose or double rows."""
 
     error_id = "SP03"
-    remedy = (
-        'bring the source back to what it held; or choose on_data_loss="skip", or reset the token, '
-        "knowing which rows that leaves out or repeats"
-    )
+    remedy = 'bring the source back to what it held; or choose on_data_loss="skip", or reset the token'
     retryable = False
     retry_reason = "the committed position is not in the source"
 
@@ -180,9 +177,7 @@ class AuthenticationError(SnowpipeError):
     """The service refuses the credentials, or they cannot be used."""
 
     error_id = "SP09"
-    remedy = (
-        "check user, key or token and the CA bundle of the connection; airflow snowpipe doctor asks each step"
-    )
+    remedy = "check user, key or token, and the CA bundle; airflow snowpipe doctor asks each step"
     retryable = False
     retry_reason = "the credentials are refused; repeating may lock the user"
 
@@ -287,9 +282,7 @@ class ChannelFencedError(ChannelError):
     """Another writer opened the channel later, so this one may not write to it any more."""
 
     error_id = "SP17"
-    remedy = (
-        "let one writer at a time have the channel (max_active_runs=1), or give each its own channel_prefix"
-    )
+    remedy = "let one writer have the channel (max_active_runs=1), or give each its own channel_prefix"
     retry_reason = "a newer writer has the channel: another try would shut it out"
 
     @property
@@ -327,9 +320,7 @@ class SqlError(SnowpipeError):
     """
 
     error_id = "SP20"
-    remedy = (
-        "read Snowflake's text in the message: grant the right, correct the statement, or check the network"
-    )
+    remedy = "read Snowflake's text: grant the right, correct the statement, or check the network"
     retry_reason = "Snowflake could not be reached for SQL"
 
     def __init__(self, message: str, *, errno: int | None = None) -> None:
@@ -424,16 +415,13 @@ class TokenWentBackError(SnowpipeError):
     """The committed token moved backwards: somebody reset or recreated the channel during this run."""
 
     error_id = "SP30"
-    remedy = (
-        "find out who reset or recreated the channel; set its token to what the table holds, and run again, "
-        "which resumes from it"
-    )
+    remedy = "find out who reset or recreated the channel; set its token to what the table holds"
     retryable = False
     retry_reason = "somebody set the channel's token back; another try could load rows that are in the table"
 
 
 class ExecutorLostError(SnowpipeError):
-    """Whatever ran a Spark task died, each time that Spark tried it."""
+    """The executor was lost on every attempt of a Spark task."""
 
     error_id = "SP31"
     remedy = "read the executors' logs; give them more memory, or keep them longer"
@@ -468,8 +456,8 @@ class RowsRejectedError(SnowpipeError):
 
     error_id = "SP33"
     remedy = (
-        "look at the rows that the channel's last error names, append them corrected, and clear the failed "
-        'task; or choose on_error="dead_letter" for the next runs'
+        "append the rows that the channel's last error names corrected, and clear the failed task; or choose "
+        'on_error="dead_letter" for the next runs'
     )
     retryable = False
     retry_reason = "rows were skipped and the tokens have moved on: another try would not see them"
@@ -548,7 +536,7 @@ def error_line(kind: str, text: object) -> str:
 # pragma: no mutate end
 
 
-# -- What another try of a task is worth, and when it may start at the earliest --------------------------
+# -- Whether a task should be retried, and when at the earliest ------------------------------------------
 #
 # The answer is the error class's own (:class:`~airflow_provider_snowpipe.streaming.errors.SnowpipeError`);
 # here the error is found, in a chain of exceptions or in the text that another process left.
@@ -557,7 +545,7 @@ _NAMED = re.compile(r"snowpipe error: (?P<kind>\w+): ")
 
 
 class Worth(StrEnum):
-    """What another try is worth."""
+    """Whether the task should be retried."""
 
     RETRY = "retry"
     FAIL = "fail"
@@ -579,7 +567,7 @@ class RetryAdvice:
 
 
 def advise(error: BaseException) -> RetryAdvice:
-    """Decide what another try is worth, by the error itself or the first one in its chain that is known.
+    """Decide whether to retry, by the error itself or the first one in its chain that is known.
 
     :param error: what ended the task; an error of the Spark job is known by its text
     """

@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, add_counts, named
 from airflow_provider_snowpipe.streaming.errors import UnfitRowsError, UnknownColumnsError
-from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
+from airflow_provider_snowpipe.streaming.ndjson import BlockLines
+from airflow_provider_snowpipe.streaming.row_values import Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 _QUOTE, _COLON, _ESCAPE, _BLANK = ord('"'), ord(":"), ord("\\"), ord(" ")

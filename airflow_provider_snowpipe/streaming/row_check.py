@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 from airflow_provider_snowpipe.streaming.row_values import (
-    BlockLines,
     Fault,
     JsonNumber,
     RowValues,
@@ -125,7 +125,7 @@ class RowCheck:
         for row in np.unique(np.concatenate(suspects)).tolist():
             fault = self._values.fault(lines.row(row))
             if fault is not None:
-                faults.append(RowFault(row, lines.line_number(row), fault))
+                faults.append(RowFault(row, int(lines.numbers[row]), fault))
         return CheckedBlock(lines, tuple(faults))
 
     def _escaped_keys(self, lines: BlockLines) -> Rows:

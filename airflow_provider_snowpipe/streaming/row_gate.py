@@ -29,9 +29,10 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
-from airflow_provider_snowpipe.streaming.row_values import BlockLines, Fault
+from airflow_provider_snowpipe.streaming.row_values import Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 log = logging.getLogger(__name__)
@@ -485,7 +486,7 @@ class Admission:
 
 def _with_faults(found: CheckedBlock, more: Mapping[int, Fault]) -> CheckedBlock:
     faults = {
-        **{row: RowFault(row, found.lines.line_number(row), fault) for row, fault in more.items()},
+        **{row: RowFault(row, int(found.lines.numbers[row]), fault) for row, fault in more.items()},
         **{fault.row: fault for fault in found.faults},
     }
     return replace(found, faults=tuple(faults[row] for row in sorted(faults)))

@@ -135,12 +135,10 @@ class Agreement:
 
     def _not_started(self, channel: str) -> SourcePositionError:
         return SourcePositionError(
-            f"channel {self._own!r}: an earlier run has committed a part of the batch, so that all "
-            f"{len(self._channels)} tasks have to compare before one sends, and that of channel {channel!r} "
-            f"did not start within {STARTED_WITHIN_SECONDS:g} seconds. Give Spark a task slot for each "
-            "partition; or finish the batch by write_checked(df, options), which compares in a job "
-            "of its own (in a stream, within foreachBatch, with the same checkpoint); or promise by "
-            "the option fixedSpread=true that each row lies in the partition that it lay in then"
+            f"channel {self._own!r}: an earlier run has begun the batch, so all tasks compare before one "
+            f"sends; that of {channel!r} did not start within {STARTED_WITHIN_SECONDS:g} s. Give Spark "
+            f"{len(self._channels)} task slots; or finish the batch by write_checked (in a stream, "
+            "within foreachBatch); or promise fixedSpread=true"
         )
 
     def _report(self, what: _Report) -> None:

@@ -152,7 +152,6 @@ class WriteOptions:
         log, ``fail`` refuses the write, ``ignore`` does not check; None for ``warn`` where rows are checked
     :param on_imbalance: ``fail`` fails the write where a channel counts other rows than its checkpoint,
         ``warn`` logs it
-    :param report_path: file on the driver that each batch leaves its report in, None for none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
@@ -176,7 +175,6 @@ class WriteOptions:
     dead_letter_path: str | None
     unknown_columns: OnUnknown | None
     on_imbalance: OnImbalance
-    report_path: str | None
     commit_timeout: float
     limits: BatchLimits
     sdk_profile: str | None
@@ -250,20 +248,16 @@ class WriteOptions:
         """
         if self.offset_column is None or self.fixed_spread or self.partitions == 1:
             return
-        if self.channel_column is None:
-            raise ConfigurationError(
-                f"options partitions ({self.partitions}) and offsetColumn ({self.offset_column!r}) are both "
-                "given, and nobody can see here whether each row lies in the partition that it lay in "
-                "before; one that does not would be lost or sent twice, so nothing was sent. Call "
-                "write_checked(df, options), which looks at the plan, in a stream within foreachBatch; leave "
-                "offsetColumn out, so that batches are compared; or promise it by the option fixedSpread=true"
-            )
+        with_what, together = (
+            ("partitions", "each row lies in the partition that it lay in before")
+            if self.channel_column is None
+            else ("channelColumn", "each channel's rows lie in one partition")
+        )
         raise ConfigurationError(
-            f"options channelColumn ({self.channel_column!r}) and offsetColumn ({self.offset_column!r}) are "
-            "both given, and nobody can see here whether each channel's rows lie in one partition; rows that "
-            "do not would be lost, so nothing was sent. Call write_checked(df, options), which brings them "
-            "together, in a stream within foreachBatch; or promise it by the option fixedSpread=true where "
-            "the source's own partitions are the channels"
+            f"options {with_what} and offsetColumn ({self.offset_column!r}) are both given, and nobody can "
+            f"see here whether {together}; others would be lost, so nothing was sent. Call write_checked(df, "
+            "options), in a stream within foreachBatch; or promise it by the option fixedSpread=true; or "
+            "leave offsetColumn out, so that batches are compared"
         )
 
     def for_stream(self) -> None:
@@ -306,7 +300,6 @@ OPTIONS: dict[str, _Option] = {
     "deadLetterPath": _Option(dead_letters),
     "unknownColumns": _Option(one_of(*UNKNOWN_COLUMNS)),
     "onImbalance": _Option(one_of("warn", "fail"), "warn"),
-    "reportPath": _Option(file),
     "commitTimeout": _Option(seconds, 600.0),
     "batchBytes": _Option(count(1), BatchLimits().raw_bytes),
     "compression": _Option(one_of("zstd", "gzip", "none"), BatchLimits().compression),

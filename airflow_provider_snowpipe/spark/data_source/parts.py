@@ -183,10 +183,9 @@ class DigestedShare:
     def _differs(self, committed: BatchDigestOffset, how: str) -> SourcePositionError:
         return SourcePositionError(
             f"channel {self.channel!r}: the replay of batch {self.identity.batch} {how}, but rows up to "
-            f"{str(committed)!r} are committed. Going on would lose or double rows. Make the plan's order "
-            "reproducible: no shuffle, or sortWithinPartitions by a unique key behind a repartition by a "
-            "stable key (in a stream, within foreachBatch), no current_timestamp, uuid or rand, the same "
-            "version of this package; or give the rows an identity with the option offsetColumn"
+            f"{str(committed)!r} are committed. Make the plan's order reproducible: no shuffle, or "
+            "sortWithinPartitions by a unique key behind a repartition by a stable one, no "
+            "current_timestamp, uuid or rand; or give the rows an identity with the option offsetColumn"
         )
 
 

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -42,7 +41,7 @@ from airflow_provider_snowpipe.spark.data_source.options import (
 )
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     pinned_layout,
     refuse_changing_rows,
@@ -127,7 +126,6 @@ class SnowpipeDataSource(DataSource):
                 "df.writeStream, and truncate the table by SQL where it is to be replaced"
             )
         check_schema(schema.jsonValue(), options)
-        _check_report_path(options.report_path)
         return options
 
 
@@ -162,14 +160,12 @@ class _Writer:
 
     def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None) -> None:
         self._forget_agreement(number)
-        try:
-            channels = settle_batch(
+        _report_batch(
+            batch,
+            settle_batch(
                 self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
-            )
-        except SnowpipeError as error:
-            _report_failure(self._options, batch, error)
-            raise
-        _report_batch(self._options, batch, channels)
+            ),
+        )
 
     def _aborted(
         self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None
@@ -254,18 +250,10 @@ def _context() -> TaskContext:
     return context
 
 
-# -- What a batch did, in a line for the log and in a file for whoever watches the driver ----------------
+# -- What a batch did, in a line for the log ---------------------------------------------------------------
 
 
-def _check_report_path(path: str | None) -> None:
-    """Make sure that a report can be left where the option names, before any row moves."""
-    if path is not None and not Path(path).parent.is_dir():
-        raise ConfigurationError(
-            f"option reportPath is {path!r}: its directory does not exist on the driver, make it first"
-        )
-
-
-def _report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelReport]) -> None:
+def _report_batch(batch: str, channels: Sequence[ChannelReport]) -> None:
     """Log a batch that is committed; of one without rows there is nothing to report."""
     if not channels:
         return
@@ -277,17 +265,6 @@ def _report_batch(options: WriteOptions, batch: str, channels: Sequence[ChannelR
         f"append_seconds<={max(one.append_seconds for one in channels):.3f} "
         f"commit_seconds<={max(one.commit_seconds for one in channels):.3f} "
         f"retries={sum(one.retries for one in channels)}" + (f" latency_ms<={max(lags)}" if lags else "")
-    )
-    seconds = max(one.append_seconds + one.commit_seconds for one in channels)
-    _leave(options, RunReport(f"{options.channel_prefix} {batch}", tuple(channels), round(seconds, 3)))
-
-
-def _report_failure(options: WriteOptions, batch: str, error: SnowpipeError) -> None:
-    """Leave the report of a batch that is not committed; the error itself goes to Spark."""
-    name = type(error).__name__
-    _leave(
-        options,
-        RunReport(f"{options.channel_prefix} {batch}", (), 0.0, error=str(error), error_type=name),
     )
 
 
@@ -306,16 +283,6 @@ def _describe_abort(options: WriteOptions, outcomes: Iterable[TaskOutcome | None
 def _log(line: str) -> None:
     """To standard error, which ends up in the driver's log (observed with PySpark 4.2)."""
     print(line, file=sys.stderr, flush=True)
-
-
-def _leave(options: WriteOptions, report: RunReport) -> None:
-    """Write the report; the rows are committed whether or not that succeeds."""
-    if options.report_path is None:
-        return
-    try:
-        report.write(options.report_path)
-    except OSError as error:
-        _log(f"snowpipe report cannot be written to {options.report_path!r}: {error.strerror}")
 
 
 # -- df.write with a check of the plan first -------------------------------------------------------------

@@ -180,19 +180,6 @@ class RunReport:
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None
 
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the report so that a reader sees all of it or nothing."""
-        _write_whole(self.to_json(), Path(path))
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a report's file, such as the one that ``reportPath`` of ``format("snowpipe")`` names.
-
-        :raises OSError: if the file cannot be read
-        :raises UnreadableReportError: if it holds no report of this version
-        """
-        return cls.from_json(Path(path).read_text(encoding="utf-8"))
-
 
 def _write_whole(text: str, target: Path) -> None:
     descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)

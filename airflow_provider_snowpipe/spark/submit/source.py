@@ -125,7 +125,7 @@ def first_rows(
     :raises SourcePositionError: if the source cannot be seen from this machine
     """
     # It brings PyArrow, for which no DAG file waits that only names an operator.
-    from airflow_provider_snowpipe.streaming.row_values import BlockLines
+    from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 
     source = open_source(spec, on_data_loss, secrets or SourceSecrets()).for_target(target, writes=False)
     partitions = source.partitions()

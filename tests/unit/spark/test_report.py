@@ -11,27 +11,27 @@ CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=
 REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, True)), 1.5)
 
 
-def test_report_comes_back_unchanged_from_its_file(tmp_path):
-    REPORT.write(tmp_path / "report.json")
+@pytest.fixture
+def folder(tmp_path):
+    return report.report_folder(str(tmp_path / "report.json"))
 
-    assert RunReport.read(tmp_path / "report.json") == REPORT
 
+def test_report_comes_back_unchanged_from_its_file_and_leaves_no_other_one_behind(folder, tmp_path):
+    for _ in range(2):
+        folder.write("report.json", REPORT.to_json())
 
-def test_writing_leaves_no_other_file_behind(tmp_path):
-    REPORT.write(tmp_path / "report.json")
-    REPORT.write(tmp_path / "report.json")
-
+    assert RunReport.from_json(folder.read("report.json")) == REPORT
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
-def test_failed_write_keeps_the_old_report_and_no_remains(tmp_path, monkeypatch):
-    REPORT.write(tmp_path / "report.json")
+def test_failed_write_keeps_the_old_report_and_no_remains(folder, tmp_path, monkeypatch):
+    folder.write("report.json", REPORT.to_json())
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
 
     with pytest.raises(OSError, match="disk full"):
-        RunReport("other", (), 0.0).write(tmp_path / "report.json")
+        folder.write("report.json", RunReport("other", (), 0.0).to_json())
 
-    assert RunReport.read(tmp_path / "report.json") == REPORT
+    assert RunReport.from_json(folder.read("report.json")) == REPORT
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 

@@ -158,7 +158,7 @@ def test_task_that_does_not_start_is_waited_for_half_a_minute_and_the_remedy_is_
         task.wait()
 
     assert not isinstance(refused.value, RefusedByAnotherError), "nobody knows the reason better"
-    for word in (f"'ds_{number}'", f"'ds_{missing}'", "all 3 tasks", "30 seconds", "write_checked"):
+    for word in (f"'ds_{number}'", f"'ds_{missing}'", "3 task slots", "30 s", "write_checked"):
         assert word in str(refused.value)
     assert others.reported(number) == "w:refuses"
     assert (len(others.polls()), sum(snowpipe.clock.slept)) == (polls, 30.25)
