@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -133,7 +132,7 @@ class Doctor:
     def _checks(self) -> tuple[_Check, ...]:
         rights = "check that the user may use Snowpipe Streaming with this kind of credential"
         return (
-            _Check("packages", self._packages, remedy=f"reinstall {DISTRIBUTION}"),
+            _Check("packages", self._packages),
             _Check("connection", self._settings, remedy="correct the field that is named"),
             _Check("key", self._key, ("connection",), "correct the field that is named"),
             _Check("tls", self._tls, ("connection",), "check the account URL, proxy and firewall"),
@@ -177,33 +176,6 @@ class Doctor:
     # What is installed.
 
     def _packages(self) -> str:
-        from packaging.requirements import Requirement
-
-        try:
-            required = [Requirement(one) for one in importlib.metadata.requires(DISTRIBUTION) or ()]
-        except importlib.metadata.PackageNotFoundError:
-            raise _Ended(
-                f"{DISTRIBUTION} {__version__} runs without being installed: its requirements are unknown",
-                f"pip install {DISTRIBUTION}",
-                WARNING,
-            ) from None
-        wrong, doubtful = list[str](), list[str]()
-        for one in required:
-            installed = installed_version(one.name)
-            is_extra = one.marker is not None and not one.marker.evaluate({"extra": ""})
-            if is_extra and (installed is None or not _of_some_extra(one)):
-                continue
-            if installed is None:
-                wrong.append(f"{one.name} is missing")
-            elif not one.specifier.contains(installed, prereleases=True):
-                (doubtful if is_extra else wrong).append(f"{one.name} {installed} is not {one.specifier}")
-        if wrong or doubtful:
-            raise _Ended(
-                "; ".join([*wrong, *doubtful]),
-                f"install {DISTRIBUTION} again, with its extras and Airflow's constraints file; pip check "
-                "reports the same",
-                FAILED if wrong else WARNING,
-            )
         shown = [f"{name} {installed_version(name)}" for name in _SHOWN_PACKAGES if installed_version(name)]
         return ", ".join([f"{DISTRIBUTION} {__version__}", f"Python {platform.python_version()}", *shown])
 
@@ -444,12 +416,6 @@ class Doctor:
                 "start the master, or correct host and port of the Spark connection, or open the firewall",
             )
         return f"{master} takes connections"
-
-
-def _of_some_extra(requirement: Any) -> bool:
-    """False for a requirement that no extra brings on this machine, by platform or Python."""
-    names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or ()
-    return any(requirement.marker.evaluate({"extra": name}) for name in names)
 
 
 def _yarn() -> str:

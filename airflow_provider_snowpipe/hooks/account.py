@@ -37,7 +37,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-    from airflow_provider_snowpipe.streaming.auth import Credentials, KeyPair
+    from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 RunSql = Callable[..., list[dict[str, Any]]]
@@ -271,12 +271,17 @@ class AccountHook(BaseHook):
                 "no table and no pipe: give table=…, the table that the files are loaded into, or pipe=…, "
                 "the file pipe that loads them"
             )
-        key_pair = self._key_pair() if self.pipe else None
-        if key_pair is None:
-            return self._copy_history()
         from airflow_provider_snowpipe.bulk.file_pipe import PipeHistory
 
-        report = PipeHistory(self._file_pipe_client(key_pair, retry))
+        report = None
+        if self.pipe:
+            try:
+                report = PipeHistory(self.get_file_pipe_client(retry=retry))
+            except ConfigurationError:
+                if not self.table:
+                    raise
+        if report is None:
+            return self._copy_history()
         return ReportThenSql(report, self._copy_history()) if self.table else report
 
     async def async_get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
@@ -289,41 +294,16 @@ class AccountHook(BaseHook):
 
         :raises ConfigurationError: if the connection holds no key pair, or lacks something
         """
+        from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
         from airflow_provider_snowpipe.streaming.auth import KeyPair
 
-        credentials = self.credentials()
+        settings, credentials = self._connection(), self.credentials()
         if not isinstance(credentials, KeyPair):
             raise ConfigurationError(
-                f"connection {self.snowflake_conn_id!r}: insertFiles takes key pairs only, and this "
-                f"connection holds {credentials.token_type}: use a connection with a key pair, or load by "
-                "COPY INTO"
+                f"connection {self.snowflake_conn_id!r}: the REST API of file pipes takes key pairs only, "
+                f"and this connection holds {credentials.token_type}: use one with a key pair; or load by "
+                "COPY INTO, and wait for files with table=…"
             )
-        return self._file_pipe_client(credentials, retry)
-
-    def _key_pair(self) -> KeyPair | None:
-        """The key pair, which the REST API of pipes needs; None where there is a table to ask SQL about."""
-        from airflow_provider_snowpipe.streaming.auth import KeyPair
-
-        try:
-            credentials = self.credentials()
-        except ConfigurationError:
-            if self.table:
-                return None
-            raise
-        if isinstance(credentials, KeyPair):
-            return credentials
-        if self.table:
-            return None
-        raise ConfigurationError(
-            f"connection {self.snowflake_conn_id!r}: the REST API of file pipes takes key pairs only, and "
-            f"this connection holds {credentials.token_type}: use a key pair, or give table=… as well, so "
-            "that COPY_HISTORY is asked"
-        )
-
-    def _file_pipe_client(self, credentials: KeyPair, retry: RetryPolicy | None) -> FilePipeClient:
-        from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
-
-        settings = self._connection()
         name = PipeName(*self.database_and_schema(), self.pipe or "")
         return FilePipeClient(
             settings.account_url(), credentials, name, ca_bundle=settings.ca_bundle(), retry=retry

@@ -64,8 +64,7 @@ class SnowpipeHook(AccountHook):
 
         :param task: has them as attributes of their names, rendered
         """
-        names = {name: getattr(task, name) for name in ("table", "pipe", "database", "schema")}
-        return cls(task.snowflake_conn_id, **names)
+        return cls(task.snowflake_conn_id, **names_of(task))
 
     @classmethod
     def get_connection_form_widgets(cls) -> dict[str, Any]:
@@ -282,6 +281,11 @@ class SnowpipeHook(AccountHook):
         return settings.pipe_name(
             table=self.table, pipe=self.pipe, database=self.database, schema=self.schema
         )
+
+
+def names_of(task: Any) -> dict[str, str | None]:
+    """Return table, pipe, database and schema of an operator, sensor, notifier or trigger."""
+    return {name: getattr(task, name) for name in ("table", "pipe", "database", "schema")}
 
 
 def refuse_two_pipes(table: str | None, pipe: str | None) -> None:

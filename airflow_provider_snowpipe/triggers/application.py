@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowNotFoundException, BaseHook
@@ -20,12 +19,10 @@ from airflow_provider_snowpipe.hooks.cluster import (
     ResourceManager,
     YarnApplication,
 )
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.streaming.polling import shared_poll
-from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, connect
+from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, named_pipe, status_poll
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
@@ -180,13 +177,10 @@ class SnowpipeApplicationTrigger(StoredTrigger):
         """Keep what the load's channels have committed; whatever fails here leaves the wait as it is."""
         if self.start_path is None or self.snowflake_conn_id is None:
             return
-        names = {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
         try:
             followed.channels = channels = await self._started(self.start_path, followed)
             # Sensors have a poll of their own, which the triggerer may drive.
-            key = ("snowpipe application channels", self.snowflake_conn_id, *names.values())
-            make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, names)
-            poll = shared_poll(key, make)
+            poll = status_poll(self, ("snowpipe application channels", *named_pipe(self)))
             with poll.waiting(list(channels.start), self.poll_interval):
                 async with aclosing(poll.follow()) as answers:
                     async for answer in answers:

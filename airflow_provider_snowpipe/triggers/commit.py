@@ -17,7 +17,7 @@ from airflow.providers.common.compat.triggers import BaseEventTrigger
 from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from airflow_provider_snowpipe.bulk.files_watch import FilesVerdict, FilesWatch, HistoryPoll
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
 from airflow_provider_snowpipe.streaming.commits import (
     CommitVerdict,
@@ -174,9 +174,6 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         payload: dict[str, Any] = {"status": "success", self.value_key: verdict.value}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
-    def _names(self) -> dict[str, str | None]:
-        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
-
 
 def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
     """The event of a wait that failed.
@@ -229,6 +226,18 @@ async def connect(
         raise ConfigurationError(f"connection {conn_id!r} does not exist: add it, or name another") from error
 
 
+def named_pipe(trigger: Any) -> tuple[str | None, ...]:
+    """The connection and the pipe of a trigger, as they were named."""
+    pipe = trigger.table + DEFAULT_PIPE_SUFFIX if trigger.table is not None else trigger.pipe
+    return (trigger.snowflake_conn_id, pipe, trigger.database, trigger.schema)
+
+
+def status_poll(trigger: Any, key: Hashable) -> StatusPoll:
+    """The poll of the channels of a trigger's pipe, shared by all triggers with this key."""
+    make = partial(connect, SnowpipeHook.async_get_client, trigger.snowflake_conn_id, names_of(trigger))
+    return shared_poll(key, make)
+
+
 # -- The trigger of commits ------------------------------------------------------------------------------
 
 
@@ -266,12 +275,10 @@ class SnowpipeCommitTrigger(WaitTrigger):
 
     def shared_stream_key(self) -> Hashable:
         """What the triggers of one poll have in common: connection and pipe, as they were named."""
-        pipe = self.table + DEFAULT_PIPE_SUFFIX if self.table is not None else self.pipe
-        return ("snowpipe channel status", self.snowflake_conn_id, pipe, self.database, self.schema)
+        return ("snowpipe channel status", *named_pipe(self))
 
     def _poll(self) -> StatusPoll:
-        make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, self._names())
-        return shared_poll(self.shared_stream_key(), make)
+        return status_poll(self, self.shared_stream_key())
 
     def _watch(self) -> CommitWatch:
         expected = CommitTargets.parse(

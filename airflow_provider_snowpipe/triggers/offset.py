@@ -9,7 +9,6 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -17,7 +16,7 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, check_channel_name
+from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offset_events import (
     START_NOW,
     FollowRules,
@@ -29,9 +28,8 @@ from airflow_provider_snowpipe.streaming.polling import (
     ChannelListing,
     StatusPoll,
     shared_listing,
-    shared_poll,
 )
-from airflow_provider_snowpipe.triggers.commit import StoredTrigger, connect
+from airflow_provider_snowpipe.triggers.commit import StoredTrigger, named_pipe, status_poll
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
@@ -102,8 +100,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 
     def shared_stream_key(self) -> Hashable:
         """What the watchers of one poll have in common: connection and pipe, as they were named."""
-        pipe = self.table + DEFAULT_PIPE_SUFFIX if self.table is not None else self.pipe
-        return ("snowpipe commits", self.snowflake_conn_id, pipe, self.database, self.schema)
+        return ("snowpipe commits", *named_pipe(self))
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
@@ -174,12 +171,8 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     def _hook(self) -> SnowpipeHook:
         return SnowpipeHook.of(self)
 
-    def _names(self) -> dict[str, str | None]:
-        return {"table": self.table, "pipe": self.pipe, "database": self.database, "schema": self.schema}
-
     def _poll(self) -> StatusPoll:
-        make = partial(connect, SnowpipeHook.async_get_client, self.snowflake_conn_id, self._names())
-        return shared_poll(self.shared_stream_key(), make)
+        return status_poll(self, self.shared_stream_key())
 
     def _listing(self) -> ChannelListing:
         async def list_names() -> list[str]:

@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
 from airflow_provider_snowpipe.spark.submit import local_spark
 from tests.airflow_connections import PAT
-from tests.airflow_version import AIRFLOW
 from tests.local_connection import connect
 from tests.scripted_service import Reply
 
@@ -68,14 +67,12 @@ def free_port():
 def test_all_is_well_with_the_local_service(diagnose, table):
     found = diagnose(table=table)
 
-    # Airflow 2 comes with a Flask that is too old for the messages' extra.
-    known = {"packages"} if AIRFLOW < (3, 0) else set()
-    assert {name: one for name, one in found.items() if one.state != "ok" and name not in known} == {}
+    assert {name: one for name, one in found.items() if one.state != "ok"} == {}
     assert list(found) == [
         "packages", "connection", "key", "tls", "clock", "ingest host", "role", "grants", "pipe",
         "spark connection", "spark-submit", "pyspark", "java", "spark master",
     ]  # fmt: skip
-    assert {one.remedy for name, one in found.items() if name not in known} == {""}
+    assert {one.remedy for one in found.values()} == {""}
     assert table in found["pipe"].result
     assert "ACCOUNTADMIN" in found["role"].result
 
@@ -84,7 +81,7 @@ class TestConnection:
     def test_a_missing_one_is_reported_with_how_to_create_it_and_hides_nothing(self, diagnose):
         found = diagnose("nowhere")
 
-        assert states(found) | {"packages": "ok"} == {
+        assert states(found) == {
             **dict.fromkeys(found, "ok"),
             "connection": "failed",
             **dict.fromkeys(("key", "tls", "clock", "ingest host", "role", "grants", "pipe"), "skipped"),
@@ -354,24 +351,6 @@ class TestSpark:
 
         (tmp_path / "yarn-site.xml").touch()
         assert of_spark(set_connection, "yarn")["spark master"].state == "ok"
-
-
-class TestPackages:
-    @pytest.mark.parametrize(
-        ("name", "version", "state", "words"),
-        [
-            ("pyarrow", "1.0", "failed", "pyarrow 1.0"),
-            ("pyjwt", None, "failed", "pyjwt is missing"),
-            ("pyspark", "4.1.0", "warning", "pyspark 4.1.0"),  # of an extra
-        ],
-    )
-    def test_a_version_that_does_not_fit_is_named(self, monkeypatch, name, version, state, words):
-        monkeypatch.setattr(
-            module, "installed_version", lambda one: version if one == name else asked_version(one)
-        )
-        found = next(iter(Doctor("nowhere").findings()))
-
-        assert (found.state, words in found.result) == (state, True)
 
 
 class TestBounds:
