@@ -24,8 +24,6 @@ GATHER_SECONDS = 0.2
 CONNECT_SECONDS = 60.0
 """Longest time to look a connection up and making a client."""
 _JITTER = 0.1
-_SLACK = 0.5
-"""A channel counts as due this share of the fastest interval early, so that requests stay full."""
 _REOPEN = (PipeFailedOverError, AuthenticationError)
 """Errors after which the client is recreated, from settings that may have changed meanwhile."""
 
@@ -188,82 +186,23 @@ class PollClient(Generic[Source, Question, Answer]):
             source.close()
 
 
-class PolledChannels:
-    """The channels of one pipe that are waited for, each at the pace of its fastest waiter.
-
-    Rounds follow each other at the fastest interval of all waiters. A round asks after the channels that are
-    due by their own interval, so a slow waiter's channels are not dragged along at the fastest one's pace. A
-    channel that is new is asked after in the next round; it starts no round of its own.
-
-    Not thread-safe: everything happens on one event loop. Times are seconds of any clock that only goes
-    forward.
-    """
-
-    def __init__(self) -> None:
-        self._intervals: dict[str, Counter[float]] = {}
-        self._waiters: Counter[float] = Counter()
-        self._asked_at: dict[str, float] = {}
-        self._round_at: float | None = None
-
-    def __len__(self) -> int:
-        return len(self._intervals)
-
-    @property
-    def interval(self) -> float | None:
-        """Seconds between two rounds: the fastest waiter's; None while nobody waits."""
-        return min(self._waiters, default=None)
-
-    def add(self, names: Sequence[str], interval: float) -> None:
-        """Take in one waiter.
-
-        :param interval: seconds between two polls that it asks for
-        """
-        self._waiters[interval] += 1
-        for name in names:
-            self._intervals.setdefault(name, Counter())[interval] += 1
-
-    def remove(self, names: Sequence[str], interval: float) -> None:
-        """Let one waiter go, with the values it came with."""
-        _take(self._waiters, interval)
-        for name in names:
-            _take(self._intervals[name], interval)
-            if not self._intervals[name]:
-                del self._intervals[name]
-                self._asked_at.pop(name, None)
-
-    def seconds_to_next_round(self, now: float) -> float | None:
-        """How long to wait before the next round; 0 for the first one, None while nobody waits."""
-        interval = self.interval
-        if interval is None:
-            return None
-        return 0.0 if self._round_at is None else max(0.0, self._round_at + interval - now)
-
-    def start_round(self, now: float) -> list[str]:
-        """Begin a round: the channels to ask after, in the order in which they were added."""
-        self._round_at = now
-        early = _SLACK * (self.interval or 0.0)
-        due = [name for name in self._intervals if self._is_due(name, now + early)]
-        self._asked_at.update(dict.fromkeys(due, now))
-        return due
-
-    def _is_due(self, name: str, now: float) -> bool:
-        asked_at = self._asked_at.get(name)
-        return asked_at is None or asked_at + min(self._intervals[name]) <= now
-
-
-def _take(counter: Counter[float], key: float) -> None:
+def _take(counter: Counter[Any], key: Any) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
 
 
 class StatusPoll(SharedPoll[PolledStatuses]):
-    """Asks after a pipe's channels, 100 a request."""
+    """Asks after a pipe's channels, 100 a request, at the pace of the fastest waiter.
+
+    A channel that is new is asked after in the next round; it starts no round of its own.
+    """
 
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
         super().__init__("snowpipe channel status")
         self._connect = connect
-        self._polled = PolledChannels()
+        self._names: Counter[str] = Counter()
+        self._intervals: Counter[float] = Counter()
 
     @contextmanager
     def waiting(self, names: Sequence[str], interval: float) -> Iterator[None]:
@@ -271,38 +210,37 @@ class StatusPoll(SharedPoll[PolledStatuses]):
 
         :param interval: seconds between two polls; the fastest of all waiters sets the poll's pace
         """
-        self._polled.add(names, interval)
+        self._names.update(names)
+        self._intervals[interval] += 1
         self._changed.set()
         try:
             yield
         finally:
-            self._polled.remove(names, interval)
+            _take(self._intervals, interval)
+            for name in names:
+                _take(self._names, name)
 
     async def answers(self) -> AsyncGenerator[PolledStatuses]:
         """Poll for ever; one value for each round."""
         with PollClient("snowpipe-status", self._connect, poll_statuses, PolledStatuses.failed) as client:
             await asyncio.sleep(GATHER_SECONDS)
             while True:
-                await self._next_round()
-                names = self._polled.start_round(loop_time())
-                if not names:
-                    continue
-                is_new = client.is_new
+                while not self._names:
+                    await self._is_changed(None)
+                began, names, is_new = loop_time(), list(self._names), client.is_new
                 answer = await client.poll(names)
                 if any(isinstance(error, _REOPEN) for error in answer.errors.values()):
                     client.drop()
                     if not is_new:
                         answer = await client.poll(names)
                 yield answer
+                await self._pause(began)
 
-    async def _next_round(self) -> None:
-        """Sleep until a round is due; a new waiter may bring that forward."""
-        early = early_share()
-        is_due = False
-        while not is_due:
-            seconds = self._polled.seconds_to_next_round(loop_time())
-            sooner = (1 - early) * (self._polled.interval or 0.0)
-            is_due = not await self._is_changed(None if seconds is None else seconds - sooner)
+    async def _pause(self, began: float) -> None:
+        """Wait for the interval, which a faster waiter may shorten."""
+        early, is_due = early_share(), False
+        while self._intervals and not is_due:
+            is_due = not await self._is_changed(began + min(self._intervals) * early - loop_time())
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:

@@ -174,6 +174,9 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         payload: dict[str, Any] = {"status": "success", self.value_key: verdict.value}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
+    def _names(self) -> dict[str, str | None]:
+        return names_of(self)
+
 
 def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
     """The event of a wait that failed.
