@@ -24,7 +24,7 @@ from unittest.mock import patch
 
 from airflow_provider_snowpipe.spark.driver import job, run
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.streaming.http import Timeouts, Transports
+from airflow_provider_snowpipe.streaming.http import Transports
 from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
 
@@ -204,7 +204,7 @@ def drive(plan: str) -> int:
     """Run the job of a plan's file past the points of its faults; its exit code."""
     deeds = read_deeds(Path(os.environ["DEEDS"]))
     deeds.note_driver(os.getpid())
-    timeouts = Timeouts(read=float(os.environ.get("READ_SECONDS", "30")))
+    timeouts = (5.0, float(os.environ.get("READ_SECONDS", "30")))
     # A process is forked from one thread only: the one that prints progress would be another.
     quiet = partial(run.ProgressLines, interval=_NEVER)
     with (

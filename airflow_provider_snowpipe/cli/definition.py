@@ -7,7 +7,6 @@ import functools
 import json
 import logging
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -222,28 +221,11 @@ def reported(command: Command) -> Command:
         try:
             command(args)
         except (SnowpipeError, AirflowException, OSError) as error:
-            raise SystemExit(f"snowpipe: {_with_options(str(error), args)}") from None
+            raise SystemExit(f"snowpipe: {error}") from None
         finally:
             logging.disable(logging.NOTSET)
 
     return run
-
-
-_ARGUMENT = re.compile(r"\b([a-z_]+)=(?:(…)|'([^']*)'|True\b)")
-_OPTIONS = {"snowflake_conn_id": "conn_id", "channels": "channel", "source": "from"}
-
-
-def _with_options(text: str, args: argparse.Namespace) -> str:
-    """Name the command's options where a text has arguments of Python: ``--table …`` for ``table=…``."""
-
-    def option(found: re.Match[str]) -> str:
-        name = found[1]
-        if name == "path" or not {name, _OPTIONS.get(name)} & vars(args).keys():
-            return found[0]
-        value = found[2] or found[3] or ""
-        return f"--{_OPTIONS.get(name, name).replace('_', '-')} {value}".rstrip()
-
-    return _ARGUMENT.sub(option, text)
 
 
 @reported

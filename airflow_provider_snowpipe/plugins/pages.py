@@ -178,10 +178,6 @@ def _tab(title: str, where: Where, session: SessionDep, user: GetUserDep) -> HTM
 
 # -- How far a pipe and its channels are, as far as tasks have seen it -------------------------------------
 
-EXPIRY = dt.timedelta(days=30)
-"""A channel without appends for so long is deleted with its token ("Channels and exactly-once delivery")."""
-EXPIRES_SOON = dt.timedelta(days=7)
-
 
 @dataclass(slots=True)
 class ChannelState:
@@ -193,7 +189,6 @@ class ChannelState:
     :param rejected: rows of them that were rejected
     :param latency_ms: the last known average time from append to commit
     :param committed_at: when a task last saw a commit
-    :param written_at: when a task last wrote
     :param owed: rows of loads whose commit no task has seen, and when each ended
     :param counted: rejected rows that are counted, by the target up to which
     """
@@ -205,7 +200,6 @@ class ChannelState:
     rejected: int = 0
     latency_ms: int | None = None
     committed_at: dt.datetime | None = None
-    written_at: dt.datetime | None = None
     owed: list[tuple[ChannelWork, dt.datetime]] = field(default_factory=list)
     counted: dict[str | None, int] = field(default_factory=dict)
 
@@ -222,12 +216,7 @@ class ChannelState:
     @property
     def word(self) -> str:
         """Its state."""
-        return _word(self.rejected, bool(self.owed), self.committed_at, self.expires_at)
-
-    @property
-    def expires_at(self) -> dt.datetime | None:
-        """When it is deleted unless somebody writes."""
-        return None if self.written_at is None else self.written_at + EXPIRY
+        return _word(self.rejected, bool(self.owed), self.committed_at)
 
     def take(self, work: ChannelWork, time: dt.datetime) -> int:
         """Go on with what a task did.
@@ -240,7 +229,6 @@ class ChannelState:
         self.target = work.target or self.target
         if work.rows:
             self.owed.append((work, time))
-            self.written_at = time
         done = [one for one in self.owed if _is_covered(one[0], work)]
         self.owed = [one for one in self.owed if one not in done]
         if work.committed is not None:
@@ -274,16 +262,11 @@ def _is_covered(owed: ChannelWork, seen: ChannelWork) -> bool:
         return False
 
 
-def _word(
-    rejected: int, is_behind: bool, committed_at: dt.datetime | None, expires_at: dt.datetime | None
-) -> str:
-    now = dt.datetime.now(dt.UTC)
+def _word(rejected: int, is_behind: bool, committed_at: dt.datetime | None) -> str:
     if rejected:
         return REJECTED_ROWS
     if is_behind:
         return "BEHIND"
-    if expires_at is not None and expires_at <= now + EXPIRES_SOON:
-        return "EXPIRED" if expires_at <= now else "EXPIRES SOON"
     return "COMMITTED" if committed_at else "UNKNOWN"
 
 
@@ -387,18 +370,13 @@ class PipeState:
         return min(_known(one.committed_at for one in self.channels), default=None)
 
     @property
-    def expires_at(self) -> dt.datetime | None:
-        """When the first of its channels is deleted unless somebody writes."""
-        return min(_known(one.expires_at for one in self.channels), default=None)
-
-    @property
     def word(self) -> str:
         """Its state: what is worst, in one word."""
         last = {(task.key.dag_id, task.key.task_id, task.key.map_index): task for task in self.tasks}
         if any(task.is_failed for task in last.values()):
             return "FAILED"
         oldest = self.oldest_commit
-        found = _word(self.rejected, any(one.owed for one in self.channels), oldest, self.expires_at)
+        found = _word(self.rejected, any(one.owed for one in self.channels), oldest)
         is_loading = any(task.is_running for task in last.values())
         return "LOADING" if is_loading and found != REJECTED_ROWS else found
 
@@ -411,9 +389,7 @@ def _known(values: Iterable[One | None]) -> Iterator[One]:
 
 _WORST = {
     word: at
-    for at, word in enumerate(
-        ("FAILED", "REJECTED ROWS", "BEHIND", "EXPIRED", "EXPIRES SOON", "UNKNOWN", "LOADING", "COMMITTED")
-    )
+    for at, word in enumerate(("FAILED", "REJECTED ROWS", "BEHIND", "UNKNOWN", "LOADING", "COMMITTED"))
 }
 _NEVER = dt.datetime.fromtimestamp(0, dt.UTC)
 _COLUMNS: Mapping[str, tuple[str, bool, Callable[[ChannelState], Any]]] = {

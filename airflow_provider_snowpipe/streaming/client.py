@@ -32,7 +32,6 @@ from airflow_provider_snowpipe.streaming.http import (
     DEFAULT_TIMEOUTS,
     Answer,
     HttpSession,
-    Timeouts,
     Transports,
 )
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
@@ -72,7 +71,7 @@ class SnowpipeClient:
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
         is used as it is and never renewed
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param timeouts: for every attempt of every request
+    :param timeouts: of every attempt of every request, as :class:`Transports` takes them
     :param retry: pauses and budget of every request
     :param transports: connections that other clients use as well; they have their own bundle and time-outs,
         and closing this client leaves them open
@@ -86,7 +85,7 @@ class SnowpipeClient:
         pipe: PipeName,
         *,
         ca_bundle: str | None = None,
-        timeouts: Timeouts | None = None,
+        timeouts: tuple[float, float] = DEFAULT_TIMEOUTS,
         retry: RetryPolicy | None = None,
         transports: Transports | None = None,
     ) -> None:
@@ -95,7 +94,7 @@ class SnowpipeClient:
         self._account = base_url(account_url)
         self._port = "".join(self._account.removeprefix("https://").partition(":")[1:])
         self._shared = transports is not None
-        self._transports = transports or Transports(ca_bundle, timeouts or DEFAULT_TIMEOUTS)
+        self._transports = transports or Transports(ca_bundle, timeouts)
         self._host: str | None = None
         self._scoped: ScopedToken | ScopedTokenSource
         if isinstance(credentials, ScopedToken):

@@ -227,7 +227,7 @@ def judge(
             one = decide(
                 status,
                 expected.progress(status),
-                rejected_baseline=expected.rejected_baseline.get(name),
+                rejected_baseline=expected.targets[name].errors,
                 is_last=standing is not None and name in standing,
             )
         except SourceChangedError as error:
@@ -443,12 +443,12 @@ class CommitWatch:
 
         Rejected are the rows that :func:`decide` counts: those that no load has reported before.
         """
-        baselines = self.expected.rejected_baseline
+        targets = self.expected.targets
         return {
             name: {
                 "committed": status.committed,
-                "target": self.expected.targets[name].token,
-                "rejected": decide(status, None, rejected_baseline=baselines.get(name)).rejected,
+                "target": targets[name].token,
+                "rejected": decide(status, None, rejected_baseline=targets[name].errors).rejected,
                 "latency_ms": status.latency_ms,
             }
             for name, status in self._known.items()

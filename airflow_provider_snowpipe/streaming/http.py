@@ -119,24 +119,8 @@ def seconds_left(most: float = math.inf) -> float:
     return max(0.0, min(most, _deadline.get() - time.monotonic()))
 
 
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Seconds to wait for one attempt.
-
-    :param connect: for a connection
-    :param read: for the next bytes of the answer
-    """
-
-    connect: float = 5.0
-    read: float = 30.0
-
-    def __post_init__(self) -> None:
-        if self.connect <= 0 or self.read <= 0:
-            raise ConfigurationError(f"time-outs must be positive, they are {self.connect} and {self.read} s")
-
-
-DEFAULT_TIMEOUTS = Timeouts()
-"""Of clients whose caller names no other."""
+DEFAULT_TIMEOUTS = (5.0, 30.0)
+"""Seconds of one attempt: for a connection, and for the next bytes of the answer."""
 
 
 def certificate_authorities(ca_bundle: str | None) -> str:
@@ -187,13 +171,13 @@ class Transports:
     beneath it, which costs less per request than ``requests`` does.
 
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param timeouts: for every attempt
+    :param timeouts: of every attempt, in seconds: for a connection, and for the next bytes of the answer
     """
 
-    def __init__(self, ca_bundle: str | None, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> None:
+    def __init__(self, ca_bundle: str | None, timeouts: tuple[float, float] = DEFAULT_TIMEOUTS) -> None:
         self._verify = certificate_authorities(ca_bundle)
-        self._timeout = (timeouts.connect, timeouts.read)
-        self._pool_timeout = urllib3.Timeout(connect=timeouts.connect, read=timeouts.read)
+        self._timeout = timeouts
+        self._pool_timeout = urllib3.Timeout(connect=timeouts[0], read=timeouts[1])
         self._session = ProvenSession()
         self._session.headers.update(
             {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}

@@ -372,13 +372,10 @@ class CommitTargets:
     """What a wait is for: an offset token for each channel, and what counts as failure.
 
     :param targets: what each channel has to commit
-    :param rejected_baseline: channels on which a rejected row ends the wait, with the rejected rows that were
-        reported before
     :param on_imbalance: ``fail`` ends the wait where a channel counts other rows than its checkpoint
     """
 
     targets: Mapping[str, ChannelTarget]
-    rejected_baseline: Mapping[str, int] = field(default_factory=dict)
     on_imbalance: OnImbalance = "warn"
 
     @classmethod
@@ -401,19 +398,17 @@ class CommitTargets:
         :raises ConfigurationError: if a token or a count is of another type
         """
         found: dict[str, ChannelTarget] = {}
-        baseline: dict[str, int] = {}
         for channel, value in all_targets(targets).items():
             target = ChannelTarget.read(channel, value, offset_format)
-            found[check_channel_name(channel)] = target
             positions = target.positions(channel)
             if target.token is not None:
                 position_of(target.token, positions, channel=channel)
-            errors = target.errors
-            if errors is None and fail_on_rejected_rows and is_checkpoint(target.token):
-                errors = Checkpoint.parse(str(target.token), positions).errors
-            if fail_on_rejected_rows or (fail_on_rejected_rows is None and errors is not None):
-                baseline[channel] = errors or 0
-        return cls(found, baseline, on_imbalance)
+            errors = None if fail_on_rejected_rows is False else target.errors
+            if errors is None and fail_on_rejected_rows:
+                token = target.token if is_checkpoint(target.token) else None
+                errors = 0 if token is None else Checkpoint.parse(token, positions).errors
+            found[check_channel_name(channel)] = replace(target, errors=errors)
+        return cls(found, on_imbalance)
 
     @property
     def offset_format(self) -> str | None:

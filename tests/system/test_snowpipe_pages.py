@@ -198,7 +198,7 @@ def test_overview(pages: Pages, theme, tmp_path: Path, name: str) -> None:
         "ORDERS": "COMMITTED",
         "CLICKS": "REJECTED ROWS",
         "SENSORS": "BEHIND",
-        "RETURNS": "EXPIRES SOON",
+        "RETURNS": "COMMITTED",
     }
     red, green, blue = pages.run(
         "return getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"

@@ -77,7 +77,7 @@ class TestReading:
         ]:
             with pytest.raises(SystemExit, match=text):
                 run(*words)
-        with pytest.raises(SystemExit, match=r"give --table … or --pipe …"):
+        with pytest.raises(SystemExit, match=r"give table=… or pipe=…"):
             bare("channels")
 
     def test_what_does_not_exist_is_no_empty_list(self, bare):

@@ -1,6 +1,5 @@
 """What the pages know of pipes and plans from the XComs of tasks, and what they leave out."""
 
-import datetime as dt
 import json
 from dataclasses import replace
 
@@ -134,16 +133,6 @@ class TestHistory:
 
         assert (failed.word, failed.tasks[0].is_failed, failed.channels) == ("FAILED", True, [])
         assert pipe().word == "LOADING"
-
-    @pytest.mark.parametrize(("days", "word"), [(1, "COMMITTED"), (25, "EXPIRES SOON"), (31, "EXPIRED")])
-    def test_a_channel_without_rows_expires(self, airflow_tables, pipe, days, word):
-        loaded = {"a": {"to": "f:3", "rows": 3}}
-        airflow_tables.leave(minutes_ago=days * 1440, **streamed(loaded))
-        nothing = {"a": {"from": "f:3", "to": "f:3", "rows": 0}}
-        airflow_tables.leave(run="r2", minutes_ago=5, **streamed(nothing))
-
-        assert pipe().word == word
-        assert pipe().expires_at == airflow_tables.now - dt.timedelta(days=days) + dt.timedelta(days=30)
 
     def test_of_one_channel_leaves_the_others_out(self, airflow_tables, pipe):
         two = {"a": {"to": "f:3", "rows": 3}, "b": {"to": "f:4", "rows": 4}}

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.http import Timeouts
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.fake_snowpipe import snowpipe
@@ -33,7 +32,7 @@ def make_client(service: ScriptedService) -> Iterator[Callable[..., SnowpipeClie
 
     def make(credentials: Any = None, **options: Any) -> SnowpipeClient:
         options.setdefault("retry", RetryPolicy(budget_seconds=30, initial_seconds=0.02, cap_seconds=0.1))
-        options.setdefault("timeouts", Timeouts(connect=30, read=30))
+        options.setdefault("timeouts", (30.0, 30.0))
         options.setdefault("ca_bundle", service.ca_bundle)
         client = SnowpipeClient(
             service.url, credentials or ProgrammaticAccessToken("pat-secret"), PIPE, **options

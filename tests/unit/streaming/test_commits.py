@@ -187,7 +187,7 @@ def test_a_checkpoint_shows_how_many_rejected_rows_were_reported():
     for errors, state in {2: WaitState.COMPLETE, 3: WaitState.FAILED}.items():
         found = status("c", token("a:5", errors=2), rows_error_count=errors)
         assert judge({"c": found}, targets).state is state
-    assert CommitTargets.parse({"c": token("a:5", errors=2)}).rejected_baseline == {}
+    assert CommitTargets.parse({"c": token("a:5", errors=2)}).targets["c"].errors is None
 
 
 @pytest.mark.parametrize("other", [binding_of("q"), binding_of(reading="csv")], ids=str)

@@ -7,7 +7,6 @@ import pytest
 from airflow_provider_snowpipe.streaming.auth import OAuthToken
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.streaming.http import Timeouts
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from tests.scripted_service import Reply, ScriptedService
 
@@ -49,7 +48,7 @@ def test_the_exchange_names_grant_and_scope_and_the_scoped_token_is_used_after(s
 )
 def test_a_lost_answer_means_unknown_so_the_same_request_is_sent_again(service, make_client, lost):
     service.on("rows", lost, APPENDED)
-    assert append(make_client(timeouts=Timeouts(connect=10, read=1))) == "1_1"
+    assert append(make_client(timeouts=(10.0, 1.0))) == "1_1"
     first, second = service.requests("rows")
     assert (first.query["requestId"], first.body) == (second.query["requestId"], b'{"a":1}\n')
     assert [one.query["retryCount"] for one in (first, second)] == ["0", "1"]
