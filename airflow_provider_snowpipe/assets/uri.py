@@ -79,21 +79,19 @@ class TableAddress:
         """
         # User and password, if there are any, are kept out of the error's text.
         shown = uri if uri is not None and "@" not in uri else f"{parts.scheme}://…{parts.path}"
-        if parts.scheme.lower() != SCHEME:
-            raise ConfigurationError(f"asset URI {shown!r} has another scheme: give {_FORM}")
-        for extra, value in (("a query", parts.query), ("a fragment", parts.fragment)):
-            if value:
-                raise ConfigurationError(f"asset URI {shown!r} has {extra}: give {_FORM}")
-        if "@" in parts.netloc or ":" in parts.netloc:
-            raise ConfigurationError(
-                f"asset URI {shown!r} names a user or a port, which belong into the connection: give {_FORM}"
-            )
         segments = parts.path.strip("/").split("/")
-        if len(segments) not in (3, 4) or "" in segments:
-            raise ConfigurationError(
-                f"asset URI {shown!r} has {len([one for one in segments if one])} names after the account: "
-                f"give {_FORM}, and write a '/' inside of a name as %2F"
-            )
+        for what, is_wrong in (
+            ("has another scheme", parts.scheme.lower() != SCHEME),
+            ("has a query", parts.query),
+            ("has a fragment", parts.fragment),
+            ("names a user or a port, which belong into the connection", set("@:") & set(parts.netloc)),
+            (
+                f"has {len(list(filter(None, segments)))} names after the account, in which a '/' is %2F",
+                len(segments) not in (3, 4) or "" in segments,
+            ),
+        ):
+            if is_wrong:
+                raise ConfigurationError(f"asset URI {shown!r} {what}: give {_FORM}")
         names = [unquote(one, errors="strict") for one in segments]
         return cls(unquote(parts.netloc), *names)
 

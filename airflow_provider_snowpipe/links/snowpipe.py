@@ -181,20 +181,14 @@ def channel_query(
     A target whose format is a class of the caller's own is left out: the API server imports nothing that an
     address names.
     """
-    values = {**_names(pipe), "channel": channel}
-    if target is not None and offset_format in known_formats():
-        values |= {"target": target, "offset_format": offset_format}
-    return f"channel?{urlencode(values)}"
+    is_known = target is not None and offset_format in known_formats()
+    owed = {"target": target, "offset_format": offset_format} if is_known else {}
+    return _query("channel", pipe, channel=channel, **owed)
 
 
 def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
     """What comes after the connection in the address of a pipe's list."""
-    values: dict[str, Any] = _names(pipe)
-    if prefix:
-        values["prefix"] = prefix
-    if page > 1:
-        values["page"] = page
-    return f"channels?{urlencode(values)}"
+    return _query("channels", pipe, prefix=prefix or None, page=page if page > 1 else None)
 
 
 def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
@@ -202,12 +196,10 @@ def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, pa
 
     :param page: which hundred channels, from 1
     """
-    values: dict[str, Any] = _names(pipe)
-    if (sort, descending) != ("lag", True):
-        values |= {"sort": sort, "descending": str(descending).lower()}
-    if page > 1:
-        values["page"] = page
-    return f"pipe?{urlencode(values)}"
+    order = (
+        {} if (sort, descending) == ("lag", True) else {"sort": sort, "descending": str(descending).lower()}
+    )
+    return _query("pipe", pipe, **order, page=page if page > 1 else None)
 
 
 def pages_base() -> str:
@@ -253,8 +245,10 @@ class PageAddress:
         return cls(unquote(connection), pipe, given.get("channel"), given.get("target"))
 
 
-def _names(pipe: PipeName) -> dict[str, Any]:
-    return {"database": pipe.database, "schema": pipe.schema, "pipe": pipe.pipe}
+def _query(kind: str, pipe: PipeName, **more: Any) -> str:
+    names = {"database": pipe.database, "schema": pipe.schema, "pipe": pipe.pipe}
+    given = {name: value for name, value in more.items() if value is not None}
+    return f"{kind}?{urlencode({**names, **given})}"
 
 
 def _base(hook: SnowpipeHook) -> str:

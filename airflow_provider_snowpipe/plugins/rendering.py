@@ -207,7 +207,7 @@ def _templates() -> Environment:
         "short": number,
         "state_class": _bad,
     }
-    made.globals |= {"step_chart": step_chart, "dot_chart": dot_chart}
+    made.globals["draw_chart"] = draw_chart
     return made
 
 
@@ -241,23 +241,12 @@ class Series:
         ]
 
 
-def step_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
-    """Draw lines that keep a value until the next one is known.
-
-    :returns: the SVG, empty where no value is known
-    """
-    return _chart(title, series, unit, is_steps=True)
-
-
-def dot_chart(title: str, series: Sequence[Series], unit: str = "") -> Markup:
+def draw_chart(title: str, series: Sequence[Series], unit: str = "", *, is_steps: bool = False) -> Markup:
     """Draw a stroke and a dot for each value, which stands for itself.
 
+    :param is_steps: True draws lines that keep a value until the next one is known
     :returns: the SVG, empty where no value is known
     """
-    return _chart(title, series, unit, is_steps=False)
-
-
-def _chart(title: str, series: Sequence[Series], unit: str, *, is_steps: bool) -> Markup:
     known = [(one.name, thinned(one.known())) for one in series]
     times = [time for _, points in known for time, _ in points]
     if not times:

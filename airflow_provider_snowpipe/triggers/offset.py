@@ -131,10 +131,10 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
         journal = WatermarkJournal(None, "")
         follower = self._follower(journal)
         async with follower.following(), aclosing(self._poll().follow()) as answers:
-            async for number, answer in _numbered(answers):
-                for message in await follower.take(number, answer):
+            async for numbered in _numbered(answers):
+                for message in await follower.take(numbered.number, numbered.answer):
                     yield TriggerEvent(message)  # type: ignore[no-untyped-call]
-                await journal.arrived(number)
+                await journal.arrived(numbered.number)
 
     def watermark_key(self) -> str:
         """The watermark's key in the asset's state store.
@@ -189,12 +189,6 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
                 f"watch is {self.account!r}: name another connection"
             )
         return str(pipe)
-
-
-async def _numbered(answers: AsyncIterator[PolledStatuses]) -> AsyncGenerator[tuple[int, PolledStatuses]]:
-    numbers = itertools.count()
-    async for answer in answers:
-        yield next(numbers), answer
 
 
 class AssetStates:
@@ -254,6 +248,11 @@ class NumberedAnswer:
     answer: PolledStatuses
 
 
+async def _numbered(answers: AsyncIterator[PolledStatuses]) -> AsyncGenerator[NumberedAnswer]:
+    async for answer in answers:
+        yield NumberedAnswer(next(_numbers), answer)
+
+
 class CommitStream:
     """Polls for all watchers of a pipe, and reports to them which of their events Airflow has stored.
 
@@ -267,9 +266,8 @@ class CommitStream:
     async def open_stream(self) -> AsyncGenerator[tuple[NumberedAnswer, int]]:
         """Poll for ever."""
         async with aclosing(self._poll.answers()) as answers:
-            async for answer in answers:
-                number = next(_numbers)
-                yield NumberedAnswer(number, answer), number
+            async for numbered in _numbered(answers):
+                yield numbered, numbered.number
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Let the watchers forget what they keep for the case that an event is lost.

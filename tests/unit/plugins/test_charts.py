@@ -18,16 +18,15 @@ BEGAN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 @pytest.fixture(scope="module", autouse=True)
 def served():
     """Import what the API server does, when the first test runs: every process collects this file."""
-    global HEIGHT, MOST_POINTS, Series, WIDTH, dot_chart, number, step_chart, thinned
+    global HEIGHT, MOST_POINTS, Series, WIDTH, draw_chart, number, thinned
 
     from airflow_provider_snowpipe.plugins.rendering import (
         HEIGHT,
         MOST_POINTS,
         WIDTH,
         Series,
-        dot_chart,
+        draw_chart,
         number,
-        step_chart,
         thinned,
     )
 
@@ -36,12 +35,16 @@ def series(name, *values):
     return Series(name, [(BEGAN + dt.timedelta(minutes=at), value) for at, value in enumerate(values)])
 
 
+def steps(*given):
+    return draw_chart(*given, is_steps=True)
+
+
 def drawn(chart):
     return ElementTree.fromstring(str(chart))  # noqa: S314  made by the test itself
 
 
 def test_a_line_goes_through_its_values():
-    chart = drawn(step_chart("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
+    chart = drawn(steps("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
 
     lines = [one.get("d") for one in chart.iter("path")]
     assert len(lines) == 2
@@ -50,7 +53,7 @@ def test_a_line_goes_through_its_values():
 
 
 def test_a_screen_reader_gets_a_title_and_the_last_values():
-    svg = drawn(dot_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
+    svg = drawn(draw_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
 
     assert svg.get("role") == "img"
     labels = {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")}
@@ -62,11 +65,11 @@ def test_a_screen_reader_gets_a_title_and_the_last_values():
 
 
 def test_nothing_known_is_no_chart():
-    assert step_chart("Rows", [series("a"), series("b", None, float("nan"))]) == ""
+    assert steps("Rows", [series("a"), series("b", None, float("nan"))]) == ""
 
 
 def test_one_value_and_zeroes_are_drawn():
-    for chart in (step_chart("Rows", [series("a", 0)]), dot_chart("Rows", [series("a", 7)])):
+    for chart in (steps("Rows", [series("a", 0)]), draw_chart("Rows", [series("a", 7)])):
         for one in drawn(chart).iter("circle"):
             assert 0 <= float(one.get("cx", "")) <= WIDTH
             assert 0 <= float(one.get("cy", "")) <= HEIGHT
@@ -74,10 +77,10 @@ def test_one_value_and_zeroes_are_drawn():
 
 def test_names_are_escaped():
     hostile = "</title><script>alert('x')</script>"
-    chart = str(step_chart(hostile, [series(hostile, 1), series('"&', 2)], hostile))
+    chart = str(steps(hostile, [series(hostile, 1), series('"&', 2)], hostile))
 
     assert "<script" not in chart
-    plain = str(step_chart("Rows", [series("a", 1, 2)]))
+    plain = str(steps("Rows", [series("a", 1, 2)]))
     assert not re.search(r"style=|href|url\(|on\w+=", plain)
     assert drawn(chart).find("svg/title").text == hostile
 
