@@ -157,14 +157,9 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
-    namespace, name = dataset_identity(TableAddress.parse(asset.uri))
-    return Dataset(namespace=namespace, name=name)
-
-
-def dataset_identity(address: TableAddress) -> tuple[str, str]:
-    """The namespace and the name of a table's dataset."""
+    address = TableAddress.parse(asset.uri)
     name = ".".join((address.database, address.schema, address.table))
-    return account_namespace(address.account), name
+    return Dataset(namespace=account_namespace(address.account), name=name)
 
 
 def account_namespace(account: str) -> str:

@@ -322,7 +322,12 @@ class SnowpipeConnection:
         form = {"grant_type": grant, "redirect_uri": self.text("redirect_uri") or "https://localhost.com"}
         if scope := self.text("scope"):
             form["scope"] = scope
-        for name, field_name in _GRANT_FIELDS[self._grant(grant)].items():
+        if grant not in _GRANT_FIELDS:
+            raise ConfigurationError(
+                f"connection {self.conn_id!r}: the extra field 'grant_type' is {grant!r}: give one of "
+                f"{sorted(_GRANT_FIELDS)}"
+            )
+        for name, field_name in _GRANT_FIELDS[grant].items():
             form[name] = self._secret(field_name, self.text(field_name), f"what grant {grant!r} needs")
         client = f"{self._secret('login', self.login, 'the client id')}:" + self._secret(
             "password", self.password, "the OAuth client's secret"
@@ -331,14 +336,6 @@ class SnowpipeConnection:
         return OAuthClient(
             self.conn_id, endpoint, form, client=client, ca_bundle=self.ca_bundle() if own_host else None
         )
-
-    def _grant(self, grant: str) -> str:
-        if grant not in _GRANT_FIELDS:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the extra field 'grant_type' is {grant!r}: give one of "
-                f"{sorted(_GRANT_FIELDS)}"
-            )
-        return grant
 
     @property
     def fetches_tokens(self) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
 from airflow_provider_snowpipe.streaming.arguments import SentRows
@@ -33,6 +33,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.row_gate import Admission
 
 log = logging.getLogger(__name__)
 
@@ -399,28 +402,13 @@ def _refuse_other_run(channel: str, run: str | None, source: ChannelSource) -> N
         )
 
 
-class RowsAdmitted(Protocol):
-    """What rows pass before they are sent."""
-
-    dead_lettered: int
-    """Rows put aside so far."""
-    unknown_columns: Mapping[str, int]
-    """Rows so far that have a key which matches no column, by key."""
-
-    def admit(self, part: Part) -> Part | None:
-        """The part with the rows that are to be sent, None if it has none."""
-
-    def settle(self, committed: Offset | None) -> None:
-        """Clear away what an attempt left that was shut out meanwhile."""
-
-
 def append_to_channel(
     client: SnowpipeClient,
     channel: str,
     rows: NumberedRows,
     source: ChannelSource,
     rules: AppendRules,
-    admission: Callable[[Offset | None], RowsAdmitted] | None = None,
+    admission: Callable[[Offset | None], Admission] | None = None,
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
@@ -500,7 +488,7 @@ def append_to_channel(
     return load
 
 
-def _append(writer: Channel, rows: NumberedRows, admitted: RowsAdmitted | None) -> Offset | None:
+def _append(writer: Channel, rows: NumberedRows, admitted: Admission | None) -> Offset | None:
     """Append the rows that are admitted.
 
     :return: the last position, if none of the rows is sent, so that no append carries it

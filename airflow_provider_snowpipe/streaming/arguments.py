@@ -62,11 +62,6 @@ _BASE64 = re.compile(r"\s*(?:e[wy]|LS0t)[\w+/\s-]{40,}=*\s*")
 # pragma: no mutate start (arguments of authors)
 
 
-def may_be_secret(name: str) -> bool:
-    """True for the name of a key whose value may be a password, a key and the like."""
-    return _MAY_BE_SECRET.search(name) is not None
-
-
 def is_named_like_a_secret(name: str) -> bool:
     """True for names of options that hold passwords, keys and the like, so that the option is refused.
 
@@ -135,7 +130,7 @@ def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
     if unknown:
         given = values.get(unknown[0])
         plain = given is None or isinstance(given, bool | int | float | str)
-        value = f" (value {given!r})" if plain and not may_be_secret(unknown[0]) else ""
+        value = f" (value {given!r})" if plain and not _MAY_BE_SECRET.search(unknown[0]) else ""
         raise ConfigurationError(f"{what} has the unknown key {unknown[0]!r}{value}: use {sorted(known)}")
     for name, one in known.items():
         required = one.default is dataclasses.MISSING and one.default_factory is dataclasses.MISSING

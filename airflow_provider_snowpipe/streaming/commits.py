@@ -370,7 +370,7 @@ class FailedPolls:
         :param now: when it was made, seconds since 1970
         :returns: why it ends the wait, None where it does not; what happened, empty where it does not count
         """
-        if isinstance(error, SnowpipeError) and not is_passing(error):
+        if isinstance(error, SnowpipeError) and not error.retryable:
             wrong = isinstance(error, ConfigurationError)
             return FailureReason.CONFIGURATION if wrong else FailureReason.REFUSED, str(error)
         if now - self._counted_at < self._budget.interval * _PACE:
@@ -479,11 +479,6 @@ class CommitWatch:
             token, since = self._still.get(name, (status.committed, now))
             self._still[name] = (status.committed, since if token == status.committed else now)
         return {name: since for name, (_, since) in self._still.items() if now - since >= longest}
-
-
-def is_passing(error: Exception) -> bool:
-    """True for an error that the next poll may not meet; whatever nobody foresaw counts as such."""
-    return not isinstance(error, SnowpipeError) or error.retryable
 
 
 def _stalled(one: ChannelCommit, since: float, now: float) -> str:

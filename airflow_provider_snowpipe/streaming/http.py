@@ -150,18 +150,14 @@ class ProvenSession(requests.Session):
 
     def __init__(self) -> None:
         super().__init__()
-        self.auth = _as_given
+        # With an object that authorizes, requests does not look for another one.
+        self.auth = lambda request: request
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         """Leave the proof behind where a redirect leads to another host."""
         sent, target = (urlsplit(one.url or "")[:2] for one in (response.request, prepared_request))
         if sent != target:
             prepared_request.headers.pop("Authorization", None)
-
-
-def _as_given(request: requests.PreparedRequest) -> requests.PreparedRequest:
-    """Change nothing: with an object that authorizes, ``requests`` does not look for another one."""
-    return request
 
 
 class Transports:

@@ -262,18 +262,15 @@ def _text_of_binary(values: pa.LargeBinaryArray, form: str) -> pa.Array:
         last = np.cumsum(sizes)
         text[last[missing >= 1] - 1] = ord("=")
         text[last[missing == 2] - 2] = ord("=")
-    validity = pa.array(~_null_flags(values)).buffers()[1] if values.null_count else None
+    validity = (
+        pa.array(~values.is_null().to_numpy(zero_copy_only=False)).buffers()[1] if values.null_count else None
+    )
     return pa.Array.from_buffers(
         pa.large_string(),
         len(values),
         [validity, _offsets(sizes).buffers()[1], pa.py_buffer(text.tobytes())],
         values.null_count,
     )
-
-
-def _null_flags(values: pa.Array) -> np.ndarray:
-    flags: np.ndarray = values.is_null().to_numpy(zero_copy_only=False)
-    return flags
 
 
 _DAY = 86_400

@@ -188,7 +188,7 @@ class RowCheck:
         readable = [form for form in self._forms if form.form(longest) not in (Form.UNREAD, Form.OPAQUE)]
         keys = [(one.key, one) for one in readable]
         keys += [(key, one) for key, one in self._spelled.items() if one in readable]
-        schema = pa.schema([_NO_COLUMN, *(pa.field(key, one.arrow_type(longest)) for key, one in keys)])
+        schema = pa.schema([_NO_COLUMN, *(pa.field(key, _ARROW[one.form(longest)]) for key, one in keys)])
         try:
             table = pj.read_json(
                 pa.BufferReader(pa.py_buffer(data)),
@@ -314,10 +314,6 @@ class ColumnForm:
         if self.column.nullable and (not known or self._takes_all(longest)):
             return Form.UNREAD
         return self._form if known else Form.OPAQUE
-
-    def arrow_type(self, longest: int) -> pa.DataType:
-        """The type to read it as."""
-        return _ARROW[self.form(longest)]
 
     def meet(self, met: Sequence[tuple[str, object]]) -> bool:
         """Take note of how some rows write the column.

@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSe
 from airflow_provider_snowpipe.spark.data_source.agreement import RefusedByAnotherError
 from airflow_provider_snowpipe.spark.driver import outcome
 from airflow_provider_snowpipe.spark.driver.report import RunReport, UnreadableReportError
-from airflow_provider_snowpipe.streaming import commits, errors
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitWatch,
     FailureReason,
@@ -212,7 +212,3 @@ def test_a_failed_wait_for_files_has_the_answer_of_its_error():
         with pytest.raises(AirflowException) as ended:
             sensor.execute_complete({}, event)
         assert (ended.type is AirflowException) is error.retryable
-
-
-def test_what_nobody_foresaw_may_pass():
-    assert commits.is_passing(OSError("disk"))

@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.bulk.statement_client import describe_table, stat
 from airflow_provider_snowpipe.spark.data_source.agreement import forget
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import (
+    GIVEN_WRITER,
     BatchIdentity,
     DigestedShare,
     channel_shares,
@@ -87,12 +88,16 @@ class Prepared:
 
     :param token: a scoped token, the only credential that leaves the driver
     :param columns: the table's columns, none where rows are not checked
+    :param integer_offsets: True if the offset column holds numbers
+    :param variants: names of the VARIANT columns
     :param write: an id of this write, by which its tasks know each other
     """
 
     token: ScopedToken
     seen: BatchesSeen
     columns: tuple[TableColumn, ...] = ()
+    integer_offsets: bool = False
+    variants: frozenset[str] = frozenset()
     write: str = field(default_factory=lambda: secrets.token_hex(8))
 
 
@@ -100,12 +105,9 @@ def _client(options: WriteOptions, credentials: Credentials | ScopedToken) -> Sn
     return SnowpipeClient(options.account_url, credentials, options.pipe, ca_bundle=options.ca_bundle)
 
 
-def _driver_client(options: WriteOptions) -> SnowpipeClient:
-    """The driver's client of a write's pipe."""
-    return _client(options, driver_token(options))
-
-
-def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
+def prepare(
+    options: WriteOptions, *, integer_offsets: bool, variants: frozenset[str] = frozenset()
+) -> Prepared:
     """Make sure that the pipe is there and the channels fit the options, and get a scoped token.
 
     :raises SourceChangedError: if a channel has rows of another offset column or number of partitions
@@ -116,7 +118,7 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
         client.pipe_info()
         columns = checked_columns(options)
         if options.partitions is None:
-            return Prepared(token, BatchesSeen(), columns)
+            return Prepared(token, BatchesSeen(), columns, integer_offsets, variants)
         # Channels beyond the own ones are there if there were more partitions once.
         own = [options.channel(number) for number in range(options.partitions)]
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
@@ -126,13 +128,13 @@ def prepare(options: WriteOptions, *, integer_offsets: bool) -> Prepared:
             statuses |= _fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, statuses, integer_offsets)
         _check_balances(options, [statuses[name] for name in own], integer_offsets)
-        return Prepared(token, seen, columns)
+        return Prepared(token, seen, columns, integer_offsets, variants)
 
 
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
     """Drop the channels by which a write's tasks have agreed on a batch, where they had to."""
     if compares_before_sending(options) and batch in seen.batches():
-        with _driver_client(options) as client:
+        with _client(options, driver_token(options)) as client:
             forget(client, [options.channel(number) for number in range(options.partitions or 0)])
 
 
@@ -200,7 +202,7 @@ def settle_batch(
     if not reports:
         return ()
     positions = _position_class(options, integer_offsets)
-    with _driver_client(options) as client:
+    with _client(options, driver_token(options)) as client:
         now = client.channel_statuses([report.channel for report in reports])
         settled = settle(reports, now, positions.format_name)
         refuse_missing_commits(options.pipe, settled, now)
@@ -272,19 +274,16 @@ def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) ->
         )
 
 
-def identity_of(
-    options: WriteOptions, batch: int | None, query_id: str | None, given_writer: str
-) -> BatchIdentity | None:
+def identity_of(options: WriteOptions, batch: int | None, query_id: str | None) -> BatchIdentity | None:
     """The identity of a batch, None where an offset column identifies rows.
 
     :param query_id: the streaming query's id, None for ``df.write``
-    :param given_writer: what stands for ``df.write``
     """
     if options.offset_column is not None or batch is None:
         return None
     partitions = options.partitions or 0
     if query_id is None:
-        return BatchIdentity(batch, given_writer, partitions)
+        return BatchIdentity(batch, GIVEN_WRITER, partitions)
     return BatchIdentity.of_query(batch, query_id, partitions)
 
 
@@ -421,7 +420,7 @@ class BegunBatch:
         if options.partitions == 1:
             return None
         names = _channels(options)
-        with _driver_client(options) as client:
+        with _client(options, driver_token(options)) as client:
             statuses = client.channel_statuses(names)
             found = {name: status for name, status in statuses.items() if status.exists}
             open_ones = [

@@ -39,7 +39,7 @@ from airflow_provider_snowpipe.spark.data_source.options import (
     unknown_columns,
     variant_columns,
 )
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, QUERY_ID
+from airflow_provider_snowpipe.spark.data_source.parts import QUERY_ID
 from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
@@ -68,17 +68,6 @@ class TaskMessage(WriterCommitMessage):
     outcome: TaskOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class RowForm:
-    """What tasks need to know of a DataFrame's rows.
-
-    :param integer_offsets: True if the offset column holds numbers
-    """
-
-    integer_offsets: bool
-    variants: frozenset[str]
-
-
 class SnowpipeDataSource(DataSource):
     """Rows of a DataFrame into channels, each exactly once."""
 
@@ -97,7 +86,7 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_batch()
-        return BatchWriter(options, *self._prepared(schema, options))
+        return BatchWriter(options, self._prepared(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
         """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit.
@@ -106,17 +95,20 @@ class SnowpipeDataSource(DataSource):
         """
         options = self._checked(schema, overwrite)
         options.for_stream()
-        return StreamWriter(options, *self._prepared(schema, options))
+        return StreamWriter(options, self._prepared(schema, options))
 
-    def _prepared(self, schema: StructType, options: WriteOptions) -> tuple[Prepared, RowForm]:
+    def _prepared(self, schema: StructType, options: WriteOptions) -> Prepared:
         options.refuse_unknown_spread()
         described = schema.jsonValue()
-        form = RowForm(is_integer(described, options.offset_column), variant_columns(described))
-        prepared = prepare(options, integer_offsets=form.integer_offsets)
+        prepared = prepare(
+            options,
+            integer_offsets=is_integer(described, options.offset_column),
+            variants=variant_columns(described),
+        )
         unknown = unknown_columns(described, options, prepared.columns)
         if unknown:
             _log(f"snowpipe table {options.pipe.default_table} has no column for {', '.join(unknown)}")
-        return prepared, form
+        return prepared
 
     def _checked(self, schema: StructType, overwrite: bool) -> WriteOptions:
         options = WriteOptions.parse(self.options)
@@ -133,13 +125,11 @@ class _Writer:
     """What both writers have in common.
 
     :param prepared: the scoped token, and what the driver found
-    :param form: what the tasks need to know of the rows
     """
 
-    def __init__(self, options: WriteOptions, prepared: Prepared, form: RowForm) -> None:
+    def __init__(self, options: WriteOptions, prepared: Prepared) -> None:
         self._options = options
         self._prepared = prepared
-        self._form = form
 
     def _run(
         self, batches: Iterator[pa.RecordBatch], batch: int | None, query_id: str | None, context: TaskContext
@@ -148,12 +138,12 @@ class _Writer:
             options=self._options,
             token=self._prepared.token,
             seen=self._prepared.seen,
-            identity=identity_of(self._options, batch, query_id, GIVEN_WRITER),
+            identity=identity_of(self._options, batch, query_id),
             partition=context.partitionId(),
             attempt=context.attemptNumber(),
-            integer_offsets=self._form.integer_offsets,
+            integer_offsets=self._prepared.integer_offsets,
             columns=self._prepared.columns,
-            variants=self._form.variants,
+            variants=self._prepared.variants,
             write=self._prepared.write,
         )
         return TaskMessage(task.run(batches))
@@ -163,7 +153,7 @@ class _Writer:
         _report_batch(
             batch,
             settle_batch(
-                self._options, _outcomes(messages), batch, integer_offsets=self._form.integer_offsets
+                self._options, _outcomes(messages), batch, integer_offsets=self._prepared.integer_offsets
             ),
         )
 
@@ -398,7 +388,7 @@ def _quoted(column: str) -> str:
 def _refuse_other_batch(rows: DataFrame, options: WriteOptions, batch: int) -> None:
     """Refuse a batch that an earlier run has begun with other rows, or with rows in other channels."""
     query_id = rows.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
-    identity = identity_of(options, batch, query_id, GIVEN_WRITER)
+    identity = identity_of(options, batch, query_id)
     if identity is None:
         return
     begun = BegunBatch.find(options, identity, variant_columns(rows.schema.jsonValue()))

@@ -4,7 +4,12 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, SupersededError, channel_source
+from airflow_provider_snowpipe.spark.data_source.parts import (
+    GIVEN_WRITER,
+    BatchIdentity,
+    SupersededError,
+    channel_source,
+)
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
@@ -94,17 +99,17 @@ def test_abort_reports_which_rows_may_be_in_the_table():
 @pytest.mark.parametrize(
     ("more", "batch", "query", "identity"),
     [
-        ({}, 5, None, BatchIdentity(5, "given", 2)),
+        ({}, 5, None, BatchIdentity(5, GIVEN_WRITER, 2)),
         ({}, 5, "q", BatchIdentity.of_query(5, "q", 2)),
         ({"offset_column": "ID", "partitions": None}, 5, "q", None),
-        ({"partitions": None}, 5, None, BatchIdentity(5, "given", 0)),
+        ({"partitions": None}, 5, None, BatchIdentity(5, GIVEN_WRITER, 0)),
         ({}, None, "q", None),
     ],
 )
 def test_batch_is_identified_by_its_number_and_its_query_unless_a_column_identifies_rows(
     more, batch, query, identity
 ):
-    assert identity_of(replace(OPTIONS, **more), batch, query, "given") == identity
+    assert identity_of(replace(OPTIONS, **more), batch, query) == identity
 
 
 def test_all_channels_together_reveal_another_query_or_a_later_batch():

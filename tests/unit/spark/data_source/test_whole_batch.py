@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     settle_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.streaming.batch import Pace
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
@@ -124,7 +123,7 @@ class Writes:
     def write(self, shares, *, checked=True, order=None):
         """One run of a write; its tasks begin in an order of their own."""
         options = self.options(shares, checked=checked)
-        identity = identity_of(options, 7, self.query, GIVEN_WRITER)
+        identity = identity_of(options, 7, self.query)
         begun = BegunBatch.find(options, identity) if checked else None
         if begun is not None:
             begun.refuse_differences(
@@ -303,11 +302,9 @@ def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, write
 def test_batch_that_is_new_or_has_one_channel_is_not_compared(snowpipe, writes):
     shares, one = BEGUN, [list(range(30))]
 
-    assert (
-        BegunBatch.find(writes.options(shares), identity_of(writes.options(shares), 7, None, "0" * 8)) is None
-    )
+    assert BegunBatch.find(writes.options(shares), identity_of(writes.options(shares), 7, None)) is None
     writes.killed(one, 2)
-    assert BegunBatch.find(writes.options(one), identity_of(writes.options(one), 7, None, "0" * 8)) is None
+    assert BegunBatch.find(writes.options(one), identity_of(writes.options(one), 7, None)) is None
 
 
 def test_channel_of_two_partitions_is_refused_whole(snowpipe, writes):
@@ -358,7 +355,7 @@ def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
     monkeypatch.setattr(gates, "statement_rows", rows)
     options = writes.options([[]])
 
-    begun = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER), frozenset("V"))
+    begun = BegunBatch.find(options, identity_of(options, 7, None), frozenset("V"))
 
     assert begun is not None
     assert (list(begun.committed), begun.variants) == (["ds_k0"], {"V"})
@@ -451,7 +448,7 @@ class TestFindings:
     def begun(self, writes):
         writes.killed(BEGUN, 5)
         options = writes.options(BEGUN)
-        found = BegunBatch.find(options, identity_of(options, 7, None, GIVEN_WRITER))
+        found = BegunBatch.find(options, identity_of(options, 7, None))
         assert found is not None
         return found
 
@@ -478,7 +475,7 @@ class TestFindings:
 
 def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
     options = writes.options(BEGUN)
-    identity = identity_of(options, 7, None, GIVEN_WRITER)
+    identity = identity_of(options, 7, None)
     token = BatchDigestOffset(7, 3, 0)
     begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
     fine = [Finding(number, f"ds_{number}") for number in range(3)]
