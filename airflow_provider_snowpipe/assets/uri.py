@@ -157,9 +157,14 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: Any) -> Dataset:
     """
     from airflow.providers.common.compat.openlineage.facet import Dataset
 
-    address = TableAddress.parse(asset.uri)
+    namespace, name = dataset_identity(TableAddress.parse(asset.uri))
+    return Dataset(namespace=namespace, name=name)
+
+
+def dataset_identity(address: TableAddress) -> tuple[str, str]:
+    """The namespace and the name of a table's dataset."""
     name = ".".join((address.database, address.schema, address.table))
-    return Dataset(namespace=account_namespace(address.account), name=name)
+    return account_namespace(address.account), name
 
 
 def account_namespace(account: str) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 import re
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -48,6 +48,7 @@ _FORM = re.compile(
     rf"\.(?P<run>[A-Za-z0-9_-]{{1,{_MOST_RUN}}})\.(?P<errors>{_COUNT})",
     re.ASCII | re.DOTALL,
 )
+_AS_WRITTEN = "{}~{}{}.{}.{}.{}.{}"
 _RUN = re.compile(rf"[A-Za-z0-9_-]{{1,{_MOST_RUN}}}", re.ASCII)
 _NOT_OF_A_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 
@@ -66,7 +67,7 @@ class Binding:
     @property
     def digest(self) -> str:
         """16 hexadecimal digits: ten stand for the source partition, six for how it is read."""
-        return f"{self.source_digest}{_digest(self.reading, _READING_DIGITS)}"
+        return f"{_digest(self.source, _SOURCE_DIGITS)}{_digest(self.reading, _READING_DIGITS)}"
 
     @property
     def source_digest(self) -> str:
@@ -115,8 +116,7 @@ class _Written:
         return cls(**{**found.groupdict(), **counts})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        head = f"{self.position}~{self.code}{self.version}"
-        return f"{head}.{self.binding}.{self.rows}.{self.run}.{self.errors}"
+        return _AS_WRITTEN.format(*astuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Checkpoint:
 
     def __str__(self) -> str:
         meaning = (self.binding, self.rows, self.run, self.errors)
-        return str(_Written(str(self.position), self.position.code, _VERSION, *meaning))
+        return _AS_WRITTEN.format(self.position, self.position.code, _VERSION, *meaning)
 
     @property
     def source(self) -> str:

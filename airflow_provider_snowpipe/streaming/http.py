@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import certifi
 import requests
@@ -98,6 +98,12 @@ class Answer:
 # -- Connections -----------------------------------------------------------------------------------------
 
 USER_AGENT = f"airflow-provider-snowpipe/{__version__}"
+_HEADERS = {
+    "User-Agent": USER_AGENT,
+    "Accept": "application/json",
+    "Accept-Charset": "UTF-8",
+    "Accept-Encoding": "gzip",
+}
 _CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
 
 
@@ -163,8 +169,8 @@ class ProvenSession(requests.Session):
 class Transports:
     """The connections of a client, or of all clients in a process. The constructor does no I/O.
 
-    One pooled ``requests`` session carries the small requests. Bodies of rows go over the ``urllib3`` pool
-    beneath it, which costs less per request than ``requests`` does.
+    They are the ``urllib3`` pools beneath ``requests``, with the proxies that it would choose: a request
+    costs less, no redirect is followed, and no password of ``~/.netrc`` is sent.
 
     :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param timeouts: of every attempt, in seconds: for a connection, and for the next bytes of the answer
@@ -172,14 +178,8 @@ class Transports:
 
     def __init__(self, ca_bundle: str | None, timeouts: tuple[float, float] = DEFAULT_TIMEOUTS) -> None:
         self._verify = certificate_authorities(ca_bundle)
-        self._timeout = timeouts
-        self._pool_timeout = urllib3.Timeout(connect=timeouts[0], read=timeouts[1])
-        self._session = ProvenSession()
-        self._session.headers.update(
-            {"User-Agent": USER_AGENT, "Accept": "application/json", "Accept-Charset": "UTF-8"}
-        )
+        self._timeouts = timeouts
         self._adapter = HTTPAdapter(pool_maxsize=32)
-        self._session.mount("https://", self._adapter)
         self._pools: dict[str, urllib3.HTTPConnectionPool] = {}
 
     def send(
@@ -200,50 +200,32 @@ class Transports:
         """
         if not seconds_left():
             raise UnreachableError(f"{urlsplit(url).netloc} was not asked: the time for it is used up")
+        sent = {**_HEADERS, **headers}
+        if json_body is not None:
+            body, sent["Content-Type"] = json.dumps(json_body).encode(), "application/json"
+        elif form is not None:
+            body, sent["Content-Type"] = urlencode(form).encode(), "application/x-www-form-urlencoded"
+        parts, (connect, read) = urlsplit(url), self._timeouts
+        words = "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())
         try:
-            if body is not None:
-                return self._send_body(method, url, query, headers, body)
-            response = self._session.request(
+            response = self._pool_for(url, parts.netloc).urlopen(
                 method,
-                url,
-                params=dict(query),
-                headers=dict(headers),
-                json=json_body,
-                data=dict(form) if form is not None else None,
-                timeout=(seconds_left(self._timeout[0]), seconds_left(self._timeout[1])),
-                verify=self._verify,
-                allow_redirects=False,
-                stream=True,
+                f"{parts.path or '/'}?{words}" if words else parts.path or "/",
+                headers=sent,
+                body=body,
+                timeout=urllib3.Timeout(connect=seconds_left(connect), read=seconds_left(read)),
+                retries=False,
+                redirect=False,
+                assert_same_host=False,
+                preload_content=False,
             )
-            content = _content(response)
-        except (requests.exceptions.SSLError, urllib3.exceptions.SSLError) as error:
+            content = _content(url, response)
+        except urllib3.exceptions.SSLError as error:
             raise_if_untrusted(url, self._verify, error)
             raise _unreachable(url, error) from None
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-            urllib3.exceptions.HTTPError,
-        ) as error:
+        except urllib3.exceptions.HTTPError as error:
             raise _unreachable(url, error) from None
-        return Answer(response.status_code, content, retry_after(response.headers))
-
-    def _send_body(
-        self, method: str, url: str, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
-    ) -> Answer:
-        parts = urlsplit(url)
-        words = "&".join(f"{key}={quote_url_segment(value)}" for key, value in query.items())
-        response = self._pool_for(url, parts.netloc).urlopen(
-            method,
-            f"{parts.path}?{words}",
-            headers={"User-Agent": USER_AGENT, **headers},
-            body=body,
-            timeout=self._pool_timeout,
-            retries=False,
-            redirect=False,
-            assert_same_host=False,
-        )
-        return Answer(response.status, response.data, retry_after(response.headers))
+        return Answer(response.status, content, retry_after(response.headers))
 
     def _pool_for(self, url: str, host_and_port: str) -> urllib3.HTTPConnectionPool:
         """The connections to a host and port; what ``requests`` would look up for every request."""
@@ -257,20 +239,21 @@ class Transports:
 
     def close(self) -> None:
         """Give the connections back."""
-        self._session.close()
+        self._adapter.close()
         self._pools = {}
 
 
-def _content(response: requests.Response) -> bytes:
+def _content(url: str, response: urllib3.BaseHTTPResponse) -> bytes:
     """Read an answer to its end within the time budget: a time-out is for each read of the socket only."""
     if _deadline.get() == math.inf:
-        return response.content
+        return response.data
     parts = []
-    with response:
-        while part := response.raw.read1(_CHUNK_BYTES, decode_content=True):
-            parts.append(part)
-            if not seconds_left():
-                raise UnreachableError(f"{urlsplit(response.url).netloc} does not end its answer in time")
+    while part := response.read1(_CHUNK_BYTES, decode_content=True):
+        parts.append(part)
+        if not seconds_left():
+            response.close()
+            raise UnreachableError(f"{urlsplit(url).netloc} does not end its answer in time")
+    response.release_conn()
     return b"".join(parts)
 
 

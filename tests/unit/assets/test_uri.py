@@ -1,6 +1,5 @@
 """Asset URIs: one form for one table, exact names, clear errors."""
 
-from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
@@ -8,12 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
-from airflow_provider_snowpipe.assets.uri import (
-    TableAddress,
-    convert_asset_to_openlineage,
-    sanitize_uri,
-    snowpipe_asset,
-)
+from airflow_provider_snowpipe.assets.uri import TableAddress, dataset_identity, sanitize_uri, snowpipe_asset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 from tests.refusals import refused
@@ -82,6 +76,4 @@ class TestAsset:
     def test_is_for_lineage_the_dataset_that_the_operators_report(self, account, namespace):
         address = TableAddress(**{**ADDRESS, "account": account}, channel="c")
 
-        made = convert_asset_to_openlineage(SimpleNamespace(uri=str(address)), None)
-
-        assert (made.namespace, made.name) == (namespace, "DB.Public.Orders")
+        assert dataset_identity(address) == (namespace, "DB.Public.Orders")

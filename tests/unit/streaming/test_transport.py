@@ -69,7 +69,7 @@ def test_an_unreachable_service_is_an_error_within_the_budget(make_client, servi
     with pytest.raises(RetriesExhaustedError, match="proxy") as down:
         closed.ingest_host()
     # The library's own text would have the whole URL.
-    assert "127.0.0.1:1 does not answer (ConnectionError)" in str(down.value)
+    assert "127.0.0.1:1 does not answer (NewConnectionError)" in str(down.value)
     assert "run again" not in str(down.value)
 
 
