@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
@@ -130,6 +130,19 @@ class SnowpipeHook(AccountHook):
         """Ask once after channels of the pipe, 100 a request."""
         with self.get_client(retry=retry) as client:
             return client.channel_statuses(channels)
+
+    def report_rejected(self, statuses: Mapping[str, ChannelStatus]) -> None:
+        """Record in the channels' tokens that their rejected rows are reported; call it when they are.
+
+        :param statuses: the statuses by which they are reported
+        """
+        from airflow_provider_snowpipe.streaming.admin import mark_reported
+
+        try:
+            with self.get_client() as client:
+                mark_reported(client, statuses)
+        except SnowpipeError as error:
+            self.log.warning("the next load reports the rejected rows once more: %s", error)
 
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.

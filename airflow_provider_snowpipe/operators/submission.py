@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     error_class,
     error_line,
 )
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
+from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 if TYPE_CHECKING:
     import subprocess
@@ -297,22 +297,8 @@ def settle_load(
         raise end_of_task(error) from error
     except RowsRejectedError as error:
         log.error("%s", error)
-        report_rejected(hook, now)
+        hook.report_rejected(now)
         raise end_of_task(error) from error
-
-
-def report_rejected(hook: SnowpipeHook, statuses: Mapping[str, ChannelStatus]) -> None:
-    """Record in the channels' tokens that their rejected rows are reported; call it when they are.
-
-    :param statuses: the statuses by which they are reported
-    """
-    from airflow_provider_snowpipe.streaming.admin import mark_reported
-
-    try:
-        with hook.get_client() as client:
-            mark_reported(client, statuses)
-    except SnowpipeError as error:
-        log.warning("the next load reports the rejected rows once more: %s", error)
 
 
 def end_of_task(error: SnowpipeError) -> AirflowException:

@@ -491,11 +491,9 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     def _failure(self, reason: str, message: str) -> AirflowException:
         """Build the error; rejected rows that it reports are recorded as reported in the channels' tokens."""
         if reason == FailureReason.ROWS_REJECTED.value:
-            from airflow_provider_snowpipe.streaming.admin import mark_reported
-
             try:
-                with self._hook().get_client() as client:
-                    mark_reported(client, client.channel_statuses(list(self._expected().targets)))
+                hook = self._hook()
+                hook.report_rejected(hook.channel_statuses(list(self._expected().targets)))
             except (SnowpipeError, AirflowException) as error:
                 self.log.warning("the next load reports the rejected rows once more: %s", error)
         return super()._failure(reason, message)

@@ -207,14 +207,14 @@ def settle_batch(
         settled = settle(reports, now, positions.format_name)
         refuse_missing_commits(options.pipe, settled, now)
         _check_balances(options, now.values(), integer_offsets)
-        if options.on_error != "continue":
-            try:
+        try:
+            if options.on_error != "continue":
                 refuse_rejected_rows(options.pipe, settled, now)
-            except RowsRejectedError as error:
-                log.error("%s", error)  # before the tokens show that they are reported
-                mark_reported(client, now)
-                raise
-        mark_reported(client, now)
+        except RowsRejectedError as error:
+            log.error("%s", error)  # before the tokens show that they are reported
+            raise
+        finally:
+            mark_reported(client, now)
     return settled
 
 
