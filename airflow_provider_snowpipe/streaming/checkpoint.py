@@ -154,7 +154,7 @@ class Checkpoint:
                     f"{whose}offset token {text[:200]!r} has positions of a class of its author: name the "
                     "class, offset_format=…"
                 )
-        if found.code not in positions.reads:
+        if found.code != positions.code:
             raise OffsetTokenError(
                 f"{whose}offset token {text[:200]!r} has positions of another kind than "
                 f"{positions.format_name!r}: the source was changed to one of another kind. Put it back, "

@@ -29,12 +29,6 @@ class Offset(ABC):
     example: ClassVar[str]
     code: ClassVar[str] = "x"
     """The letter by which a checkpoint names the class; ``x`` for a class of an author."""
-    reads: ClassVar[str] = code
-    """The letters of those whose positions it reads, too."""
-
-    def __init_subclass__(cls) -> None:
-        cls.reads = cls.__dict__.get("reads", cls.code)
-
     form: ClassVar[re.Pattern[str]]
     """How a position is written, with a group for each field; not needed with an own ``parse``."""
 

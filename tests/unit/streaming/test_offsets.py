@@ -95,6 +95,8 @@ def test_an_unparsable_token_names_channel_token_and_format(kind):
             OffsetTokenError, lambda given: kind.parse(given, channel="c0"), [text],
             "'c0'", repr(text[:200]), f"'{kind.format_name}'",
         )  # fmt: skip
+        with pytest.raises(OffsetTokenError, match=r"^offset token"):
+            kind.parse(text)
 
 
 def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
