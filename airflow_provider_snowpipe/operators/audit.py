@@ -19,7 +19,6 @@ from airflow_provider_snowpipe.operators.account_operator import (
 )
 from airflow_provider_snowpipe.operators.source_record import SourceRecord, known_records
 from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
-from airflow_provider_snowpipe.streaming.checked_values import dead_letters_of
 from airflow_provider_snowpipe.streaming.errors import AuditError, ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name
 
@@ -111,9 +110,7 @@ def audit_pipe(
         if loaded is None:
             continue
         spec, secrets = connected_source(loaded.source, BaseHook.get_connection)
-        aside = None
-        if loaded.on_error == "dead_letter" and loaded.dead_letter_path:
-            aside = dead_letters_of(loaded.dead_letter_path, str(pipe))
+        aside = loaded.dead_letter_path if loaded.on_error == "dead_letter" else None
         source = SourceAudit(spec, secrets, pipe.address(hook.account_url()), seen, aside)
         own = {one.channel: audits[one.channel] for one in record.channels.values() if one.channel in audits}
         audits |= {one.channel: one for one in source.count(own)}

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.arguments import (
     OnUnknown,
@@ -279,12 +279,14 @@ class RowRules:
 
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
     :param application: the run's name, written with each row that is put aside
+    :param pipe: full name of the pipe, which tells its channels from those of the same names of another one
     :param only_exact: True where only values are at fault that the columns would round or cut
     """
 
     columns: tuple[TableColumn, ...]
     dead_letter_path: str | None
     application: str
+    pipe: str = ""
     only_exact: bool = False
 
     @classmethod
@@ -299,7 +301,6 @@ class RowRules:
     ) -> Self | None:
         """Make the rules of a plan.
 
-        :param pipe: full name of the pipe, whose dead letters have a folder of their own
         :returns: None if rows are not checked before they are sent
         :raises ConfigurationError: if the values do not go together
         """
@@ -307,14 +308,13 @@ class RowRules:
         if not policy.checks_rows:
             names = Counter(one.name.upper() for one in columns)
             exact = tuple(one for one in columns if one.exact and names[one.name.upper()] == 1)
-            return cls(exact, None, application, only_exact=True) if exact else None
+            return cls(exact, None, application, pipe, only_exact=True) if exact else None
         if not columns:
             raise ConfigurationError(
                 "rows are to be checked before they are sent, but the plan has no columns: give the table's "
                 "columns as DESCRIBE TABLE lists them"
             )
-        path = None if dead_letter_path is None else dead_letters_of(dead_letter_path, pipe)
-        return cls(columns, path, application)
+        return cls(columns, dead_letter_path, application, pipe)
 
 
 def check_dead_letter_path(path: str | None) -> None:
@@ -349,25 +349,6 @@ def check_dead_letter_path(path: str | None) -> None:
             "the executors have them in their environment"
         )
     refuse_secret("dead_letter_path", path)
-
-
-def folder_below(path: str, *folders: str) -> str:
-    """A folder below the one of dead letters; a topic has none.
-
-    :param path: a directory, or a URL, where what follows ``?`` are settings of its file system
-    """
-    if dead_letter_topic(path) is not None:
-        return path
-    address, mark, settings = path.partition("?") if "://" in path else (path, "", "")
-    return "/".join([address.rstrip("/"), *folders]) + mark + settings
-
-
-def dead_letters_of(path: str, pipe: str) -> str:
-    """The folder of a pipe's dead letters: another pipe may have channels of the same names.
-
-    :param pipe: its full name
-    """
-    return folder_below(path, quote(pipe, safe=""))
 
 
 def dead_letter_topic(path: str | None) -> str | None:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from urllib.parse import quote, unquote
 
 import numpy as np
@@ -38,6 +39,8 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".parquet"
 _LONGEST_NAME = 255
 """Bytes of a file's name, in the file systems that there are."""
+_MARK = "_pipe-"
+"""Begins the name of an empty file that shows by a digest of which pipe a channel's dead letters are."""
 SCHEMA = pa.schema(
     [
         pa.field("channel", pa.string(), nullable=False),
@@ -80,6 +83,12 @@ class DeadLetter:
 class DeadLetterStore(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
+    def claim(self, pipe: str) -> None:  # noqa: B027  a store of another package need not know
+        """Learn whose channel it is, before anything else.
+
+        :param pipe: full name of the pipe
+        """
+
     @abstractmethod
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part aside; they are safe when this returns.
@@ -121,10 +130,19 @@ class DeadLetterFolder(DeadLetterStore):
         self._after = after
         self._own: set[str] = set()
         self._first: Offset | None = None
+        self._mark = ""
+        self._marks: frozenset[str] = frozenset()
         with self._reached():
             self._files, root = _filesystem(path)
             self._folder = f"{root}/{_name(channel)}"
         self._left = self._listed()
+
+    def claim(self, pipe: str) -> None:
+        """Take another folder where the channel's own is that of a channel of another pipe."""
+        self._mark = _MARK + blake2b(pipe.encode(), digest_size=8).hexdigest()
+        if self._is_of_another():
+            self._leave()
+            self._left = self._listed()
 
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part into a file.
@@ -153,6 +171,8 @@ class DeadLetterFolder(DeadLetterStore):
         out = pa.BufferOutputStream()
         pq.write_table(table, out, compression="zstd")
         name = _name(str(start), _SUFFIX)
+        if self._mark and self._mark not in self._marks:
+            self._occupy()
         with self._reached():
             self._files.create_dir(self._folder, recursive=True)
             _store(self._files, f"{self._folder}/{name}", out.getvalue())
@@ -188,6 +208,25 @@ class DeadLetterFolder(DeadLetterStore):
             found += sum(self._offset_class.parse(one) <= committed for one in positions)
         return found
 
+    def _occupy(self) -> None:
+        """Mark the folder, and leave it to another pipe that has done so as well, or before."""
+        with self._reached():
+            self._files.create_dir(self._folder, recursive=True)
+            _store(self._files, f"{self._folder}/{self._mark}", pa.py_buffer(b""))
+        self._listed()
+        if self._marks - {self._mark}:
+            self._remove(self._mark)
+            self._leave()
+            self._occupy()
+
+    def _is_of_another(self) -> bool:
+        return bool(self._mark and self._marks and self._mark not in self._marks)
+
+    def _leave(self) -> None:
+        """Go on in a folder that no other pipe takes."""
+        self._folder += self._mark.replace(_MARK, "~")
+        self._left = []
+
     def _remove(self, name: str) -> None:
         if name in self._own:
             return
@@ -202,6 +241,9 @@ class DeadLetterFolder(DeadLetterStore):
         """The files with rows after the position found at open, by the first position of their part."""
         with self._reached():
             found = self._files.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        self._marks = frozenset(info.base_name for info in found if info.base_name.startswith(_MARK))
+        if self._is_of_another():
+            return []
         names = [info.base_name for info in found if info.base_name.endswith(_SUFFIX)]
         positions = [(self._position(name), name) for name in names]
         known = [(position, name) for position, name in positions if position is not None]
@@ -321,6 +363,8 @@ class Admission:
                 self._dead_letters = open_dead_letters(
                     rules.dead_letter_path, channel, offset_class, committed
                 )
+                if rules.pipe:
+                    self._dead_letters.claim(rules.pipe)
         self._keys: UnknownKeys | None = None
         if checks_keys:
             puts_aside = self._dead_letters is not None

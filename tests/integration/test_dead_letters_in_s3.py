@@ -30,7 +30,7 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
         s3.put("lake", {})
         settings = f"scheme=http&endpoint_override={s3.endpoint}&region=us-east-1"
         address = f"s3://lake/dead?{settings}"
-        rules = RowRules.of("dead_letter", False, address, COLUMNS, "app", "D.S.P")
+        rules = RowRules(COLUMNS, address, "app", "D.S.P")
         killed = Admission(rules, (), "ignore", "a/b", IntegerOffset, None)
         for position in (1, 3, 5):
             killed.admit(_part(position))
@@ -40,7 +40,7 @@ def test_files_are_written_replaced_and_read(monkeypatch: pytest.MonkeyPatch) ->
         again.settle(IntegerOffset(6))
 
         keys = [key for key in s3.keys("lake") if key.endswith(".parquet")]
-        assert keys == ["dead/D.S.P/a%2Fb/1.parquet", "dead/D.S.P/a%2Fb/3.parquet"]
+        assert keys == ["dead/a%2Fb/1.parquet", "dead/a%2Fb/3.parquet"]
         files, root = fs.FileSystem.from_uri(address)
         dead_letters = [pq.read_table(f"lake/{key}", filesystem=files).to_pylist() for key in keys]
         assert root == "lake/dead"

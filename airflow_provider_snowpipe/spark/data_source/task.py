@@ -37,7 +37,7 @@ from airflow_provider_snowpipe.spark.task.sink import (
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.checked_values import RowRules, folder_below
+from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Checkpoint
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -356,5 +356,7 @@ def row_rules(
         application = f"{options.channel_prefix} {' '.join(folders)}"
     path = options.dead_letter_path
     if path is not None:
-        path = folder_below(path, *folders)
+        # Of a URL, what follows "?" are settings of its file system, such as an endpoint.
+        address, mark, settings = path.partition("?") if "://" in path else (path, "", "")
+        path = "/".join([address.rstrip("/"), *folders]) + mark + settings
     return RowRules.of(options.on_error, options.check_rows, path, columns, application, str(options.pipe))

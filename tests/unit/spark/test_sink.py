@@ -92,7 +92,7 @@ def test_tasks_get_what_the_plan_specifies(on_error, path):
 
     assert plan.sink_settings() == SinkSettings(
         URL, "ca", PIPE, wait_for_commit=False, commit_timeout=7.0, limits=ONE_PART_A_REQUEST,
-        row_rules=RowRules(columns, f"{path}/{PIPE}", "app") if path else None,
+        row_rules=RowRules(columns, path, "app", "DB.S.T-STREAMING") if path else None,
         sdk_profile="/profile",
         skips_undecoded=on_error == "continue", columns=columns, unknown_columns="fail",
         run="r9", rebind="restart", on_imbalance="fail",

@@ -28,10 +28,8 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
 
 
-def _gate(path, committed=None, offset_class=IntegerOffset, pipe=None):
-    rules = RowRules(COLUMNS, None if path is None else str(path), "app")
-    if pipe is not None:
-        rules = RowRules.of("dead_letter", False, str(path), COLUMNS, "app", pipe)
+def _gate(path, committed=None, offset_class=IntegerOffset, pipe=""):
+    rules = RowRules(COLUMNS, None if path is None else str(path), "app", pipe)
     return Admission(rules, (), "ignore", "a/b", offset_class, committed)
 
 
@@ -114,12 +112,37 @@ class TestOneDirectoryForTwoPipes:
 
         assert sorted(_payloads(tmp_path)) == [b'{"ID":"a"}', b'{"ID":"b"}', b'{"ID":"c"}', b'{"ID":"c"}']
 
+    @pytest.mark.parametrize("first", ["D.S.A", "D.S.B"])
+    def test_two_that_begin_at_once_keep_their_rows(self, tmp_path, monkeypatch, first):
+        second = {"D.S.A": "D.S.B", "D.S.B": "D.S.A"}[first]
+        gates = {pipe: _gate(tmp_path, pipe=pipe) for pipe in (first, second)}
+        listed, overtaken = DeadLetterFolder._listed, []
+
+        def overtakes(folder):
+            if not overtaken:
+                overtaken.append(folder)
+                gates[second].admit(_part(3, f'"{second}"'))
+            return listed(folder)
+
+        monkeypatch.setattr(DeadLetterFolder, "_listed", overtakes)
+        gates[first].admit(_part(3, f'"{first}"'))
+        for gate in gates.values():
+            gate.settle(IntegerOffset(3))
+
+        assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
+
     def test_another_attempt_replaces_what_its_own_pipe_has_left(self, tmp_path):
         for pipe in ("D.S.A", "D.S.B", "D.S.A", "D.S.B"):
             _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', '"x"'))
             _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', 4))
 
         assert sorted(_payloads(tmp_path)) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
+
+    def test_what_a_release_without_pipes_has_left_is_replaced(self, tmp_path):
+        _gate(tmp_path).admit(_part(3, '"old"', '"x"'))
+        _gate(tmp_path, pipe="D.S.A").admit(_part(3, '"new"', 4))
+
+        assert _payloads(tmp_path) == [b'{"ID":"new"}']
 
 
 def test_a_pipe_has_a_folder_of_its_own_for_dead_letters_and_a_topic_stays_as_it_is():

@@ -27,14 +27,14 @@ def _dead(**more):
 def test_batch_of_a_query_puts_its_rows_into_a_directory_of_its_own():
     rules = row_rules(_dead(), COLUMNS, BatchIdentity(5, "0000abcd", 2))
 
-    assert rules.dead_letter_path == "/dead/query=0000abcd/batch=5/D.S.T-STREAMING"
+    assert rules.dead_letter_path == "/dead/query=0000abcd/batch=5"
     assert rules.application == "ds query=0000abcd batch=5"
 
 
 def test_offset_column_identifies_rows_over_all_batches():
     rules = row_rules(_dead(offsetColumn="ID"), COLUMNS, None)
 
-    assert (rules.dead_letter_path, rules.application) == ("/dead/D.S.T-STREAMING", "ds by ID")
+    assert (rules.dead_letter_path, rules.application) == ("/dead", "ds by ID")
 
 
 def test_check_without_a_dead_letter_path_ends_the_write_at_the_first_bad_row():
