@@ -76,7 +76,7 @@ def get_provider_info() -> dict[str, Any]:
         "connection-types": [_connection_type()],
         "config": {
             "snowpipe": {
-                "description": "Balance, source logs, and the past that the Snowpipe page reads.",
+                "description": "Assets, balance, source logs, and the past that the Snowpipe page reads.",
                 "options": {
                     "on_imbalance": _setting(
                         "warn",
@@ -87,6 +87,11 @@ def get_provider_info() -> dict[str, Any]:
                         "",
                         "A folder or URL for the source logs of files; empty for _snowpipe in their paths.",
                         "string",
+                    ),
+                    "describe_assets": _setting(
+                        "True",
+                        "Whether a load without an outlet of its table reports it as an asset.",
+                        "boolean",
                     ),
                     "page_history_days": _setting("45", "Greatest age of tasks, days."),
                     "page_history_tasks": _setting("2000", "Most task instances, the latest ones."),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.assets.uri import PARTITIONED_KEY, SCHEME, TableAddress
@@ -19,6 +21,10 @@ log = logging.getLogger(__name__)
 
 _LONGEST_PARTITION_KEY = 250
 """Most characters of a partition key (Airflow 3.3.2)."""
+_TURN_SECONDS = 1.0
+"""How much later each mapped task makes an asset that is not there yet."""
+_MOST_TURNS = 30
+_POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +61,15 @@ def describe_outlets(
 
     Only what was seen to be committed is reported. An event of a load that did not wait for its commit has
     ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
-    whose rows are loaded.
+    whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
+    its rows were seen to be committed (:func:`_add_table_event`).
     """
-    events, outlets = context.get("outlet_events"), _own_outlets(task)
-    if events is None or not outlets:
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
+    adds_event = not outlets and _describes_tables() and _all_committed(channels)
+    if not outlets and not adds_event:
         return
     try:
         table = _table_of(hook, [one.channel for one in channels])
@@ -66,6 +77,8 @@ def describe_outlets(
     except SnowpipeError as error:
         log.warning("the asset events carry nothing of tokens and rows: %s", error)
         return
+    if adds_event:
+        _add_table_event(task, context, table, event_extra(pipe, channels))
     for outlet, address in _outlets_of(table, outlets):
         meant = [one for one in channels if address.channel in (None, one.channel)]
         event = events[outlet]
@@ -79,21 +92,29 @@ def describe_file_load(
 ) -> None:
     """Put the rows of a load of staged files into the extra of a task's events on assets of its table.
 
-    An asset of one channel is skipped: staged files come through none. Nothing here fails the task.
+    An asset of one channel is skipped: staged files come through none. Nothing here fails the task. A
+    load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
 
     :param loader: ``COPY``, or the pipe's full name
     """
-    events, outlets = context.get("outlet_events"), _own_outlets(task)
-    if events is None or not outlets:
+    events = context.get("outlet_events")
+    if events is None:
+        return
+    outlets = [one for one in getattr(task, "outlets", None) or [] if _is_ours(one)]
+    adds_event = not outlets and rows > 0 and _describes_tables()
+    if not outlets and not adds_event:
         return
     try:
         address = TableAddress(hook.account(), *hook.database_and_schema(), table)
     except SnowpipeError as error:
         log.warning("the asset events carry nothing of rows: %s", error)
         return
+    extra = {"committed": True, "rows": rows, "loader": loader}
+    if adds_event:
+        _add_table_event(task, context, address, extra)
     for outlet, found in _outlets_of(address, outlets):
         if found.channel is None:
-            events[outlet].extra.update({"committed": True, "rows": rows, "loader": loader})
+            events[outlet].extra.update(extra)
 
 
 def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
@@ -113,6 +134,69 @@ def event_extra(pipe: str, channels: list[LoadedChannel]) -> dict[str, Any]:
     return {**extra, "unknown_columns": unknown} if unknown else extra
 
 
+def _describes_tables() -> bool:
+    if find_spec("airflow.sdk") is None:
+        # Airflow 2.11 fails the task for an alias's event whose extra holds an object.
+        return False
+    from airflow.providers.common.compat.sdk import conf
+
+    return bool(conf.getboolean("snowpipe", "describe_assets", fallback=True))
+
+
+def _all_committed(channels: list[LoadedChannel]) -> bool:
+    """Whether a task has put rows there, and has seen the commit of all; a sensor knows of no rows."""
+    return all(one.committed and one.loaded is not None for one in channels) and any(
+        one.loaded for one in channels
+    )
+
+
+def _add_table_event(
+    task: Any, context: Mapping[str, Any], table: TableAddress, extra: dict[str, Any]
+) -> None:
+    """Give the task an event on the asset of its table, which no outlet names.
+
+    The account is known when the task runs, not when the DAG is read. So the outlet is an asset alias, which
+    Airflow resolves by the event itself, and makes the asset where there is none ("Asset aliases" of
+    Airflow's documentation).
+    """
+    from airflow.providers.common.compat.sdk import Asset, AssetAlias
+
+    try:
+        alias, asset = AssetAlias(name=f"snowpipe:{task.dag_id}.{task.task_id}"), Asset(uri=str(table))
+        _wait_for_turn(asset, getattr(context.get("ti"), "map_index", None) or 0)
+        context["outlet_events"][alias].add(asset, extra=extra)
+        # Airflow reads the outlets when the task has ended; the list itself belongs to the DAG, too.
+        task.outlets = [*task.outlets, alias]
+    except (AttributeError, TypeError, ValueError) as error:
+        log.warning("no asset event of table %s: %s: %s", table, type(error).__name__, error)
+
+
+def _wait_for_turn(asset: Any, map_index: int) -> None:
+    """Let the mapped tasks before this one make the asset, unless it has an event already.
+
+    Airflow sets a task to failed, without a retry, when another makes the same asset at the same time
+    ("Error updating Task Instance state", observed with Airflow 3.3.2), and mapped tasks end together.
+    """
+    end = time.monotonic() + _TURN_SECONDS * min(map_index, _MOST_TURNS)
+    while time.monotonic() < end and not _has_event(asset):
+        time.sleep(_POLL_SECONDS)
+
+
+def _has_event(asset: Any) -> bool:
+    """True as well where Airflow does not report it, or, before 3.2, would report all of them."""
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time import context
+
+    accessor = getattr(context, "InletEventsAccessor", None)
+    if accessor is None:
+        return True
+    try:
+        return len(accessor(asset_name=asset.name, asset_uri=asset.uri).limit(1)) > 0
+    except AirflowRuntimeError as error:
+        log.warning("whether %s has events is not known: %s: %s", asset.uri, type(error).__name__, error)
+        return True
+
+
 def _outlets_of(table: TableAddress, outlets: list[Any]) -> Iterator[tuple[Any, TableAddress]]:
     for outlet in outlets:
         address = TableAddress.parse(outlet.uri)
@@ -122,10 +206,8 @@ def _outlets_of(table: TableAddress, outlets: list[Any]) -> Iterator[tuple[Any, 
             log.warning("asset %s is not of table %s, which this task loads", outlet.uri, table)
 
 
-def _own_outlets(task: Any) -> list[Any]:
-    """The task's outlets that are assets of this provider."""
-    outlets = getattr(task, "outlets", None) or []
-    return [one for one in outlets if str(getattr(one, "uri", "")).startswith(f"{SCHEME}://")]
+def _is_ours(outlet: Any) -> bool:
+    return str(getattr(outlet, "uri", "")).startswith(f"{SCHEME}://")
 
 
 def _table_of(hook: SnowpipeHook, channels: list[str]) -> TableAddress:

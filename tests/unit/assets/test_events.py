@@ -1,12 +1,13 @@
 """Outlet events: what a task's events report of tokens and rows, and what they must not."""
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from airflow_provider_snowpipe.assets.events import (
     LoadedChannel,
+    describe_file_load,
     describe_outlets,
     event_extra,
 )
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
+from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
 
 TABLE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
@@ -113,6 +115,143 @@ def test_a_load_does_not_fail_for_its_event(hook, caplog):
 
 def test_a_task_without_such_outlets_asks_nothing():
     describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
+
+
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="it reads the events of the task SDK")
+class TestWithoutAnOutlet:
+    """The asset of a load that no outlet reports."""
+
+    @pytest.fixture
+    def events(self):
+        from airflow.sdk.execution_time.context import OutletEventAccessors
+
+        return OutletEventAccessors()
+
+    @pytest.fixture
+    def task(self):
+        return SimpleNamespace(outlets=["report"], dag_id="orders", task_id="load")
+
+    def reported(self, events):
+        return [
+            (one.source_alias_name, one.dest_asset_key.uri, one.extra)
+            for accessor in events._dict.values()
+            for one in accessor.asset_alias_events
+        ]
+
+    def describe(self, task, events, *channels, hook=None):
+        describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), list(channels))
+
+    def test_its_table_gets_an_event_when_all_is_committed(self, task, events):
+        of_dag = task.outlets
+        self.describe(task, events, A, LoadedChannel("p_s_e", None, True, 0, "e"))
+
+        ((alias, uri, extra),) = self.reported(events)
+        assert (alias, uri) == ("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")
+        assert (extra["committed"], extra["tokens"], extra["rows"]) == (True, {"p_s_a": "a:3"}, 3)
+        assert [getattr(one, "name", one) for one in task.outlets] == ["report", alias]
+        assert of_dag == ["report"]
+
+    def test_there_is_none_for_what_is_no_committed_load_or_beside_an_outlet(self, task, events, monkeypatch):
+        for channels in ([A, B], [LoadedChannel("c", "1", True)], [LoadedChannel("c", "1", True, 0)], []):
+            self.describe(task, events, *channels)
+            assert (self.reported(events), task.outlets) == ([], ["report"])
+        with monkeypatch.context() as patch:
+            patch.setenv("AIRFLOW__SNOWPIPE__DESCRIBE_ASSETS", "False")
+            self.describe(task, events, A)
+        assert (self.reported(events), task.outlets) == ([], ["report"])
+        task.outlets = [snowpipe_asset(**TABLE)]
+        self.describe(task, events, A)
+        assert (self.reported(events), len(task.outlets)) == ([], 1)
+
+    def of_mapped(self, task, events, map_index, answers, monkeypatch):
+        """Describe the load of a mapped task; what Airflow was asked, and for how long the task waited."""
+        from airflow.sdk.execution_time import comms, task_runner
+
+        asked, clock = [], [100.0]
+        there = comms.AssetEventsResult(
+            asset_events=[
+                {
+                    "id": 1,
+                    "timestamp": "2026-01-01T00:00:00Z",
+                    "asset": {"name": "a", "uri": "a", "group": "asset"},
+                    "created_dagruns": [],
+                }
+            ]
+        )
+        responses = {True: there, False: comms.AssetEventsResult(asset_events=[])}
+
+        def send(message):
+            asked.append(message)
+            answer = answers[min(len(asked), len(answers)) - 1]
+            if isinstance(answer, Exception):
+                raise answer
+            return responses[answer]
+
+        def sleep(seconds):
+            clock[0] += seconds
+
+        monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+        monkeypatch.setattr(
+            "airflow_provider_snowpipe.assets.events.time",
+            SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep),
+        )
+        context = {"outlet_events": events, "ti": SimpleNamespace(map_index=map_index)}
+        describe_outlets(task, context, cast(SnowpipeHook, Hook()), [A])
+        assert len(self.reported(events)) == 1
+        return asked, round(clock[0] - 100.0, 3)
+
+    @pytest.mark.parametrize("map_index", [-1, 0])
+    def test_a_single_task_and_the_first_mapped_one_ask_nothing(self, task, events, map_index, monkeypatch):
+        assert self.of_mapped(task, events, map_index, [False], monkeypatch) == ([], 0)
+
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
+    def test_a_mapped_task_waits_until_the_asset_of_a_new_table_is_made(self, task, events, monkeypatch):
+        asked, waited = self.of_mapped(task, events, 3, [False, False, True], monkeypatch)
+
+        assert {(one.name, one.uri, one.limit) for one in asked} == {
+            ("snowpipe://org-acct/DB/S/T", "snowpipe://org-acct/DB/S/T", 1)
+        }
+        assert (len(asked), waited) == (3, 0.4)
+
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
+    @pytest.mark.parametrize(("map_index", "seconds"), [(1, 1.0), (4, 4.0), (1000, 30.0)])
+    def test_mapped_tasks_that_end_together_make_the_asset_one_after_the_other(
+        self, task, events, map_index, seconds, monkeypatch
+    ):
+        assert self.of_mapped(task, events, map_index, [False], monkeypatch)[1] == pytest.approx(
+            seconds, abs=0.21
+        )
+
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
+    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_answer(
+        self, task, events, monkeypatch, caplog
+    ):
+        from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+        from airflow.sdk.execution_time.comms import ErrorResponse
+
+        refusal = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"reason": "no"}))
+        asked, waited = self.of_mapped(task, events, 3, [refusal], monkeypatch)
+
+        assert (len(asked), waited) == (1, 0)
+        assert (
+            "whether snowpipe://org-acct/DB/S/T has events is not known: AirflowRuntimeError" in caplog.text
+        )
+
+    @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
+    def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
+        hook = SimpleNamespace(account=lambda: "org-acct", database_and_schema=lambda: ("DB", "S"))
+        describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
+
+        expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number
+        assert [one[:2] for one in self.reported(events)] == expected
+        assert [one[2]["rows"] for one in self.reported(events)] == [rows] * number
+
+    def test_no_load_fails_for_it(self, task, events, caplog):
+        task.dag_id = "o" * 1_500
+        self.describe(task, events, A)
+
+        assert "no asset event" in caplog.text
+        assert (self.reported(events), task.outlets) == ([], ["report"])
 
 
 class TestPartitions:
