@@ -50,7 +50,7 @@ def lag_deadline() -> None:
         task_id="create_table", conn_id="snowflake_default", sql=CREATE_TABLE, split_statements=False
     )
     open_channel = SnowpipeOpenChannelOperator(
-        task_id="open_channel", table="{{ params.table }}", channel=CHANNEL
+        task_id="open_channel", table="{{ params.table }}", channel=CHANNEL, if_exists="skip"
     )
     wait = SnowpipeCommitSensor(
         task_id="wait",

@@ -82,6 +82,7 @@ def reset_and_replay() -> None:
         task_id="reset",
         offset_token="{{ params.last_good }}",
         offset_format="integer",
+        observe_seconds=3,
         **channel,
     )
     replay = SnowpipeAppendRowsOperator(

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.snowpipe import channel_page
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, check_arguments, require_name
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -38,42 +39,68 @@ class ChannelOperator(PipeOperator):
 class SnowpipeOpenChannelOperator(ChannelOperator):
     """Make sure that a channel exists, ready for a writer outside of this task.
 
-    A channel that exists stays as it is, with its token and its writer; :class:`SnowpipeResetOffsetOperator`
-    changes a token.
+    Running it again changes nothing (``if_exists="skip"``) or shuts older writers out (``"fence"``). The
+    token of a channel that exists is never changed; that is what :class:`SnowpipeResetOffsetOperator` does.
 
     :param offset_token: the committed token that a new channel starts with, None for NULL (templated)
+    :param if_exists: ``skip`` or ``fence``
+    :param uncommitted_timeout: seconds that ``fence`` waits for rows of the older writer to be committed
     """
 
     template_fields: Sequence[str] = ("offset_token", *ChannelOperator.template_fields)
 
-    def __init__(self, *, offset_token: str | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *,
+        offset_token: str | None = None,
+        if_exists: str = "skip",
+        uncommitted_timeout: float = 60.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.offset_token = offset_token
+        self.if_exists = if_exists
+        self.uncommitted_timeout = uncommitted_timeout
+        check_one_of("if_exists", if_exists, ("skip", "fence"))
+        check_arguments(self, seconds=["uncommitted_timeout"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Open the channel where that is needed.
 
-        :return: channel, pipe, whether it was created, and the committed token
+        :return: channel, pipe, what was done (``create``, ``fence`` or ``skip``) and the committed token
         """
-        from airflow_provider_snowpipe.streaming.admin import create_channel
+        from airflow_provider_snowpipe.streaming.admin import open_channel
 
-        name = require_name("channel", self.channel)
         with self.hook.get_client() as client:
-            created, committed = create_channel(client, name, _token(self.offset_token))
+            done = open_channel(
+                client,
+                require_name("channel", self.channel),
+                offset_token=_token(self.offset_token),
+                if_exists=self.if_exists,
+                uncommitted_timeout=self.uncommitted_timeout,
+            )
         self._count_change("opened")
-        how = "was created" if created else "was there"
-        self.log.info("channel %r %s, committed token %s", name, how, committed or "NULL")
-        pipe = str(self.hook.pipe_name())
-        return {"channel": name, "pipe": pipe, "created": created, "committed": committed}
+        self.log.info(
+            "%s channel %r, committed token %s", done.action, done.channel, done.committed or "NULL"
+        )
+        return {
+            "channel": done.channel,
+            "pipe": str(self.hook.pipe_name()),
+            "action": done.action.value,
+            "committed": done.committed,
+        }
 
     def preview(self) -> list[str]:
-        """Report whether the channel would be created or left."""
-        from airflow_provider_snowpipe.streaming.admin import must_create
+        """Report whether the channel would be created, fenced or left."""
+        from airflow_provider_snowpipe.streaming.admin import OpenAction, plan_opening
 
         status, new = self._status(), _token(self.offset_token)
-        how, token = ("create", new) if must_create(status, new) else ("leave", status.committed)
-        pipe = self.hook.pipe_name()
-        return [f"would {how} channel {self.channel!r} of pipe {pipe}, token {token or 'NULL'}"]
+        action = plan_opening(status, new, self.if_exists)
+        token = new if action is OpenAction.CREATE else status.committed
+        return [
+            f"would {action} channel {self.channel!r} of pipe {self.hook.pipe_name()}, token "
+            f"{token or 'NULL'}"
+        ]
 
 
 class SnowpipeDropChannelOperator(ChannelOperator):
@@ -144,8 +171,9 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
     :param offset_token: the new token (templated)
     :param offset_format: the tokens' format, to check the new token and to report what the move means; None
         takes any text (templated)
-    :param allow_active_writer: True discards rows that a writer has not committed, and replaces whatever
-        token it has committed meanwhile
+    :param observe_seconds: how long the channel is watched for a writer before anything is changed
+    :param allow_active_writer: True resets in spite of a writer, which is shut out, and discards what it has
+        not committed
     """
 
     template_fields: Sequence[str] = ("offset_token", "offset_format", *ChannelOperator.template_fields)
@@ -155,14 +183,16 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
         *,
         offset_token: str,
         offset_format: str | None = None,
+        observe_seconds: float = 10.0,
         allow_active_writer: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.offset_token = offset_token
         self.offset_format = offset_format
+        self.observe_seconds = observe_seconds
         self.allow_active_writer = allow_active_writer
-        check_arguments(self, switches=["allow_active_writer"])
+        check_arguments(self, seconds=["observe_seconds"], switches=["allow_active_writer"])
 
     def perform(self, context: Context) -> dict[str, Any]:
         """Set the token.
@@ -176,7 +206,14 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
             self.log.info("%s", direction(status.committed, token, self._format(), self.channel))
         with self.hook.get_client() as client, self.hook.offset_tokens() as set_token:
             done = reset_offset_token(
-                client, status, token, set_token=set_token, allow_active_writer=self.allow_active_writer
+                client,
+                self.channel,
+                token,
+                observe=self._observe,
+                set_token=set_token,
+                planned=status,
+                observe_seconds=self.observe_seconds,
+                allow_active_writer=self.allow_active_writer,
             )
         self._count_change("reset")
         self.log.info("%s", done)
@@ -211,6 +248,10 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
     def _format(self) -> type[Offset] | None:
         return offset_class(self.offset_format) if self.offset_format else None
+
+    def _observe(self) -> ChannelState:
+        listed = {one.name: one for one in self.hook.list_channels()}
+        return ChannelState(self._status(), listed.get(self.channel))
 
 
 def _token(value: Any) -> str | None:

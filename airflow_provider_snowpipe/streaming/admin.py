@@ -6,8 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Self
 
+from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checkpoint import balanced, position_of, reported
 from airflow_provider_snowpipe.streaming.client import OpenedChannel, SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -24,12 +26,35 @@ from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGE
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import (
     CHANNEL_MISSING,
+    ChannelState,
     ChannelStatus,
+    signs_of_a_writer,
 )
 
 log = logging.getLogger(__name__)
 
-# -- Creating a channel for somebody else to write to, and dropping one -----------------------------------
+# -- Opening a channel for somebody else to write to, and dropping one: what to do, and what to refuse ---
+
+
+class OpenAction(StrEnum):
+    """What opening a channel comes down to."""
+
+    CREATE = "create"
+    FENCE = "fence"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What was done to a channel.
+
+    :param action: created, fenced, or left as it was
+    :param committed: its committed offset token afterwards, None for NULL
+    """
+
+    channel: str
+    action: OpenAction
+    committed: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,33 +72,48 @@ class Dropping:
     discarded: bool | None = False
 
 
-def must_create(status: ChannelStatus, offset_token: str | None) -> bool:
-    """Decide whether a channel is to be created; an existing one stays as it is.
+def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str) -> OpenAction:
+    """Decide how a channel is opened.
 
+    :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
     :raises ConfigurationError: if an existing channel would need its token changed, which is a reset
     """
-    if status.exists and offset_token is not None and status.committed is None:
+    check_one_of("if_exists", if_exists, ("skip", "fence"))
+    if not status.exists:
+        return OpenAction.CREATE
+    if offset_token is not None and status.committed is None:
         raise ConfigurationError(
             f"channel {status.channel!r} exists without a committed token, so it does not start at "
             f"{offset_token!r}: reset its offset token, or leave offset_token out to start where its writer "
             "starts"
         )
-    return not status.exists
+    return OpenAction.FENCE if if_exists == "fence" else OpenAction.SKIP
 
 
-def create_channel(
-    client: SnowpipeClient, channel: str, offset_token: str | None = None
-) -> tuple[bool, str | None]:
+def open_channel(
+    client: SnowpipeClient,
+    channel: str,
+    *,
+    offset_token: str | None = None,
+    if_exists: str = "skip",
+    uncommitted_timeout: float = 60.0,
+) -> Opening:
     """Make sure that a channel exists.
 
     :param offset_token: the token that a new channel starts with; an existing one keeps its own
-    :return: whether it was created, and its committed offset token, None for NULL
+    :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
+    :param uncommitted_timeout: seconds to wait for rows of a fenced writer to be committed
+    :raises UncommittedRowsError: if such rows are still not committed then
     """
     status = client.channel_statuses([channel])[channel]
-    created = must_create(status, offset_token)
-    if created:
-        status = client.open_channel(channel, offset_token=offset_token).status
-    return created, status.committed
+    action = plan_opening(status, offset_token, if_exists)
+    if action is OpenAction.CREATE:
+        opened = client.open_channel(channel, offset_token=offset_token)
+        return Opening(channel, action, opened.status.committed)
+    if action is OpenAction.FENCE:
+        opened = open_when_committed(client, channel, uncommitted_timeout)
+        return Opening(channel, action, opened.status.committed)
+    return Opening(channel, action, status.committed)
 
 
 def drop_channel(
@@ -238,35 +278,44 @@ def direction(old: str | None, new: str, offset_class: type[Offset] | None, chan
 
 def reset_offset_token(
     client: SnowpipeClient,
-    planned: ChannelStatus,
+    channel: str,
     token: str,
     *,
+    observe: Callable[[], ChannelState],
     set_token: SetToken,
+    planned: ChannelStatus | None = None,
+    observe_seconds: float = 10.0,
     allow_active_writer: bool = False,
 ) -> OffsetReset:
-    """Set a channel's offset token by :func:`compare_and_set`, shutting out whoever wrote to it.
+    """Set a channel's offset token, shutting out whoever wrote to it.
 
-    :param planned: the channel as whoever wants the new token has seen it
+    The channel is watched for a while; if anything moves, nothing is done. Then the token is set by
+    :func:`compare_and_set`, on condition that it is the one that was seen.
+
     :param token: a checkpoint or a bare position; it is set so that the channel's counters match it
     :param set_token: sets the token of a channel by the system function
-    :param allow_active_writer: True discards rows that are not committed, and replaces whatever token is
-        committed when the writer has been shut out
-    :raises WriterActiveError: if rows are not committed, or the channel has moved on
+    :param planned: the channel as whoever wants the new token has seen it, None for as it is now
+    :param observe_seconds: how long the channel is watched
+    :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
+        whatever token is committed when the writer has been shut out
+    :raises WriterActiveError: if somebody writes
     :raises ChannelInvalidError: if there is no such channel
     :raises CommitTimeoutError: if the service does not show the new token
     """
-    channel = planned.channel
     if not token:
         raise ConfigurationError(f"channel {channel!r}: the new offset token is empty: give a token")
-    if not planned.exists:
+    first = observe()
+    if not first.status.exists:
         raise ChannelInvalidError(
             f"channel {channel!r} of pipe {client.pipe} does not exist, so it has no token to reset: open it "
             "with that offset token instead",
             channel=channel,
             http_status=404,
-            code=planned.code,
+            code=first.status.code,
         )
-    change = TokenChange.after(planned, token)
+    if not allow_active_writer:
+        _refuse_while_written_to(channel, first, observe, observe_seconds)
+    change = TokenChange.after(planned or first.status, token)
     found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer, balance=True)
     return OffsetReset(channel, found.committed, balanced(token, found))
 
@@ -338,15 +387,29 @@ def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = Fals
     try:
         client.open_channel(change.channel, fail_on_uncommitted_rows=not overwrite)
     except UncommittedRowsError as error:
-        raise WriterActiveError(
-            f"channel {change.channel!r} is being written to: it holds rows that are received and not "
-            "committed. Nothing was changed: stop its writer and run again, or discard these rows by "
-            "allow_active_writer=True"
-        ) from error
+        raise _active(change.channel, "it holds rows that are received and not committed") from error
     found = client.channel_statuses([change.channel])[change.channel]
     if not overwrite:
         change.require(found)
     return found
+
+
+def _refuse_while_written_to(
+    channel: str, first: ChannelState, observe: Callable[[], ChannelState], seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
+    while (remaining := deadline - time.monotonic()) > 0:
+        time.sleep(min(_POLL_SECONDS, remaining))
+        if signs := signs_of_a_writer(first, observe()):
+            raise _active(channel, "; ".join(signs))
+
+
+def _active(channel: str, why: str) -> WriterActiveError:
+    return WriterActiveError(
+        f"channel {channel!r} is being written to: {why}. Stop its writer and run again; nothing was "
+        "changed. allow_active_writer=True resets all the same: the writer is shut out and what it has not "
+        "committed is discarded"
+    )
 
 
 def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrite: bool) -> None:

@@ -163,6 +163,7 @@ class ListedChannel:
     :param pipe: the pipe, None for a channel whose parent is no pipe
     :param offset_token: the committed offset token, None for NULL
     :param client_sequencer: grows with every opening of the channel
+    :param row_sequencer: grows with every append that is committed
     :param created_on: when the channel was made
     """
 
@@ -173,6 +174,7 @@ class ListedChannel:
     pipe: str | None = None
     offset_token: str | None = None
     client_sequencer: int | None = None
+    row_sequencer: int | None = None
     created_on: dt.datetime | None = None
 
     @classmethod
@@ -187,6 +189,7 @@ class ListedChannel:
             pipe=str(row["parent_name"]) if row.get("parent_domain") == "PIPE" else None,
             offset_token=None if row.get("offset_token") is None else str(row["offset_token"]),
             client_sequencer=_integer(row.get("client_sequencer")),
+            row_sequencer=_integer(row.get("row_sequencer")),
             created_on=created if isinstance(created, dt.datetime) else None,
         )
 
@@ -194,6 +197,39 @@ class ListedChannel:
 def show_channels(pipe: PipeName) -> str:
     """The statement that lists the channels of a pipe."""
     return f"SHOW CHANNELS IN PIPE {pipe.quoted}"
+
+
+# -- Whether somebody writes to a channel, from two observations of it -------------------------------------
+#
+# The service does not report when a channel was last written to. What it reports moves with every write: the
+# committed token and the row counter (status), the number of openings and of appends (``SHOW CHANNELS``).
+# Two observations with the same numbers mean that nobody wrote in between. A writer that was idle all that
+# time is not seen, so whoever changes a token opens the channel first, which shuts such a writer out.
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelState:
+    """What one time shows of a channel.
+
+    :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
+    """
+
+    status: ChannelStatus
+    listed: ListedChannel | None = None
+
+
+def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
+    """Describe what moved between two observations of a channel; empty when nothing did."""
+    moved = [
+        ("the committed token", before.status.committed or "NULL", after.status.committed or "NULL"),
+        ("the number of rows read", before.status.rows_parsed, after.status.rows_parsed),
+    ]
+    if before.listed is not None and after.listed is not None:
+        moved += [
+            ("the number of openings", before.listed.client_sequencer, after.listed.client_sequencer),
+            ("the number of appends", before.listed.row_sequencer, after.listed.row_sequencer),
+        ]
+    return [f"{what} went from {old} to {new}" for what, old, new in moved if old != new]
 
 
 # pragma: no mutate end

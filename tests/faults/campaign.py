@@ -707,6 +707,7 @@ def _offsets(run: Run) -> None:
             channel="p_s_a",
             offset_token="1/1.ndjson:30",
             offset_format="unit/file:line",
+            observe_seconds=0.05,
         ).execute(run.context(number))
 
     # It goes by the token that it has read: one that stops before that is a later reset.

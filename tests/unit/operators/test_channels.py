@@ -25,7 +25,7 @@ Open, Drop, Reset = SnowpipeOpenChannelOperator, SnowpipeDropChannelOperator, Sn
 ARGUMENTS: dict[Any, dict[str, Any]] = {
     Open: {},
     Drop: {},
-    Reset: {"offset_token": "a:1", "offset_format": "file:line"},
+    Reset: {"offset_token": "a:1", "offset_format": "file:line", "observe_seconds": 0.2},
 }
 
 
@@ -44,7 +44,7 @@ class TestOpen:
         assert run(Open, offset_token="a:7") == {
             "channel": "c",
             "pipe": "DB.S.T-STREAMING",
-            "created": True,
+            "action": "create",
             "committed": "a:7",
         }
         assert snowpipe.channels["c"].committed == "a:7"
@@ -57,13 +57,20 @@ class TestOpen:
                 with pytest.raises(AirflowFailException, match="offset_token"):
                     run(kind, offset_token=token, channel="d")
 
-    def test_an_existing_channel_keeps_its_token_and_its_writer(self, snowpipe, run):
+    @pytest.mark.parametrize("if_exists", ["skip", "fence"])
+    def test_an_existing_channel_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
+        self, snowpipe, run, if_exists
+    ):
         append = send(snowpipe, "c", "a:1")
 
-        value = run(Open, offset_token="a:0")
+        value = run(Open, offset_token="a:0", if_exists=if_exists)
 
-        assert (value["created"], value["committed"]) == (False, "a:1")
-        append("a:2")
+        assert (value["action"], value["committed"]) == (if_exists, "a:1")
+        if if_exists == "skip":
+            append("a:2")
+        else:
+            with pytest.raises(ChannelFencedError):
+                append("a:2")
 
     def test_a_channel_without_the_token_is_refused(self, snowpipe, run):
         snowpipe.channel("c")
@@ -126,7 +133,7 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
     del snowpipe.calls[:]
     for kind, options, words in (
         (Open, {"channel": "x", "offset_token": "a:7"}, "would create channel 'x'"),
-        (Open, {}, "would leave channel 'c'"),
+        (Open, {}, "would skip channel 'c'"),
         (Drop, {}, "its offset token a:1 would be lost (1 rows stay"),
         (Drop, {"force": True}, "at once"),
         (Drop, {"channel": "x"}, "does not exist"),
@@ -149,8 +156,9 @@ def test_all_names_are_templates():
 
 
 def test_wrong_arguments_are_refused_when_the_dag_is_read():
-    with pytest.raises(ConfigurationError):
-        Open(task_id="t", channel="c", table="T", pipe="P")
+    for options in ({"if_exists": "x"}, {"pipe": "P"}, {"uncommitted_timeout": -1}):
+        with pytest.raises(ConfigurationError):
+            Open(task_id="t", channel="c", table="T", **options)
     for seconds in (-1, float("nan"), "10"):
-        with pytest.raises(ConfigurationError, match="commit_timeout"):
-            Drop(task_id="t", channel="c", table="T", commit_timeout=seconds)
+        with pytest.raises(ConfigurationError, match="observe_seconds"):
+            Reset(task_id="t", channel="c", table="T", offset_token="a:1", observe_seconds=seconds)

@@ -41,6 +41,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.progress import ChannelState
 from tests.fake_snowpipe import PIPE, STALE, URL, FakeSnowpipe, KilledError, error
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
 
@@ -277,7 +278,10 @@ class Histories(RuleBasedStateMachine):
         standing = self.channels[name]
         position = data.draw(st.integers(0, standing.next - 1) | st.just(standing.next - 1))
         try:
-            reset_offset_token(self.client, self.statuses()[name], str(position), set_token=self.set_token)
+            reset_offset_token(
+                self.client, name, str(position), observe=lambda: ChannelState(self.statuses()[name]),
+                set_token=self.set_token, observe_seconds=0,
+            )  # fmt: skip
         except WriterActiveError:
             assert name in self.sessions
             return

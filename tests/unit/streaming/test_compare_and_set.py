@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 from tests.checkpoints import shown, source_of, token
 from tests.fake_snowpipe import MISSING, FakeSnowpipe, KilledError
 
@@ -258,7 +258,7 @@ def test_moving_a_token_is_described_by_its_effect_on_the_rows():
 
 
 class TestReset:
-    """A reset to row 43 of a channel that has committed row 57."""
+    """A reset to row 43 of a channel that has committed row 57, and is polled every half second."""
 
     THEN = token(57, rows=58)
 
@@ -268,16 +268,16 @@ class TestReset:
         with snowpipe.client() as client:
             before = client.channel_statuses(["c"])["c"]
 
-            def reset(new="43", planned=before, **options):
-                return reset_offset_token(client, planned, new, set_token=set_token, **options)
+            def reset(new="43", observe=lambda: ChannelState(before), **options):
+                return reset_offset_token(client, "c", new, observe=observe, set_token=set_token, **options)
 
             yield reset
 
-    def test_run_that_ends_between_the_plan_and_the_fence_stops_it(self, snowpipe, reset):
+    def test_run_that_ends_between_the_watch_and_the_fence_stops_it(self, snowpipe, reset):
         snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
 
         with pytest.raises(OffsetTokenMovedError):
-            reset()
+            reset(observe_seconds=0)
 
         assert snowpipe.channels["c"].position == "58"
 
@@ -291,6 +291,21 @@ class TestReset:
         assert str(OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
         assert snowpipe.clock.slept == []
 
+    @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
+    def test_channel_is_watched_for_the_given_time(self, snowpipe, reset, options, seconds):
+        assert (reset(**options).old, snowpipe.channels["c"].position) == (self.THEN, "43")
+
+        assert snowpipe.clock.slept[0] == 0.5
+        assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
+
+    def test_signs_of_a_writer_stop_it(self, snowpipe, reset):
+        seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
+
+        with pytest.raises(WriterActiveError, match=r"'c'.*went from 57 to 58"):
+            reset(observe=lambda: seen.pop(0))
+
+        assert (seen, snowpipe.channels["c"].committed) == ([], self.THEN)
+
     @pytest.mark.parametrize("new", ["43", token(43, rows=44, errors=1)], ids=["position", "checkpoint"])
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_token_that_is_set_balances_and_the_next_run_goes_on_behind_it(
@@ -299,7 +314,7 @@ class TestReset:
         snowpipe.channels["c"].rows_error_count = 3
         snowpipe.channels["c"].committed = token(57, rows=61, errors=2)
 
-        done = reset(new, self.state(snowpipe), allow_active_writer=overwrite)
+        done = reset(new, observe=lambda: self.state(snowpipe), allow_active_writer=overwrite)
 
         assert done.new == snowpipe.channels["c"].committed == token(43, rows=61, errors=2)
         with snowpipe.client() as client, Channel.open(client, "c", SOURCE) as writer:
@@ -307,7 +322,7 @@ class TestReset:
 
     def state(self, snowpipe):
         with snowpipe.client() as client:
-            return client.channel_statuses(["c"])["c"]
+            return ChannelState(client.channel_statuses(["c"])["c"])
 
     def test_position_of_another_kind_is_refused(self, snowpipe, reset):
         with pytest.raises(OffsetTokenError, match="'c'"):
@@ -319,7 +334,7 @@ class TestReset:
         with pytest.raises(ConfigurationError, match="empty"):
             reset("")
         with pytest.raises(ChannelInvalidError) as gone:
-            reset(planned=ChannelStatus.missing("c"))
+            reset(observe=lambda: ChannelState(ChannelStatus.missing("c")))
 
         assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
         assert snowpipe.channels["c"].position == "57"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.admin import Dropping, create_channel, drop_channel
+from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
 from airflow_provider_snowpipe.streaming.errors import (
     ChannelInvalidError,
     ConfigurationError,
@@ -21,19 +21,20 @@ def client(snowpipe):
 
 
 @pytest.mark.parametrize(
-    ("before", "token", "created", "after", "opens"),
+    ("before", "options", "action", "after", "opens"),
     [
-        (None, None, True, None, [None]),
-        (None, "a:7", True, "a:7", ["a:7"]),
-        ("a:9", None, False, "a:9", []),
-        ("a:9", "a:7", False, "a:9", []),
+        (None, {}, "create", None, [None]),
+        (None, {"offset_token": "a:7", "if_exists": "fence"}, "create", "a:7", ["a:7"]),
+        ("a:9", {}, "skip", "a:9", []),
+        ("a:9", {"offset_token": "a:7"}, "skip", "a:9", []),
+        ("a:9", {"offset_token": "a:7", "if_exists": "fence"}, "fence", "a:9", [None]),
     ],
 )
-def test_opening_creates_or_leaves_alone(snowpipe, client, before, token, created, after, opens):
+def test_opening_creates_fences_or_leaves_alone(snowpipe, client, before, options, action, after, opens):
     if before:
         snowpipe.channel("c", committed=before)
 
-    assert create_channel(client, "c", token) == (created, after)
+    assert open_channel(client, "c", **options) == Opening("c", action, after)
 
     assert [call.body.get("offset_token") for call in snowpipe.calls if call.operation == "open"] == opens
     assert snowpipe.channels["c"].committed == after
@@ -41,23 +42,31 @@ def test_opening_creates_or_leaves_alone(snowpipe, client, before, token, create
 
 def test_opening_that_would_need_another_token_is_refused(snowpipe, client):
     snowpipe.channel("c")
-    with pytest.raises(ConfigurationError):
-        create_channel(client, "c", "a:7")
+    for options in ({"if_exists": "replace"}, {"offset_token": "a:7"}):
+        with pytest.raises(ConfigurationError):
+            open_channel(client, "c", **options)
     assert snowpipe.did("open") == []
 
 
-def test_drop_waits_for_what_is_received(snowpipe, client):
+def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
     """The pauses grow from a twentieth of a second to a second."""
-    snowpipe.channel("c", committed="a:9")
-    snowpipe.fault(before="open", error=HELD, times=11)
-    drop_channel(client, "c")
-    assert snowpipe.clock.slept == pytest.approx([*(0.05 * 1.4**number for number in range(9)), 1.0, 1.0])
+    for wait in (
+        lambda: open_channel(client, "c", if_exists="fence"),
+        lambda: drop_channel(client, "c"),
+    ):
+        snowpipe.channel("c", committed="a:9")
+        snowpipe.fault(before="open", error=HELD, times=11)
+        wait()
+        expected = [*(0.05 * 1.4**number for number in range(9)), 1.0, 1.0]
+        assert snowpipe.clock.slept[-11:] == pytest.approx(expected)
     assert snowpipe.channels == {}
 
 
 @pytest.mark.parametrize(
     ("act", "seconds"),
     [
+        (lambda client: open_channel(client, "c", if_exists="fence"), 60),
+        (lambda client: open_channel(client, "c", if_exists="fence", uncommitted_timeout=5), 5),
         (lambda client: drop_channel(client, "c"), 600),
         (lambda client: drop_channel(client, "c", commit_timeout=0.1), 0.1),
     ],
