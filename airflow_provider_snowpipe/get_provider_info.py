@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": _modules(
             "operators.stream",
             "operators.channels",
+            "operators.offsets",
             "operators.audit",
             "operators.append",
             "operators.branch",

@@ -55,6 +55,8 @@ METRICS = {
     "channels_opened": Metric("counter", "channels", "opened; `SnowpipeOpenChannelOperator`"),
     "channels_dropped": Metric("counter", "channels", "dropped; `SnowpipeDropChannelOperator`"),
     "channels_reset": Metric("counter", "channels", "set to a token; `SnowpipeResetOffsetOperator`"),
+    "channels_backed_up": Metric("counter", "tasks", "backups written; `SnowpipeBackupOffsetsOperator`"),
+    "channels_restored": Metric("counter", "tasks", "backups restored; `SnowpipeRestoreOffsetsOperator`"),
 }
 """Every metric of this provider, by its name below ``snowpipe.``."""
 
@@ -96,7 +98,7 @@ def count_load(
 
 
 def count_change(what: str, *, pipe: str, operator: str) -> None:
-    """Report that a channel was opened, dropped or reset."""
+    """Report that a channel was opened, dropped, reset, backed up or restored."""
     _report(f"channels_{what}", 1, {"pipe": pipe, "operator": operator})
 
 

@@ -2,13 +2,15 @@
 
 The readings are numbered, and their numbers are the offset tokens of one channel. To load the later ones
 again, their rows are deleted and the channel's token is set back to the last good reading; the channel then
-takes the corrected rows from there. Both destroy something, so a person is asked before. Needs Airflow 3.1
-(approval) and 3.3 (retry policy).
+takes the corrected rows from there. Both destroy something, so a person is asked before. The tokens are
+backed up first. Needs Airflow 3.1 (approval) and 3.3 (retry policy).
 """
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from airflow.providers.common.sql.operators.sql import SQLExecuteQueryOperator
@@ -17,10 +19,12 @@ from airflow.sdk import Param, dag, task
 
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeResetOffsetOperator
+from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 from airflow_provider_snowpipe.policies.retry import SnowpipeRetryPolicy
 
 CHANNEL = "reset_and_replay_readings"
 READINGS = 50
+BACKUP = str(Path(os.environ.get("AIRFLOW_HOME", "~/airflow")).expanduser() / "offsets")
 CREATE_TABLE = 'CREATE TABLE IF NOT EXISTS "{{ params.table }}" (READING INTEGER NOT NULL, CELSIUS FLOAT)'
 DELETE = 'DELETE FROM "{{ params.table }}" WHERE READING > {{ params.last_good }}'
 COUNTS = 'SELECT COUNT(*), COUNT(DISTINCT READING), SUM(CELSIUS) FROM "{table}"'
@@ -40,10 +44,11 @@ COUNTS = 'SELECT COUNT(*), COUNT(DISTINCT READING), SUM(CELSIUS) FROM "{table}"'
     params={
         "table": Param("READINGS", type="string", pattern="^[A-Z_][A-Z0-9_]*$", description="Target table"),
         "last_good": Param(30, type="integer", minimum=0, maximum=READINGS, description="Last good reading"),
+        "backup_dir": Param(BACKUP, type="string", description="Where the offset tokens are kept"),
     },
 )
 def reset_and_replay() -> None:
-    """Create, load, ask, delete, reset, replay, verify."""
+    """Create, load, back up, ask, delete, reset, replay, verify."""
 
     @task
     def read(corrected: bool) -> list[dict[str, Any]]:
@@ -69,6 +74,12 @@ def reset_and_replay() -> None:
     # Two tasks load the channel, and a reading's number means the same to both.
     both: dict[str, Any] = {"token_column": "READING", "rebind": "continue", **channel}
     load = SnowpipeAppendRowsOperator(task_id="load", rows=read.override(task_id="read")(False), **both)
+    back_up = SnowpipeBackupOffsetsOperator(
+        task_id="back_up",
+        table="{{ params.table }}",
+        path="{{ params.backup_dir }}/{{ params.table }}.json",
+        offset_format="integer",
+    )
     approve = ApprovalOperator(
         task_id="approve",
         subject="Load the readings after {{ params.last_good }} again?",
@@ -90,7 +101,7 @@ def reset_and_replay() -> None:
         rows=read.override(task_id="read_corrected")(True),
         **both,
     )
-    create_table >> load >> approve >> delete >> reset >> replay >> verify()
+    create_table >> load >> back_up >> approve >> delete >> reset >> replay >> verify()
 
 
 reset_and_replay()

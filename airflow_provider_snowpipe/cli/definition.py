@@ -37,6 +37,14 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--schema", help="the pipe's schema, the connection's if not given"),
     )
     pipe = (_arg("--conn-id", help="connection id", default=conn_id), *names)
+    offset_format = _arg("--offset-format", help="format of the offset tokens, such as integer")
+    file = (
+        _arg("path", help="the backup file: a path, or a URL of an object store"),
+        _arg("--path-conn-id", help="connection id for the object store"),
+        _arg("--channel", dest="channels", action="append", help="only this channel; may be repeated"),
+        offset_format,
+        _arg("--dry-run", action="store_true", help="show what would be done, change nothing"),
+    )
     commands = (
         _command(
             "doctor",
@@ -60,7 +68,7 @@ def get_cli_commands() -> list[CLICommand]:
             "Show how far channels are, and whether they have committed target tokens",
             *pipe,
             _arg("--targets", help="JSON object of channel to target token; without it, all channels"),
-            _arg("--offset-format", help="format of the offset tokens, such as integer"),
+            offset_format,
             ARG_OUTPUT,
             description="Ends with the status 1 when a target is not committed.",
         ),
@@ -109,6 +117,27 @@ def get_cli_commands() -> list[CLICommand]:
                 _arg("-y", "--yes", action="store_true", help="do not ask"),
                 *pipe,
             ),
+        ),
+        _command(
+            "backup",
+            "Write the offset tokens of a pipe's channels to a file",
+            *file,
+            _arg(
+                "--on-lost",
+                choices=("fail", "keep"),
+                default="fail",
+                help="when a channel has lost the token that the file holds",
+            ),
+            *pipe,
+        ),
+        _command(
+            "restore",
+            "Bring channels back to the offset tokens of a backup",
+            *file,
+            _arg("--allow-older-tokens", action="store_true", help="set a token back, too"),
+            _arg("--allow-active-writer", action="store_true", help="in spite of a writer"),
+            _arg("-y", "--yes", action="store_true", help="do not ask"),
+            *pipe,
         ),
         _command(
             "local",
@@ -401,6 +430,42 @@ def rebind(args: argparse.Namespace) -> None:
     print("done")
 
 
+@reported
+def backup(args: argparse.Namespace) -> None:
+    """Write a backup, or report what would be written."""
+    from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
+
+    operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
+    if not args.channels:
+        _listed(_hook(args))
+    if args.dry_run:
+        print("\n".join(operator.preview()))
+        return
+    done = operator.perform({})
+    print(f"wrote the tokens of {len(done['channels'])} channels of pipe {done['pipe']} to {done['path']}")
+    for name, expires in done["expiring"].items():
+        print(f"channel {name!r} is deleted with its token on {expires}, unless it takes rows before")
+
+
+@reported
+def restore(args: argparse.Namespace) -> None:
+    """Restore a backup after showing what will be done."""
+    from airflow_provider_snowpipe.operators.offsets import SnowpipeRestoreOffsetsOperator
+
+    operator = SnowpipeRestoreOffsetsOperator(
+        allow_older_tokens=args.allow_older_tokens,
+        allow_active_writer=args.allow_active_writer,
+        **_file_arguments(args),
+    )
+    print("\n".join(operator.preview()) or "nothing to restore")
+    if args.dry_run:
+        return
+    if not args.yes and not _agrees():
+        raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
+    done = operator.perform({})
+    print(f"restored {len(done['channels'])} channels of pipe {done['pipe']} from {done['path']}")
+
+
 def _agrees() -> bool:
     try:
         return input("Do this? [y/N] ").strip().lower() in ("y", "yes")
@@ -443,6 +508,21 @@ def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
         is_default = pipe.default_table is not None
         hook.run_sql(f"DESCRIBE TABLE {table_of(pipe)}" if is_default else f"DESCRIBE PIPE {pipe.quoted}")
     return found
+
+
+def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "task_id": "cli",
+        "path": args.path,
+        "path_conn_id": args.path_conn_id,
+        "channels": args.channels,
+        "offset_format": args.offset_format,
+        "snowflake_conn_id": args.conn_id,
+        "table": args.table,
+        "pipe": args.pipe,
+        "database": args.database,
+        "schema": args.schema,
+    }
 
 
 def _targets(text: str | None) -> dict[str, str]:

@@ -46,7 +46,7 @@ rows' keys are the columns' names in lower case."""
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
-MISSING_OBJECT = frozenset({2003, 2043})
+_MISSING = frozenset({2003, 2043})
 """Numbers of Snowflake's errors for an object that is not there, or that the role may not see."""
 _NOT_CONNECTED = 250001
 """The connector's number for an account that does not answer and for a refused sign-in (``errorcode.py``)."""
@@ -514,7 +514,7 @@ def _remedy(shown: str, errno: int | None, grant: str) -> str:
 
     :param grant: the GRANT that may help, empty for none
     """
-    if errno not in MISSING_OBJECT:
+    if errno not in _MISSING:
         return grant
     make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"
     may_use = " Check the name, and that the connection's role may use it"

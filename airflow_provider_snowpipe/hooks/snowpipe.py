@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
-from airflow_provider_snowpipe.hooks.account import MISSING_OBJECT, AccountHook
+from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import (
@@ -34,10 +34,11 @@ _REMEDIES = {
     "credential.",
     "pipe": "Check the names, letter by letter, and that the role has USAGE on both and INSERT on the table.",
     "channel listing": (
-        "Streaming works; listing and resetting channels will not. Check that the user may also "
+        "Streaming works; listing, backing up and resetting channels will not. Check that the user may also "
         "sign in for SQL with this role, and that the role may see the pipe."
     ),
 }
+_MISSING_OBJECT = frozenset({2003, 2043})
 _MOST_ROLES = 50
 _UNNAMED_PIPE = PipeName("NONE", "NONE", "NONE")
 """Stands in where a connection names no pipe and only the account is asked; it is never sent."""
@@ -144,6 +145,16 @@ class SnowpipeHook(AccountHook):
         except SnowpipeError as error:
             self.log.warning("the next load reports the rejected rows once more: %s", error)
 
+    async def async_channel_statuses(
+        self, channels: Sequence[str], *, retry: RetryPolicy | None = None
+    ) -> dict[str, ChannelStatus]:
+        """Ask once after channels of the pipe without blocking the event loop."""
+        client = await self.async_get_client(retry=retry)
+        try:
+            return await asyncio.to_thread(client.channel_statuses, channels)
+        finally:
+            client.close()
+
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
@@ -232,6 +243,15 @@ class SnowpipeHook(AccountHook):
 
             yield set_token
 
+    def set_offset_token(self, channel: str, token: str) -> None:
+        """Set a channel's committed offset token by the system function, whoever writes to it.
+
+        :raises SqlError: if the statement fails
+        :raises ConfigurationError: if the pipe's table cannot be found
+        """
+        with self.offset_tokens() as set_token:
+            set_token(channel, token)
+
     def named_pipe(self) -> PipeName | None:
         """The pipe, None where neither the hook nor its connection names one or a table."""
         settings = self._connection()
@@ -259,7 +279,7 @@ class SnowpipeHook(AccountHook):
             ]
 
     def test_connection(self) -> tuple[bool, str]:
-        """Check the connection as a load would use it, then the channel listing.
+        """Check the connection as a load would use it, then the channel listing that backups need.
 
         :return: whether all is well, and what is, or which step failed and what to do
         """
@@ -360,7 +380,7 @@ def _has(
     try:
         rows = run(f"SHOW GRANTS ON {kind} {name}")
     except SqlError as error:
-        if error.errno in MISSING_OBJECT:
+        if error.errno in _MISSING_OBJECT:
             return False
         raise
     return any(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
@@ -314,7 +314,7 @@ def reset_offset_token(
             code=first.status.code,
         )
     if not allow_active_writer:
-        _refuse_while_written_to(channel, first, observe, observe_seconds)
+        _refuse_while_written_to({channel: first}, lambda: {channel: observe()}, observe_seconds)
     change = TokenChange.after(planned or first.status, token)
     found = compare_and_set(client, change, set_token=set_token, overwrite=allow_active_writer, balance=True)
     return OffsetReset(channel, found.committed, balanced(token, found))
@@ -394,14 +394,28 @@ def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = Fals
     return found
 
 
+def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
+    """Watch many channels at the same time, through their statuses.
+
+    :raises WriterActiveError: if somebody writes to one of them
+    """
+
+    def observe() -> dict[str, ChannelState]:
+        return {name: ChannelState(one) for name, one in client.channel_statuses(channels).items()}
+
+    if channels:
+        _refuse_while_written_to(observe(), observe, observe_seconds)
+
+
 def _refuse_while_written_to(
-    channel: str, first: ChannelState, observe: Callable[[], ChannelState], seconds: float
+    first: Mapping[str, ChannelState], observe: Callable[[], Mapping[str, ChannelState]], seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
     while (remaining := deadline - time.monotonic()) > 0:
         time.sleep(min(_POLL_SECONDS, remaining))
-        if signs := signs_of_a_writer(first, observe()):
-            raise _active(channel, "; ".join(signs))
+        for name, state in observe().items():
+            if signs := signs_of_a_writer(first[name], state):
+                raise _active(name, "; ".join(signs))
 
 
 def _active(channel: str, why: str) -> WriterActiveError:

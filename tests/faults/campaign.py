@@ -52,6 +52,10 @@ from airflow_provider_snowpipe.operators.channels import SnowpipeResetOffsetOper
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.offsets import (
+    SnowpipeBackupOffsetsOperator,
+    SnowpipeRestoreOffsetsOperator,
+)
 from airflow_provider_snowpipe.operators.submission import targets_of
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.driver import job
@@ -680,8 +684,8 @@ def _load(run: Run, way: str) -> None:
 
 
 def _offsets(run: Run) -> None:
-    """A reset that stops, and goes on when another one and a stream have moved the token."""
-    source = run.folder / "source"
+    """A restore or a reset that stops, and goes on when another one and a stream have moved the token."""
+    source, path = run.folder / "source", run.folder / "backup.json"
     _write(source / "a" / "1.ndjson", range(30))
     stream = Stream(run, FileSourceSpec(path=str(source)))
     deeds = run.folder / "deeds"
@@ -690,28 +694,41 @@ def _offsets(run: Run) -> None:
     if _drive_until_green(run, stream, deeds) is None:
         run.notes.append("never green")
         return
-    run.faults.append("reset")
+    kind = run.draw.choice(["restore", "reset"])
+    run.faults.append(kind)
+    common = {
+        "task_id": "t",
+        "table": run.table,
+        "snowflake_conn_id": run.conn_id,
+        "offset_format": "unit/file:line",
+    }
+    backup = partial(SnowpipeBackupOffsetsOperator, path=str(path), channels=["p_s_a"], **common)
+    if kind == "restore":
+        assert run.do(lambda: backup().execute(run.context(1))) == 0
+        with run.service.client(run.table) as client:
+            client.drop_channel("p_s_a")
     more = set(range(30, 60))
     _write(source / "a" / "2.ndjson", sorted(more))
-    run.expected |= more
-    if _drive_until_green(run, stream, deeds) is None:
-        run.notes.append("never green")
-        return
-    run.service.sql(f"DELETE FROM {run.table} WHERE ID >= 30")
+    if kind == "reset":
+        run.expected |= more
+        if _drive_until_green(run, stream, deeds) is None:
+            run.notes.append("never green")
+            return
+        run.service.sql(f"DELETE FROM {run.table} WHERE ID >= 30")
 
     def move(number: int) -> None:
-        SnowpipeResetOffsetOperator(
-            task_id="t",
-            table=run.table,
-            snowflake_conn_id=run.conn_id,
-            channel="p_s_a",
-            offset_token="1/1.ndjson:30",
-            offset_format="unit/file:line",
-            observe_seconds=0.05,
-        ).execute(run.context(number))
+        task: Any
+        if kind == "restore":
+            task = SnowpipeRestoreOffsetsOperator(path=str(path), observe_seconds=0.05, **common)
+        else:
+            task = SnowpipeResetOffsetOperator(
+                channel="p_s_a", offset_token="1/1.ndjson:30", observe_seconds=0.05, **common
+            )
+        task.execute(run.context(number))
 
-    # It goes by the token that it has read: one that stops before that is a later reset.
-    hit = Hit("stop", run.draw.random() < 0.5, run.draw.randint(1, 12), "bulk-channel-status")
+    # A reset goes by the token that it has read: one that stops before that is a later reset.
+    since = "" if kind == "restore" else "bulk-channel-status"
+    hit = Hit("stop", run.draw.random() < 0.5, run.draw.randint(1, 12), since)
     slow = run.start(partial(move, 1), hit)
     _beside_a_slow_one(run, slow, partial(move, 2), partial(_drive_until_green, run, stream, deeds))
 
@@ -742,7 +759,7 @@ PATHS: dict[str, Callable[[Run], None]] = {
     "bulk load": _bulk,
     "load by copy": partial(_load, way="copy"),
     "load by pipe": partial(_load, way="pipe"),
-    "reset": _offsets,
+    "restore or reset": _offsets,
 }
 KINDS = ("lost", "doubled", "early", "silent", "broken")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from conftest import Stack
 from flights_run import RUN_SECONDS, wait_for, wait_until_left
@@ -18,7 +20,7 @@ WAITING = ("awaiting_input", "deferred")
 def replay(stack: Stack) -> None:
     """Begin a run that waits for a person."""
     stack.unpause(REPLAY)
-    stack.airflow.api.trigger(REPLAY, "approved", {"table": "REPLAYED"})
+    stack.airflow.api.trigger(REPLAY, "approved", {"table": "REPLAYED", "backup_dir": str(stack.folder)})
 
 
 def fahrenheit(stack: Stack, table: str) -> int:
@@ -35,6 +37,8 @@ def test_rows_are_loaded_again_once_a_person_has_agreed(stack: Stack) -> None:
     )
     wait_until_left(stack.airflow, REPLAY, "approved", "approve")
     assert fahrenheit(stack, "REPLAYED") == 20
+    backup = json.loads((stack.folder / "REPLAYED.json").read_text())
+    assert shown(backup["channels"]["reset_and_replay_readings"]["offset_token"]) == "50"
 
     stack.airflow.api.answer(REPLAY, "approved", "approve", "Approve")
 

@@ -1,5 +1,6 @@
 """``airflow snowpipe …`` against a real local service."""
 
+import io
 import json
 import re
 import runpy
@@ -12,7 +13,7 @@ import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
 from tests.airflow_version import AIRFLOW
-from tests.local_connection import commit, connect, make_table
+from tests.local_connection import commit, committed, connect, make_table
 
 Run = Callable[..., str]
 
@@ -69,26 +70,64 @@ class TestReading:
         assert ended.value.code == 1
         assert [one["done"] for one in json.loads(capsys.readouterr().out)] == [True, False]
 
-    def test_errors_are_one_line(self, run, bare):
+    def test_errors_are_one_line(self, run, bare, tmp_path):
+        (tmp_path / "offsets.json").write_bytes(b"\xd0\x00")
         for words, text in [
             (("lag", "--targets", "x"), "--targets"),
             (("lag", "--targets", '{"a": "5"}', "--offset-format", "integer"), "'integer'"),
             (("channels", "--conn-id", "nope"), "snowpipe: .*nope"),
+            (("restore", "/dev"), "is a directory: name a file"),
+            (("backup", "/dev"), "is a directory: name a file"),
+            (("backup", "/dev/null/offsets.json"), "snowpipe: .*Not a directory"),
+            (("restore", str(tmp_path / "offsets.json")), r"offsets\.json.*UTF-8"),
         ]:
             with pytest.raises(SystemExit, match=text):
                 run(*words)
         with pytest.raises(SystemExit, match=r"give table=… or pipe=…"):
             bare("channels")
 
-    def test_what_does_not_exist_is_no_empty_list(self, bare):
-        for words in [("channels", "--table"), ("lag", "--pipe"), ("channels", "--pipe")]:
+    def test_what_does_not_exist_is_no_empty_list(self, tmp_path, bare):
+        file = tmp_path / "offsets.json"
+        for words in [
+            ("channels", "--table"), ("lag", "--pipe"), ("backup", str(file), "--table"),
+            ("channels", "--pipe"),
+        ]:  # fmt: skip
             with pytest.raises(SystemExit, match=r"snowpipe: .*NOWHERE.*does not exist"):
                 bare(*words, "NOWHERE")
+        assert not file.exists()
 
     def test_a_table_without_channels_has_an_empty_list(self, local_service, run):
         make_table(local_service, "IDLE")
 
         assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
+
+
+class TestBackupAndRestore:
+    def test_a_backup_brings_a_dropped_channel_back(self, local_service, run, tmp_path, table):
+        path = str(tmp_path / "offsets.json")
+        assert "would write 2 tokens" in run("backup", path, "--dry-run")
+        assert "wrote the tokens of 2 channels" in run("backup", path, "--offset-format", "file:line")
+        with local_service.client(table) as client:
+            client.drop_channel("b")
+
+        assert "would create channel 'b': NULL -> f:1" in run("restore", path, "--dry-run")
+        assert committed(local_service, table, "b") is None
+        assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
+        assert committed(local_service, table, "b") == "f:1"
+
+    def test_restore_asks_first_and_changes_nothing_without_a_terminal(
+        self, run, tmp_path, table, monkeypatch
+    ):
+        path = str(tmp_path / "offsets.json")
+        written = f"wrote the tokens of 2 channels of pipe LOCAL.PUBLIC.T-STREAMING to {path}\n"
+        assert run("backup", path) == written, "and no log"
+        with monkeypatch.context() as patch:
+            patch.setattr("builtins.input", lambda _prompt: "n")
+            with pytest.raises(SystemExit, match="nothing was changed"):
+                run("restore", path)
+        monkeypatch.setattr("sys.stdin", io.StringIO(""))
+        with pytest.raises(SystemExit, match="nothing was changed; -y does it without a question"):
+            run("restore", path)
 
 
 def test_local_hands_over_to_the_services_own_command_line(capfd):
@@ -127,9 +166,9 @@ def test_commands_run_without_airflows_command_line(local_service, table, monkey
 def test_airflow_offers_the_commands():
     from airflow.cli.cli_parser import get_parser
 
-    parsed = get_parser().parse_args(["snowpipe", "audit", "--table", "T", "--json"])
+    parsed = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
 
-    assert (parsed.table, parsed.json) == ("T", True)
+    assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108
 
 
 def test_the_help_of_local_names_every_command_of_the_service(capsys):

@@ -18,11 +18,6 @@ from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 
 
-def set_offset_token(hook, channel, token):
-    with hook.offset_tokens() as set_token:
-        set_token(channel, token)
-
-
 @pytest.mark.parametrize("define", [connect, connect_by_form])
 def test_channels_of_the_pipe_are_listed(local_service, set_connection, table, define):
     conn_id = define(local_service, set_connection)
@@ -54,7 +49,7 @@ def test_a_token_is_set_as_a_value_and_never_as_sql(local_service, conn_id, tabl
     }.items():  # fmt: skip
         commit(local_service, table, channel, ["f:1"])
 
-        set_offset_token(SnowpipeHook(conn_id, table=table), channel, token)
+        SnowpipeHook(conn_id, table=table).set_offset_token(channel, token)
 
         assert committed(local_service, table, channel) == token
 
@@ -68,7 +63,7 @@ def test_a_token_is_set_in_a_pipe_that_somebody_created(local_service, conn_id, 
     with hook.get_client() as client:
         client.open_channel("c", offset_token="f:1")
 
-        set_offset_token(hook, "c", "f:9")
+        hook.set_offset_token("c", "f:9")
 
         assert client.channel_statuses(["c"])["c"].committed == "f:9"
 
@@ -90,9 +85,9 @@ def test_sign_ins_and_clients_share_a_key_that_is_read_once(conn_id, table, monk
 
 def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id, table):
     with pytest.raises(SqlError, match=r"SYSTEM\$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN.*failed"):
-        set_offset_token(SnowpipeHook(conn_id, table=table), "none", "f:0")
+        SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")
     with pytest.raises(ConfigurationError, match="'none'"):
-        set_offset_token(SnowpipeHook(conn_id, pipe="OWN"), "none", "f:0")
+        SnowpipeHook(conn_id, pipe="OWN").set_offset_token("none", "f:0")
 
 
 def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id):

@@ -1,5 +1,6 @@
 """The hook against a scripted service."""
 
+import asyncio
 import base64
 from contextlib import suppress
 
@@ -27,6 +28,8 @@ def test_client_reaches_the_pipe_of_the_connection(service, service_connection):
     found = SnowpipeHook(service_connection, table="T").channel_statuses(["c1"])
 
     assert found["c1"].committed == "a:1"
+    again = asyncio.run(SnowpipeHook(service_connection, table="T").async_channel_statuses(["c1"]))
+    assert again == found
     assert "/databases/DB/schemas/S/pipes/T-STREAMING:" in service.requests("bulk-channel-status")[0].path
 
 
@@ -55,7 +58,7 @@ class TestTestButton:
 
         assert not ok
         assert text.startswith("Failed at: channel listing. ")
-        assert "Streaming works; listing and resetting channels will not." in text
+        assert "Streaming works; listing, backing up and resetting channels will not." in text
         assert PAT not in text
 
     def test_needs_no_pipe(self, service_connection):

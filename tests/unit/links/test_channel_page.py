@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
+from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from tests.airflow_version import AIRFLOW
@@ -94,6 +95,7 @@ def test_the_link_is_what_the_task_left(monkeypatch, left, shown):
     "operator",
     [
         SnowpipeAppendRowsOperator,
+        SnowpipeBackupOffsetsOperator,
         SnowpipeCommitSensor,
         SnowpipeOpenChannelOperator,
         SnowpipeStreamOperator,

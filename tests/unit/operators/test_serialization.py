@@ -21,6 +21,10 @@ from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.offsets import (
+    SnowpipeBackupOffsetsOperator,
+    SnowpipeRestoreOffsetsOperator,
+)
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
@@ -49,6 +53,8 @@ def tasks():
         SnowpipeOpenChannelOperator(task_id="open", table="T", channel="c", offset_token="{{ x }}")
         SnowpipeDropChannelOperator(task_id="drop", table="T", channel="c")
         SnowpipeResetOffsetOperator(task_id="reset", table="T", channel="c", offset_token="a:1")
+        SnowpipeBackupOffsetsOperator(task_id="backup", table="T", path="/p")
+        SnowpipeRestoreOffsetsOperator(task_id="restore", table="T", path="/p", channels=["c"])
         SnowpipeAppendRowsOperator(task_id="append", table="T", rows=[{"ID": 1}])
         SnowpipeOpenChannelOperator.partial(task_id="mapped", table="T").expand(channel=["a", "b"])
         decorated()
@@ -68,7 +74,7 @@ def tasks():
     written = json.loads(json.dumps(DagSerialization.to_dict(dag)))
     read = DagSerialization.from_dict(written)
     assert set(read.task_dict) == {
-        "open", "drop", "reset", "append", "mapped", "decorated", "branch", "copy",
+        "open", "drop", "reset", "backup", "restore", "append", "mapped", "decorated", "branch", "copy",
         "stage", "pipe", "ingest", "load", "bulk", "stream", "committed", "loaded",
     }  # fmt: skip
     return {task["__var"]["task_id"]: task["__var"] for task in written["dag"]["tasks"]}
@@ -78,7 +84,7 @@ def test_every_task_has_its_class_and_its_link(tasks):
     for task_id, task in tasks.items():
         assert task["_task_module"].startswith("airflow_provider_snowpipe.")
         # Those are on no channels; that of loads has Spark's link, too.
-        if task_id in ("open", "drop", "reset", "append", "decorated"):
+        if task_id in ("open", "drop", "reset", "backup", "restore", "append", "decorated"):
             assert task["_operator_extra_links"] == LINK
 
 

@@ -18,6 +18,10 @@ from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.offsets import (
+    SnowpipeBackupOffsetsOperator,
+    SnowpipeRestoreOffsetsOperator,
+)
 from airflow_provider_snowpipe.operators.plan import SnowpipePlan
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
@@ -32,6 +36,7 @@ CHANNEL = {"task_id": "t", "table": "T", "channel": "c"}
 COPY = {"task_id": "t", "table": "T", "stage": "@S"}
 INGEST = {"task_id": "t", "pipe": "P", "stage": "@S"}
 PIPE = {"task_id": "t", "pipe": "P", "action": "create", "table": "T", "stage": "@S"}
+FILE = {"task_id": "t", "table": "T", "path": "/p"}
 BULK = {"task_id": "t", "source": {"table": "a.b"}, "table": "T", "stage": "@S"}
 STREAM = {"task_id": "t", "source": {"path": "/d"}, "table": "T"}
 APPEND = {"task_id": "t", "table": "T", "rows": [{"A": 1}]}
@@ -44,6 +49,8 @@ SWITCHES = [
     (SnowpipePipeOperator, PIPE, "auto_ingest"),
     (SnowpipeDropChannelOperator, CHANNEL, "force"),
     (SnowpipeResetOffsetOperator, {**CHANNEL, "offset_token": "1"}, "allow_active_writer"),
+    (SnowpipeRestoreOffsetsOperator, FILE, "allow_older_tokens"),
+    (SnowpipeRestoreOffsetsOperator, FILE, "allow_active_writer"),
     (SnowpipeBulkLoadOperator, BULK, "keep_files"),
     (SnowpipeStreamOperator, STREAM, "wait_for_commit"),
     (SnowpipeAppendRowsOperator, APPEND, "wait_for_commit"),
@@ -91,6 +98,8 @@ PLAN = {
 }
 TARGETS = {"task_id": "t", "targets": {"c": "1"}, "table": "T"}
 WRONG = [
+    (SnowpipeBackupOffsetsOperator, FILE, "warn_days", "7"),
+    (SnowpipeBackupOffsetsOperator, FILE, "warn_days", float("nan")),
     (SnowpipeStreamOperator, STREAM, "poll_interval", -1),
     (SnowpipeStreamOperator, STREAM, "poll_interval", "5"),
     (SnowpipeBulkLoadOperator, BULK, "stage", 5),

@@ -3,11 +3,12 @@
 Two jobs load two sources in memory into one pipe, with the real driver, sink, writer and client; the service
 is the fake one. Between their runs anything happens: sources grow, runs die at any call and lose answers,
 rows are received and not committed, jobs are renamed or come to read another source or in another way,
-channels are dropped, reset, and written to by others.
+channels are dropped, restored, reset, and written to by others.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -37,9 +38,17 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
 from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SnowpipeError,
+    SourcePositionError,
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offset_backup import (
+    OffsetBackup,
+    RestoreAction,
+    plan_restore,
+    restore_channels,
+    take_backup,
+)
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState
 from tests.fake_snowpipe import PIPE, STALE, URL, FakeSnowpipe, KilledError, error
@@ -48,6 +57,7 @@ from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, M
 SOURCES = ("eu", "us")
 READINGS = ("all records", "without the first record")
 PREFIXES = ("a", "b", "c")
+NOW = dt.datetime(2026, 12, 3, tzinfo=dt.UTC)
 PLAN = JobPlan(
     "app", URL, PIPE, "a", "src", MemorySpec(), credentials_variable="X", commit_timeout=2.0,
     on_imbalance="fail", limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
@@ -177,10 +187,12 @@ class Histories(RuleBasedStateMachine):
         self.records: dict[str, list[str]] = {source: [] for source in SOURCES}
         self.jobs = [Job("eu", "a"), Job("us", "b")]
         self.channels: dict[str, Standing] = {}
+        self.lost: dict[str, Standing] = {}
         self.sessions: dict[str, Session] = {}
         self.table: Counter[str] = Counter()
         self.unsure: set[str] = set()
         self.known: dict[str, tuple[str, str]] = {}
+        self.backup: OffsetBackup | None = None
         self.runs = 0
 
     def teardown(self) -> None:
@@ -241,7 +253,7 @@ class Histories(RuleBasedStateMachine):
         """A channel expires or is dropped; somebody may make it again."""
         name = data.draw(st.sampled_from(sorted(self.channels)))
         self.leave(name, self.committed(name))
-        del self.channels[name]
+        self.lost[name] = self.channels.pop(name)
         self.client.drop_channel(name)
         self.sessions.pop(name, None)
         if again:
@@ -287,6 +299,36 @@ class Histories(RuleBasedStateMachine):
             return
         self.sure_if(position + 1 == standing.next, standing.source)
         self.channels[name] = replace(standing, next=position + 1, excess=0)
+
+    @rule()
+    def back_up(self) -> None:
+        self.backup = take_backup(PIPE, self.statuses(), None, now=NOW, offset_format="integer")
+
+    @precondition(lambda self: self.backup is not None)
+    @rule()
+    def restore(self) -> None:
+        assert self.backup is not None
+        statuses = self.client.channel_statuses(list(self.backup.channels))
+        try:
+            steps = plan_restore(self.backup, statuses, IntegerOffset)
+        except SourcePositionError:
+            return  # it would forget rows
+        steps = [
+            one for one in steps if one.action is not RestoreAction.KEEP and one.channel not in self.sessions
+        ]
+        restore_channels(self.client, steps, set_token=self.set_token)
+        for step in steps:
+            now, before = Standing.of_token(step.token), self.channels.pop(step.channel, None)
+            was = self.lost.get(step.channel)
+            same = was is not None and (was.source, was.reading, was.next) == (
+                now.source,
+                now.reading,
+                now.next,
+            )
+            self.sure_if(before is None and same and not self.others(now.source, step.channel), now.source)
+            if before is not None:
+                self.unsure.add(before.source)
+            self.channels[step.channel] = now
 
     def set_token(self, channel: str, token: str) -> None:
         self.snowpipe.channels[channel].committed = token

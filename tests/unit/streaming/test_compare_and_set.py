@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.admin import (
     fence,
     mark_reported,
     reset_offset_token,
+    watch_channels,
 )
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.errors import (
@@ -26,6 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     WriterActiveError,
 )
+from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
 from tests.checkpoints import shown, source_of, token
@@ -338,6 +340,78 @@ class TestReset:
 
         assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
         assert snowpipe.channels["c"].position == "57"
+
+
+def test_watch_polls_all_channels_until_the_time_is_over_and_names_the_one_that_is_written_to(snowpipe):
+    with snowpipe.client() as client:
+        for name in ("a", "b"):
+            stream(snowpipe, 1, name)
+        snowpipe.calls.clear()
+        watch_channels(client, ["a", "b"], 1.2)
+        watch_channels(client, [], 1.2)
+        assert snowpipe.did("status") == ["status a,b"] * 4
+        assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
+
+        snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
+        with pytest.raises(WriterActiveError, match=r"'b'.*went from 1~.* to 2~"):
+            watch_channels(client, ["a", "b"], 10)
+
+
+class TestRestore:
+    STEPS = (
+        RestoreStep("kept", RestoreAction.KEEP, token(5), token(5)),
+        RestoreStep("a", RestoreAction.SET, None, token(7, rows=8, errors=1)),
+        RestoreStep("b", RestoreAction.SET, token(49, rows=50), token(50, rows=51), rows_inserted=50),
+        RestoreStep("gone", RestoreAction.CREATE, None, token(3, rows=4)),
+    )
+
+    @pytest.fixture
+    def restore(self, snowpipe, set_token):
+        def restore(steps=self.STEPS, **options):
+            with snowpipe.client() as client:
+                return restore_channels(client, steps, set_token=set_token, **options)
+
+        return restore
+
+    def test_channel_that_is_loaded_while_another_is_restored_keeps_its_token(self, snowpipe, restore):
+        snowpipe.channel("a")
+        stream(snowpipe, 49, "b")
+        snowpipe.fault(after="open", channel="a", do=lambda: stream(snowpipe, 55, "b"))
+
+        with pytest.raises(OffsetTokenMovedError, match=re.escape(token(55, rows=56))):
+            restore()
+
+        assert {name: one.position for name, one in snowpipe.channels.items()} == {"a": "7", "b": "55"}
+
+    def test_reports_what_each_channel_really_had_and_sets_tokens_that_balance(self, snowpipe, restore):
+        snowpipe.channel("a")
+        stream(snowpipe, 49, "b")
+
+        assert restore() == {"a": None, "b": token(49, rows=50), "gone": None, "kept": token(5)}
+
+        set_to = {"a": token(7, rows=0), "b": token(50, rows=50), "gone": token(3, rows=0)}
+        assert {name: snowpipe.channels[name].committed for name in set_to} == set_to
+        with snowpipe.client() as client:
+            for name in set_to:
+                assert Channel.open(client, name, SOURCE).start.excess == 0
+
+    def test_rows_that_came_under_the_planned_token_stop_it_unless_overwriting(self, snowpipe, restore):
+        stream(snowpipe, 52, "b")
+        snowpipe.channels["b"].committed = token(49, rows=50)
+
+        with pytest.raises(OffsetTokenMovedError):
+            restore(self.STEPS[2:3])
+        restore(self.STEPS[2:3], overwrite=True)
+
+        assert snowpipe.channels["b"].committed == token(50, rows=53)
+
+    def test_channel_that_somebody_made_meanwhile_is_not_overwritten(self, snowpipe, restore):
+        stream(snowpipe, 6, "gone")
+
+        with pytest.raises(OffsetTokenMovedError):
+            restore(self.STEPS[3:])
+
+        assert snowpipe.channels["gone"].committed == token(6, rows=7)
 
 
 class TestReported:
