@@ -20,7 +20,15 @@ pytestmark = pytest.mark.skipif(AIRFLOW < (3, 3), reason="the pages show what Ai
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOW_TO = (
-    *("append-rows", "copy-files", "handle-bad-rows", "keep-offsets", "load-by-router", "manage-channels"),
+    *(
+        "append-rows",
+        "audit-loads",
+        "copy-files",
+        "handle-bad-rows",
+        "keep-offsets",
+        "load-by-router",
+        "manage-channels",
+    ),
     *("observe", "react-to-commits", "retry", "run-elsewhere", "run-on-kubernetes", "run-on-yarn"),
     *("stream-files", "wait-for-commit", "wait-for-files"),
 )
