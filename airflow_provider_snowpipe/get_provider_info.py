@@ -89,6 +89,12 @@ def get_provider_info() -> dict[str, Any]:
                         "A folder or URL for the source logs of files; empty for _snowpipe in their paths.",
                         "string",
                     ),
+                    "ledger_table": _setting(
+                        "",
+                        "The load ledger of COPY: NAME, SCHEMA.NAME or DATABASE.SCHEMA.NAME; empty for "
+                        "SNOWPIPE_LOADS in the target's schema.",
+                        "string",
+                    ),
                     "describe_assets": _setting(
                         "True",
                         "Whether a load without an outlet of its table reports it as an asset.",

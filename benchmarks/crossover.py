@@ -20,9 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,8 +33,10 @@ import pyarrow.parquet as pq
 import snowflake.connector
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, RunIdentity
-from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference
-from airflow_provider_snowpipe.bulk.statement_client import CopyRun, StatementClient
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StagedFiles, StageReference
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.routing.cost_model import GB, CostModel, LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
@@ -145,12 +150,20 @@ class Paths:
         location = stage.location("", database="LOCAL", schema="PUBLIC")
         statement = CopyInto(("LOCAL", "PUBLIC", _TABLE), location, options)
         client = StatementClient(self.service.url, self._key, ca_bundle=str(self.service.ca_file))
-        try:
+        with snowflake.connector.connect(**self.service.connector_arguments) as connection, closing(client):
+            ledger = Ledger(partial(_rows, connection), ledger_name(None, statement.table), statement.table)
             identity = RunIdentity((run,), dt.datetime.now(dt.UTC))
-            copy = CopyRun(statement, stage, client, lambda paths: (), lambda *_: False, identity)
-            copy.load([StagedFile(f"{run}/{file.name}")]).require("fail", _TABLE)
-        finally:
-            client.close()
+            copy = CopyRun(statement, stage, client, ledger, lambda _: (), identity, run)
+            path = f"{run}/{file.name}"
+            staged = StagedFiles({path: StagedFile(path)}, stage)
+            copy.load(copy.plan(staged, copy.entries()), staged).require("fail", _TABLE)
+
+
+def _rows(connection: Any, statement: str, values: Any = None) -> list[dict[str, Any]]:
+    cursor = connection.cursor()
+    cursor.execute(statement, values)
+    names = [column[0].lower() for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def policy_of(smallest: Measured, largest: Measured) -> LoadPolicy:

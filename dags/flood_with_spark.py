@@ -1,8 +1,8 @@
 """Load the history of a day from many small files: Spark combines them, and one COPY loads the rows.
 
 ``load`` has Spark read the folder and write its rows as files of the size that COPY likes, puts them into a
-stage with a manifest, and copies. It may be tried again or cleared at any time: the manifest records which
-files are this day's, and load history which of them are in the table. Its ``run_key`` names the day, so that
+stage, and copies. It may be tried again or cleared at any time: the load ledger records which files are this
+day's, and which of them are in the table. Its ``run_key`` names the day, so that
 another run for the same day loads nothing. The files are made up here; where yours come from elsewhere, leave
 ``make_files`` out and name their folder, a table of Spark's catalog or a query.
 """

@@ -420,6 +420,17 @@ def connection_fields() -> str:
     return "\n".join([*head, *rows])
 
 
+def cost_figures() -> str:
+    """The figures of the cost model as a table."""
+    from airflow_provider_snowpipe.routing.cost_model import CostModel
+
+    rows = [
+        f"| `{one.name}` | {one.value:,g} | {one.unit} | {'guess: ' if one.is_guess else ''}{one.source} |"
+        for one in CostModel().figures()
+    ]
+    return "\n".join(["| figure | default | unit | source |", "|---|---|---|---|", *rows])
+
+
 def airflow_commands() -> str:
     """The commands of ``airflow snowpipe``, from their parser."""
     from airflow_provider_snowpipe.cli.definition import parser
@@ -598,6 +609,7 @@ def import_public_modules() -> list[types.ModuleType]:
 GENERATED: dict[str, Callable[..., str]] = {
     "airflow-commands": airflow_commands,
     "connection-fields": connection_fields,
+    "cost-figures": cost_figures,
     "errors": errors,
     "fields": fields,
     "metrics": metrics,

@@ -63,7 +63,6 @@ class Statement:
     """A statement of the SQL API; it runs while it has neither rows nor a failure."""
 
     text: str
-    tag: str
     handle: str = field(default_factory=lambda: str(uuid.uuid4()))
     rows: list[Row] | None = None
     failure: StatementError | None = None
@@ -83,6 +82,72 @@ class Pipe:
     pattern: str | None = None
 
 
+class FakeLedger:
+    """The load ledger of the table."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def read(self, statement: str, values: list[str]) -> list[Row]:
+        if "WHERE WORK" in statement:
+            found = [row for row in self.rows if row["work"] == values[0]]
+            return sorted(found, key=lambda row: row["part"])
+        _, stage, state, *more = values
+        found = [row for row in self.rows if (row["stage"], row["state"]) == (stage, state)]
+        if "TARGET_CREATED <>" in statement:
+            return [row for row in found if row["target_created"] != dt.datetime.fromisoformat(more[0])]
+        return [row for row in found if row["work"] != more[0] and row["loader"] != more[1]]
+
+    def plan(self, statement: str, values: list[Any]) -> list[Row]:
+        names = [name.lower() for name in re.findall(r" AS (\w+)", statement.partition(") AS N")[0])][1:]
+        new = dict(zip(names, values, strict=True))
+        new |= {
+            "part": int(new["part"]),
+            "last_part": int(new["last_part"]),
+            "run_started": dt.datetime.fromisoformat(new["run_started"]),
+        }
+        made = new["target_created"]
+        new["target_created"] = None if made is None else dt.datetime.fromisoformat(made)
+        empty = dict.fromkeys(("reports", "error"))
+        if any((row["work"], row["part"]) == (new["work"], new["part"]) for row in self.rows):
+            return [{"number of rows inserted": 0}]
+        self.rows.append({**empty, **new, "version": 1})
+        return [{"number of rows inserted": 1}]
+
+    def change(self, statement: str, values: list[Any]) -> list[Row]:
+        if "SET WORK" in statement:
+            new, work, until = values
+            for row in self.rows:
+                if row["work"] == work and row["run_started"] < dt.datetime.fromisoformat(until):
+                    row["work"] = new
+                    row["state"] = "given up" if row["state"] == "planned" else row["state"]
+            return [{"number of rows updated": 1}]
+        names = ("state", "choice", "statement", "files", "target_created", "error")
+        *given, work, part, version = values
+        new = dict(zip(names, given, strict=True))
+        new["target_created"] = new["target_created"] and dt.datetime.fromisoformat(new["target_created"])
+        return [{"number of rows updated": self._set(work, int(part), int(version), new)}]
+
+    def mark(self, statement: str, result: list[Row], created: dt.datetime) -> int:
+        """Mark a COPY as loaded; the number of rows that were updated."""
+        found = re.search(r"WHERE WORK = '(\w+)' AND PART = (\d+) AND VERSION = (\d+) ", statement)
+        assert found is not None
+        work, part, version = found[1], int(found[2]), int(found[3])
+        row = next((row for row in self.rows if (row["work"], row["part"]) == (work, part)), None)
+        if row is None or row["target_created"] != created:
+            return 0
+        reports = [*json.loads(row["reports"] or "[]"), result]
+        new = {"state": "loaded", "reports": json.dumps(reports), "error": None}
+        return self._set(work, part, version, new)
+
+    def _set(self, work: str, part: int, version: int, values: Row) -> int:
+        for row in self.rows:
+            if (row["work"], row["part"], row["version"]) == (work, part, version):
+                row.update(values, version=version + 1)
+                return 1
+        return 0
+
+
 class FakeAccount:
     """One account with one table, ``LOCAL.PUBLIC.T``."""
 
@@ -99,8 +164,7 @@ class FakeAccount:
         self.statements: dict[str, Statement] = {}
         """Of the SQL API, by their request ids."""
         self.executed: list[str] = []
-        self.queries: list[tuple[str, str]] = []
-        """Tags and texts of statements that ended well, in QUERY_HISTORY."""
+        self.ledger = FakeLedger()
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
         self.staged_at = "Sun, 01 Nov 2026 12:00:00 GMT"
@@ -170,8 +234,9 @@ class FakeAccount:
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
             ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
-            ("SELECT QUERY_ID", "RUNNING", self._running),
-            ("SELECT COUNT(*) AS SHOWN", "RAN", self._ran),
+            ("SELECT * FROM", "LEDGER", lambda *given: self.ledger.read(*given)),
+            ("MERGE INTO", "PLAN", lambda *given: self.ledger.plan(*given)),
+            ("UPDATE ", "PLAN", self.ledger.change),
             ("SELECT COUNT(*) AS FOUND", "COUNT", lambda *_: [{"found": len(self.rows)}]),
             (
                 "SELECT MAX(CREATED) AS CREATED",
@@ -202,8 +267,7 @@ class FakeAccount:
         """One request id stands for one statement: its repetition runs nothing, and gets the state."""
         known = self.statements.get(request_id)
         if known is None:
-            tag = body["parameters"]["QUERY_TAG"]
-            known = self.statements[request_id] = Statement(body["statement"], tag)
+            known = self.statements[request_id] = Statement(body["statement"])
             if not self.holds:
                 self._execute(known)
             return _answer(known)
@@ -224,10 +288,20 @@ class FakeAccount:
     def _execute(self, statement: Statement) -> None:
         if statement.rows is None and statement.failure is None:
             try:
-                statement.rows = self._copy(statement.text)
-                self.queries.append((statement.tag, statement.text))
+                statement.rows = self._transaction(statement.text.split(";\n"))
             except StatementError as failure:
                 statement.failure = failure
+
+    def _transaction(self, statements: Sequence[str]) -> list[Row]:
+        """A COPY and the mark of it in the ledger: both happen, or nothing."""
+        begin, copy, mark, check, commit = statements
+        assert (begin, commit, "1 /" in check) == ("BEGIN", "COMMIT", True)
+        before = list(self.rows), list(self.history), set(self._copied), list(self.executed)
+        result = self._copy(copy)
+        if not self.ledger.mark(mark, result, self.created):
+            self.rows, self.history, self._copied, self.executed = before
+            raise StatementError(100051, "Division by zero")
+        return [{"multiple statement execution": "Multiple statements executed successfully."}]
 
     def _copy(self, statement: str, pipe: str | None = None, only: Sequence[str] = ()) -> list[Row]:
         """One COPY: all of it happens, or nothing."""
@@ -259,8 +333,7 @@ class FakeAccount:
         self.rows += rows
         self.history += loads
         self._copied.update(marks)
-        for _, gone, _ in marks if "PURGE = TRUE" in options else ():
-            del staged[gone]
+        assert "PURGE = TRUE" not in options
         hidden = set() if self.names_skipped else {"LOAD_SKIPPED"}
         if "RETURN_FAILED_ONLY = TRUE" in options:
             hidden = {"LOADED", "LOAD_SKIPPED"}
@@ -317,8 +390,10 @@ class FakeAccount:
 
     def _remove(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _stage_and_path(values[0])
+        pattern = re.compile(values[1] if len(values) > 1 else ".*", re.DOTALL)
         for name in [name for name in self.stages.get(stage, {}) if name.startswith(path)]:
-            del self.stages[stage][name]
+            if pattern.fullmatch(self._listed(stage, name)):
+                del self.stages[stage][name]
         return []
 
     def _describe_pipe(self, statement: str, _: list[str]) -> list[Row]:
@@ -364,18 +439,6 @@ class FakeAccount:
     def _set_token(self, _: str, values: list[str]) -> list[Row]:
         self.tokens[values[1]] = values[2]
         return [{"status": "ok"}]
-
-    def _running(self, _: str, values: list[str]) -> list[Row]:
-        return [
-            {"query_id": one.handle}
-            for one in self.statements.values()
-            if one.tag == values[0] and one.rows is None and one.failure is None
-        ]
-
-    def _ran(self, _: str, values: list[str]) -> list[Row]:
-        tag, *text, _since = values
-        own = [one for one in self.queries if one[0] == tag and one[1] in (text or [one[1]])]
-        return [{"shown": len(self.queries), "own": len(own)}]
 
     def _copy_history(self, statement: str, values: list[str]) -> list[Row]:
         if "ACCOUNT_USAGE" in statement:

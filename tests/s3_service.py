@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from threading import Lock
 from types import SimpleNamespace
 from typing import Any
 
@@ -60,6 +61,18 @@ class S3Service:
         return [entry["Key"] for entry in self.client.list_objects_v2(Bucket=bucket).get("Contents", ())]
 
 
+class OneCreation:
+    """Conditional writes one after the other, as S3 decides them: moto looks, and writes later."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._lock = Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
+        with self._lock if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+            return self._app(environ, start_response)
+
+
 @contextmanager
 def s3_service() -> Iterator[S3Service]:
     """Run an S3 service until the block ends."""
@@ -68,6 +81,7 @@ def s3_service() -> Iterator[S3Service]:
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
+    server._server.app = OneCreation(server._server.app)  # type: ignore[union-attr]
     try:
         host, port = server.get_host_and_port()
         # moto keeps the buckets of one process over servers.

@@ -5,25 +5,20 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Protocol, Self
 
 from airflow_provider_snowpipe.bulk.staged_files import (
-    COPY_HISTORY,
     COPY_RESULT,
     LOAD_FAILED,
     PARTIALLY_LOADED,
-    ExpectedFiles,
     FileLoad,
     StagedFile,
     StagedFiles,
     StageReference,
     file_names,
-    is_of_stage,
-    newest_loads,
     staged_at,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_numbers_and_switches, known_arguments
@@ -65,7 +60,6 @@ class CopyOptions:
     :param on_error: ``CONTINUE``, ``SKIP_FILE``, ``SKIP_FILE_<n>``, ``SKIP_FILE_<n>%`` or ``ABORT_STATEMENT``
     :param size_limit: bytes after which no more files are begun
     :param purge: remove files that were loaded
-    :param return_failed_only: report only files that did not load
     :param match_by_column_name: ``CASE_SENSITIVE``, ``CASE_INSENSITIVE`` or ``NONE``
     :param include_metadata: with it, name of a column to ``METADATA$…``
     :param enforce_length: False cuts texts that are too long
@@ -82,7 +76,6 @@ class CopyOptions:
     on_error: str | None = None
     size_limit: int | None = None
     purge: bool = False
-    return_failed_only: bool = False
     match_by_column_name: str | None = None
     include_metadata: Mapping[str, str] = field(default_factory=dict)
     enforce_length: bool | None = None
@@ -154,7 +147,6 @@ class CopyOptions:
             )
         switches = {
             "PURGE": self.purge or None,
-            "RETURN_FAILED_ONLY": self.return_failed_only or None,
             "ENFORCE_LENGTH": self.enforce_length,
             "TRUNCATECOLUMNS": self.truncate_columns,
             "FORCE": self.force or None,
@@ -318,8 +310,6 @@ def _one_of(name: str, value: str, allowed: Sequence[str] | re.Pattern[str], sho
 
 # -- Whose work a COPY is ----------------------------------------------------------------------------------
 
-_NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
-
 
 @dataclass(frozen=True, slots=True)
 class RunIdentity:
@@ -329,15 +319,12 @@ class RunIdentity:
     :param since: when the run began: what was loaded before was loaded by somebody else
     :param try_number: 1 for the first try
     :param began_once: True where the run is known to have begun only once, since nobody has cleared it
-    :param mark: tells the run from one of the same names that was deleted; empty where COPY itself skips
-        what it has loaded
     """
 
     names: tuple[str, ...]
     since: dt.datetime
     try_number: int = 1
     began_once: bool = False
-    mark: str = ""
 
     def is_anew(self, since: dt.datetime) -> bool:
         """True where a run of these names that began then is another one, which was deleted meanwhile.
@@ -345,18 +332,6 @@ class RunIdentity:
         A run that is cleared begins later as well, but the tries of its tasks are numbered on.
         """
         return since < self.since and (self.try_number == 1 or self.began_once)
-
-    def request_ids(self, statement: str, marks: Sequence[str]) -> list[str]:
-        """The request id of each try so far.
-
-        :param marks: what distinguishes the files' contents, such as their checksums: files that were changed
-            are other work
-        """
-        work = [self.names, statement, list(marks), *([self.mark] if self.mark else [])]
-        return [
-            str(uuid.uuid5(_NAMESPACE, json.dumps([*work, number])))
-            for number in range(1, self.try_number + 1)
-        ]
 
     @property
     def query_tag(self) -> str:
@@ -398,41 +373,6 @@ class CopyOutcome:
                 load = FileLoad.read(row, COPY_RESULT)
                 loads.append(replace(load, path=stage.relative(load.path, url), location=stage.name))
         return cls(tuple(loads))
-
-    def skipped(self, files: Iterable[str]) -> tuple[str, ...]:
-        """Files that were loaded before: those that the result reports so, and those that it does not name.
-
-        COPY leaves out of its result what it has nothing to report of.
-
-        :param files: paths below the stage of the files that were to be copied
-        """
-        named = {load.path for load in self.loads}
-        skipped = (load.path for load in self.loads if load.status == LOAD_SKIPPED)
-        return tuple(dict.fromkeys((*skipped, *(path for path in files if path not in named))))
-
-    def with_history(
-        self, files: Sequence[str], history: Iterable[FileLoad], since: dt.datetime
-    ) -> CopyOutcome:
-        """Add to files that were loaded before the newest load of each in load history.
-
-        :param history: loads from the oldest
-        :param since: what was loaded from this time on was loaded by this run
-        """
-        known = newest_loads(ExpectedFiles(tuple(files)), history)
-        ours = {
-            path: load
-            for path, load in known.items()
-            if load.loaded_at is not None and load.loaded_at >= since
-        }
-        reported = {load.path: load for load in self.loads}
-        others = [
-            known.get(path) or reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
-            for path in files
-            if path not in ours
-        ]
-        asked = frozenset(files)
-        kept = [load for load in self.loads if load.path not in asked]
-        return CopyOutcome((*kept, *(ours[path] for path in files if path in ours)), (*self.before, *others))
 
     def require(self, on_rejected: str, table: str) -> None:
         """Object to files that failed or were loaded in part.
@@ -485,9 +425,6 @@ class StageAccount(Protocol):
     def stage_url(self, stage: str) -> str | None:
         """The URL that an external stage stands for."""
 
-    def past_loads(self, table: str, since: dt.datetime | None = None) -> list[dict[str, Any]]:
-        """The loads that ``COPY_HISTORY`` reports."""
-
 
 @dataclass(frozen=True, slots=True)
 class StagedChoice:
@@ -513,43 +450,17 @@ class StagedChoice:
                 f"files is {self.files!r} beside prefix or pattern: the files are named, leave the others out"
             )
 
-    def loaded_and_gone(self, hook: StageAccount, table: str, since: dt.datetime) -> CopyOutcome | None:
-        """What this run has loaded of the files and then removed (``purge``); None where that is not all."""
-        reference, url = StageReference.parse(self.stage), hook.stage_url(self.stage)
-        loads = (FileLoad.read(row, COPY_HISTORY) for row in hook.past_loads(table, since))
-        history = [load for load in loads if load.pipe is None and is_of_stage(load, reference, url)]
-        where = ExpectedFiles(stage=replace(reference, path=""), url=url)
-        if self.files is not None:
-            names = tuple(reference.below(name) for name in file_names(self.files))
-            found = newest_loads(replace(where, names=names), history)
-            return CopyOutcome(tuple(found.values())) if len(found) == len(names) else None
-        expected = replace(where, prefix=reference.below(self.prefix or ""), count=1)
-        paths = dict.fromkeys(
-            name for load in history if (name := expected.name_of(load)) is not None and self._may_match(name)
-        )
-        found = newest_loads(replace(where, names=tuple(paths)), history)
-        return CopyOutcome(tuple(found.values())) if paths else None
-
-    def _may_match(self, path: str) -> bool:
-        """False for a path that the pattern does not match in any of the forms that LIST shows it in."""
-        name = StageReference.parse(self.stage).name.lower()
-        try:
-            return self.pattern is None or any(
-                re.fullmatch(self.pattern, form) for form in (path, f"{name}/{path}")
-            )
-        except re.error:
-            return True  # an expression that only Snowflake reads
-
     def key(self) -> str:
         """What tells this choice from another one of the same stage."""
         names = None if self.files is None else sorted(file_names(self.files))
         chosen = [StageReference.parse(self.stage).path, names, self.prefix, self.pattern]
         return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
 
-    def find(self, hook: StageAccount) -> StagedFiles:
+    def find(self, hook: StageAccount, known: Container[str] = ()) -> StagedFiles:
         """List the files, in the order of their names or in the one that they were given in.
 
-        :raises NothingStagedError: if a file that is named is not there
+        :param known: paths of files that may be missing
+        :raises NothingStagedError: if another file that is named is not there
         :raises SqlError: if the stage cannot be listed
         """
         stage = StageReference.parse(self.stage)
@@ -563,14 +474,14 @@ class StagedChoice:
         if self.files is None:
             return StagedFiles(dict(sorted(found.items())), stage, url)
         names = [stage.below(name) for name in file_names(self.files)]
-        missing = [name for name in names if name not in found]
+        missing = [name for name in names if name not in found and name not in known]
         if missing:
             shown = ", ".join(map(repr, missing[:_MOST_PATHS])) + (" …" if missing[_MOST_PATHS:] else "")
             raise NothingStagedError(
                 f"{len(missing):,} of {len(names):,} files are not in stage {self.stage!r}: {shown}; stage "
                 "them first, under these very names"
             )
-        return StagedFiles({name: found[name] for name in names}, stage, url)
+        return StagedFiles({name: found[name] for name in names if name in found}, stage, url)
 
 
 # pragma: no mutate end

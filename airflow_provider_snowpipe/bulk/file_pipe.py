@@ -6,6 +6,7 @@ The calls are those of the page "Snowpipe REST API".
 from __future__ import annotations
 
 import datetime as dt
+import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,6 +39,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName, plain_or_quoted,
 MOST_FILES = 5_000
 """Files that one post names."""
 _LONGEST_PATH = 1_024
+_NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,11 +354,10 @@ class Submission:
     def requests(self, pipe: str, identity: RunIdentity) -> Iterator[tuple[tuple[SubmittedFile, ...], str]]:
         """The posts, and the request id of each, which every try derives alike."""
         owed = self.owed()
-        work = replace(identity, try_number=1)
         for start in range(0, len(owed), MOST_FILES):
             part = owed[start : start + MOST_FILES]
-            (request_id,) = work.request_ids(f"insertFiles of {pipe}", [one.path for one in part])
-            yield part, request_id
+            named = json.dumps([identity.names, pipe, [one.path for one in part]])
+            yield part, str(uuid.uuid5(_NAMESPACE, named))
 
     def require_whole(self, pipe: str, tolerance: Tolerance) -> None:
         """Object to files of which the pipe has loaded some rows only, before this submission.

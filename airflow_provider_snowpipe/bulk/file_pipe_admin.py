@@ -297,7 +297,6 @@ class PipeDefinition:
             "size_limit": options.size_limit is not None,
             "purge": options.purge,
             "force": options.force,
-            "return_failed_only": options.return_failed_only,
         }
         for name, is_given in given.items():
             if is_given:

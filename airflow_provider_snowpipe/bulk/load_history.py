@@ -280,8 +280,6 @@ ATTRIBUTED_AFTER = dt.timedelta(hours=8)
 """How late the account's view may be (page "QUERY_ATTRIBUTION_HISTORY view")."""
 _EARLIEST = dt.timedelta(days=7)
 """As far back as the information schema knows statements."""
-_MOST_STATEMENTS = 10_000
-"""As many as it shows at once."""
 _TEXT_SHOWN = 90_000
 """Characters of a statement; the history cuts it at 100,000 (page "QUERY_HISTORY view", ``QUERY_TEXT``)."""
 
@@ -308,52 +306,6 @@ def warehouse_seconds(
         size = str(row["warehouse_size"]).upper()
         found[size] = found.get(size, 0.0) + float(str(row["execution_time"])) / 1000
     return found
-
-
-def running_statements(run: RunSql, database: str, query_tag: str) -> list[str]:
-    """Handles of the user's statements with a query tag that have not ended.
-
-    Without an end of its range the table function has them, too (page "QUERY_HISTORY").
-
-    :param run: runs SQL in the account, as the user who has submitted the statements
-    :param database: any database that the role may use
-    :raises SqlError: if that cannot be asked: nobody knows then whether a statement runs
-    """
-    statement = (
-        "SELECT QUERY_ID FROM TABLE("  # noqa: S608
-        f"{quote_identifier(database)}.INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(RESULT_LIMIT => 10000)) "
-        "WHERE QUERY_TAG = %s AND EXECUTION_STATUS IN ('RUNNING', 'QUEUED', 'BLOCKED', 'RESUMING_WAREHOUSE')"
-    )
-    return [str(row["query_id"]) for row in run(statement, [query_tag])]
-
-
-def may_have_run(
-    run: RunSql, database: str, query_tag: str, since: dt.datetime, text: str | None = None
-) -> bool:
-    """False where none of the user's statements with a query tag has ended well since then.
-
-    Load history does not show whose a load was. True where that is not known: from before what the account
-    remembers of statements, or where it shows no more of them.
-
-    :param run: runs SQL in the account, as the user who has submitted the statements
-    :param database: any database that the role may use
-    :param since: when the statement ended at the earliest
-    :raises SqlError: if that cannot be asked
-    """
-    begin = since - OVERLAP
-    if begin < dt.datetime.now(dt.UTC) - _EARLIEST:
-        return True
-    same, values = "", []
-    if text is not None:
-        same, values = f" AND LEFT(QUERY_TEXT, {_TEXT_SHOWN}) = %s", [text[:_TEXT_SHOWN]]
-    statement = (
-        "SELECT COUNT(*) AS SHOWN, "  # noqa: S608
-        f"COUNT_IF(QUERY_TAG = %s AND EXECUTION_STATUS = 'SUCCESS'{same}) AS OWN FROM TABLE("
-        f"{quote_identifier(database)}.INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER("
-        f"END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => {_MOST_STATEMENTS}))"
-    )
-    (row,) = run(statement, [query_tag, *values, begin.isoformat(timespec="milliseconds")])
-    return int(str(row["own"])) > 0 or int(str(row["shown"])) >= _MOST_STATEMENTS
 
 
 def attributed_credits(run: RunSql, query_tags: Collection[str], since: dt.datetime) -> dict[str, float]:

@@ -12,6 +12,7 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
@@ -24,7 +25,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,
     Account,
-    LoadIntent,
+    PipePlan,
     not_loaded_by,
     pipes_beside,
     refuse_files_for_pipe,
@@ -82,6 +83,7 @@ class PipeLoad:
     retry_seconds: float = 600.0
     poll_interval: float = 15.0
     max_consecutive_errors: int = 10
+    ledger_table: str | None = None
 
     def run(
         self, identity: RunIdentity, announce: Callable[[list[str]], None], leave: LeaveWorker | None
@@ -159,32 +161,23 @@ class PipeLoad:
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _submitted(self, identity: RunIdentity) -> Submission:
-        intent: LoadIntent | None = None
-
-        def begin(hook: PipeAccount, table: str, files: StagedFiles) -> None:
-            nonlocal intent
-            intent = LoadIntent(hook, table, identity, str(self.files.pipe), files)
-            intent.declare()
-
+        plan = PipePlan(identity, str(self.files.pipe), self.ledger_table)
         retry = RetryPolicy(self.retry_seconds, cap_seconds=60.0)
         try:
-            submission = self.planned(begin)
+            submission = self.planned(plan.write)
             client = self.files.hook.get_file_pipe_client(retry=retry)
         except SnowpipeError:
-            if intent is not None:
-                intent.revoke()
+            plan.end(GIVEN_UP)
             raise
-        is_known = False
         try:
             submission = submission.submit(client, identity)
-            is_known = True
         except SnowpipeError as error:
-            is_known = not error.retryable
+            if not error.retryable:  # otherwise the pipe may have them
+                plan.end(GIVEN_UP)
             raise
         finally:
             client.close()
-            if intent is not None and is_known:
-                intent.withdraw()
+        plan.end(SUBMITTED)
         return submission
 
     def _waited(self, submission: Submission) -> dict[str, Any]:

@@ -1,51 +1,31 @@
 """Files that a run writes and stages for COPY: how they are combined, and the manifest that names them.
 
-A manifest lists which staged files are one piece of work, written when all are staged and none is loaded.
-
-Files that an attempt leaves behind when it dies are in no manifest, and nobody loads them. Each attempt
-writes a manifest of its own, and the one that was staged first counts: every attempt takes its files, so that
-what COPY is given to load is the same each time. COPY itself, or load history, shows which it has loaded.
+A manifest lists which staged files are one piece of work. Files that an attempt leaves behind when it dies
+are in no manifest, and nobody loads them.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import json
 import logging
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from hashlib import blake2b
-from itertools import accumulate
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
-from airflow_provider_snowpipe.bulk.copy import StageAccount
-from airflow_provider_snowpipe.bulk.staged_files import (
-    LOADED,
-    PARTIALLY_LOADED,
-    FileLoad,
-    StagedFiles,
-    StageReference,
-)
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.bulk.copy import RunIdentity
+    pass
 
 log = logging.getLogger(__name__)
 MANIFEST_VERSION = 1
-OUTCOME_NAME = "loaded.json"
-"""Written when the files are in the table; it holds the task's value."""
 ATTEMPT_NAME = "attempt.json"
 """The manifest of an attempt, in the attempt's own folder: no other attempt replaces it."""
-ANEW_NAME = "made-anew.json"
-"""Written when a run has found the work of a deleted one: clearing its task does not make it its own."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST_NAME = 80
 
@@ -82,22 +62,19 @@ class WrittenFiles:
 
 @dataclass(frozen=True, slots=True)
 class RunManifest(WrittenFiles):
-    """The files of one piece of work.
+    """The files that one attempt has written.
 
     :param columns: the table's columns that their rows have; none where nobody has to know
     :param json_columns: those of them that hold JSON as text
     :param source: what the rows were read from, in words that tell it from another one; empty where the files
         are named by it
-    :param began: when the run began whose work it is; empty where it is of no run
     """
 
-    work: str
     attempt: str
     files: tuple[WrittenFile, ...]
     columns: tuple[str, ...] = ()
     json_columns: tuple[str, ...] = ()
     source: str = ""
-    began: str = ""
 
     @property
     def names(self) -> list[str]:
@@ -120,8 +97,7 @@ class RunManifest(WrittenFiles):
                 raise ValueError("another version")
             files = tuple(WrittenFile(**file) for file in data.pop("files"))
             columns, parsed = tuple(data.pop("columns")), tuple(data.pop("json_columns"))
-            origin = {name: data.pop(name) for name in ("source", "began")}
-            return cls(files=files, columns=columns, json_columns=parsed, **origin, **data)
+            return cls(files=files, columns=columns, json_columns=parsed, **data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(
                 f"{where} is not a manifest of version {MANIFEST_VERSION} ({error!r}): let the version of "
@@ -137,65 +113,6 @@ def run_folder(names: Sequence[str], *more: str) -> str:
     digest = hashlib.blake2b(json.dumps([*names, *more]).encode(), digest_size=8).hexdigest()
     shown = _UNSAFE.sub("-", ".".join(names))[:_LONGEST_NAME].strip(".-")
     return f"{shown}-{digest}"
-
-
-def loaded_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
-    """The loads of a manifest's files, by their paths below the folder.
-
-    :param history: loads into the table, from the oldest
-    """
-    expected = frozenset(manifest.names)
-    return {name: load for name, load in _below(folder, history) if name in expected}
-
-
-def refuse_loaded_folder(folder: str, work: str, history: Iterable[FileLoad]) -> None:
-    """Refuse to begin a piece of work of which files are in the table although it has no manifest any more.
-
-    :param history: loads into the table, from the oldest
-    :raises FilesGivenTwiceError: if there are such files
-    """
-    found = dict(_below(folder, history))
-    if not found:
-        return
-    first = next(iter(found.values()))
-    when = f", the first one at {first.loaded_at:%Y-%m-%d %H:%M:%S %Z}" if first.loaded_at else ""
-    raise FilesGivenTwiceError(
-        f"COPY has loaded {len(found):,} files of {work} ({sum(one.rows_loaded for one in found.values()):,} "
-        f"rows{when}), and folder {folder!r} of the stage has no manifest any more, so that nobody knows "
-        "whether these are all. Compare the table with the source; to load all of it once more, give another "
-        "run_key",
-        files=tuple(found),
-    )
-
-
-def refuse_other_files(manifest: RunManifest, folder: str, history: Iterable[FileLoad]) -> None:
-    """Refuse to load the files of a manifest where other files of its folder are in the table.
-
-    That nobody can have loaded who went by the manifest that was staged first; asked all the same just before
-    COPY, since that is judged by the clocks of a stage.
-
-    :param history: loads into the table, from the oldest
-    :raises FilesGivenTwiceError: if there are such files
-    """
-    expected = frozenset(manifest.names)
-    others = [name for name, _ in _below(folder, history) if name not in expected]
-    if others:
-        raise FilesGivenTwiceError(
-            f"COPY has loaded {len(others):,} files of {manifest.work} that are not in the manifest of "
-            f"folder {folder!r}, the first one {others[0]!r}: another try has gone by another one. Compare "
-            "the table with the source; to load all of it once more, give another run_key",
-            files=tuple(others),
-        )
-
-
-def _below(folder: str, history: Iterable[FileLoad]) -> Iterable[tuple[str, FileLoad]]:
-    """Loads by COPY of files in a folder; a history names a file by its location and the path below that."""
-    for load in history:
-        if load.status not in (LOADED, PARTIALLY_LOADED) or load.pipe is not None:
-            continue
-        _, found, name = f"/{load.location.rstrip('/')}/{load.path}".rpartition(f"/{folder}/")
-        if found:
-            yield name, load
 
 
 # -- Combining files before they are staged: what kind they are, and whether it is worth it ------------
@@ -384,144 +301,6 @@ def _ending(name: str) -> str:
     """A name's ending without that of its compression, in lower case."""
     base, ending = os.path.splitext(name.rpartition("/")[2].lower())
     return os.path.splitext(base)[1] if ending in _COMPRESSED else ending
-
-
-# pragma: no mutate end
-
-
-# -- The files of a run whose COPY has FORCE -------------------------------------------------------------
-
-_KEPT_IN = "airflow_snowpipe/forced_copies"
-"""Folder of the user's own stage."""
-
-
-# pragma: no mutate start
-class FileAccount(StageAccount, Protocol):
-    """As much of the account's hook as small files in a stage need."""
-
-    def put_file(self, path: str, location: str) -> None:
-        """Upload a small file."""
-
-    def get_file(self, location: str, folder: str) -> None:
-        """Bring one file of an internal stage to this machine."""
-
-    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
-        """Run one statement."""
-
-
-class FirstTryFiles:
-    """The files of a run whose COPY has FORCE, as the run's first try has listed them.
-
-    COPY itself then skips nothing, and load history does not show whose a load was, so that a later try can
-    only see by the files what is left to do. They are kept as a small file in the user's own stage, which
-    every connection may write to, whatever the stage of the files and the version of Airflow. Its name shows
-    what it lists, so that tries that begin at once with the same files agree; each lists the names after
-    writing its own, and where there are two, none of them loads.
-
-    :param target: the table's full name and the stage
-    :param choice: tells the choice of these files from another one
-    """
-
-    def __init__(
-        self, account: FileAccount, identity: RunIdentity, target: Sequence[str], choice: str
-    ) -> None:
-        self._account = account
-        self._identity = identity
-        self._choice = choice
-        self._location = f"@~/{_KEPT_IN}/{run_folder(identity.names, *target)}"
-
-    def read(self, stage: StageReference, *, resumed: bool = False) -> tuple[StagedFiles | None, RunIdentity]:
-        """The files that an earlier try has listed, None where none has; and the run as it began.
-
-        What a run of the same id has listed that was deleted is removed: this run loads again.
-
-        :param resumed: True where the task was deferred, so that it has listed the files itself
-        :raises FilesGivenTwiceError: if two tries have listed files, or a deleted run may have
-        :raises ConfigurationError: if this one is to load other files
-        """
-        lists = {name: self._kept(name) for name in self._names()}
-        if not resumed:
-            self._remove_deleted(lists)
-        if len(lists) > 1:
-            raise self._of_two_tries(list(lists))
-        for kept in lists.values():
-            files = StagedFiles.from_json(kept, stage)
-            if kept["choice"] != self._choice:
-                raise ConfigurationError(
-                    f"the first try of this run has listed {len(files.files):,} files for a COPY with force "
-                    f"({next(iter(files.files), None)!r}, …) by other values of stage, files, prefix or "
-                    f"pattern, and they are kept in {self._location}: to load what is chosen now, begin "
-                    "another run; an instance of a mapped task has to get the same files at each try"
-                )
-            # Clearing a task lets its run begin again, which does not undo what it has loaded.
-            since = min(self._identity.since, dt.datetime.fromisoformat(kept["since"]))
-            # The same try may begin twice, or go on after a deferral: history is asked as by a second one.
-            number = max(2, self._identity.try_number)
-            return files, replace(self._identity, since=since, try_number=number, mark=kept["mark"])
-        # The statements of a deleted run would answer for this one's, which may have the same files.
-        self._identity = replace(self._identity, mark=self._identity.since.isoformat())
-        return None, self._identity
-
-    def keep(self, staged: StagedFiles, limit: int | None) -> StagedFiles:
-        """Write the files down before the first COPY, which takes these.
-
-        :param limit: bytes after which COPY begins no more files; they are cut to it if all sizes are known
-        :raises FilesGivenTwiceError: if another try has listed others in the meantime
-        """
-        found = staged.files.values()
-        if limit is not None and all(file.size is not None for file in found):
-            begun = accumulate((file.size or 0 for file in found), initial=0)
-            cut = {file.path: file for file, before in zip(found, begun, strict=False) if before < limit}
-            staged = replace(staged, files=cut)
-        began = self._identity.since.isoformat()
-        kept = {"since": began, "choice": self._choice, "mark": self._identity.mark, **staged.to_json()}
-        listed = json.dumps([kept["url"], kept["files"]])
-        name = f"{blake2b(listed.encode(), digest_size=16).hexdigest()}.json"
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, name).write_text(json.dumps(kept), encoding="utf-8")
-            self._account.put_file(f"{folder}/{name}", f"{self._location}/")
-        names = self._names()
-        if names != [name]:
-            raise self._of_two_tries(names)
-        return staged
-
-    def _remove_deleted(self, lists: dict[str, Any]) -> None:
-        """Remove the lists of a run of the same id that was deleted, from the stage as well."""
-        for name, kept in list(lists.items()):
-            since = dt.datetime.fromisoformat(kept["since"])
-            if not self._identity.is_anew(since):
-                continue
-            if self._identity.try_number > 1:
-                raise FilesGivenTwiceError(
-                    f"{self._location} has the files of a COPY with force by a run of the same id that began "
-                    f"at {since:%Y-%m-%d %H:%M:%S %Z}, and this run began at "
-                    f"{self._identity.since:%Y-%m-%d %H:%M:%S %Z} without being cleared: that one was "
-                    "deleted, or this one was set to queued, and whether it has loaded files is not known. "
-                    "Where it has not, REMOVE that folder and clear the task; where it has, mark it as "
-                    "successful",
-                    files=(),
-                )
-            log.info(
-                "what a deleted run of the same id has listed is listed again: %d files", len(kept["files"])
-            )
-            self._account.run_sql("REMOVE %s", (f"{self._location}/{name}",))
-            del lists[name]
-
-    def _kept(self, name: str) -> Any:
-        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-            self._account.get_file(f"{self._location}/{name}", folder)
-            return json.loads(Path(folder, name).read_text(encoding="utf-8"))
-
-    def _names(self) -> list[str]:
-        return sorted(str(row["name"]).rpartition("/")[2] for row in self._account.list_files(self._location))
-
-    def _of_two_tries(self, names: Sequence[str]) -> FilesGivenTwiceError:
-        return FilesGivenTwiceError(
-            f"{len(names)} tries of this run have listed different files at the same time for a COPY with "
-            f"force, in {self._location}, so that nobody knows which of the lists was loaded: compare the "
-            "table with the stage, and load what is missing in a new run",
-            files=(),
-        )
 
 
 # pragma: no mutate end

@@ -87,6 +87,13 @@ class StageReference:
         return listed if self.name[0] in "%~" else listed.partition("/")[2]
 
 
+def exact_pattern(files: StagedFiles, paths: Sequence[str]) -> str:
+    """The regular expression that matches these files alone, in each form in which LIST shows a path."""
+    stage = files.stage.name.strip('"').lower()
+    begins = [f"{stage}/"] if files.url is None else [f"{files.url.rstrip('/')}/"]
+    return f"({'|'.join(map(re.escape, begins))})?({'|'.join(map(re.escape, paths))})"
+
+
 def staged_at(value: object) -> dt.datetime | None:
     """The time at which a file was staged, as LIST writes it: ``Sun, 22 Nov 2026 14:00:00 GMT``.
 
@@ -531,7 +538,6 @@ def copy_history(
     since: dt.datetime,
     pipe: tuple[str, str, str] | None = None,
     paths: Sequence[str] | None = None,
-    folder: str | None = None,
 ) -> tuple[str, list[str]]:
     """The statement that asks for loads, and the values that it binds (page "COPY_HISTORY").
 
@@ -541,7 +547,6 @@ def copy_history(
     :param pipe: database, schema and name of a pipe, None for all loads
     :param paths: only files with these paths or with ends of them, None for all; for very many of them, the
         statement asks for all as well
-    :param folder: only files with this folder in their paths, None for all; not together with paths
     """
     arguments = "TABLE_NAME => %s, START_TIME => %s::TIMESTAMP_LTZ"
     values = [full_name(*table), since.isoformat(timespec="milliseconds")]
@@ -553,9 +558,6 @@ def copy_history(
     if known is not None and len(known) <= MOST_NAMES:
         condition = f" WHERE FILE_NAME IN ({', '.join(['%s'] * len(known))})"
         values += sorted(known)
-    elif folder is not None:
-        condition = " WHERE CONTAINS(FILE_NAME, %s)"
-        values.append(f"{folder}/")
     return (
         f"SELECT {HISTORY_COLUMNS} FROM TABLE({quote_identifier(table[0])}.INFORMATION_SCHEMA.COPY_HISTORY("  # noqa: S608
         f"{arguments})){condition} ORDER BY LAST_LOAD_TIME",

@@ -13,26 +13,21 @@ view of the account, with a right of its own, before every COPY.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import logging
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
-from airflow_provider_snowpipe.bulk.copy import RunIdentity
+from airflow_provider_snowpipe.bulk.copy import RunIdentity, StageAccount
 from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PIPE_STATUS,
     ListedPipe,
     PipeStatus,
     stage_key,
 )
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry, Ledger, work_key
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
-from airflow_provider_snowpipe.bulk.run_files import FileAccount, run_folder
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     PARTIALLY_LOADED,
@@ -40,7 +35,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFiles,
     StageReference,
-    staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
@@ -60,7 +54,7 @@ _MOST_SHOWN = 10_000
 RunSql = Callable[..., list[dict[str, Any]]]
 
 
-class Account(FileAccount, Protocol):
+class Account(StageAccount, Protocol):
     """As much of the account's hook as the two loaders need."""
 
     def database_and_schema(self) -> tuple[str, str]:
@@ -71,6 +65,9 @@ class Account(FileAccount, Protocol):
 
     def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
         """Sign in once for several statements."""
+
+    def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
+        """Sign in to the ledger of loads into a table."""
 
     def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
         """What ``COPY_HISTORY`` reports of some files."""
@@ -283,71 +280,52 @@ def _evidence(loads: Sequence[FileLoad]) -> str:
 # pragma: no mutate start (tested with the operators, against the fake account)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class OtherLoaders:
     """Pipes that load the files of a COPY as well: refused before it, and found after it.
 
-    A pipe that is given the files by an operator of this package is excluded: each of the two writes down
-    what it is about to load, then reads the other's note, and asks queues and load history last. Where no
-    pipe over the table loads from there, nobody needs to know. Of a pipe that another one feeds while COPY
-    runs, load history shows it when it has run.
+    A pipe that is given the files by an operator of this package is excluded: each of the two plans its load
+    in the ledger, then reads the other's plan, and asks queues and load history last. Of a pipe that another
+    one feeds while COPY runs, load history shows it when it has run.
 
-    :param identity: whose work the COPY is
-    :param has_noted: True where an earlier process may have written down what it loads
-    :param is_forced: True where files of others are accepted, so that nobody is asked
+    :param work: the key of the COPY's work
     :param passes_over: True where files are skipped that others have loaded since they were staged
     """
 
     account: Account
+    ledger: Ledger
     table: str
-    identity: RunIdentity
-    has_noted: bool = False
-    is_forced: bool = False
+    work: str
     passes_over: bool = False
 
     def refuse(self, staged: StagedFiles, *, has_copied: bool = False) -> dict[str, FileLoad]:
-        """Refuse the files of others: before COPY, after writing down what it is about to load; and after it.
+        """Refuse the files of others: before COPY, when it is planned; and after it.
 
         :param has_copied: True when COPY has ended
         :return: the loads of files that are skipped, by their paths
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
         """
-        if has_copied and self.has_noted:
-            self.withdraw(staged)
-        if self.is_forced or not staged.files:
+        if not staged.files:
             return {}
-        pipes, intent = pipes_beside(self.account, self.table, staged), None
-        if pipes and not has_copied:
-            intent = LoadIntent(self.account, self.table, self.identity, None, staged)
-            intent.declare()
-            pipes = pipes_beside(self.account, self.table, staged)
-        try:
-            # The queues first: what is loaded between the two questions is in history then.
-            history = self.account.loads_of(self.table, list(staged.files))
-            older: list[FileLoad] = []
-            if self.passes_over and (forgotten := unknown_since(staged, history)):
-                older = self.account.older_copies(self.table, forgotten, by_pipes=True)
-            passed = refuse_files_of_others(
-                staged,
-                history,
-                table=self.table,
-                now=dt.datetime.now(dt.UTC),
-                older=older,
-                passes_over=self.passes_over,
-            )
-            for one in pipes:
-                refuse_files_for_pipe(one.without(passed), table=self.table, has_copied=has_copied)
-        except FilesGivenTwiceError:
-            if intent is not None:
-                intent.revoke()
-            raise
-        self.has_noted |= intent is not None
+        if not has_copied:
+            refuse_planned_by_others(self.ledger, self.work, None, staged, stage_of(self.account, staged))
+        # The queues first: what is loaded between the two questions is in history then.
+        pipes = pipes_beside(self.account, self.table, staged)
+        history = self.account.loads_of(self.table, list(staged.files))
+        older: list[FileLoad] = []
+        if self.passes_over and (forgotten := unknown_since(staged, history)):
+            older = self.account.older_copies(self.table, forgotten, by_pipes=True)
+        passed = refuse_files_of_others(
+            staged,
+            history,
+            table=self.table,
+            now=dt.datetime.now(dt.UTC),
+            older=older,
+            passes_over=self.passes_over,
+        )
+        for one in pipes:
+            refuse_files_for_pipe(one.without(passed), table=self.table, has_copied=has_copied)
         return passed
-
-    def withdraw(self, staged: StagedFiles) -> None:
-        """Remove what was written down, when the COPY has ended."""
-        if self.has_noted and not self.is_forced:
-            LoadIntent(self.account, self.table, self.identity, None, staged).withdraw()
 
 
 def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[PipeBeside]:
@@ -420,129 +398,110 @@ def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
     return PipeStatus.read(next(iter(row.values())))
 
 
-# -- Loads that have begun: noted before files are given to a loader, so that two loaders see each other --
+# -- Loads that have begun: planned in the ledger before files are given to a loader ---------------------
 #
 # COPY and pipes do not share their memory of files, and asking what the other has done does not show what
-# it is about to do. So each of the two operators first writes down what it loads and by what, then reads
-# for what others have written, and only then asks pipes and load history: of two that begin at once, one at
-# least finds the other. The notes lie in the user's own stage, which every connection may write to.
+# it is about to do. So each of the two operators first plans its load in the ledger, then reads what others
+# have planned, and only then asks pipes and load history: of two that begin at once, one at least finds the
+# other.
 
-_KEPT_IN = "airflow_snowpipe/loads"
 _COUNTS_FOR = dt.timedelta(days=7)
 """No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
 
 
-class LoadIntent:
-    """What one try of a task is about to load.
+def refuse_planned_by_others(
+    ledger: Ledger, work: str, loader: str | None, files: StagedFiles, stage: str
+) -> None:
+    """Refuse files that another task is about to give to another loader.
 
-    :param account: asks the account, and has the table's database and schema
-    :param identity: whose work it is; what other tries of the same work have noted does not count
+    Loads by the same loader need no check: the loader itself skips files.
+
+    :param work: the key of the task's own work
     :param loader: full name of the pipe, None for COPY
+    :param stage: the stage as :func:`stage_of` writes it
+    :raises FilesGivenTwiceError: if there is such a load; a retry finds what has become of it
     """
-
-    def __init__(
-        self,
-        account: Account,
-        table: str,
-        identity: RunIdentity,
-        loader: str | None,
-        files: StagedFiles,
-    ) -> None:
-        self._account = account
-        self._work = "/".join(identity.names)
-        self._loader = loader
-        self._files = files
-        self._folder = f"@~/{_KEPT_IN}/{run_folder((*account.database_and_schema(), table))}"
-        self._own = f"{run_folder(identity.names)}."
-        # Loads by the same loader need no check of what they have noted: the loader itself skips files.
-        self._same = f".{blake2b((loader or 'COPY').encode(), digest_size=4).hexdigest()}.json"
-        self._name = f"{self._own}{uuid.uuid4().hex}{self._same}"
-
-    def declare(self) -> None:
-        """Write it down, and refuse to go on beside somebody else's.
-
-        :raises FilesGivenTwiceError: if another task is loading one of the files by another loader; a retry
-            finds what has become of it
-        """
-        noted = {
-            "work": self._work,
-            "loader": self._loader,
-            "stage": _root(self._account, self._files),
-            "files": list(self._files.files),
-        }
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, self._name).write_text(json.dumps(noted), encoding="utf-8")
-            self._account.put_file(f"{folder}/{self._name}", f"{self._folder}/")
-        for name, other in self._others():
-            both = sorted(set(self._files.files).intersection(other["files"]))
-            if both and other["stage"] == noted["stage"]:
-                self.revoke()
-                raise self._refusal(name, other, tuple(both))
-
-    def revoke(self) -> None:
-        """Remove what this try has written, before it has loaded anything."""
-        self._remove(self._name)
-
-    def withdraw(self) -> None:
-        """Remove what all tries of this work have written: load history has what they have loaded."""
-        self._remove(self._own)
-
-    def _remove(self, begin: str) -> None:
-        try:
-            self._account.run_sql("REMOVE %s", (f"{self._folder}/{begin}",))
-        except SqlError as error:
-            log.warning(
-                "%s/%s… cannot be removed, and keeps other loaders from these files for %d days: %s",
-                self._folder,
-                begin,
-                _COUNTS_FOR.days,
-                error,
-            )
-
-    def _others(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        for name in self._names():
-            with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-                try:
-                    self._account.get_file(f"{self._folder}/{name}", folder)
-                    text = Path(folder, name).read_text(encoding="utf-8")
-                except (SqlError, FileNotFoundError):
-                    if name in self._names():
-                        raise
-                    continue  # that load has ended in the meantime, and history has it
-            yield name, json.loads(text)
-
-    def _names(self) -> list[str]:
-        now = dt.datetime.now(dt.UTC)
-        found = []
-        for row in self._account.list_files(self._folder):
-            name, since = str(row["name"]).rpartition("/")[2], staged_at(row.get("last_modified"))
-            is_mine = name.startswith(self._own) or name.endswith(self._same)
-            if not is_mine and (since is None or now - since < _COUNTS_FOR):
-                found.append(name)
-        return found
-
-    def _refusal(self, name: str, other: dict[str, Any], files: tuple[str, ...]) -> FilesGivenTwiceError:
-        shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
-        by = "COPY" if other["loader"] is None else f"pipe {other['loader']}"
-        own = "COPY" if self._loader is None else f"pipe {self._loader}"
-        return FilesGivenTwiceError(
-            f"task {other['work']} (DAG, run, task, map index) has begun to load {len(files):,} of "
-            f"{len(self._files.files):,} files by {by}: {shown}. {own} would put the same rows into the "
-            "table: take the files from one of the two. If that task has died, clear it, so that it ends "
-            f"its load, or REMOVE {self._folder}/{name} when no statement of it runs; or {_FORCED}",
-            files=files,
+    since = dt.datetime.now(dt.UTC) - _COUNTS_FOR
+    for other in ledger.planned_by_others(work, loader, stage, since):
+        both = tuple(sorted(set(files.files).intersection(one.path for one in other.files)))
+        if not both:
+            continue
+        shown = ", ".join(map(repr, both[:_MOST_NAMED])) + (" …" if len(both) > _MOST_NAMED else "")
+        by, own = ("COPY" if one is None else f"pipe {one}" for one in (other.loader, loader))
+        raise FilesGivenTwiceError(
+            f"task {other.task} (DAG, run, task, map index) has begun to load {len(both):,} of "
+            f"{len(files.files):,} files by {by}: {shown}. {own} would put the same rows into the table: "
+            "take the files from one of the two. If that task has died, clear it, so that it ends its load; "
+            f"or delete WORK = {other.work!r} of the ledger {'.'.join(ledger.name)} when no statement of it "
+            f"runs; or {_FORCED}",
+            files=both,
             may_pass=True,
         )
 
 
-def _root(account: Account, files: StagedFiles) -> str:
-    """The stage in one spelling, or where an external one points."""
-    if files.url is not None:
-        return files.url.rstrip("/")
+@dataclass(slots=True)
+class PipePlan:
+    """Files that a pipe is about to be given, in the ledger, so that a COPY of the same files sees them.
+
+    A role that may not use the ledger is reported in a warning: a pipe needs no warehouse and no such table.
+
+    :param loader: full name of the pipe
+    :param ledger_table: the ledger's name, None for the default
+    """
+
+    identity: RunIdentity
+    loader: str
+    ledger_table: str | None = None
+    _planned: tuple[Account, str, Entry] | None = None
+
+    def write(self, account: Account, table: str, files: StagedFiles) -> None:
+        """Plan the files, and refuse those that another task is about to copy.
+
+        :raises FilesGivenTwiceError: if there are such files; nothing is planned then
+        """
+        try:
+            with account.load_ledger(table, self.ledger_table) as ledger:
+                work = work_key(self.identity, ledger.target, self.loader)
+                new = Entry(work, 1, 1, files=tuple(files.files.values()), loader=self.loader)
+                stage, before = stage_of(account, files), ledger.entries(work)
+                if before:
+                    ledger.change(before[0], new)
+                else:
+                    ledger.plan(new, self.identity, stage)
+                self._planned = account, table, ledger.entries(work)[0]
+                refuse_planned_by_others(ledger, work, self.loader, files, stage)
+        except FilesGivenTwiceError:
+            self.end(GIVEN_UP)
+            raise
+        except (ConfigurationError, SqlError) as error:
+            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("whether another task copies these files is not known: %s", error)
+
+    def end(self, state: str) -> None:
+        """Write whether the pipe was given the files.
+
+        :param state: ``SUBMITTED`` or ``GIVEN_UP``
+        """
+        if self._planned is None:
+            return
+        account, table, entry = self._planned
+        with account.load_ledger(table, self.ledger_table) as ledger:
+            ledger.change(entry, replace(entry, state=state))
+
+
+def stage_of(account: Account, files: StagedFiles) -> str:
+    """The stage of files in one spelling, or where an external one points."""
     database, schema = account.database_and_schema()
-    return ".".join(
-        stage_key(StageReference.parse(files.stage.location("", database=database, schema=schema)))
-    )
+    return stage_name(files.stage.location("", database=database, schema=schema), files.url)
+
+
+def stage_name(location: str, url: str | None) -> str:
+    """A stage in one spelling, without a path, or where an external one points.
+
+    :param location: the stage with database and schema
+    """
+    return url.rstrip("/") if url is not None else ".".join(stage_key(StageReference.parse(location)))
 
 
 # pragma: no mutate end

@@ -248,16 +248,6 @@ class AccountHook(BaseHook):
         with self.sql_session("look for older loads") as run:
             return older_copies(run, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
 
-    def loads_in_folder(self, table: str, folder: str) -> list[FileLoad]:
-        """What ``COPY_HISTORY`` reports of the files of one folder, from the oldest load.
-
-        :param folder: the folder's name, as no other one is called
-        :raises SqlError: if the statement fails, or signing in for it
-        """
-        since = dt.datetime.now(dt.UTC) - REMEMBERED
-        statement, values = copy_history((*self.database_and_schema(), table), since, folder=folder)
-        return [FileLoad.read(row, COPY_HISTORY) for row in self.run_sql(statement, values)]
-
     def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
         """Make a source of what became of files; here ``table`` is the table that they are loaded into.
 

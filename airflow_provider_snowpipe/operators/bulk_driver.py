@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from airflow_provider_snowpipe.bulk.run_files import ANEW_NAME, ATTEMPT_NAME, OUTCOME_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
 from airflow_provider_snowpipe.hooks.bulk import Folder
-from airflow_provider_snowpipe.hooks.storage import read_text, storage_path, write_text
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator
@@ -154,7 +152,7 @@ def _as_url(path: str) -> str:
     return path if "://" in path else Path(path).absolute().as_uri()
 
 
-# -- The folder of one piece of work in a stage: its files, its manifest, and what came of it ------------
+# -- The folder of one piece of work in a stage, and the manifest of a folder without a ledger -------------
 
 SETTLED_AFTER = 2.0
 """Seconds: one, which LIST does not divide, and one that the clocks of a stage's machines may differ by."""
@@ -164,66 +162,26 @@ _NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
 class RunStage:
     """A folder of a stage.
 
-    The manifest of an internal stage is moved by ``PUT`` and ``GET``; that of an external one is an object
-    of its storage, since these two reach internal stages only.
-
-    :param storage_conn_id: the connection for the storage of an external stage
     :raises SqlError: if the stage cannot be described
     """
 
-    def __init__(
-        self, hook: SnowpipeBulkHook, stage: str, folder: str, storage_conn_id: str | None = None
-    ) -> None:
+    def __init__(self, hook: SnowpipeBulkHook, stage: str, folder: str) -> None:
         self._hook = hook
         reference = StageReference.parse(stage)
         self.folder = folder
         self.reference = StageReference(reference.owner, reference.name, reference.below(folder))
-        url = hook.stage_url(stage)
-        self.url = None if url is None else f"{url.rstrip('/')}/{self.reference.path}"
-        self._conn_id = storage_conn_id
-        self._present: dict[str, dt.datetime | None] | None = None
+        self.stage_url = hook.stage_url(stage)
         self._upload: StageUpload | None = None
+
+    @property
+    def url(self) -> str | None:
+        """The folder's URL in an external stage, None in an internal one."""
+        return None if self.stage_url is None else f"{self.stage_url.rstrip('/')}/{self.reference.path}"
 
     @property
     def location(self) -> str:
         """The folder as COPY and LIST take it."""
         return f"@{self.reference.owner}{self.reference.name}/{self.reference.path}"
-
-    def manifest(self) -> RunManifest | None:
-        """Read the manifest that counts, None where the work has none yet.
-
-        :raises ConfigurationError: if it is of another version
-        """
-        return self._first() if _attempts(self._known()) else None
-
-    def outcome(self) -> dict[str, Any] | None:
-        """Read what came of the work, None where it is not known to be done."""
-        text = self._read(OUTCOME_NAME)
-        if text is None:
-            return None
-        found: dict[str, Any] = json.loads(text)
-        return found
-
-    def keep_manifest(self, manifest: RunManifest) -> RunManifest:
-        """Write the manifest of an attempt; the one that counts, which may be another's.
-
-        An attempt that stalls may write late, whatever it saw before. So each writes under a name of its own,
-        which nobody replaces, and of several the one that was staged first counts.
-        """
-        self._write(f"{manifest.attempt}/{ATTEMPT_NAME}", manifest.to_json())
-        return self._first() or manifest
-
-    def keep_outcome(self, value: dict[str, Any]) -> None:
-        """Write what came of the work: from now on nothing of it is done again."""
-        self._write(OUTCOME_NAME, json.dumps(value))
-
-    def is_made_anew(self) -> bool:
-        """True where a run has found here what a deleted one of the same id has done."""
-        return self._read(ANEW_NAME) is not None
-
-    def note_made_anew(self) -> None:
-        """Have every later try find so."""
-        self._write(ANEW_NAME, "{}")
 
     def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
         """Stage files of this machine under names that nobody else gives.
@@ -244,38 +202,43 @@ class RunStage:
             self._upload.stop()
 
     def sweep(self) -> None:
-        """Remove every file but the outcome, also what attempts have left that died.
+        """Remove every file, also what attempts have left that died.
 
         :raises SqlError: if a statement fails
         """
         database, schema = self._hook.database_and_schema()
-        tops = {name.partition("/")[0] for name in self._names()} - {OUTCOME_NAME, ANEW_NAME}
-        with self._hook.sql_session("remove staged files") as run:
-            for top in sorted(tops):
-                run("REMOVE %s", (self.reference.location(top, database=database, schema=schema),))
+        self._hook.run_sql("REMOVE %s", (self.reference.location("", database=database, schema=schema),))
 
-    def _read(self, name: str) -> str | None:
-        if self.url is not None:
-            return read_text(storage_path(f"{self.url}/{name}", self._conn_id))
-        if name not in self._known():
-            return None
-        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-            self._hook.get_file(f"{self.location}/{name}", folder)
-            return Path(folder, name.rpartition("/")[2]).read_text(encoding="utf-8")
+    def names(self) -> dict[str, dt.datetime | None]:
+        """The files' paths below the folder, and when they were staged."""
+        return {
+            f"/{row['name']}".rpartition(f"/{self.folder}/")[2]: staged_at(row.get("last_modified"))
+            for row in self._hook.list_files(self.location)
+        }
 
-    def _write(self, name: str, text: str) -> None:
-        """Write a small file where there is none of that name."""
-        if self.url is not None:
-            path = storage_path(f"{self.url}/{name}", self._conn_id)
-            if read_text(path) is None:
-                write_text(path, text)
-            return
+
+class ManifestStage(RunStage):
+    """A folder of an internal stage with a manifest of the files that count.
+
+    An attempt that stalls may write late, whatever it saw before. So each writes a manifest under a name of
+    its own, which nobody replaces, and of several the one that was staged first counts.
+    """
+
+    def manifest(self) -> RunManifest | None:
+        """Read the manifest that counts, None where the folder has none yet.
+
+        :raises ConfigurationError: if it is of another version
+        """
+        return self._first() if _attempts(self.names()) else None
+
+    def keep_manifest(self, manifest: RunManifest) -> RunManifest:
+        """Write the manifest of an attempt; the one that counts, which may be another's."""
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            below, _, base = name.rpartition("/")
-            Path(folder, base).write_text(text, encoding="utf-8")
+            Path(folder, ATTEMPT_NAME).write_text(manifest.to_json(), encoding="utf-8")
             database, schema = self._hook.database_and_schema()
             location = self.reference.location("", database=database, schema=schema)
-            self._hook.put_file(f"{folder}/{base}", f"{location.rstrip('/')}/{below}")
+            self._hook.put_file(f"{folder}/{ATTEMPT_NAME}", f"{location.rstrip('/')}/{manifest.attempt}")
+        return self._first() or manifest
 
     def _first(self) -> RunManifest | None:
         """The manifest that was staged first, None where there is none.
@@ -284,25 +247,14 @@ class RunStage:
         come any more which would be older than, or as old as, one that is there.
         """
         time.sleep(SETTLED_AFTER)
-        self._present = self._names()
-        found = _attempts(self._present)
+        found = _attempts(self.names())
         if not found:
             return None
         first = min(found, key=lambda name: (found[name] or _NEVER, name))
-        text = self._read(first)
-        return None if text is None else RunManifest.from_json(text, f"{self.location}/{first}")
-
-    def _known(self) -> Mapping[str, dt.datetime | None]:
-        if self._present is None:
-            self._present = self._names()
-        return self._present
-
-    def _names(self) -> dict[str, dt.datetime | None]:
-        """The files' paths below the folder, and when they were staged."""
-        return {
-            f"/{row['name']}".rpartition(f"/{self.folder}/")[2]: staged_at(row.get("last_modified"))
-            for row in self._hook.list_files(self.location)
-        }
+        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
+            self._hook.get_file(f"{self.location}/{first}", folder)
+            text = Path(folder, ATTEMPT_NAME).read_text(encoding="utf-8")
+        return RunManifest.from_json(text, f"{self.location}/{first}")
 
 
 def _attempts(names: Mapping[str, dt.datetime | None]) -> dict[str, dt.datetime | None]:

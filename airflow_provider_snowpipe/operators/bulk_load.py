@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,19 +14,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
-from airflow_provider_snowpipe.bulk.copy import CopyOptions, CopyOutcome, StagedChoice
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
     WrittenFile,
     check_target,
-    loaded_files,
-    refuse_loaded_folder,
-    refuse_other_files,
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import LOADED, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import LOADED, StagedFile, StagedFiles, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
@@ -38,7 +37,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
-from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import LeaveWorker, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -53,17 +52,21 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 
+log = logging.getLogger(__name__)
+
+
 class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOperator):
     """Load whatever Spark reads into a table by files and one COPY, once per run.
 
     Spark computes the rows once and writes them as Parquet files of about ``target_file_bytes``: into the
     storage of an external stage, or into a folder from which this worker puts them into an internal stage.
-    Then a manifest in the stage names the files of this run, and COPY loads those.
+    Then the load ledger, the table ``SNOWPIPE_LOADS`` beside the target, names the files of this run, and
+    COPY loads those and marks them there in its own transaction.
 
-    A retry goes on where the try before ended. With no manifest the files are written again; what that try
-    has left is loaded by nobody. With a manifest its files are the ones to load: COPY joins the statement of
-    an earlier try and skips what is in the table, and load history is asked first. When the rows are in the
-    table, the stage records it, and the task, cleared or not, does nothing more.
+    A retry goes on where the try before ended. With no entry in the ledger the files are written again; what
+    that try has left is loaded by nobody. With an entry its files are the ones to load. When the rows are in
+    the table, the task, cleared or not, does nothing more; it loads again what a table has lost that was
+    emptied, and fails where the table was replaced by another one that is not empty.
 
     The task's value has ``rows_loaded``, ``rejected``, ``files`` (each file's status, rows and first error by
     its path below the stage), ``rows``, ``bytes`` and ``folder``. The XCom ``files`` has their paths.
@@ -80,9 +83,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         temporary one of this machine, which a local master sees (templated)
     :param storage_url: for an external stage, its URL as Spark spells it, such as ``s3a://…``; None for the
         stage's own (templated)
-    :param storage_conn_id: the connection for the storage of an external stage, where the manifest goes
-        (templated)
     :param options: options of COPY: ``on_error``, ``truncate_columns``, ``enforce_length``, … (templated)
+    :param ledger_table: name of the load ledger, as of :class:`SnowpipeCopyOperator` (templated)
     :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param keep_files: True leaves the files in the stage when they are loaded
     :param parallel: files that are put at a time
@@ -105,8 +107,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         "run_key",
         "work_path",
         "storage_url",
-        "storage_conn_id",
         "options",
+        "ledger_table",
         *AccountArguments.template_fields,
         *BulkDriverOperator.template_fields,
     )
@@ -122,8 +124,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         target_file_bytes: int = TARGET_FILE_BYTES,
         run_key: str | None = None,
         storage_url: str | None = None,
-        storage_conn_id: str | None = None,
         options: Mapping[str, Any] | None = None,
+        ledger_table: str | None = None,
         on_rejected: str = "fail",
         keep_files: bool = False,
         parallel: int = 4,
@@ -139,15 +141,14 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         self.target_file_bytes = target_file_bytes
         self.run_key = run_key
         self.storage_url = storage_url
-        self.storage_conn_id = storage_conn_id
         self.options = options
+        self.ledger_table = ledger_table
         self.on_rejected = on_rejected
         self.keep_files = keep_files
         self.parallel = parallel
         self.deferrable = deferrable
         self.poll_interval = poll_interval
-        self._copying: CopyLoad | None = None
-        self._staging: RunStage | None = None
+        self._bulk: BulkRun | None = None
         self._check_arguments()
 
     def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
@@ -155,31 +156,23 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
 
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
-        with failing_at_once():
-            run = self._run_of(context)
-            done = run.load(partial(self._written, context, run), partial(self._copied, context, run))
-            return self._concluded(context, run, done)
+        return self._loaded(context, None)
 
     def execute_complete(
-        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Go on where the task was deferred: the statement is asked for by its request id.
+        """Go on where the task was deferred: the ledger shows what is loaded by now.
 
-        :param listed: the staged files that COPY was given, None where it was given none yet
+        :param begun: versions of ledger entries when the try began
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        with failing_at_once():
-            run = self._run_of(context)
-            done = run.resume(partial(self._copied, context, run, listed=listed))
-            return self._concluded(context, run, done)
+        return self._loaded(context, begun)
 
     def on_kill(self) -> None:
         """Cancel the COPY that runs, begin no other upload, or stop Spark."""
-        if self._copying is not None:
-            self._copying.stop()
-        if self._staging is not None:
-            self._staging.stop()
+        if self._bulk is not None:
+            self._bulk.stop()
         super().on_kill()
 
     def dry_run(self) -> None:
@@ -193,25 +186,34 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
             self.table,
         )
 
-    def _run_of(self, context: Context) -> BulkRun:
-        identity = None if self.run_key else run_identity(context)
-        names = (str(self.run_key),) if identity is None else identity.names
-        hook = self.bulk_hook(self.table)
-        folder = run_folder(names, *hook.database_and_schema(), self.table)
-        self._staging = RunStage(hook, self._stage_name(), folder, self.storage_conn_id or None)
-        rows = self._rows()
-        digest = blake2b(json.dumps(asdict(rows), sort_keys=True).encode(), digest_size=8).hexdigest()
-        return BulkRun(
-            hook,
-            self._staging,
-            "/".join(names),
-            self.table,
-            self.on_rejected,
-            self.parallel,
-            self.log.info,
-            f"{rows.address} ({digest})",
-            identity,
-        )
+    def _loaded(self, context: Context, begun: Mapping[str, int] | None) -> dict[str, Any]:
+        with failing_at_once():
+            hook, identity = self.bulk_hook(self.table), run_identity(context)
+            if self.run_key:
+                identity = replace(identity, names=(str(self.run_key),))
+            folder = run_folder(identity.names, *hook.database_and_schema(), self.table)
+            rows, options = self._rows(), mapping_argument("options", self.options)
+            digest = blake2b(json.dumps(asdict(rows), sort_keys=True).encode(), digest_size=8).hexdigest()
+            stage = RunStage(hook, self._stage_name(), folder)
+            leave = partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None
+            self._bulk = BulkRun(
+                hook,
+                stage,
+                self.table,
+                identity,
+                f"{rows.address} ({digest})",
+                lambda found: copy_into(
+                    hook, self.table, stage.location, **copy_arguments(found, hook.table_columns, options)
+                ),
+                on_rejected=self.on_rejected,
+                parallel=self.parallel,
+                is_of_run=not self.run_key,
+                ledger_table=self.ledger_table,
+                leave=leave,
+                begun=begun,
+            )
+            done = self._bulk.load(partial(self._written, context, self._bulk))
+            return self._concluded(context, self._bulk, done)
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
         """Have Spark write the rows: here, or into the storage of an external stage."""
@@ -227,30 +229,6 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
         if url is not None and self.storage_url:
             url = f"{self.storage_url.rstrip('/')}/{run.stage.reference.path}"
         return self.writing(context, plan, url)
-
-    def _copied(
-        self,
-        context: Context,
-        run: BulkRun,
-        manifest: RunManifest,
-        *,
-        listed: Mapping[str, Any] | None = None,
-    ) -> dict[str, dict[str, Any]]:
-        """What COPY reports of each file of a manifest, by its path below the stage."""
-        stage, options = run.stage.location, mapping_argument("options", self.options)
-        arguments = copy_arguments(manifest, run.hook.table_columns, options)
-        self._copying = CopyLoad(
-            run.hook,
-            copy_into(run.hook, self.table, stage, **arguments),
-            StagedChoice(stage, manifest.names),
-            run_identity(context),
-            on_rejected=self.on_rejected,
-            leave_worker=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
-            listed=listed,
-            resumed=listed is not None,
-        )
-        copied = self._copying.run()
-        return {**copied["loaded_before"], **copied["files"]}
 
     def _concluded(self, context: Context, run: BulkRun, done: dict[str, Any]) -> dict[str, Any]:
         """Remove what is of no use any more, and give the task its value."""
@@ -305,7 +283,6 @@ _REFUSED = {
     "force": "it would load files that are in the table",
     "purge": "the files are removed when the stage shows that they are loaded: see keep_files",
     "size_limit": "it would leave files out",
-    "return_failed_only": "it would hide what was loaded",
 }
 _MOST_NAMED = 3
 
@@ -372,7 +349,7 @@ def copied_value(
     wrong = [
         path
         for path, one in files.items()
-        if one["status"] == LOADED and int(one["rows_loaded"]) != rows.get(path)
+        if one["status"] in (LOADED, LOAD_SKIPPED) and int(one["rows_loaded"]) != rows.get(path)
     ]
     if wrong and on_rejected == "fail":
         named = "; ".join(
@@ -395,157 +372,137 @@ def copied_value(
     }
 
 
-# -- The work of one run of a bulk load: files that Spark writes, their manifest, and one COPY of these --
+# -- The work of one run of a bulk load: files that Spark writes, and one COPY of these -------------------
 
 Write = Callable[[], AbstractContextManager["WriteReport"]]
 """Has Spark write the rows; the files are there as long as the block runs."""
-Copy = Callable[[RunManifest], Mapping[str, Mapping[str, Any]]]
-"""Copies a manifest's files that are not in the table; what became of each, by its path below the stage."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BulkRun:
     """What is to be done once, however many tries it takes.
 
-    :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
     :param source: what the rows are read from, in words that tell it from another one
-    :param identity: the run whose work it is, None where a ``run_key`` names it over all runs
+    :param copy_of: makes the COPY of a manifest's files, from where the stage itself is
+    :param on_rejected: ``fail`` or ``report`` files that were not loaded, or only in part
+    :param is_of_run: False where a ``run_key`` names the work over all runs
+    :param ledger_table: name of the load ledger, None for the default
+    :param leave: leaves the worker while COPY runs, None to wait here
+    :param begun: versions of ledger entries when the task was deferred, None for a try that begins
     """
 
     hook: SnowpipeBulkHook
     stage: RunStage
-    work: str
     table: str
-    on_rejected: str
-    parallel: int
-    log: Callable[..., None]
+    identity: RunIdentity
     source: str
-    identity: RunIdentity | None = None
+    copy_of: Callable[[RunManifest], CopyInto]
+    _: KW_ONLY
+    on_rejected: str = "fail"
+    parallel: int = 4
+    is_of_run: bool = True
+    ledger_table: str | None = None
+    leave: LeaveWorker | None = None
+    begun: Mapping[str, int] | None = None
+    _run: CopyRun | None = field(default=None, init=False)
 
-    def load(self, write: Write, copy: Copy) -> dict[str, Any]:
+    def load(self, write: Write) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
 
-        :raises FilesGivenTwiceError: if files are in the table that no manifest, or another one, has
         :raises ConfigurationError: if an earlier try has read from another source, or was one of a run of the
             same id that was deleted
+        :raises FilesRejectedError: if COPY has not loaded each file as Spark wrote it
         """
-        done = self._outcome(is_begun=False)
-        if done is not None:
-            self.log("%s shows that this work is done; nothing is loaded", self.stage.location)
-            return done
-        manifest, attempt = self.stage.manifest(), ""
-        if manifest is not None:
-            self._require_own(manifest.began)
-        else:
-            manifest, attempt = self._staged(write)
-        if manifest.attempt != attempt:
-            self._require_same(manifest.source)
-            self.log("another try has staged %d files, which are the ones", len(manifest.files))
-        done = self._outcome() or self._loaded_before(manifest)
-        return self._settled(manifest, done, copy)
-
-    def resume(self, copy: Copy) -> dict[str, Any]:
-        """Go on after COPY was submitted; the task's value.
-
-        :raises ConfigurationError: if the manifest is gone, or an earlier try has read from another source
-        :raises FilesGivenTwiceError: if files are in the table that the manifest does not have
-        """
-        done = self._outcome()
-        if done is not None:
-            return done
-        manifest = self.stage.manifest()
-        if manifest is None:
-            raise ConfigurationError(
-                f"{self.stage.location} has lost its manifest while COPY was running: compare the table with "
-                "the source before you load again, under another run_key"
+        with (
+            self.hook.load_ledger(self.table, self.ledger_table) as ledger,
+            closing(self.hook.get_statement_client()) as client,
+        ):
+            self._run = run = CopyRun(
+                CopyInto(ledger.target, self.stage.location),
+                replace(self.stage.reference, path=""),
+                client,
+                ledger,
+                partial(self.hook.loads_of, self.table),
+                self.identity,
+                "",
+                url=self.stage.stage_url,
+                leave=self.leave,
+                begun=self.begun,
+                resumed=self.begun is not None,
             )
-        self._require_same(manifest.source)
-        folder = self.stage.folder
-        refuse_other_files(manifest, folder, self.hook.loads_in_folder(self.table, folder))
-        return self._settled(manifest, None, copy)
+            entries = ledger.entries(run.work)
+            known = [one for one in entries if one.state != GIVEN_UP]
+            self._require_own(known)
+            if known and run.is_emptied(known):
+                log.info("%s is empty now: the rows are written and loaded again", self.table)
+                run.discard(known)
+                known = []
+            run.begin(known)
+            if known:
+                manifest = RunManifest.from_json(known[0].details, f"the ledger {'.'.join(ledger.name)}")
+                self._require_same(manifest.source)
+                log.info("an earlier try has staged %d files, which are the ones", len(manifest.files))
+            else:
+                manifest = self._written(write)
+            run.copy, run.details = self.copy_of(manifest), manifest.to_json()
+            return self._copied(run, manifest, ledger.entries(run.work))
 
-    def _outcome(self, *, is_begun: bool = True) -> dict[str, Any] | None:
-        """The task's value, None where the work is not known to be done.
+    def stop(self) -> None:
+        """Cancel the COPY that runs, or begin no other ``PUT``."""
+        self.stage.stop()
+        if self._run is not None:
+            self._run.stop()
 
-        :param is_begun: True where this try has found it to be this run's own work
-        """
-        done = self.stage.outcome()
-        if done is not None:
-            began = done.pop("began")
-            if not is_begun:
-                self._require_own(began)
-            self._require_same(done.pop("source"))
-        return done
+    def _written(self, write: Write) -> RunManifest:
+        """Write the rows and stage them."""
+        with write() as report:
+            files = tuple(
+                WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
+            )
+            manifest = RunManifest(report.attempt, files, report.columns, report.json_columns, self.source)
+            if self.stage.url is None:
+                self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
+        return manifest
 
-    def _require_own(self, began: str) -> None:
-        """Refuse what a run of the same id has done that was deleted: its rows are not those of now.
+    def _copied(self, run: CopyRun, manifest: RunManifest, entries: Sequence[Entry]) -> dict[str, Any]:
+        """Load what the ledger does not show to be loaded; the task's value."""
+        files = {
+            path: StagedFile(path, size=one.bytes)
+            for one in manifest.files
+            for path in (f"{self.stage.reference.path}/{one.name}",)
+        }
+        if not files:
+            return copied_value(manifest, self.stage, {}, self.on_rejected, self.table)
+        entries = run.plan(StagedFiles(files, run.stage, run.url), entries)
+        left = files
+        if any(one.is_loaded for one in entries):  # what is loaded may be removed
+            named = {f"{self.stage.reference.path}/{name}" for name in self.stage.names()}
+            named |= {file.path for one in entries if not one.is_loaded for file in one.files}
+            left = {path: file for path, file in files.items() if path in named}
+        outcome = run.load(entries, StagedFiles(left, run.stage, run.url))
+        outcome.require(self.on_rejected, self.table)
+        loads = {load.path: load.result() for load in (*outcome.before, *outcome.loads)}
+        return copied_value(manifest, self.stage, loads, self.on_rejected, self.table)
 
-        :param began: when the run began that has done it; empty where it is of no run
-        """
-        run = self.identity
-        if run is None or not began:
+    def _require_own(self, entries: Iterable[Entry]) -> None:
+        """Refuse what a run of the same id has done that was deleted: its rows are not those of now."""
+        deleted = [one for one in entries if one.run_started and self.identity.is_anew(one.run_started)]
+        if not self.is_of_run or not deleted:
             return
-        is_anew = run.is_anew(dt.datetime.fromisoformat(began))
-        if not is_anew and not self.stage.is_made_anew():
-            return
-        self.stage.note_made_anew()
         raise ConfigurationError(
-            f"{self.stage.location} has what a run of the same id has written and loaded that began at "
-            f"{began}; this run began at {run.since.isoformat()}, so that one was deleted, and what it has "
-            f"loaded of {self.work} is not loaded again: its rows may be in the table. To load the rows of "
-            "now, begin a run under another id, or give run_key=…; where nothing was loaded, REMOVE that "
-            "folder and clear the task"
+            f"a run of the same id, which began at {deleted[0].run_started}, was deleted, and it has written "
+            f"files of {'/'.join(self.identity.names)} for {self.table}, or loaded them: their rows may be "
+            "in the table, and are not loaded again. To load the rows of now, begin a run under another id, "
+            f"or give run_key=…; where nothing was loaded, delete WORK = {deleted[0].work!r} of the load "
+            "ledger and clear the task"
         )
 
     def _require_same(self, source: str) -> None:
         """Refuse for this work what was read from another source."""
         if source != self.source:
             raise ConfigurationError(
-                f"an earlier try of {self.work} has read its rows from {source!r}, and they are loaded, or "
-                f"staged in {self.stage.location}; the source is {self.source!r} now. A task, and an "
-                "instance of a mapped one, has to get the same source at each try: to load this one as well, "
-                "begin another run or give another run_key; where nothing of it is loaded, REMOVE that folder"
+                f"an earlier try of {'/'.join(self.identity.names)} has read its rows from {source!r}, and "
+                f"they are loaded, or staged in {self.stage.location}; the source is {self.source!r} now. A "
+                "task, and an instance of a mapped one, has to get the same source at each try: to load this "
+                "one as well, begin another run or give another run_key"
             )
-
-    def _staged(self, write: Write) -> tuple[RunManifest, str]:
-        """Write the rows and stage them; from its end on, this run has the manifest's files and no others.
-
-        :return: the manifest, and the attempt that was made here; another one may have been faster
-        """
-        history = self.hook.loads_in_folder(self.table, self.stage.folder)
-        refuse_loaded_folder(self.stage.folder, self.work, history)
-        with write() as report:
-            manifest = _manifest(self.work, report, self.source, self._began)
-            if self.stage.url is None:
-                self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
-            return self.stage.keep_manifest(manifest), manifest.attempt
-
-    def _settled(self, manifest: RunManifest, done: dict[str, Any] | None, copy: Copy) -> dict[str, Any]:
-        """Copy what is not in the table, and record it in the stage."""
-        if done is None:
-            files = copy(manifest) if manifest.files else {}
-            done = copied_value(manifest, self.stage, files, self.on_rejected, self.table)
-        self.stage.keep_outcome({**done, "source": self.source, "began": self._began})
-        return done
-
-    @property
-    def _began(self) -> str:
-        return "" if self.identity is None else self.identity.since.isoformat()
-
-    def _loaded_before(self, manifest: RunManifest) -> dict[str, Any] | None:
-        """The value where load history shows that every file is in the table."""
-        folder = self.stage.folder
-        history = self.hook.loads_in_folder(self.table, folder)
-        refuse_other_files(manifest, folder, history)
-        loads = loaded_files(manifest, folder, history)
-        if not manifest.files or len(loads) < len(manifest.files):
-            return None
-        self.log("load history shows that all %d files are in the table", len(loads))
-        CopyOutcome(tuple(loads.values())).require(self.on_rejected, self.table)
-        files = {f"{self.stage.reference.path}/{name}": load.result() for name, load in loads.items()}
-        return copied_value(manifest, self.stage, files, self.on_rejected, self.table)
-
-
-def _manifest(work: str, report: WriteReport, source: str, began: str) -> RunManifest:
-    files = tuple(WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files)
-    return RunManifest(work, report.attempt, files, report.columns, report.json_columns, source, began)

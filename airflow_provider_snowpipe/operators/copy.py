@@ -5,10 +5,12 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
+from itertools import accumulate
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.providers.common.compat.sdk import conf
@@ -22,15 +24,16 @@ from airflow_provider_snowpipe.bulk.copy import (
     RunIdentity,
     StagedChoice,
 )
-from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
-from airflow_provider_snowpipe.bulk.run_files import FirstTryFiles
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+from airflow_provider_snowpipe.bulk.ledger import Entry
 from airflow_provider_snowpipe.bulk.staged_files import (
+    LOADED,
     FileLoad,
     StagedFiles,
     StageReference,
+    exact_pattern,
 )
-from airflow_provider_snowpipe.bulk.statement_client import CopyRun
-from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, OtherLoaders
+from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -41,23 +44,21 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.streaming.errors import FilesRejectedError, NothingStagedError, SqlError
-from airflow_provider_snowpipe.streaming.names import full_name
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
-
-    from airflow_provider_snowpipe.bulk.statement_client import Rows
 
 
 class SnowpipeCopyOperator(ReportsLineage, FileOperator):
     """Load staged files into a table by COPY INTO: once per run, whatever becomes of worker and connection.
 
-    The files are listed first, so every statement names its files. Each goes through the SQL API under a
-    request id that every try of this task in this run derives alike, from DAG, run, task, map index,
-    statement and the files' checksums: a try after an unknown outcome waits for a statement of an earlier one
-    that still runs, and submits only what neither that nor load history knows. Each file's status is read
-    from the result.
+    The files are listed first, so every statement names its files. A row of the load ledger, the table
+    ``SNOWPIPE_LOADS`` beside the target, is planned for each statement, and marked as loaded in COPY's own
+    transaction. So every try of the task in this run, on whichever worker, finds there what is loaded: it
+    joins a statement that runs, and loads only what the ledger does not have. An earlier load counts as long
+    as its rows are in the table: a table that was emptied is loaded again, and one that was replaced or has
+    lost rows fails the task.
 
     Files that a pipe has loaded, has in its queue or gets by events are refused, since COPY and pipes
     do not share their memory of files; so are those that another task is about to give to a pipe. When COPY
@@ -84,6 +85,8 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         option ``force`` does so, too, and besides loads what COPY itself has loaded
     :param validation_mode: ``RETURN_ERRORS``, ``RETURN_ALL_ERRORS`` or ``RETURN_<n>_ROWS``: load nothing, the
         value has the ``rows`` of the answer
+    :param ledger_table: name of the load ledger, alone or with schema and database; None for ``[snowpipe]
+        ledger_table`` of the configuration, or ``SNOWPIPE_LOADS`` in the target's schema (templated)
     :param deferrable: True waits for each statement in the triggerer, after a first poll in the worker
     :param poll_interval: seconds between two polls in the triggerer
     :raises ConfigurationError: if an argument is wrong
@@ -96,6 +99,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         "prefix",
         "pattern",
         "options",
+        "ledger_table",
         *FileOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"options": "json", "files": "json"}
@@ -115,6 +119,7 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         on_nothing: str = "fail",
         force: bool = False,
         validation_mode: str | None = None,
+        ledger_table: str | None = None,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 5.0,
         **kwargs: Any,
@@ -132,10 +137,11 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.on_nothing = on_nothing
         self.force = force
         self.validation_mode = validation_mode
+        self.ledger_table = ledger_table
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self._load: CopyLoad | None = None
-        self._listed: Mapping[str, Any] | None = None
+        self._begun: Mapping[str, int] | None = None
         check_arguments(
             self,
             fail_or_report=["on_rejected", "on_nothing"],
@@ -150,15 +156,15 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
     def execute_complete(
-        self, context: Context, event: Mapping[str, Any], listed: Mapping[str, Any] | None = None
+        self, context: Context, event: Mapping[str, Any], begun: Mapping[str, int]
     ) -> dict[str, Any]:
-        """Go on where the task was deferred: every statement is asked for by its request id.
+        """Go on where the task was deferred: the ledger shows what is loaded by now.
 
-        :param listed: the files that were listed before, None where a statement of an earlier try ran
+        :param begun: versions of ledger entries when the try began
         """
         if event.get("message"):
             self.log.warning("the triggerer could not wait: %s", event["message"])
-        self._listed = listed
+        self._begun = begun
         return self.execute(context)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -191,14 +197,14 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
             on_rejected=self.on_rejected,
             on_nothing=self.on_nothing,
             force=self.force,
+            ledger_table=self.ledger_table,
             leave_worker=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
-            listed=self._listed,
-            resumed=self._listed is not None,
+            begun=self._begun,
         )
 
 
 def wait_for_statement(
-    task: AccountArguments, seconds: float, listed: Mapping[str, Any] | None, handle: str, statement: str
+    task: AccountArguments, seconds: float, begun: Mapping[str, int], handle: str, statement: str
 ) -> NoReturn:
     """Leave the worker until a statement has ended; the task's ``execute_complete`` comes back.
 
@@ -218,15 +224,17 @@ def wait_for_statement(
             deadline=None if limit is None else time.time() + limit.total_seconds(),
         ),
         method_name="execute_complete",
-        kwargs={"listed": listed},
+        kwargs={"begun": dict(begun)},
     )
 
 
 # -- The COPY of staged files, for every operator that has one -------------------------------------------
 
 log = logging.getLogger(__name__)
-LeaveWorker = Callable[[Mapping[str, Any] | None, str, str], NoReturn]
-"""Defers the task, given the files that were listed, a statement's handle and its text."""
+LeaveWorker = Callable[[Mapping[str, int], str, str], NoReturn]
+"""Defers the task, given versions of ledger entries, a statement's handle and its text."""
+_MOST_REMOVED = 200
+"""Files that one REMOVE names."""
 
 
 def copy_into(
@@ -255,12 +263,12 @@ class CopyLoad:
     """The COPY of staged files into a table, once per run of a task.
 
     :param copy: the statement; its location is the stage without a path
-    :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are ``on_nothing`` and ``force``
+    :param on_rejected: as of :class:`SnowpipeCopyOperator`; so are ``on_nothing``, ``force`` and
+        ``ledger_table``
     :param passes_over: True for a load whose runs take more than one way: what another way has loaded is
         skipped
     :param leave_worker: leaves the worker while a statement runs, None to wait here
-    :param listed: the files that COPY was given before the task was deferred, None to list them
-    :param resumed: True where the task was deferred for this COPY
+    :param begun: versions of ledger entries when the task was deferred, None for a try that begins
     """
 
     hook: SnowpipeBulkHook
@@ -271,10 +279,10 @@ class CopyLoad:
     on_rejected: str = "fail"
     on_nothing: str = "fail"
     force: bool = False
+    ledger_table: str | None = None
     passes_over: bool = False
     leave_worker: LeaveWorker | None = None
-    listed: Mapping[str, Any] | None = None
-    resumed: bool = False
+    begun: Mapping[str, int] | None = None
     outcome: CopyOutcome | None = field(default=None, init=False)
     """What came of the files, once that is known."""
     _run: CopyRun | None = field(default=None, init=False)
@@ -284,66 +292,41 @@ class CopyLoad:
 
         :raises NothingStagedError: if a file that is named, or any, is not there
         :raises FilesGivenTwiceError: if somebody else loads or has loaded one of them
-        :raises FilesRejectedError: if one was not loaded as a whole
+        :raises FilesRejectedError: if one was not loaded as a whole, or rows of an earlier try are gone
         :raises SqlError: if a statement fails
         """
-        table, options = self.copy.table[-1], self.copy.options
-        self.finish_earlier()
-        staged = self._staged()
-        if isinstance(staged, CopyOutcome):
-            self.outcome = staged
-            return staged.result()
-        others = OtherLoaders(
-            self.hook,
-            table,
-            self.identity,
-            has_noted=self.resumed or self.identity.try_number > 1,
-            is_forced=self.force or options.force,
-            passes_over=self.passes_over,
-        )
-        if self.resumed:
-            passed = (self.listed or {}).get("before", {})
-            before = {path: FileLoad.from_result(path, one) for path, one in passed.items()}
-        elif before := others.refuse(staged):
-            staged = staged.without(before)
-        wait, emptied, counted = None, bool((self.listed or {}).get("emptied")), None
-        if options.force and self.identity.try_number > 1 and not self.resumed:
-            # Without FORCE load history and COPY itself show what is gone.
-            counted = self._known_count()
-            emptied = counted == 0
-        if self.leave_worker is not None:
-            passed = {path: load.result() for path, load in before.items()}
-            listed = {**staged.to_json(), "before": passed, "emptied": emptied}
-            wait = partial(self._poll_or_leave, partial(self.leave_worker, listed))
-        try:
-            with closing(self.hook.get_statement_client()) as client:
-                history, asks = partial(self.hook.loads_of, table), self._may_have_run
-                count = self._count if emptied else None
-                self._run = CopyRun(
-                    self.copy, staged.stage, client, history, asks, self.identity, staged.url, count
-                )
-                outcome = self._run.load(list(staged.files.values()), wait)
-        except SqlError:
-            others.withdraw(staged)
-            raise
-        if counted is not None:
-            self._refuse_missing_rows(outcome, counted)
-        self.outcome = replace(outcome, before=(*before.values(), *outcome.before))
-        value = self.outcome.result()
-        log.info(
-            "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
-            table,
-            len(outcome.loads),
-            len(staged.files),
-            value["rows_loaded"],
-            value["rejected"],
-            len(self.outcome.before),
-        )
-        if unknown := [load for load in outcome.before if load.status == LOAD_SKIPPED]:
-            self._warn_of_unknown(unknown)
-        others.refuse(staged, has_copied=True)
-        self.outcome.require(self.on_rejected, table)
-        return value
+        with self._prepared() as run:
+            entries = run.entries()
+            staged = self._staged(run, entries)
+            run.url = staged.url
+            others = None
+            if not (self.force or self.copy.options.force):
+                others = OtherLoaders(self.hook, run.ledger, self._table, run.work, self.passes_over)
+            entries = run.plan(staged, entries)
+            try:
+                passed = {} if others is None else others.refuse(staged)
+            except FilesGivenTwiceError:
+                run.give_up(entries)
+                raise
+            outcome = run.load(entries, staged.without(passed))
+            self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
+            self._remove_loaded(staged, outcome)
+            value = self.outcome.result()
+            log.info(
+                "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
+                self._table,
+                len(outcome.loads),
+                len(staged.files),
+                value["rows_loaded"],
+                value["rejected"],
+                len(self.outcome.before),
+            )
+            if unknown := [load for load in outcome.before if load.status == LOAD_SKIPPED]:
+                self._warn_of_unknown(unknown)
+            if others is not None:
+                others.refuse(staged, has_copied=True)
+            self.outcome.require(self.on_rejected, self._table)
+            return value
 
     def validated(self, mode: str) -> dict[str, Any]:
         """Have COPY validate the files, and load nothing.
@@ -352,7 +335,8 @@ class CopyLoad:
         """
         files = list(self.choice.find(self.hook).files)
         if not files:
-            self.outcome = self._nothing_staged()
+            self._refuse_nothing()
+            self.outcome = CopyOutcome()
             return self.outcome.result()
         rows = self._validation_rows(mode, files)
         log.info("%s: validation by %s of %d files: %d rows", self._table, mode, len(files), len(rows))
@@ -366,6 +350,11 @@ class CopyLoad:
             lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
 
+    def give_up(self) -> None:
+        """Keep a COPY of an earlier try from being committed, before another loader gets its files."""
+        with self._prepared() as run:
+            run.give_up(run.entries())
+
     def stop(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
         if self._run is not None:
@@ -375,145 +364,101 @@ class CopyLoad:
     def _table(self) -> str:
         return self.copy.table[-1]
 
-    def finish_earlier(self) -> None:
-        """Wait for a statement of an earlier try that runs, before the files are listed.
-
-        For other files, as where one has arrived since, it has another request id, and may purge its own.
-
-        :raises SqlError: if the account cannot be asked
-        """
-        if self.identity.try_number == 1:
-            return
-        database, _ = self.hook.database_and_schema()
-        running = running_statements(self.hook.run_sql, database, self.identity.query_tag)
-        if not running:
-            return
-        log.info("%s: %d statements of an earlier try run; they end first", self._table, len(running))
-        with closing(self.hook.get_statement_client()) as client:
-            stage, history = StageReference.parse(self.choice.stage), partial(self.hook.loads_of, self._table)
-            self._run = CopyRun(self.copy, stage, client, history, self._may_have_run, self.identity)
-            leave = None if self.leave_worker is None else partial(self.leave_worker, self.listed)
-            for handle in running:
-                self._run.finish(handle, None if leave is None else partial(self._poll_or_leave, leave))
-
-    def _known_count(self) -> int | None:
-        """The table's rows, None where the role may not count them.
-
-        Where it has none, none of an earlier try is there, whatever that reports.
-        """
-        try:
-            return self._count()
-        except SqlError as error:
-            if error.errno not in NOT_AUTHORIZED:
-                raise
-            log.warning(
-                "whether %s still has what an earlier try loaded is not known: %s", self._table, error
+    @contextmanager
+    def _prepared(self) -> Iterator[CopyRun]:
+        """Sign in for the ledger and for the statements."""
+        # Options that the ledger and the listing stand for: see _staged and _remove_loaded.
+        options = replace(self.copy.options, purge=False, size_limit=None)
+        with (
+            self.hook.load_ledger(self._table, self.ledger_table) as ledger,
+            closing(self.hook.get_statement_client()) as client,
+        ):
+            self._run = CopyRun(
+                replace(self.copy, options=options),
+                StageReference.parse(self.choice.stage),
+                client,
+                ledger,
+                partial(self.hook.loads_of, self._table),
+                self.identity,
+                self.choice.key(),
+                leave=self.leave_worker,
+                begun=self.begun,
+                resumed=self.begun is not None,
             )
-            return None
+            yield self._run
 
-    def _refuse_missing_rows(self, outcome: CopyOutcome, counted: int) -> None:
-        """Refuse the result of an earlier try of which rows are not in the table any more.
+    def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
+        """The files to load: what is staged now; with FORCE, or after a deferral, what is planned already."""
+        known = run.files_of(entries)
+        if known and (self.copy.options.force or run.resumed):
+            log.info("%s: %d files are planned already", self._table, len(known))
+            return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
+        found = self.choice.find(self.hook, known)
+        limit = self.copy.options.size_limit
+        if limit is not None:
+            begun = accumulate((one.size or 0 for one in found.files.values()), initial=0)
+            kept = {
+                one.path: one for one, size in zip(found.files.values(), begun, strict=False) if size < limit
+            }
+            found = replace(found, files=kept)
+        if not (found.files or any(one.is_loaded for one in entries)):
+            self._refuse_nothing()
+        return found
 
-        Only where the table has fewer rows than the result is that known: others may be in it as well.
+    def _refuse_nothing(self) -> None:
+        """Refuse a stage without files, unless they may be missing.
 
-        :raises FilesRejectedError: if rows are missing
+        :raises NothingStagedError: to fail the task
         """
-        loaded = sum(load.rows_loaded for load in outcome.loads)
-        found = counted if counted >= loaded else self._known_count()
-        if found is None or found >= loaded:
-            return
-        raise FilesRejectedError(
-            f"COPY into {self._table}: an earlier try of this run has loaded {loaded:,} rows of "
-            f"{len(outcome.loads):,} files with force, and the table has {found:,}: some were deleted, or a "
-            "policy hides them from this role. Nothing was loaded now: rows that are there would double. To "
-            "load the files again, begin another run, or empty the table and clear this task",
-            files=tuple(load.path for load in outcome.loads),
-            rejected=0,
-        )
-
-    def _count(self) -> int:
-        (row,) = self.hook.run_sql(f"SELECT COUNT(*) AS FOUND FROM {full_name(*self.copy.table)}")  # noqa: S608
-        return int(row["found"])
-
-    def _may_have_run(self, since: dt.datetime, statement: str | None = None) -> bool:
-        """False where no statement of this run, or not this one, has ended well since then."""
-        database, _ = self.hook.database_and_schema()
-        return may_have_run(self.hook.run_sql, database, self.identity.query_tag, since, statement)
-
-    def _staged(self) -> StagedFiles | CopyOutcome:
-        """The files to load; where there are none, what an earlier try has loaded and removed."""
-        stage, first = StageReference.parse(self.choice.stage), None
-        if self.copy.options.force:
-            first = FirstTryFiles(
-                self.hook, self.identity, (*self.copy.table, self.copy.location), self.choice.key()
+        if self.on_nothing == "fail":
+            raise NothingStagedError(
+                f"stage {self.choice.stage!r} has no file for {self._table}: stage the files before this "
+                "task runs, or set on_nothing='report'"
             )
-            found, self.identity = first.read(stage, resumed=self.resumed)
-            if found is not None:
-                log.info("%s: the run's first try has listed %d files", self._table, len(found.files))
-                return self._within_limit(found)
-        if self.listed is not None:
-            # The stage may have others now, or these no more (``purge``).
-            return StagedFiles.from_json(self.listed, stage)
-        try:
-            found = self.choice.find(self.hook)
-        except NothingStagedError:
-            if (gone := self._purged()) is None:
-                raise
-            return gone
-        if not found.files:
-            return self._nothing_staged()
-        return found if first is None else self._within_limit(first.keep(found, self.copy.options.size_limit))
+        log.info("nothing is staged for %s", self._table)
 
-    def _within_limit(self, staged: StagedFiles) -> StagedFiles:
-        """Have COPY take all of the files or none where they are cut to the limit already."""
-        if all(file.size is not None for file in staged.files.values()):
-            self.copy = replace(self.copy, options=replace(self.copy.options, size_limit=None))
-        return staged
+    def _remove_loaded(self, staged: StagedFiles, outcome: CopyOutcome) -> None:
+        """Remove what is loaded as a whole from the stage, with ``purge``; a changed file stays.
 
-    def _poll_or_leave(self, leave: Callable[[str, str], NoReturn], handle: str, statement: str) -> Rows:
-        """Poll a few times, then leave the worker."""
-        rows = None if self._run is None else self._run.poll(handle, statement)
-        return leave(handle, statement) if rows is None else rows
+        COPY's own PURGE would remove files although the transaction is rolled back later.
+        """
+        if not self.copy.options.purge:
+            return
+        now = self.choice.find(self.hook, {load.path for load in outcome.loads}).files
+        gone = [
+            load.path
+            for load in outcome.loads
+            if load.status == LOADED
+            and load.path in now
+            and now[load.path].mark == staged.files.get(load.path, now[load.path]).mark
+        ]
+        database, schema = self.hook.database_and_schema()
+        with self.hook.sql_session("remove loaded files") as session:
+            for start in range(0, len(gone), _MOST_REMOVED):
+                paths = gone[start : start + _MOST_REMOVED]
+                session(
+                    "REMOVE %s PATTERN = %s",
+                    (
+                        replace(staged.stage, path="").location(
+                            commonprefix(paths),  # noqa: RUF071  REMOVE takes any start of a path
+                            database=database,
+                            schema=schema,
+                        ),
+                        exact_pattern(staged, paths),
+                    ),
+                )
 
     def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
         log.warning(
             "%s: COPY has left out %d files that load history of the last 14 days does not know, such as "
-            "%r (%s). They were loaded longer ago, or pattern or size_limit leave them out, or they are "
-            "older than 64 days, so that COPY does not know whether they were loaded: "
-            "load_uncertain_files=True loads those",
+            "%r (%s). They were loaded longer ago; or they are older than 64 days, so that COPY does not "
+            "know whether they were loaded: load_uncertain_files=True loads those",
             self._table,
             len(unknown),
             unknown[0].path,
             unknown[0].first_error or "no message",
         )
-
-    def _nothing_staged(self) -> CopyOutcome:
-        """What an earlier try has loaded and removed from a stage that has no such file now.
-
-        :raises NothingStagedError: if that is nothing, and to fail the task
-        """
-        if self.on_nothing != "fail":
-            log.info("nothing is staged for %s", self._table)
-        gone = self._purged()
-        if gone is None and self.on_nothing == "fail":
-            raise NothingStagedError(
-                f"stage {self.choice.stage!r} has no file for {self._table}: stage the files before this "
-                "task runs, or set on_nothing='report'"
-            )
-        return gone or CopyOutcome()
-
-    def _purged(self) -> CopyOutcome | None:
-        """What an earlier try has loaded and removed from the stage."""
-        if self.identity.try_number == 1 or not self.copy.options.purge:
-            return None
-        if not self._may_have_run(self.identity.since):
-            return None  # whatever was loaded, another task has loaded it
-        found = self.choice.loaded_and_gone(self.hook, self._table, self.identity.since)
-        if found is not None:
-            log.info("%s: an earlier try has loaded and removed %d files", self._table, len(found.loads))
-            found.require(self.on_rejected, self._table)
-        return found
 
     def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
         parts = [self.copy.validation(mode, part) for part, _ in self.copy.statements(files)]

@@ -52,8 +52,8 @@ class FileLoading:
     :param announce: gets the paths of files that a pipe was given
     :param leave_copy: leaves the worker while COPY runs, None to wait here
     :param leave_pipe: leaves the worker while a pipe loads, None to wait here
-    :param resumed: True where the task was deferred for a load
-    :param listed: the files of a stage that a COPY was given before the task was deferred
+    :param ledger_table: as of :class:`SnowpipeCopyOperator`
+    :param begun: versions of ledger entries when the task was deferred for a COPY
     """
 
     hook_of: Callable[..., SnowpipeBulkHook]
@@ -71,8 +71,8 @@ class FileLoading:
     announce: Callable[[list[str]], None]
     leave_copy: LeaveWorker | None
     leave_pipe: Callable[[PipeLoad, Submission, dict[str, Any]], NoReturn] | None
-    resumed: bool
-    listed: Mapping[str, Any] | None
+    ledger_table: str | None
+    begun: Mapping[str, int] | None
     _reported: Mapping[str, FileLoad] = field(default_factory=dict, init=False)
     """What the pipe's trigger has reported of files, by their paths below the pipe's location."""
     _copying: CopyLoad | None = field(default=None, init=False)
@@ -132,13 +132,13 @@ class FileLoading:
 
     def _staged_by_copy(self) -> dict[str, Any]:
         load = self._copier(str(self.source), {"options": self.options}, leaves=True)
-        load.passes_over, load.listed, load.resumed = True, self.listed, self.listed is not None
+        load.passes_over = True
         return load.run()
 
     def _staged_by_pipe(self) -> dict[str, Any]:
         pipe, source = self._pipe(), StageReference.parse(str(self.source))
         # An earlier try may have taken COPY, whose files the pipe is not to load beside it.
-        self._copier(str(self.source), {}, leaves=False).finish_earlier()
+        self._copier(str(self.source), {}, leaves=False).give_up()
         target = self._target(pipe)
         prefix = target.below(source, self._full_name(pipe))
         files = self._pipe_files(pipe, target, prefix=prefix or None, passes_over=True)
@@ -226,8 +226,9 @@ class FileLoading:
             self.identity,
             on_rejected=self.on_rejected,
             on_nothing="report",
+            ledger_table=self.ledger_table,
             leave_worker=self.leave_copy if leaves else None,
-            resumed=self.resumed,
+            begun=self.begun,
         )
         return self._copying
 
@@ -243,6 +244,7 @@ class FileLoading:
             on_nothing="report",
             load_timeout=self.load_timeout,
             poll_interval=self.poll_interval,
+            ledger_table=self.ledger_table,
         )
 
     def _ingested(self, files: PipeFiles, *, leaves: bool) -> dict[str, Any]:

@@ -72,6 +72,8 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
     :param retry_seconds: how long one post is repeated when the pipe is overloaded or does not answer
     :param deferrable: True waits in the triggerer
     :param poll_interval: seconds between two polls of the loads
+    :param ledger_table: name of the load ledger, where a COPY of the same files sees this load, as of
+        :class:`~airflow_provider_snowpipe.operators.copy.SnowpipeCopyOperator` (templated)
     :param max_consecutive_errors: give up after this many polls in a row that failed for a passing reason
     :raises ConfigurationError: if an argument is wrong
     """
@@ -83,6 +85,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         "prefix",
         "pattern",
         "table",
+        "ledger_table",
         *FileOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"files": "json"}
@@ -107,6 +110,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         poll_interval: float = 15.0,
         max_consecutive_errors: int = 10,
+        ledger_table: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -127,6 +131,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
         self.deferrable = deferrable
         self.poll_interval = poll_interval
         self.max_consecutive_errors = max_consecutive_errors
+        self.ledger_table = ledger_table
         self._check_arguments()
         self.chosen_by = [name for name in CHOICE if getattr(self, name) is not None]
 
@@ -188,6 +193,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             retry_seconds=self.retry_seconds,
             poll_interval=self.poll_interval,
             max_consecutive_errors=self.max_consecutive_errors,
+            ledger_table=self.ledger_table,
         )
 
     def _loaded(

@@ -76,6 +76,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         is named. Files of this machine are staged at the pipe's own location (templated)
     :param load_timeout: seconds to wait until the pipe has loaded its files
     :param options: options of COPY, beside those that the source's format asks for (templated)
+    :param ledger_table: name of the load ledger of COPY, as of :class:`SnowpipeCopyOperator` (templated)
     :param shape: what is known of the data beside what is found, such as ``{"freshness": 60}`` (templated)
     :param policy: parameters of :class:`~airflow_provider_snowpipe.routing.cost_model.LoadPolicy` but
         ``path``
@@ -92,6 +93,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         "stage",
         "file_pipe",
         "options",
+        "ledger_table",
         "shape",
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"shape": "json", "options": "json"}
@@ -107,6 +109,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         load_timeout: float = 3600.0,
         options: Mapping[str, Any] | None = None,
         shape: Mapping[str, Any] | None = None,
+        ledger_table: str | None = None,
         policy: Mapping[str, Any] | None = None,
         costs: Mapping[str, Any] | None = None,
         remember: bool = True,
@@ -119,6 +122,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         self.load_timeout = load_timeout
         self.options = options
         self.shape = shape
+        self.ledger_table = ledger_table
         self.policy = policy
         self.costs = costs
         self.remember = remember
@@ -159,20 +163,20 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         event: Mapping[str, Any],
         sent: Mapping[str, str] | None = None,
         submitted: Mapping[str, Any] | None = None,
-        listed: Mapping[str, Any] | None = None,
+        begun: Mapping[str, int] | None = None,
     ) -> dict[str, Any]:
         """Go on where the task was deferred, on the path that it had taken.
 
         :param sent: what a driver had sent; None for files
         :param submitted: what a pipe was given; None for a COPY
-        :param listed: the staged files that a COPY was given
+        :param begun: versions of ledger entries when a COPY's try began
         """
         self._run_mark = self._name_run(context)
         self.source_files()  # which reads a path as a source
         if sent is not None:
             return self._streamed(context, super().execute_complete(context, event, sent))
         path = LoadPath.COPY if submitted is None else LoadPath.PIPE
-        loading = self._file_loading(context, resumed=True, listed=listed)
+        loading = self._file_loading(context, begun)
         with failing_at_once():
             boundary = self._file_boundary(path)
             if submitted is not None:
@@ -249,9 +253,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             before=None if earlier is None else path_before(earlier),
         )
 
-    def _file_loading(
-        self, context: Context, *, resumed: bool = False, listed: Mapping[str, Any] | None = None
-    ) -> FileLoading:
+    def _file_loading(self, context: Context, begun: Mapping[str, int] | None = None) -> FileLoading:
         from airflow_provider_snowpipe.operators.copy import wait_for_statement
         from airflow_provider_snowpipe.operators.file_loading import FileLoading
         from airflow_provider_snowpipe.operators.ingest_files import wait_for_pipe
@@ -274,8 +276,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             announce=partial(ti.xcom_push, FILES_KEY),
             leave_copy=partial(wait_for_statement, self, self.poll_interval) if self.deferrable else None,
             leave_pipe=partial(wait_for_pipe, self) if self.deferrable else None,
-            resumed=resumed,
-            listed=listed,
+            ledger_table=self.ledger_table,
+            begun=begun,
         )
         return self._loading
 

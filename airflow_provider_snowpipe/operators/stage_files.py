@@ -39,7 +39,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
 )
 from airflow_provider_snowpipe.operators.bulk_driver import (
     BulkDriverOperator,
-    RunStage,
+    ManifestStage,
     brought_folder,
     local_path,
 )
@@ -424,7 +424,7 @@ class CompactedStage:
     source: SourceFiles
     options: CompactOptions
     parallel: int
-    _folder: RunStage | None = field(default=None, init=False)
+    _folder: ManifestStage | None = field(default=None, init=False)
 
     def form(self, files: Sequence[SourceFile]) -> CompactForm | None:
         """Describe the files; None where they are as they should be.
@@ -440,7 +440,7 @@ class CompactedStage:
         marks = self._of_each(files, lambda _, file: self.source.mark(file), "snowpipe-digest")
         facts = [(file.below, file.size, mark) for file, mark in zip(files, marks, strict=True)]
         folder = run_folder((_WORK,), content_key(facts, self.options))
-        self._folder = RunStage(self.hook, self.stage, folder)
+        self._folder = ManifestStage(self.hook, self.stage, folder)
         if self._folder.url is not None:
             raise ConfigurationError(
                 f"stage {self.stage!r} is external, where PUT writes nothing: name an internal stage, or "
@@ -472,7 +472,7 @@ class CompactedStage:
             names = tuple(
                 WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
             )
-            manifest = RunManifest(f"{len(files):,} files", report.attempt, names)
+            manifest = RunManifest(report.attempt, names)
             folder.put(local_path(report.folder).parent, manifest.names, self.parallel)
             return folder.keep_manifest(manifest)
 

@@ -123,7 +123,7 @@ class Load:
         assert self.retry(3) == done
         assert ids(self.service, self.table) == list(range(ROWS))
         assert self.applications == applications
-        assert self.staged() == ["loaded.json"]
+        assert self.staged() == []
         assert FileState(self.state_file).values() == {}
 
 

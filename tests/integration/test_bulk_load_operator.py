@@ -14,8 +14,8 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
+from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.streaming.errors import FilesRejectedError
 from tests.airflow_connections import SetConnection, set_connection
@@ -214,7 +214,7 @@ class TestOnce:
 
         assert bulk.ids() == list(range(1_000))
         assert (done["rows_loaded"], len(done["files"]) > 1) == (1_000, True)
-        assert bulk.staged() == ["loaded.json"]
+        assert bulk.staged() == []
         assert events.made[asset.uri].extra == {"committed": True, "rows": 1_000, "loader": "COPY"}
         assert task.task_lineage is not None
         assert (task.task_lineage.rows, len(task.task_lineage.sources)) == (1_000, 1)
@@ -239,14 +239,13 @@ class TestLocations:
         bulk.service.sql(f"CREATE STAGE {bulk.table}_LAKE URL = 'file://{lake}/'")
         arguments = {"stage": f"@{bulk.table}_LAKE/in", "keep_files": True}
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(RunStage, "keep_manifest", die)
+            patch.setattr(Ledger, "plan", die)
             with pytest.raises(DiedError):
                 bulk.load(**arguments)
-        done = bulk.load(try_number=2, **arguments)
+        bulk.load(try_number=2, **arguments)
 
         assert bulk.ids() == list(range(1_000))
         assert len(list((lake / "in").rglob("*.parquet"))) == 2
-        assert (lake / "in").joinpath(*done["folder"].split("/")[2:], "loaded.json").is_file()
 
         bulk.load(try_number=3, stage=f"@{bulk.table}_LAKE/in")
         assert list(lake.rglob("*.parquet")) == []
@@ -271,7 +270,7 @@ class TestLocations:
         assert list((tmp_path / "shared").rglob("*")) == []
 
     def test_the_triggerer_waits_for_copy(self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.CopyRun.poll", lambda *_: None)
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run._FIRST_POLLS", ())
         operator = bulk.operator()
         operator.deferrable = True
         with pytest.raises(TaskDeferred) as deferred:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import orc
 
-from airflow_provider_snowpipe.operators.bulk_driver import RunStage
+from airflow_provider_snowpipe.operators.bulk_driver import ManifestStage
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
@@ -149,7 +149,7 @@ def test_what_a_dead_try_has_staged_is_in_no_list(
         raise DiedError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunStage, "keep_manifest", die)
+        patch.setattr(ManifestStage, "keep_manifest", die)
         with pytest.raises(DiedError):
             stage(target, tmp_path / "in")
     done = stage(target, tmp_path / "in")

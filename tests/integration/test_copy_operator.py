@@ -8,9 +8,8 @@ import itertools
 import os
 import re
 import signal
-import uuid
 from collections.abc import Mapping
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,8 +20,7 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import statement_client as copying
-from airflow_provider_snowpipe.bulk.load_history import may_have_run, running_statements
+from airflow_provider_snowpipe.bulk import copy_run as copying
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -130,9 +128,7 @@ class TestFiles:
             ("TRUNCATE TABLE {}", False),
             ("DELETE FROM {}", True),
             pytest.param("TRUNCATE TABLE {}", True, marks=pytest.mark.nightly),
-            pytest.param(
-                "CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False, marks=pytest.mark.nightly
-            ),
+            ("CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False),
         ],
     )
     def test_a_run_that_is_cleared_with_what_empties_its_table_loads_the_files_again(
@@ -222,7 +218,7 @@ class TestOncePerRun:
 
         assert event.payload == {"status": "ended", "message": ""}
         assert trigger.statement.count("'") == 2, "only the stage is a literal"
-        done = operator.execute_complete(target.context(), event.payload)
+        done = operator.execute_complete(target.context(), event.payload, **deferred.value.kwargs)
         assert done["rows_loaded"] == 1
         assert target.ids() == [1]
 
@@ -275,15 +271,14 @@ def test_a_role_without_privileges_gets_to_its_copy_by_the_grants_that_the_error
     granted = []
     while not target.ids() and len(granted) < 8:
         try:
-            target.copy()
+            target.copy(ledger_table=f"{target.table}_LOADS")
         except AirflowFailException as error:
             (grant,) = re.findall(r"GRANT .* TO ROLE …", str(error))
             granted.append(grant.partition(" ON ")[2].split()[0])
             target.service.sql(grant.replace("…", role))
             assert target.ids() == []
 
-    assert granted == ["DATABASE", "SCHEMA", "STAGE", "TABLE"]
-    assert target.service.sql("LIST @~/airflow_snowpipe/loads") == []
+    assert granted == ["DATABASE", "SCHEMA", "SCHEMA", "STAGE", "TABLE"]
 
 
 class TestStatementClient:
@@ -310,13 +305,9 @@ class TestStatementClient:
             assert await asyncio.to_thread(client.cancel, state.handle, slow)
             return await waiting
 
-        running = partial(running_statements, hook.run_sql, "LOCAL", '{"snowpipe": ["it\'s", "r"]}')
         try:
-            state = client.submit(
-                slow, "3e2f7a52-0000-4000-8000-000000000001", query_tag='{"snowpipe": ["it\'s", "r"]}'
-            )
+            state = client.submit([slow], "3e2f7a52-0000-4000-8000-000000000001")
             assert state.is_running
-            assert running() == [state.handle]
             trigger = SnowpipeStatementTrigger(
                 handle=state.handle, statement=slow, snowflake_conn_id=target.conn_id, poll_interval=0.1
             )
@@ -324,29 +315,8 @@ class TestStatementClient:
             with pytest.raises(SqlError, match="cancel"):
                 ended(client, state.handle, slow)
             assert not client.cancel(state.handle, slow)
-            assert running() == []
         finally:
             client.close()
-
-    def test_a_statement_that_has_ended_well_shows_by_its_tag_and_text_until_seven_days_ago(
-        self, target: CopyTarget, hook: SnowpipeBulkHook
-    ) -> None:
-        tag = '{"snowpipe": ["it\'s", "' + target.table + '"]}'
-        text = f"COPY INTO LOCAL.PUBLIC.{target.table} FROM @LOCAL.PUBLIC.{target.stage}"
-        other = f"{text} FILES = ('missing')"
-        asks = partial(may_have_run, hook.run_sql, "LOCAL", tag)
-        assert not asks(target.began)
-        with closing(hook.get_statement_client()) as client:
-            with pytest.raises(SqlError):
-                ended(client, client.submit(other, str(uuid.uuid4()), query_tag=tag).handle, other)
-            assert not asks(target.began)
-            ended(client, client.submit(text, str(uuid.uuid4()), query_tag=tag).handle, text)
-
-        assert asks(target.began)
-        assert asks(target.began, text)
-        assert not asks(target.began, other)
-        assert not asks(dt.datetime.now(dt.UTC) + dt.timedelta(minutes=11))
-        assert asks(dt.datetime.now(dt.UTC) - dt.timedelta(days=7), other)
 
     def test_with_force_two_mapped_instances_load_one_file_by_columns_of_their_own(
         self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
@@ -381,7 +351,7 @@ class TestStatementClient:
         client = hook.get_statement_client()
         statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"
         try:
-            state = client.submit(statement, "3e2f7a52-0000-4000-8000-000000000002")
+            state = client.submit([statement], "3e2f7a52-0000-4000-8000-000000000002")
             rows = ended(client, state.handle, statement).rows
         finally:
             client.close()

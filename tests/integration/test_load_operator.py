@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.bulk import statement_client as copying
+from airflow_provider_snowpipe.bulk import copy_run as copying
 from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from tests.airflow_connections import set_connection

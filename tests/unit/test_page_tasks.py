@@ -1,8 +1,9 @@
-"""The Python blocks of pages that no other test runs make the tasks that they show, in a DAG each."""
+"""Python blocks of pages that no other test runs, and the gallery's DAGs, make the tasks that they show."""
 
 import importlib
 import pkgutil
 import re
+import runpy
 import textwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,15 @@ pytestmark = pytest.mark.skipif(AIRFLOW < (3, 3), reason="the pages show what Ai
 
 DOCS = Path(__file__).parents[2] / "docs"
 HOW_TO = (
-    *("append-rows", "copy-files", "handle-bad-rows", "load-by-router", "manage-channels"),
+    *(
+        "append-rows",
+        "audit-loads",
+        "copy-files",
+        "handle-bad-rows",
+        "keep-offsets",
+        "load-by-router",
+        "manage-channels",
+    ),
     *("observe", "react-to-commits", "retry", "run-elsewhere", "run-on-kubernetes", "run-on-yarn"),
     *("stream-files", "wait-for-commit", "wait-for-files"),
 )
@@ -91,3 +100,15 @@ def test_each_block_of_a_page_makes_its_tasks(monkeypatch):
 def test_an_argument_that_is_not_there_is_noticed():
     with pytest.raises(TypeError, match="surprise"):
         run("SnowpipeCopyOperator(task_id='copy', table='T', stage='@S', surprise=1) >> other", names())
+
+
+GALLERY = sorted((DOCS / "examples" / "gallery").glob("*.py"))
+
+
+@pytest.mark.parametrize("file", GALLERY, ids=lambda file: file.stem)
+def test_a_dag_of_the_gallery_has_tasks_and_is_on_the_page(file):
+    dag = runpy.run_path(str(file))[file.stem]()
+
+    assert dag.dag_id == file.stem
+    assert dag.tasks
+    assert f"examples/gallery/{file.stem}.py" in (DOCS / "gallery.md").read_text()

@@ -11,6 +11,8 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
 LINKS = set(re.findall(r"\]\((?!https?:)([^)#]+)", TEXT))
 REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snowpipe/blob/main/"
+WORDS = 46_000
+"""Of the pages of both distributions; it only goes down."""
 PAGES = [page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
 
 
@@ -43,11 +45,37 @@ def test_each_link_within_the_repository_leads_to_a_file_and_a_heading(page):
     assert wrong == []
 
 
-def test_each_page_is_linked():
+def test_each_page_is_in_the_contents():
     pages = {
-        str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if "_build" not in page.parts
+        str(page.relative_to(ROOT / "docs"))
+        for page in (ROOT / "docs").rglob("*.md")
+        if "_build" not in page.parts
     }
-    assert sorted(pages - LINKS - {"docs/index.md"}) == []
+    contents = re.findall(r"^:::\{toctree\}\n(.*?)^:::$", (ROOT / "docs/index.md").read_text(), re.M | re.S)
+    entries = {f"{line}.md" for one in contents for line in one.splitlines() if re.match(r"[\w/-]+$", line)}
+
+    assert sorted(pages ^ {*entries, "index.md"}) == []
+
+
+def test_the_pages_of_both_distributions_keep_their_budget_of_words():
+    service = ROOT / "snowpipe-local"
+    pages = [*(ROOT / "docs").rglob("*.md"), *(service / "docs").glob("*.md")]
+    pages += [ROOT / "README.md", service / "README.md"]
+    words = {page: len(page.read_text().split()) for page in pages if "_build" not in page.parts}
+    most = {page: 900 if page.parent.name == "how-to" else 2_500 for page in words}
+
+    assert sum(words.values()) <= WORDS
+    assert [str(page) for page, number in words.items() if number > most[page]] == []
+
+
+def test_the_readme_leads_to_pages_that_need_no_generator():
+    """A package index shows the README, and its links show pages as the repository has them."""
+    for link in sorted(one for one in LINKS if one.endswith(".md")):
+        text = (ROOT / link).read_text()
+        assert "<!-- generated" not in text, link
+        assert "{eval-rst}" not in text, link
+        for included in re.findall(r"^```\{literalinclude\} (\S+)$", text, re.M):
+            assert f"]({included})" in text, link
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="it imports airflow.sdk")

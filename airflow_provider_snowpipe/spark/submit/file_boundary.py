@@ -581,7 +581,6 @@ _REFUSED = {
     "force": "would load files that are in the table",
     "purge": "would remove files by which an interrupted load is known again",
     "size_limit": "would leave files out that the channel's token then skips",
-    "return_failed_only": "would hide what was loaded",
     "pattern": "would leave files out that the channel's token then skips",
 }
 

@@ -157,3 +157,37 @@ def test_the_load_history_lists_files_of_a_table(account: Account, put: Put) -> 
     (row,) = wait_until(lambda: account.rows(history, table), seconds=SECONDS)
     assert (row["file_name"], row["row_count"], row["row_parsed"], row["error_count"]) == ("a.csv", 2, 2, 0)
     assert (row["status"], row["table_name"], row["pipe_name"]) == ("Loaded", table, None)
+
+
+def test_copy_and_its_mark_in_a_ledger_commit_as_one(account: Account, put: Put) -> None:
+    """A guess until it was seen: load metadata is rolled back with the transaction of its COPY."""
+    table, stage, _ = new_pipe(account)
+    account.rows(f"CREATE TABLE {table}_LOADS (work VARCHAR, state VARCHAR, report ARRAY)")
+    account.rows(f"INSERT INTO {table}_LOADS SELECT 'w', 'planned', NULL")
+    put(stage, {"a.csv": "1,x\n2,y\n"})
+    copy = f"COPY INTO {table} FROM @{stage} FILES = ('a.csv')"
+    mark = (
+        f"UPDATE {table}_LOADS SET state = 'loaded', report = r.report FROM (SELECT ARRAY_AGG(o) AS report "
+        "FROM (SELECT OBJECT_CONSTRUCT(*) AS o FROM TABLE(RESULT_SCAN(LAST_QUERY_ID())))) AS r "
+        "WHERE work = 'w' AND state = 'planned'"
+    )
+    check = 'SELECT 1 / "number of rows updated" AS own FROM TABLE(RESULT_SCAN(LAST_QUERY_ID()))'
+
+    account.rows("BEGIN")
+    account.rows(copy)
+    account.rows("ROLLBACK")
+    assert account.count(table) == 0
+    for statement in ("BEGIN", copy, mark, check, "COMMIT"):
+        account.rows(statement)
+    assert account.count(table) == 2
+    (row,) = account.rows(f"SELECT state, report[0]:rows_loaded::INT AS rows_loaded FROM {table}_LOADS")
+    assert row == {"state": "loaded", "rows_loaded": 2}
+
+    account.rows("BEGIN")
+    account.rows(f"{copy} FORCE = TRUE")
+    account.rows(mark)
+    with pytest.raises(snowflake.connector.errors.ProgrammingError) as refused:
+        account.rows(check)
+    assert refused.value.errno == 100051
+    account.rows("ROLLBACK")
+    assert account.count(table) == 2

@@ -30,7 +30,6 @@ _DBT = ("dbt-core==1.11.16", "dbt-snowflake==1.12.4")
 _DLT = "dlt[snowflake,parquet]==1.31.0"
 _SECONDS = 240
 _PAGE = Path(__file__).parents[2] / "docs" / "point-clients.md"
-_README = Path(__file__).parents[2] / "README.md"
 _SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
@@ -262,12 +261,12 @@ def test_snowflake_cli_copies_files_to_stages_and_back(snow: Callable[..., Any],
 
 
 @pytest.mark.parametrize("language", ["javascript", "java", "go"])
-def test_a_program_of_the_readme_reads_a_row(
+def test_a_program_of_the_page_reads_a_row(
     local_service: LocalService, tmp_path: Path, language: str
 ) -> None:
-    (program,) = re.findall(rf"^```{language}\n(.*?)^```$", _README.read_text(), re.MULTILINE | re.DOTALL)
-    local_service.sql("CREATE OR REPLACE TABLE orders AS SELECT 1 AS id, 'pen' AS item")
-    file = tmp_path / {"javascript": "orders.js", "java": "Orders.java", "go": "main.go"}[language]
+    (program,) = re.findall(rf"^```{language}\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    local_service.sql("CREATE OR REPLACE TABLE events AS SELECT 1 AS id, 'pen' AS name")
+    file = tmp_path / {"javascript": "events.js", "java": "Events.java", "go": "main.go"}[language]
     file.write_text(program)
     if language == "javascript":
         authority = str(local_service.ca_file)

@@ -13,7 +13,7 @@ EVERY_OPTION = {
     "file_format": {"type": "CSV", "skip_header": 1, "field_delimiter": "\t", "null_if": ["", "NULL"],
                     "trim_space": True, "field_optionally_enclosed_by": None},
     "pattern": ".*[.]csv", "on_error": "SKIP_FILE_10%", "size_limit": 1000, "purge": True,
-    "return_failed_only": True, "match_by_column_name": "CASE_SENSITIVE",
+    "match_by_column_name": "CASE_SENSITIVE",
     "include_metadata": {"SOURCE": "METADATA$FILENAME"}, "truncate_columns": True, "force": True,
     "load_uncertain_files": True, "load_mode": "FULL_INGEST", "cluster_at_ingest_time": True,
 }  # fmt: skip
@@ -94,7 +94,7 @@ class TestOptions:
         assert read.on_error.percent == 10
         assert read.included == {"SOURCE": "METADATA$FILENAME"}
         assert {name for name, value in read.flags.items() if value} == {
-            "PURGE", "RETURN_FAILED_ONLY", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES",
+            "PURGE", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES",
         }  # fmt: skip
         form = read.file_format
         assert (form["SKIP_HEADER"], form["FIELD_DELIMITER"], form["NULL_IF"], form["TRIM_SPACE"]) == (
@@ -116,7 +116,6 @@ class TestOptions:
             "LOAD_MODE = FULL_INGEST",
             "ON_ERROR = 'SKIP_FILE_10%'",
             "PURGE = TRUE",
-            "RETURN_FAILED_ONLY = TRUE",
             "TRUNCATECOLUMNS = TRUE",
             "FORCE = TRUE",
             "LOAD_UNCERTAIN_FILES = TRUE",

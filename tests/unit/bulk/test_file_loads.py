@@ -110,7 +110,6 @@ class TestOutcome:
 
         assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
         assert outcome.result()["rows_loaded"] == 9
-        assert outcome.skipped(["in/a.csv", "in/c.csv"]) == ("in/c.csv",)
         nothing = [{"status": "Copy executed with 0 files processed."}]
         assert CopyOutcome.read(nothing, STAGE) == CopyOutcome()
         for url in ("s3://b/in", "s3://b/in/"):
@@ -139,40 +138,6 @@ class TestOutcome:
             many = [row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(count)]
             with pytest.raises(FilesRejectedError, match=text):
                 CopyOutcome.read(many, STAGE).require("fail", "T")
-
-    def history(self, path, hours_ago, status="LOADED"):
-        location = "D.S.S" if "/" in path else "D.S.S/in/"
-        return FileLoad(path, location, status, 5, 5, loaded_at=NOW - dt.timedelta(hours=hours_ago))
-
-    def test_a_skipped_file_has_the_load_of_the_history_or_the_words_of_copy(self):
-        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", "LOAD_SKIPPED", 0, 0, "unknown")], STAGE)
-        history = [
-            self.history("in/b.csv", 9), self.history("b.csv", 5), self.history("in/b.csv", 2, "LOADING")
-        ]  # fmt: skip
-        found = outcome.with_history(outcome.skipped([]), history, NOW - dt.timedelta(hours=1))
-
-        assert [load.path for load in found.loads] == ["in/a.csv"]
-        (load,) = found.before
-        assert (load.path, load.status, load.rows_loaded) == ("in/b.csv", "LOADED", 5)
-        assert found.result()["rows_loaded"] == 2
-        (load,) = outcome.with_history(outcome.skipped([]), [], NOW).before
-        assert (load.path, load.status, str(load.first_error)) == (
-            "in/b.csv", "LOAD_SKIPPED", "unknown (line 3)",
-        )  # fmt: skip
-
-    def test_a_load_is_the_runs_own_since_it_began_and_of_before_where_that_is_not_known(self):
-        own = CopyOutcome().with_history(["in/a.csv"], [self.history("in/a.csv", 0)], NOW)
-        forgotten = CopyOutcome().with_history(["in/a.csv"], [], NOW)
-        unknown = FileLoad("a", "S/", "LOADED", 2)
-
-        assert (own.result()["rows_loaded"], own.before) == (5, ())
-        assert forgotten.before == (FileLoad("in/a.csv", "", "LOAD_SKIPPED"),)
-        forgotten.require("fail", "T")
-        found = CopyOutcome().with_history(["a"], [unknown], WHEN)
-        assert (found.loads, found.before) == ((), (unknown,))
-        partly = CopyOutcome().with_history(["in/a"], [self.history("a", 9, "PARTIALLY_LOADED")], NOW)
-        with pytest.raises(FilesRejectedError, match="PARTIALLY_LOADED"):
-            partly.require("fail", "T")
 
     def test_is_json_as_the_value_of_a_task(self):
         outcome = replace(CopyOutcome.read([row("a.csv")], STAGE), before=(FileLoad("b", "", "LOADED", 3),))

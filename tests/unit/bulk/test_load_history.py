@@ -15,10 +15,8 @@ from airflow_provider_snowpipe.bulk.load_history import (
     age_of_table,
     attributed_credits,
     copy_history,
-    may_have_run,
     older_copies,
     poll_loads,
-    running_statements,
     warehouse_seconds,
 )
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError
@@ -404,29 +402,3 @@ class TestUsage:
         assert attributed_credits(closed, {"a"}, NOW) == {}
         assert "how long COPY ran is not known: " in caplog.text
         assert "which credits are attributed to earlier loads is not known: " in caplog.text
-
-    def test_statements_that_run_are_found_by_their_tag(self):
-        sql = Sql({"query_id": "01b"}, {"query_id": "01c"})
-
-        assert running_statements(sql, 'A"B', "tag") == ["01b", "01c"]
-        history = '"A""B".INFORMATION_SCHEMA.QUERY_HISTORY_BY_USER(RESULT_LIMIT => 10000)'
-        states = "'RUNNING', 'QUEUED', 'BLOCKED', 'RESUMING_WAREHOUSE'"
-        where = f"QUERY_TAG = %s AND EXECUTION_STATUS IN ({states})"
-        assert sql.asked == [(f"SELECT QUERY_ID FROM TABLE({history}) WHERE {where}", ["tag"])]
-
-    def test_a_statement_has_run_where_history_shows_it_or_does_not_show_all(self):
-        now = dt.datetime.now(dt.UTC)
-        for (shown, own), may in {
-            (5, 0): False, (5, 1): True, (9_999, 0): False, (10_000, 0): True
-        }.items():  # fmt: skip
-            for text in (None, "COPY"):
-                sql = Sql({"shown": shown, "own": own})
-                assert may_have_run(sql, "D", "tag", now, text) is may
-                ((statement, values),) = sql.asked
-                same = "" if text is None else " AND LEFT(QUERY_TEXT, 90000) = %s"
-                assert f"QUERY_TAG = %s AND EXECUTION_STATUS = 'SUCCESS'{same})" in statement
-                begin = (now - dt.timedelta(minutes=10)).isoformat(timespec="milliseconds")
-                assert values == ["tag", *([] if text is None else [text]), begin]
-        sql = Sql()
-        assert may_have_run(sql, "D", "tag", now - dt.timedelta(days=7)), "before the history of statements"
-        assert sql.asked == []

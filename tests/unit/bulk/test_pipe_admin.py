@@ -51,7 +51,6 @@ class TestDefinition:
     def test_that_no_pipe_can_have_is_refused_by_name(self):
         for option, value in {
             "on_error": "ABORT_STATEMENT", "size_limit": 1, "purge": True, "force": True,
-            "return_failed_only": True,
         }.items():  # fmt: skip
             with pytest.raises(ConfigurationError, match=f"options has {option}="):
                 PipeDefinition(copy(**{option: value}))

@@ -1,9 +1,5 @@
 """Files of a run: their sizes, what they are by their names, whether to combine them, and their manifest."""
 
-import dataclasses
-import datetime as dt
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,14 +14,10 @@ from airflow_provider_snowpipe.bulk.run_files import (
     content_key,
     file_count,
     is_well_cut,
-    loaded_files,
     packed_bytes,
-    refuse_loaded_folder,
-    refuse_other_files,
     run_folder,
 )
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.refusals import refused
 
 MB = 1_000_000
@@ -112,12 +104,7 @@ class TestCompaction:
 
 class TestManifest:
     FILES = (WrittenFile("a1/one.parquet", 10, 3), WrittenFile("a1/two.parquet", 20, 4))
-    MANIFEST = RunManifest("d/r/t/-1", "a1", FILES, ("ID", "V"), ("V",))
-    FOLDER = "d.r.t.-1-0123"
-
-    def load(self, path, **changes):
-        found = FileLoad(path, "S", "LOADED", 3, 3, loaded_at=dt.datetime(2026, 1, 2, 3, tzinfo=dt.UTC))
-        return dataclasses.replace(found, **changes)
+    MANIFEST = RunManifest("a1", FILES, ("ID", "V"), ("V",))
 
     def test_comes_back_as_it_was_written(self):
         text = self.MANIFEST.to_json()
@@ -134,46 +121,3 @@ class TestManifest:
         assert run_folder(("a", "b.c")) != run_folder(("a.b", "c"))
         assert run_folder(names) == "d.manual__2026-01-01T00-00-00-00-00.t.-1-a6a329279e2055d3"
         assert run_folder((".Xa", "b-.")).startswith("Xa.b-")
-
-    def test_history_knows_files_by_the_end_of_their_paths(self):
-        folder = self.FOLDER
-        history = [
-            self.load(f"in/{folder}/a1/two.parquet", pipe="DB.S.P"),
-            self.load("other/a1/one.parquet"),
-            self.load(f"{folder}/in/{folder}/a1/one.parquet"),
-            self.load("a1/two.parquet", location=f"@DB.S.STAGE/in/{folder}/"),
-            self.load(f"in/{folder}/a0/one.parquet"),
-        ]
-
-        found = loaded_files(self.MANIFEST, folder, history)
-        assert {name: one.path for name, one in found.items()} == {
-            "a1/one.parquet": f"{folder}/in/{folder}/a1/one.parquet",
-            "a1/two.parquet": "a1/two.parquet",
-        }
-
-    def test_a_folder_of_which_files_are_loaded_is_refused_with_the_evidence(self):
-        folder = self.FOLDER
-        own = self.load(f"in/{folder}/a1/one.parquet")
-        refuse_loaded_folder(
-            folder, "w", [self.load("x/one.parquet"), self.load(f"{folder}/a", status="LOAD_FAILED")]
-        )
-
-        with pytest.raises(
-            FilesGivenTwiceError, match=r"1 files of d/r/t/-1 \(3 rows, the first one at 2026"
-        ):
-            refuse_loaded_folder(folder, "d/r/t/-1", [own])
-        with pytest.raises(FilesGivenTwiceError, match=r"\(3 rows\)"):
-            refuse_loaded_folder(folder, "w", [dataclasses.replace(own, loaded_at=None)])
-
-    def test_files_of_a_folder_that_its_manifest_does_not_have_are_refused_with_the_evidence(self):
-        folder, manifest = self.FOLDER, self.MANIFEST
-        own = [self.load(f"in/{folder}/a1/one.parquet"), self.load(f"in/{folder}/a1/two.parquet")]
-        other = self.load(f"in/{folder}/a0/one.parquet")
-        refuse_other_files(manifest, folder, [*own, dataclasses.replace(other, status="LOAD_FAILED")])
-
-        with pytest.raises(FilesGivenTwiceError, match=r"1 files of d/r/t/-1 .* 'a0/one.parquet'"):
-            refuse_other_files(manifest, folder, [*own, other])
-        elsewhere = self.load("x.parquet", location=f"@DB.S.S/{folder}/aX/")
-        with pytest.raises(FilesGivenTwiceError) as refusal:
-            refuse_other_files(manifest, folder, [*own, elsewhere])
-        assert refusal.value.files == ("aX/x.parquet",)

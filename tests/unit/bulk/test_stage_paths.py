@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -121,25 +120,19 @@ def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
 
 @each_hard_path
 @given(PATHS)
-def test_remove_takes_the_path_as_it_is_and_leaves_the_outcome(path: str) -> None:
+def test_remove_takes_the_path_as_it_is(path: str) -> None:
     hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
     inner = path.strip("/")
     below = f"{inner}/run" if inner else "run"
-    listed = [{"name": f"st/{below}/{name}"} for name in ("a1/part-1", "a1/attempt.json", "loaded.json")]
     removed: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
         patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
-        patch.setattr(SnowpipeBulkHook, "list_files", lambda *_: listed)
-        patch.setattr(
-            SnowpipeBulkHook,
-            "sql_session",
-            lambda *_: nullcontext(lambda *given: removed.append(_bound(*given))),
-        )
+        patch.setattr(SnowpipeBulkHook, "run_sql", lambda _, *given: removed.append(_bound(*given)))
         RunStage(hook, f"@ST/{path}", "run").sweep()
 
     (statement,) = removed
-    assert read_literal(statement.removeprefix("REMOVE ")) == (f'@"DB"."S".ST/{below}/a1', "")
+    assert read_literal(statement.removeprefix("REMOVE ")) == (f'@"DB"."S".ST/{below}/', "")
     assert len(split_statements(statement)) == 1
 
 

@@ -60,7 +60,7 @@ def test_a_cluster_needs_a_folder_that_its_executors_see(set_connection):
 
 
 def test_columns_are_matched_by_name_where_none_holds_json():
-    arguments = copy_arguments(RunManifest("w", "a", FILES, ("ID",)), lambda: TABLE, {"on_error": "CONTINUE"})
+    arguments = copy_arguments(RunManifest("a", FILES, ("ID",)), lambda: TABLE, {"on_error": "CONTINUE"})
 
     assert arguments == {
         "options": {
@@ -72,7 +72,7 @@ def test_columns_are_matched_by_name_where_none_holds_json():
 
 
 def test_all_columns_are_named_where_one_holds_json():
-    manifest = RunManifest("w", "a", FILES, ("ID", 'a "b"', "V"), ("V",))
+    manifest = RunManifest("a", FILES, ("ID", 'a "b"', "V"), ("V",))
     arguments = copy_arguments(manifest, lambda: TABLE, {})
 
     assert arguments["columns"] == ["ID", 'a "b"', "V"]
@@ -102,14 +102,15 @@ def loads(*rows: int, status: str = "LOADED") -> dict[str, Any]:
 
 
 def test_the_outcome_of_copy_is_compared_with_what_was_written():
-    manifest = RunManifest("w", "a", FILES)
+    manifest = RunManifest("a", FILES)
     folder: Any = Folder()
 
     assert copied_value(manifest, folder, loads(3, 4), "fail", "T")["rows_loaded"] == 7
     with pytest.raises(FilesRejectedError, match=r"2\.parquet.*4 rows"):
         copied_value(manifest, folder, loads(3, 5), "fail", "T")
     assert copied_value(manifest, folder, loads(3, 5), "report", "T")["rows_loaded"] == 8
-    assert copied_value(manifest, folder, loads(0, 0, status="LOAD_SKIPPED"), "fail", "T")["rows"] == 7
+    with pytest.raises(FilesRejectedError):
+        copied_value(manifest, folder, loads(0, 0, status="LOAD_SKIPPED"), "fail", "T")
 
 
 def test_a_source_that_is_no_mapping_is_refused():

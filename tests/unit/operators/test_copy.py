@@ -123,7 +123,7 @@ class TestForce:
                     crashes += 1
                 copying.account.faults.clear()
                 copying.forget()
-                had_list = bool(copying.account.stages.get("~"))
+                had_list = bool(copying.account.ledger.rows)
                 copying.account.put("aa", "aa1", "aa2")
                 copying.run(options, number=2)
 
@@ -175,21 +175,9 @@ class TestForce:
         copying.run()
         copying.began += dt.timedelta(hours=1)
 
-        with pytest.raises(AirflowException, match=r"same id .*forced_copies|forced_copies.*same id"):
+        with pytest.raises(AirflowException, match=r"same id"):
             copying.run(number=2)
         assert sorted(copying.account.rows) == rows_of(*FILES)
-
-    def test_of_two_tries_that_list_other_files_at_once_none_loads(self, copying: Copying) -> None:
-        """A stalled try writes its list when the next one has written another."""
-        copying.killed("submit", BEFORE)
-        kept = copying.account.stages["~"]
-        (first,) = kept
-        kept[f"{first.rpartition('/')[0]}/{'0' * 32}.json"] = kept[first]
-
-        with pytest.raises((AirflowException, FilesGivenTwiceError)) as refused:
-            copying.run(number=3)
-        assert "tries" in str(refused.value)
-        assert copying.account.rows == []
 
 
 class TestMappedInstances:
@@ -225,7 +213,7 @@ class TestMappedInstances:
         """As an instance is whose list has another order when the task before it has run again."""
         copying.run(index=0, files=["a"])
         for later in ({"files": ["c"]}, {"prefix": "c"}, {}):
-            with pytest.raises(AirflowException, match="forced_copies"):
+            with pytest.raises(AirflowException, match="ledger"):
                 copying.run(number=2, index=0, **later)
         assert copying.account.rows == rows_of("a")
 
@@ -407,7 +395,7 @@ def test_what_a_pipe_has_loaded_is_refused_unless_the_option_forces_it_and_other
 class TestRunAgain:
     """A run that is cleared: what an earlier try's statement reports is not in the table for ever."""
 
-    @pytest.mark.parametrize("options", [{}, FORCED, {"return_failed_only": True}], ids=str)
+    @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
     def test_files_of_a_table_that_was_emptied_since_are_loaded(
         self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
     ) -> None:
@@ -422,8 +410,7 @@ class TestRunAgain:
         assert sorted(copying.account.rows) == rows_of(*FILES)
         again = copying.run(options, number=3)
         assert sorted(copying.account.rows) == rows_of(*FILES)
-        if "return_failed_only" not in options:
-            assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
+        assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
 
     def test_with_force_fewer_rows_than_the_earlier_try_has_loaded_fail_the_task(
         self, copying: Copying

@@ -775,7 +775,7 @@ class TestOptions:
     def test_options_that_would_break_the_boundary_are_refused(self, load: Load) -> None:
         load.write("a", "1.ndjson")
         for name, value in {
-            "force": True, "purge": True, "size_limit": 1, "return_failed_only": True, "pattern": ".*",
+            "force": True, "purge": True, "size_limit": 1, "pattern": ".*",
             "on_eror": "CONTINUE", "load_mode": "FAST",
         }.items():  # fmt: skip
             with pytest.raises(AirflowFailException, match=name):

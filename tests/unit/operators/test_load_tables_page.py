@@ -1,4 +1,4 @@
-"""The how-to page about tables: its tasks can be made, and its sources are what a plan takes."""
+"""The how-to pages about tables: their tasks can be made, and their sources are what a plan takes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import pytest
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 
-_PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-tables.md"
-_BLOCKS = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+_HOW_TO = Path(__file__).parents[3] / "docs" / "how-to"
+_TEXT = "\n".join((_HOW_TO / f"{page}.md").read_text() for page in ("load-tables", "load-lake-tables"))
+_BLOCKS = re.findall(r"^```python\n(.*?)^```$", _TEXT, re.MULTILINE | re.DOTALL)
 _IMPORT = (
     "from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator\n"
     "from airflow_provider_snowpipe.sources import TableSource\n"

@@ -180,7 +180,6 @@ def test_two_loaders_of_ours_never_double_a_row(
             for me, end in enumerate(ends):
                 is_given_twice = "FilesGivenTwiceError" in str(end) or isinstance(end, FilesGivenTwiceError)
                 assert end is None or (is_given_twice and names[pair][1 - me] in str(end)), (first, second)
-            assert not account.stages.get("~"), (first, second)
             met += all(ends)
     assert met > 0
 
@@ -193,7 +192,7 @@ def test_the_refusal_names_the_task_its_loader_the_file_and_what_to_do(account: 
     assert isinstance(errors[0], FilesGivenTwiceError)
     assert errors[0].retryable
     assert errors[0].files == ("a", "b")
-    for word in ("d/r1/copy/-1", "by COPY", "'a', 'b'", "REMOVE @~/airflow_snowpipe/loads/", "force=True"):
+    for word in ("d/r1/copy/-1", "by COPY", "'a', 'b'", "SNOWPIPE_LOADS", "force=True"):
         assert word in str(errors[0])
     assert sorted(account.rows) == ROWS
 
@@ -207,7 +206,6 @@ def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: Fake
     copy(number=2)
     assert "'a' by COPY" in str(refused(ingest))
     assert sorted(account.rows) == ROWS
-    assert not account.stages["~"]
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER], ids=["not-taken", "taken"])
@@ -227,7 +225,6 @@ def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
     account.finish()
     assert "'a' by pipe" in str(refused(copy))
     assert sorted(account.rows) == ROWS
-    assert not account.stages["~"]
 
 
 def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:

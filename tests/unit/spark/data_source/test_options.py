@@ -106,8 +106,8 @@ def test_a_write_needs_a_batch_id_or_an_offset_column_and_a_stream_counts_itself
         _parse(batchId="7").for_stream()
 
 
-def test_every_option_has_a_row_in_the_how_to_page(pytestconfig):
-    page = (pytestconfig.rootpath / "docs" / "how-to" / "spark-data-source.md").read_text(encoding="utf-8")
+def test_every_option_has_a_row_in_the_reference(pytestconfig):
+    page = (pytestconfig.rootpath / "docs" / "reference" / "data-source.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
 
     assert listed[: len(OPTIONS)] == list(OPTIONS)
