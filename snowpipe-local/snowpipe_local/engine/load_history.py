@@ -327,17 +327,6 @@ class LoadHistory:
         finally:
             cursor.unregister(_EVENTS)
 
-    def take_turn(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
-        """Make two transactions that load into one table collide, so that neither misses the other's files.
-
-        :raises duckdb.TransactionException: when another transaction loads into the table now, or has done so
-            since this one began.
-        """
-        cursor.execute(
-            f"UPDATE {self._schema}.tables SET loads = loads + 1 WHERE schema_name = ? AND table_name = ?",
-            [schema, table],
-        )
-
     def loaded_by_copy(
         self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str, since_ms: int
     ) -> dict[str, tuple[str, int]]:

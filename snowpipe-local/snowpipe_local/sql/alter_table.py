@@ -36,7 +36,7 @@ def alter_table(session: Session, reader: Reader) -> Result:
     # An action yields once it has read its clause to the end: what cannot be read commits nothing.
     next(change)
     session.commit()
-    with database.altering():
+    with session.holding(table), database.altering():
         next(change, None)
     return done()
 

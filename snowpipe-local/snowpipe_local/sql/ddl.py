@@ -433,11 +433,13 @@ def drop_table(session: Session, reader: Reader) -> Result:
     path = reader.last_target(3).path
     session.commit()
     database, schema, name = session.resolve(path)
-    if database.tables.find(schema, name) is not None:
+    table = database.tables.find(schema, name)
+    if table is not None:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     elif database.objects.find(VIEW, schema, name) is not None:
         raise another_kind(VIEW, "TABLE")
-    _drop(session, database, schema, name)
+    with session.holding(table):
+        _drop(session, database, schema, name)
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
 
@@ -464,7 +466,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
         database.history.forget_table(session.cursor, table.schema, table.name)
         return int(count)
 
-    with database.altering():
+    with session.holding(table), database.altering():
         deleted = session.change(empty)
     return dataclasses.replace(done(), changed={"deleted": deleted})
 

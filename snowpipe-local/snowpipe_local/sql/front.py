@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -460,6 +461,7 @@ def execute(
             raise
         finally:
             session.is_busy = False
+            session.transaction.used_at = time.monotonic()
         if session.most_rows is not None and result.statement_type == SELECT:
             result = dataclasses.replace(result, rows=result.rows[: session.most_rows])
         session.remember(session.query_id, result)
