@@ -43,7 +43,7 @@ class Limits:
     queued_bytes_in_memory: int = 64 << 20
     session_idle_seconds: float = 4 * 3600.0
     statement_seconds: float = 172_800.0
-    engine_bytes: int = 4 << 30
+    engine_bytes: int = 1 << 30
     result_bytes: int = 1 << 30
 
 

@@ -52,6 +52,7 @@ from snowpipe_local.listener import (
     ConnectProxy,
     Server,
     TimedProtocol,
+    bound_memory,
     end_in_time,
     ensure_certificates,
 )
@@ -145,6 +146,8 @@ def _words(error: SqlError) -> str:
 HOST = "127.0.0.1"
 # Threads for requests; those that wait for statements leave the others free.
 _STATEMENTS = 128
+# Memory beside that of the engine and of a result on its way: requests, and the stacks of threads.
+_OWN_BYTES = 2 << 30
 _WORKERS = _STATEMENTS + 32
 _WAIT_FOR_STATEMENTS = frozenset({"query-request", "result", "statements"})
 # What a body may have that nobody vouches for, and the calls that hold their credential in it.
@@ -350,6 +353,7 @@ def serve(
     """
     # The engine makes files of its own; they hold rows and are for the owner only.
     os.umask(0o077)
+    bound_memory(limits.engine_bytes + 5 * limits.result_bytes + _OWN_BYTES)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _end)

@@ -504,16 +504,12 @@ def snowflake_errors(session: Session) -> Iterator[None]:
         raise _syntax_error(error) from error
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
-    except duckdb.Error as error:
+    except (duckdb.Error, MemoryError) as error:
         if spool.is_invalidated(error):
             session.catalog.revive()
         raise translate_error(error) from error
-    except OSError as error:
-        if spool.is_full(error):
-            raise disk_full() from error
-        raise _internal(error) from error
     except Exception as error:
-        raise _internal(error) from error
+        raise (disk_full() if spool.is_full(error) else _internal(error)) from error
 
 
 def _internal(error: Exception) -> SqlError:

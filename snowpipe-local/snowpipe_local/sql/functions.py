@@ -16,6 +16,7 @@ from snowpipe_local.sql import once, timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+_TOO_LONG = "error('too long and would be truncated')"
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
@@ -337,13 +338,13 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     if isinstance(fill_pattern, exp.Literal) and not fill_pattern.name:
         # Nothing is filled in ("LPAD").
         return exp.Left(this=node.this.copy(), expression=count.copy())
-    if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
+    is_short = isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT
+    if is_short and not (isinstance(node, exp.Repeat) and not isinstance(node.this, exp.Literal)):
         return node
     (count, text), around = once.bound([count, node.this], [2, 2])
     each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     bounded = fill(
-        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} "
-        "THEN CAST(error('too long and would be truncated') AS INTEGER) ELSE _0 END AS INTEGER)",
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN CAST({_TOO_LONG} AS INTEGER) ELSE _0 END AS INTEGER)",
         [count, text],
     )
     node.set("this", text)
@@ -617,7 +618,9 @@ def _of_no_rows(node: exp.Expr) -> exp.Expr:
     if is_inner or not isinstance(call, (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg)):
         return _ratio(node) if isinstance(node, exp.Window) else node
     if isinstance(call, exp.GroupConcat):
-        return exp.Coalesce(this=node.copy(), expressions=[exp.Literal.string("")])
+        # The engine reads a call that is written twice once.
+        bounded = f"CASE WHEN strlen(_0) > {MAX_TEXT} THEN {_TOO_LONG} ELSE coalesce(_0, '') END"
+        return fill(bounded, [node.copy()])
     return timestamps.call("to_json", exp.Coalesce(this=node.copy(), expressions=[exp.Array()]))
 
 

@@ -149,8 +149,9 @@ _REFUSES = "ERROR_ON_NONDETERMINISTIC_UPDATE"
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANTS: dict[str, Result] = {}
 _MOST_CONSTANTS, _LONGEST_CONSTANT = 64, 200
-# Rows that are fetched at once; bytes of a row and of a value in Python, without the letters of a text.
-_FETCHED, _ROW_BYTES, _VALUE_BYTES = 10_000, 56, 48
+# Rows that are fetched at once: those of 16 MB take as much as a result may. Bytes of a row and of a value in
+# Python, without the letters of a text.
+_FETCHED, _ROW_BYTES, _VALUE_BYTES = 64, 56, 48
 _OF_FIXED_SIZE = frozenset({"NUMBER", "FLOAT", "BOOLEAN", "DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
