@@ -199,7 +199,8 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     }
     options = read_copy_options({**inherited, **inner, **settings})
     location = with_settings(session, source.location, options.access)
-    require_access(session, location, "READ")
+    for privilege in ("READ", "WRITE") if options.has("PURGE") else ("READ",):
+        require_access(session, location, privilege)
     file_format = resolve_file_format(session, options.file_format, location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")

@@ -21,6 +21,7 @@ from snowpipe_local.access import access as check
 from snowpipe_local.access.model import Securable
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.store import SchemaObject
 from snowpipe_local.engine.transactions import Transaction
 from snowpipe_local.errors import (
     SqlError,
@@ -166,6 +167,11 @@ class Session:
     def owner(self, kind: str, *path: str) -> str:
         """Return the role that owns an object."""
         return self.catalog.access.owner(Securable(kind, path))
+
+    def view_text(self, view: SchemaObject, *path: str) -> str | None:
+        """Return the text of a view; None for a secure one whose owner is none of the session's roles."""
+        is_hidden = view.definition["is_secure"] and self.owner("VIEW", *path) not in self.roles
+        return None if is_hidden else str(view.definition["text"])
 
     def created(self, kind: str, *path: str, grants_of: Securable | None = None) -> None:
         """Make the session's role the owner of a new or replaced object, and give out future grants.

@@ -381,6 +381,8 @@ def _alter(
         target, schema, name = session.resolve(renamed)
         if target.name != old.database:
             raise unsupported(f"ALTER {reader.kind} .. RENAME TO another database")
+        if schema != old.schema and not old.temporary:
+            session.require(f"CREATE {kind.KIND}", "SCHEMA", target.name, schema)
         new = dataclasses.replace(old, schema=schema, name=name)
     else:
         new = change(old)

@@ -341,7 +341,8 @@ def show_views(session: Session, shown: Shown) -> Result:
         (
             view.created_on_ms, view.name, "", database.name, schema,
             session.owner(VIEW, database.name, schema, view.name),
-            database.objects.comment(VIEW, schema, view.name), view.definition["text"],
+            database.objects.comment(VIEW, schema, view.name),
+            session.view_text(view, database.name, schema, view.name),
             str(view.definition["is_secure"]).lower(), "false",
         )
         for database, schema in schemas_in_scope(session, shown)

@@ -530,3 +530,21 @@ def test_a_column_of_a_query_keeps_the_length_that_it_has_in_its_table(sql):
                 f"CREATE OR REPLACE {kind} made_{kind} AS {query}",
             )
             assert [row["type"] for row in sql.run(f"DESCRIBE {kind} made_{kind}")] == types
+
+
+def test_the_text_of_a_secure_view_is_for_its_owner(sql):
+    sql.run(
+        "CREATE VIEW w AS SELECT 1 AS id", "CREATE SECURE VIEW x AS SELECT 1 AS id", "CREATE ROLE reader",
+        "GRANT ROLE reader TO USER demo", "GRANT USAGE ON DATABASE local TO ROLE reader",
+        "GRANT USAGE ON SCHEMA public TO ROLE reader", "GRANT SELECT ON VIEW w TO ROLE reader",
+        "GRANT SELECT ON VIEW x TO ROLE reader",
+    )  # fmt: skip
+    sql.session(role="READER").secondary_roles = False
+    listed = "SELECT view_definition FROM information_schema.views WHERE table_schema = 'PUBLIC'"
+    for role, hidden in (("", 0), ("READER", 1)):
+        texts = [row["text"] for row in sql.run("SHOW VIEWS", role=role)]
+        listing = [text for (text,) in sql.values(listed, role=role)]
+        [(ddl,)] = sql.values("SELECT GET_DDL('SCHEMA', 'PUBLIC')", role=role)
+        assert (texts.count(None), listing.count(None), 1 - ddl.count("secure view")) == (hidden,) * 3
+    assert sql.values("SELECT * FROM x", role="READER") == [(1,)]
+    assert sql.refused("SELECT GET_DDL('VIEW', 'X')", role="READER").code == "002003"
