@@ -26,7 +26,7 @@ from snowpipe_local.catalog import DEFAULT_DATABASE, DEFAULT_SCHEMA, Catalog
 from snowpipe_local.datadir import Clock, DataDirectory
 from snowpipe_local.engine import spool
 from snowpipe_local.environment import STATUS_PATH
-from snowpipe_local.errors import ConfigurationError, DataDirectoryError, Refusal, SqlError
+from snowpipe_local.errors import ConfigurationError, DataDirectoryError, NotAllowed, Refusal, SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts import stage_files
 from snowpipe_local.fronts.connector import ConnectorFront
@@ -304,7 +304,7 @@ class Service:
     def _handled(self, request: Request) -> Response:
         match request.segments[0]:
             case "health" | "openapi.json" if request.method not in {"GET", "HEAD"}:
-                raise Refusal(405, "METHOD_NOT_ALLOWED", f"/{request.segments[0]} takes GET")
+                raise NotAllowed(f"/{request.segments[0]}", "GET", "HEAD")
             case "health":
                 return Response.of_json({"status": "ready", "instance": self._account.instance})
             case "local" if request.segments == STATUS_PATH:

@@ -16,6 +16,7 @@ from snowpipe_local.sql import once, timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+_SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
 _TOO_LONG = "error('too long and would be truncated')"
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
@@ -327,6 +328,14 @@ def _date_add(node: exp.DateAdd) -> exp.Expr:
     """A text is a timestamp, of which the time counts ("DATEADD")."""
     if isinstance(node.this, exp.Null) or (isinstance(node.this, exp.Literal) and node.this.is_string):
         node.set("this", exp.cast(node.this.copy(), "TIMESTAMP"))
+    return node
+
+
+def _date_diff(node: exp.DateDiff) -> exp.Expr:
+    """A text that is a date as ``::DATE`` reads one is that date, also with slashes ("DATEDIFF")."""
+    for part in (node.this, node.expression):
+        if isinstance(part, exp.Literal) and _SLASHED.fullmatch(part.name):
+            part.replace(timestamps.call("_date", part.copy()))
     return node
 
 
@@ -674,7 +683,8 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,
     exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
-    exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,
+    exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.DateDiff: _date_diff,
+    exp.Base64Encode: _base64,
     exp.MonthsBetween: _months_between, exp.ObjectInsert: _inserted, exp.ArraySort: _sort_array,
     # The engine's own gives NULL for no row.
     exp.CountIf: lambda node: exp.Count(this=exp.If(this=node.this, true=exp.Literal.number(1))),

@@ -429,6 +429,7 @@ def test_a_token_of_endlessly_nested_json_is_refused(service, admin, monkeypatch
 def test_an_upload_location_takes_nothing_but_put(service: ServiceInProcess) -> None:
     answer = service.call("DELETE", "/snowpipe-local-stage/0123456789abcdef/0.ndjson")
     assert (answer.status, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == "PUT"
 
 
 def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any) -> None:

@@ -548,3 +548,14 @@ def test_the_text_of_a_secure_view_is_for_its_owner(sql):
         assert (texts.count(None), listing.count(None), 1 - ddl.count("secure view")) == (hidden,) * 3
     assert sql.values("SELECT * FROM x", role="READER") == [(1,)]
     assert sql.refused("SELECT GET_DDL('VIEW', 'X')", role="READER").code == "002003"
+
+
+def test_a_column_may_name_the_schema_of_its_table(sql):
+    sql.run("CREATE OR REPLACE TABLE st (id INT)", "INSERT INTO st VALUES (1)")
+    for query in [
+        "SELECT public.st.id FROM public.st", "SELECT local.public.st.id FROM st WHERE public.st.id = 1",
+        "SELECT public.st.id FROM public.st GROUP BY public.st.id ORDER BY local.public.st.id",
+    ]:  # fmt: skip
+        assert sql.values(query) == [(1,)]
+    for query in ["SELECT other.st.id FROM st", "SELECT public.st.id FROM st AS x"]:
+        assert sql.refused(query).code == "000904"
