@@ -315,6 +315,7 @@ def copy_into(session: Session, reader: Reader) -> Result:
             outcomes = session.change(lambda: loader.run(plan, session.cursor))
         else:
             outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
+    session.changed(plan.database, plan.table)
     read = [o.file for o in outcomes if o.file is not None and o.status != history.LOAD_SKIPPED]
     session.remember_copy(plan, tuple(read))
     if plan.options.has("PURGE"):

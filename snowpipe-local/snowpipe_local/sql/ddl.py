@@ -468,6 +468,7 @@ def truncate_table(session: Session, reader: Reader) -> Result:
 
     with session.holding(table), database.altering():
         deleted = session.change(empty)
+        session.changed(database, table)
     return dataclasses.replace(done(), changed={"deleted": deleted})
 
 

@@ -73,6 +73,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
             table = database.tables.find(schema, hidden) if kind == "TABLE" else None
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
             created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
+            altered = database.altered_ms.get(table.folder) or created if table is not None else created
             temporary = table is not None and table.is_temporary
             yield (
                 database.name, schema, name, session.owner(kind, database.name, schema, hidden),
@@ -80,7 +81,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 None if table is None else show.count_rows(session, table), None,
-                None if table is None else 0, timestamp(created), timestamp(created),
+                None if table is None else 0, timestamp(created), timestamp(altered),
                 timestamp(created), "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
                 "YES" if database.objects.table_option(schema, hidden, "iceberg") else "NO",
                 database.objects.comment(kind, schema, name) or None,

@@ -383,14 +383,17 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     def work() -> Counter[str]:
         return _run(session, sql, rows, replaced, tree.key.upper(), joined)
 
+    table = sources.changed_table(session, tree)
     # Rows that are only added are in nobody's way.
-    with session.holding(sources.changed_table(session, tree) if tree.key != "insert" else replaced):
+    with session.holding(table if tree.key != "insert" else replaced):
         if session.in_transaction or not session.autocommit:
-            return counts(tree, session.change(work))
-        with database.rows_lock:
-            # DuckDB commits a single statement by itself.
-            changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
-            database.dirty = True
+            changed = session.change(work)
+        else:
+            with database.rows_lock:
+                # DuckDB commits a single statement by itself.
+                changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
+        if table is not None:
+            session.changed(database, table)
     return counts(tree, changed)
 
 

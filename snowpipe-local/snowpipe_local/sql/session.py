@@ -394,6 +394,10 @@ class Session:
             self.begin()
         return self.transaction.change(work)
 
+    def changed(self, database: Database, table: Table) -> None:
+        """Let LAST_ALTERED of a table be the time of the commit of what has changed it."""
+        self.transaction.after_commit(lambda: database.touch(table))
+
     def together(self) -> AbstractContextManager[None]:
         """Let several changes stand or fall together, where each would be committed by itself."""
         if not self.autocommit:

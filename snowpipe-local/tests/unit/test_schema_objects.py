@@ -559,3 +559,33 @@ def test_a_column_may_name_the_schema_of_its_table(sql):
         assert sql.values(query) == [(1,)]
     for query in ["SELECT other.st.id FROM st", "SELECT public.st.id FROM st AS x"]:
         assert sql.refused(query).code == "000904"
+
+
+def test_last_altered_moves_with_rows_and_columns(tmp_path):
+    sql = SqlSessions(tmp_path)
+
+    def altered():
+        [(at, created)] = sql.values(
+            "SELECT last_altered, created FROM information_schema.tables WHERE table_name = 'FRESH'"
+        )
+        assert at >= created
+        return at
+
+    sql.run("CREATE TABLE fresh (id INT)")
+    clock = sql.catalog.clock
+    known = [altered()]
+    for statements in [
+        ["INSERT INTO fresh VALUES (1)"], ["BEGIN", "UPDATE fresh SET id = 2", "COMMIT"],
+        ["ALTER TABLE fresh ADD COLUMN s VARCHAR"], ["COPY INTO fresh FROM @%fresh"],
+        ["TRUNCATE TABLE fresh"],
+    ]:  # fmt: skip
+        clock.move(1)
+        sql.run(*statements)
+        known.append(altered())
+        assert known[-1] > known[-2]
+    clock.move(1)
+    sql.run("BEGIN", "INSERT INTO fresh (id) VALUES (3)", "ROLLBACK", "SELECT * FROM fresh")
+    assert altered() == known[-1]
+    sql.restart()
+    assert altered() == known[-1]
+    sql.close()
