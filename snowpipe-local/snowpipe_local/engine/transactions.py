@@ -180,10 +180,6 @@ class Transaction:
             if not self.is_open:
                 self._locks.free(self)
 
-    def interrupt(self) -> None:
-        """Stop waiting for a lock."""
-        self._locks.interrupt(self)
-
     def abort_if_idle(self) -> None:
         """Roll back when the session has done nothing for so long that others need not wait any longer."""
         if time.monotonic() - self.used_at < _IDLE_SECONDS or not self._guard.acquire(blocking=False):

@@ -308,10 +308,10 @@ def copy_into(session: Session, reader: Reader) -> Result:
     if plan.options.validation is not None:
         return validate(session, plan, plan.options.validation)
     if not session.autocommit:
-        session.begin()
+        session.transaction.begin()
     session.remember_copy(plan)
     with session.holding(plan.table):
-        if session.in_transaction:
+        if session.transaction.is_open:
             outcomes = session.change(lambda: loader.run(plan, session.cursor))
         else:
             outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))

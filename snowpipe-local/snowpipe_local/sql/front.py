@@ -112,7 +112,7 @@ def alter_session(session: Session, reader: Reader) -> Result:
     for name, value in changed.items():
         session.set_parameter(name, value)
     if session.autocommit != autocommit:
-        session.commit()
+        session.transaction.commit()
     return done()
 
 
@@ -125,7 +125,7 @@ def begin(session: Session, reader: Reader) -> Result:
     if reader.accept("NAME"):
         reader.name()
     reader.end()
-    session.begin()
+    session.transaction.begin()
     return done()
 
 
@@ -133,7 +133,7 @@ def commit(session: Session, reader: Reader) -> Result:
     """COMMIT [WORK]; succeeds outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.commit()
+    session.transaction.commit()
     return done()
 
 
@@ -141,7 +141,7 @@ def rollback(session: Session, reader: Reader) -> Result:
     """ROLLBACK [WORK]; succeeds outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.rollback()
+    session.transaction.rollback()
     return done()
 
 

@@ -386,7 +386,7 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     table = sources.changed_table(session, tree)
     # Rows that are only added are in nobody's way.
     with session.holding(table if tree.key != "insert" else replaced):
-        if session.in_transaction or not session.autocommit:
+        if session.transaction.is_open or not session.autocommit:
             changed = session.change(work)
         else:
             with database.rows_lock:

@@ -306,7 +306,7 @@ class Session:
             self._drop_temporary()
             self.results.clear()
             if self._cursor is not None:
-                self.rollback()
+                self.transaction.rollback()
                 self._cursor.close()
                 self._cursor = None
 
@@ -325,7 +325,7 @@ class Session:
         for (name, schema, _), hidden in self.temporary_tables.items():
             database = self.catalog.find(name)
             if database is not None and database.tables.find(schema, hidden) is not None:
-                self.rollback()
+                self.transaction.rollback()
                 database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
@@ -347,7 +347,7 @@ class Session:
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
         cursor = self._cursor
-        self.transaction.interrupt()
+        self.catalog.locks.interrupt(self.transaction)
         # What an earlier interrupt or failure took from an open transaction is just being brought back.
         if cursor is not None and not self.transaction.is_restoring:
             # The session may just be closed; then there is nothing left to stop.
@@ -364,23 +364,6 @@ class Session:
         inner.temporary_tables = self.temporary_tables
         return inner
 
-    @property
-    def in_transaction(self) -> bool:
-        """True while a transaction is open."""
-        return self.transaction.is_open
-
-    def begin(self) -> None:
-        """Start a transaction; one that is open stays open, as in Snowflake."""
-        self.transaction.begin()
-
-    def commit(self) -> None:
-        """Commit the open transaction; harmless without one."""
-        self.transaction.commit()
-
-    def rollback(self) -> None:
-        """Roll back the open transaction; harmless without one."""
-        self.transaction.rollback()
-
     def holding(self, table: Table | None) -> AbstractContextManager[None]:
         """Wait for the lock of a table as long as ``LOCK_TIMEOUT`` says, as :meth:`Transaction.holding`."""
         return self.transaction.holding(table, _seconds(self.parameters.get("LOCK_TIMEOUT", _LOCK_SECONDS)))
@@ -391,7 +374,7 @@ class Session:
         :param work: as :meth:`Transaction.change` takes it.
         """
         if not self.autocommit:
-            self.begin()
+            self.transaction.begin()
         return self.transaction.change(work)
 
     def changed(self, database: Database, table: Table) -> None:
@@ -401,7 +384,7 @@ class Session:
     def together(self) -> AbstractContextManager[None]:
         """Let several changes stand or fall together, where each would be committed by itself."""
         if not self.autocommit:
-            self.begin()
+            self.transaction.begin()
         return self.transaction.whole()
 
     def current_database(self) -> str:
