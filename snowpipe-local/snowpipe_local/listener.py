@@ -256,6 +256,7 @@ MOST_HEAD_BYTES = 256 << 10
 STOP_SECONDS = 9.0
 # In which the notice that a connection ends is written.
 _FAREWELL_SECONDS = 0.1
+_ACCEPT_SECONDS = 1.0
 
 _Protocol: Any = AutoHTTPProtocol
 
@@ -357,7 +358,13 @@ class Server(uvicorn.Server):
         door.listen(self.config.backlog)
         door.setblocking(False)
         while True:
-            client, _ = await asyncio.get_running_loop().sock_accept(door)
+            try:
+                client, _ = await asyncio.get_running_loop().sock_accept(door)
+            except OSError as error:
+                # As asyncio's own server does: when a file is free again, the next one is accepted.
+                log.warning("no connection is accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_SECONDS)
+                continue
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made = self.config.http_protocol_class(  # type: ignore[call-arg]
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state
@@ -376,8 +383,6 @@ class Server(uvicorn.Server):
             )
 
     def _has_room(self) -> bool:
-        if len(self._clients) < self._most:
-            return True
         is_open = self.server_state.connections
         for made in [made for made, task in self._clients.items() if task.done() and made not in is_open]:
             del self._clients[made]

@@ -17,7 +17,8 @@ from snowpipe_local.sql import once, timestamps
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
 _SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
-_TOO_LONG = "error('too long and would be truncated')"
+# The engine tries no call of error().
+_TOO_LONG = "CAST('too long and would be truncated' AS INTEGER)"
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
@@ -353,7 +354,7 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     (count, text), around = once.bound([count, node.this], [2, 2])
     each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     bounded = fill(
-        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN CAST({_TOO_LONG} AS INTEGER) ELSE _0 END AS INTEGER)",
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN {_TOO_LONG} ELSE _0 END AS INTEGER)",
         [count, text],
     )
     node.set("this", text)
@@ -628,7 +629,7 @@ def _of_no_rows(node: exp.Expr) -> exp.Expr:
         return _ratio(node) if isinstance(node, exp.Window) else node
     if isinstance(call, exp.GroupConcat):
         # The engine reads a call that is written twice once.
-        bounded = f"CASE WHEN strlen(_0) > {MAX_TEXT} THEN {_TOO_LONG} ELSE coalesce(_0, '') END"
+        bounded = f"CASE WHEN strlen(_0) > {MAX_TEXT} THEN {_TOO_LONG}::VARCHAR ELSE coalesce(_0, '') END"
         return fill(bounded, [node.copy()])
     return timestamps.call("to_json", exp.Coalesce(this=node.copy(), expressions=[exp.Array()]))
 
