@@ -360,12 +360,12 @@ class Server(uvicorn.Server):
         while True:
             try:
                 client, _ = await asyncio.get_running_loop().sock_accept(door)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 # As asyncio's own server does: when a file is free again, the next one is accepted.
                 log.warning("no connection is accepted: %s", error)
                 await asyncio.sleep(_ACCEPT_SECONDS)
                 continue
-            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             made = self.config.http_protocol_class(  # type: ignore[call-arg]
                 config=self.config, server_state=self.server_state, app_state=self.lifespan.state
             )
