@@ -22,6 +22,7 @@ from snowpipe_local.engine.channel import PIPE_MISSING
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.load_history import PipeFailure
 from snowpipe_local.engine.spool import Spool, is_full
+from snowpipe_local.engine.transactions import TableLocks
 from snowpipe_local.errors import (
     DataDirectoryError,
     Refusal,
@@ -95,6 +96,7 @@ class Catalog:
         self.files_queued = threading.Event()
         self.file_pipes_changed = threading.Event()
         self.pipe_failures: dict[tuple[str, str, str], PipeFailure] = {}
+        self.locks = TableLocks()
         self._lock = threading.Lock()
         self._instance = duckdb.connect(":memory:")
         conversions.define(self._instance)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import requests
 
 from snowpipe_local.accounts import sign_key_pair_jwt
@@ -172,7 +173,11 @@ def fetch(home: DataDirectory, statement: str) -> tuple[list[str], list[list[Any
             content["code"], content.get("sqlState", "XX000"), f"{content['code']}: {content['message']}"
         )
     types = content["resultSetMetaData"]["rowType"]
-    rows = [[_native(value, kind) for value, kind in zip(row, types, strict=True)] for row in content["data"]]
+    found = content["data"]
+    for partition in range(1, len(content["resultSetMetaData"]["partitionInfo"])):
+        path = f"/api/v2/statements/{content['statementHandle']}?partition={partition}"
+        found += ask(home, "GET", path, _STATEMENT_TIMEOUT)[1]["data"]
+    rows = [[_native(value, kind) for value, kind in zip(row, types, strict=True)] for row in found]
     return [kind["name"] for kind in types], rows
 
 
@@ -189,15 +194,18 @@ def _native(text: str | None, described: dict[str, Any]) -> Any:
     if kind in {"variant", "object", "array"}:
         return json.loads(text)
     if kind == "date":
-        return (_EPOCH + dt.timedelta(days=int(text))).date().isoformat()
+        return str(np.datetime64(int(text), "D"))
     if kind == "time":
         return (_EPOCH + _span(text)).time().isoformat()
     if kind.startswith("timestamp"):
         seconds, _, minutes = text.partition(" ")
         offset = dt.timedelta(minutes=int(minutes) - 1440 if minutes else 0)
-        timestamp = _EPOCH + _span(seconds) + offset
         zone = None if kind == "timestamp_ntz" else dt.timezone(offset)
-        return timestamp.replace(tzinfo=zone).isoformat()
+        try:
+            return (_EPOCH + _span(seconds) + offset).replace(tzinfo=zone).isoformat()
+        except OverflowError:
+            # A query may compute years that Python does not have.
+            return f"{np.datetime64(int(Decimal(seconds)), 's')}{'' if zone is None else '+00:00'}"
     return text
 
 

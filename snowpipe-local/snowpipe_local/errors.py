@@ -31,6 +31,14 @@ class Refusal(ServiceError):  # noqa: N818 - it is an answer, not a failure
         self.message = message
 
 
+class NotAllowed(Refusal):
+    """A request has a method that its resource does not take; the answer lists the others in Allow."""
+
+    def __init__(self, what: str, *methods: str) -> None:
+        super().__init__(405, "METHOD_NOT_ALLOWED", f"{what} takes {', '.join(methods)}")
+        self.methods = methods
+
+
 class SqlError(ServiceError):
     """A SQL statement failed; answered with Snowflake's error number and SQLSTATE.
 

@@ -43,7 +43,7 @@ class Limits:
     queued_bytes_in_memory: int = 64 << 20
     session_idle_seconds: float = 4 * 3600.0
     statement_seconds: float = 172_800.0
-    engine_bytes: int = 4 << 30
+    engine_bytes: int = 1 << 30
     result_bytes: int = 1 << 30
 
 
@@ -114,11 +114,16 @@ class ChannelRate:
     """
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limits = limits
-        per_second, bytes_rate = limits.requests_per_second, limits.bytes_per_second
-        burst = max(1.0, per_second * REQUEST_BURST_SECONDS)
-        self._requests = _Bucket(per_second, burst, clock) if per_second else None
-        self._bytes = _Bucket(bytes_rate, bytes_rate * BYTES_BURST_SECONDS, clock) if bytes_rate else None
+        known = (
+            (limits.requests_per_second, REQUEST_BURST_SECONDS, "requests/s", "in larger batches"),
+            (limits.bytes_per_second, BYTES_BURST_SECONDS, "bytes/s uncompressed", "or use more channels"),
+        )
+        self._buckets = [
+            (_Bucket(rate, max(1.0, rate * seconds), clock), f"{rate:g} {unit}; send again later, {remedy}")
+            if rate
+            else None
+            for rate, seconds, unit, remedy in known
+        ]
 
     def take(self, channel: str, size: int) -> None:
         """Charge one append.
@@ -127,21 +132,9 @@ class ChannelRate:
         :param size: uncompressed bytes.
         :raises Refusal: 429; nothing is charged then.
         """
-        if self._requests is not None and self._requests.level() < 1:
-            raise Refusal(
-                429,
-                RATE_LIMITED,
-                f"channel {channel}: more than {self._limits.requests_per_second:g} requests/s; "
-                f"send again later, in larger batches",
-            )
-        if self._bytes is not None and self._bytes.level() <= 0:
-            raise Refusal(
-                429,
-                RATE_LIMITED,
-                f"channel {channel}: more than {self._limits.bytes_per_second:g} bytes/s uncompressed; "
-                f"send again later, or use more channels",
-            )
-        if self._requests is not None:
-            self._requests.take(1)
-        if self._bytes is not None:
-            self._bytes.take(size)
+        for bucket, words in filter(None, self._buckets):
+            if bucket.level() < 1:
+                raise Refusal(429, RATE_LIMITED, f"channel {channel}: more than {words}")
+        for known, amount in zip(self._buckets, (1, size), strict=True):
+            if known is not None:
+                known[0].take(amount)

@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import os
 import re
+import resource
 import socket
 import ssl
 import threading
@@ -28,6 +29,27 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from snowpipe_local.datadir import DataDirectory, write_file
 from snowpipe_local.errors import DataDirectoryError
+
+_MOST_CONNECTIONS = 1000
+
+
+def bound_memory(size: int) -> None:
+    """Let what would take more memory fail, which a statement reports, before the system ends the process."""
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (size if most < 0 else min(size, most), most))
+
+
+def most_connections() -> int:
+    """Return how many connections each door may have: engine and files need some of the process's limit too.
+
+    A connection through the proxy takes three.
+    """
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        limit = most
+    return min(_MOST_CONNECTIONS, limit // 5) if limit != resource.RLIM_INFINITY else _MOST_CONNECTIONS
+
 
 # -- CONNECT proxy for clients with a hard-coded Snowflake host: their connections end at the local service --
 #
@@ -55,7 +77,9 @@ class ConnectProxy:
         self._host = host
         self._port = port
         self._server: asyncio.Server | None = None
-        self._tunnels: set[asyncio.Task[None]] = set()
+        self._most = most_connections()
+        # With the end of the head of its request, an entry is True.
+        self._tunnels: dict[asyncio.Task[None], bool] = {}
 
     async def start(self) -> None:
         """Accept connections."""
@@ -72,14 +96,17 @@ class ConnectProxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - start_server runs this in a task
-        self._tunnels.add(task)
+        if len(self._tunnels) >= self._most:
+            waiting = (tunnel for tunnel, has_begun in self._tunnels.items() if not has_begun)
+            next(waiting, task).cancel()
+        self._tunnels[task] = False
         try:
             await self._serve(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # The client or the service went away, or the head never ended; closing is the whole answer.
             pass
         finally:
-            self._tunnels.discard(task)
+            del self._tunnels[task]
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -91,6 +118,7 @@ class ConnectProxy:
             )
             await writer.drain()
             return
+        self._tunnels[asyncio.current_task()] = True  # type: ignore[index]
         target_reader, target_writer = await asyncio.wait_for(
             asyncio.open_connection(self._host, self._port), _CONNECT_SECONDS
         )
@@ -228,6 +256,7 @@ MOST_HEAD_BYTES = 256 << 10
 STOP_SECONDS = 9.0
 # In which the notice that a connection ends is written.
 _FAREWELL_SECONDS = 0.1
+_ACCEPT_SECONDS = 1.0
 
 _Protocol: Any = AutoHTTPProtocol
 
@@ -237,6 +266,12 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
 
     _head_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
+    has_asked = False
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no request is answered."""
+        return self.cycle is None or bool(self.cycle.response_complete)
 
     def connection_made(self, transport: Any) -> None:
         """Wait for the first request."""
@@ -247,14 +282,15 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
         """Stop waiting once a head is complete, and wait for one that has begun."""
         super().data_received(data)
         cycle = self.cycle
-        if cycle is not None and not cycle.response_complete:
+        if not self.is_idle:
+            self.has_asked = True
             self._stop_waiting()
         else:
             self._expect_head()
             # Behind an early answer the rest of the body may still come.
             self._head_bytes += 0 if cycle is not None and cycle.more_body else len(data)
             if self._head_bytes > MOST_HEAD_BYTES:
-                self._give_up()
+                self.give_up()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the timer."""
@@ -263,10 +299,9 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """End an idle connection at once: TLS would wait for a client that keeps it for later."""
-        is_idle = self.cycle is None or self.cycle.response_complete
-        is_sent = self.transport.get_write_buffer_size() == 0
+        is_over = self.is_idle and self.transport.get_write_buffer_size() == 0
         super().shutdown()
-        if is_idle and is_sent:
+        if is_over:
             self.loop.call_later(_FAREWELL_SECONDS, self.transport.abort)
 
     def on_response_complete(self) -> None:
@@ -276,7 +311,7 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEADER_SECONDS, self._give_up)
+            self._head_timer = self.loop.call_later(HEADER_SECONDS, self.give_up)
 
     def _stop_waiting(self) -> None:
         self._head_bytes = 0
@@ -284,13 +319,17 @@ class TimedProtocol(_Protocol):  # type: ignore[misc]
             self._head_timer.cancel()
             self._head_timer = None
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """End the connection at once."""
         if self.transport is not None:
             self.transport.abort()
 
 
 class Server(uvicorn.Server):
     """A server that stops what runs as soon as it is asked to end, and ends within ten seconds.
+
+    It has so many connections at most: for another one the oldest that has asked nothing yet is closed, then
+    the oldest that is idle, then the new one.
 
     :param config: as uvicorn takes it.
     :param cancel: stops the statements that run; called on a thread of its own.
@@ -299,6 +338,64 @@ class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, cancel: Callable[[], None]) -> None:
         super().__init__(config)
         self._cancel = cancel
+        self._most = most_connections()
+        # All connections, in the order in which they came, with what makes them.
+        self._clients: dict[Any, asyncio.Task[None]] = {}
+        self._accepting: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections: before TLS, for one that never says a word takes a file, too."""
+        await super().startup(sockets=[])
+        self._accepting = [asyncio.create_task(self._accept(door)) for door in sockets or []]
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and end what is open."""
+        for task in [*self._accepting, *self._clients.values()]:
+            task.cancel()
+        await super().shutdown(sockets)
+
+    async def _accept(self, door: socket.socket) -> None:
+        door.listen(self.config.backlog)
+        door.setblocking(False)
+        while True:
+            try:
+                client, _ = await asyncio.get_running_loop().sock_accept(door)
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except OSError as error:
+                # As asyncio's own server does: when a file is free again, the next one is accepted.
+                log.warning("no connection is accepted: %s", error)
+                await asyncio.sleep(_ACCEPT_SECONDS)
+                continue
+            made = self.config.http_protocol_class(  # type: ignore[call-arg]
+                config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            )
+            if self._has_room():
+                self._clients[made] = asyncio.create_task(self._open(client, made))
+            else:
+                client.close()
+
+    async def _open(self, client: socket.socket, made: Any) -> None:
+        seconds = HEADER_SECONDS if self.config.ssl else None
+        # A handshake that fails or never ends has no answer.
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: made, client, ssl=self.config.ssl, ssl_handshake_timeout=seconds
+            )
+
+    def _has_room(self) -> bool:
+        is_open = self.server_state.connections
+        for made in [made for made, task in self._clients.items() if task.done() and made not in is_open]:
+            del self._clients[made]
+        if len(self._clients) < self._most:
+            return True
+        idle = [made for made in self._clients if made.is_idle]
+        last = min(idle, key=lambda made: made.has_asked, default=None)
+        if last is None:
+            return False
+        # One that is made has a transport, and no task any longer.
+        self._clients.pop(last).cancel()
+        last.give_up()
+        return True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Answer SIGTERM or SIGINT."""

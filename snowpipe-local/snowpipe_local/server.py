@@ -26,7 +26,7 @@ from snowpipe_local.catalog import DEFAULT_DATABASE, DEFAULT_SCHEMA, Catalog
 from snowpipe_local.datadir import Clock, DataDirectory
 from snowpipe_local.engine import spool
 from snowpipe_local.environment import STATUS_PATH
-from snowpipe_local.errors import ConfigurationError, DataDirectoryError, Refusal, SqlError
+from snowpipe_local.errors import ConfigurationError, DataDirectoryError, NotAllowed, Refusal, SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts import stage_files
 from snowpipe_local.fronts.connector import ConnectorFront
@@ -52,6 +52,7 @@ from snowpipe_local.listener import (
     ConnectProxy,
     Server,
     TimedProtocol,
+    bound_memory,
     end_in_time,
     ensure_certificates,
 )
@@ -145,6 +146,8 @@ def _words(error: SqlError) -> str:
 HOST = "127.0.0.1"
 # Threads for requests; those that wait for statements leave the others free.
 _STATEMENTS = 128
+# Memory beside that of the engine and of a result on its way: requests, and the stacks of threads.
+_OWN_BYTES = 2 << 30
 _WORKERS = _STATEMENTS + 32
 _WAIT_FOR_STATEMENTS = frozenset({"query-request", "result", "statements"})
 # What a body may have that nobody vouches for, and the calls that hold their credential in it.
@@ -301,7 +304,7 @@ class Service:
     def _handled(self, request: Request) -> Response:
         match request.segments[0]:
             case "health" | "openapi.json" if request.method not in {"GET", "HEAD"}:
-                raise Refusal(405, "METHOD_NOT_ALLOWED", f"/{request.segments[0]} takes GET")
+                raise NotAllowed(f"/{request.segments[0]}", "GET", "HEAD")
             case "health":
                 return Response.of_json({"status": "ready", "instance": self._account.instance})
             case "local" if request.segments == STATUS_PATH:
@@ -350,6 +353,7 @@ def serve(
     """
     # The engine makes files of its own; they hold rows and are for the owner only.
     os.umask(0o077)
+    bound_memory(limits.engine_bytes + 5 * limits.result_bytes + _OWN_BYTES)
     home.create()
     # uvicorn raises the signal again after its shutdown; the default action would skip the closing below.
     signal.signal(signal.SIGTERM, _end)

@@ -17,7 +17,7 @@ from snowpipe_local.engine.store import SchemaObjects, Store
 from snowpipe_local.faults import Faults, die
 from snowpipe_local.names import Names
 from snowpipe_local.stages.storage import Stages, Storage
-from snowpipe_local.tables import literal, quote
+from snowpipe_local.tables import Table, literal, quote
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +80,16 @@ class DatabaseFile:
         self.stages = Stages(self.names, self.cursor, self.write_lock, storage)
         self.objects = SchemaObjects(self.names, self.cursor, self.write_lock)
         self.cursor.execute("COMMIT")
+        self._tables = self.names.hidden("tables")
+        # When tables were changed last, by their folders; written down with a checkpoint.
+        self.altered_ms: dict[str, int] = dict(
+            self.cursor.execute(f"SELECT folder, altered_on_ms FROM {self._tables}").fetchall()  # noqa: S608
+        )
+
+    def touch(self, table: Table) -> None:
+        """Note that rows or columns of a table have changed now."""
+        self.altered_ms[table.folder] = self.clock.now_ms()
+        self.dirty = True
 
     @property
     def name(self) -> str:
@@ -124,6 +134,10 @@ class DatabaseFile:
             self.dirty = False
             if not is_free:
                 return False
+            self.cursor.execute(
+                f"UPDATE {self._tables} SET altered_on_ms = map(?::VARCHAR[], ?::BIGINT[])[folder]",  # noqa: S608
+                [list(self.altered_ms), list(self.altered_ms.values())],
+            )
             if not self.has_space(2 * self._log_bytes()):
                 # The engine gives up a database whose checkpoint failed.
                 log.warning("checkpoint of %s postponed: the disk is full", self.name)

@@ -244,7 +244,8 @@ def commit_group(file: DatabaseFile, tables: Tables, group: Sequence[Append]) ->
             live = _evolve(file.committer_cursor, tables, live)
             if live:
                 states = _commit(file, tables, live)
-                file.dirty = True
+                for table, _ in _by_target(tables, live):
+                    file.touch(table)
         except Exception:
             log.exception("commit of %d appends failed; their channels must be opened again", len(live))
             _invalidate(live, MUST_REOPEN)

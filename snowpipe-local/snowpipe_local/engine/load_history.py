@@ -232,17 +232,6 @@ LOADED, PARTIALLY_LOADED, LOAD_FAILED, LOAD_SKIPPED = (
     "LOADED", "PARTIALLY_LOADED", "LOAD_FAILED", "LOAD_SKIPPED",
 )  # fmt: skip
 
-_LOADS_DDL = """
-CREATE SEQUENCE IF NOT EXISTS {s}.load_ids;
-CREATE TABLE IF NOT EXISTS {s}.loads (id BIGINT, schema_name VARCHAR, table_name VARCHAR, pipe_schema VARCHAR,
-    pipe_name VARCHAR, file_key VARCHAR, file_name VARCHAR, stage_location VARCHAR, etag VARCHAR,
-    file_size BIGINT, received_on_ms BIGINT, loaded_on_ms BIGINT, status VARCHAR, rows_parsed BIGINT,
-    rows_loaded BIGINT,
-    error_limit BIGINT, errors_seen BIGINT, first_error VARCHAR, first_error_line BIGINT,
-    first_error_character BIGINT, first_error_column VARCHAR);
-CREATE TABLE IF NOT EXISTS {s}.dropped_loads AS SELECT * FROM {s}.loads LIMIT 0;
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class LoadEvent:
@@ -296,6 +285,14 @@ _ARROW_TYPES = {
     for field in dataclasses.fields(LoadEvent)
 }
 _EVENTS = "_load_events"
+_COLUMNS = ", ".join(
+    f"{name} {'BIGINT' if kind == pa.int64() else 'VARCHAR'}" for name, kind in _ARROW_TYPES.items()
+)
+_LOADS_DDL = f"""
+CREATE SEQUENCE IF NOT EXISTS {{s}}.load_ids;
+CREATE TABLE IF NOT EXISTS {{s}}.loads (id BIGINT, {_COLUMNS});
+CREATE TABLE IF NOT EXISTS {{s}}.dropped_loads AS SELECT * FROM {{s}}.loads LIMIT 0;
+"""
 
 
 class LoadHistory:
@@ -326,17 +323,6 @@ class LoadHistory:
             ).fetchall()
         finally:
             cursor.unregister(_EVENTS)
-
-    def take_turn(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
-        """Make two transactions that load into one table collide, so that neither misses the other's files.
-
-        :raises duckdb.TransactionException: when another transaction loads into the table now, or has done so
-            since this one began.
-        """
-        cursor.execute(
-            f"UPDATE {self._schema}.tables SET loads = loads + 1 WHERE schema_name = ? AND table_name = ?",
-            [schema, table],
-        )
 
     def loaded_by_copy(
         self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str, since_ms: int

@@ -206,7 +206,7 @@ _STORE_DDL = """
 CREATE SEQUENCE IF NOT EXISTS {s}.ids;
 CREATE TABLE IF NOT EXISTS {s}.tables (schema_name VARCHAR, table_name VARCHAR, created_on_ms BIGINT,
     error_logging BOOLEAN, schema_evolution BOOLEAN, cluster_by VARCHAR, cluster_by_sql VARCHAR[],
-    engine_name VARCHAR, loads BIGINT DEFAULT 0, folder VARCHAR);
+    engine_name VARCHAR, folder VARCHAR, altered_on_ms BIGINT);
 CREATE TABLE IF NOT EXISTS {s}.intents (note VARCHAR);
 CREATE TABLE IF NOT EXISTS {s}.columns (schema_name VARCHAR, table_name VARCHAR, ordinal INTEGER,
     column_name VARCHAR, type_text VARCHAR, nullable BOOLEAN, default_sql VARCHAR, default_text VARCHAR,

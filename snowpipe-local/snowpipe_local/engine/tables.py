@@ -115,7 +115,7 @@ class Tables:
                 raise object_missing("Table", str(table))
             transact(self._cursor, change)
             self._tables = {**self._tables, (table.schema, table.name): table}
-            self._file.dirty = True
+            self._file.touch(table)
 
     def rename(self, renamed: Sequence[tuple[Table, str]], noted: Noted | None = None) -> None:
         """Give tables of a schema other names at once; their streaming pipes, channels and rejected rows go.

@@ -6,6 +6,7 @@ Shapes are those of the documentation page "Snowpipe REST API"; snowflake-ingest
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import uuid
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from snowpipe_local.fronts.http import answer as fault_answer
 from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.pipe_loads import arrived_in_bucket, split_by_pattern
 from snowpipe_local.sql.pipes import iso
-from snowpipe_local.tables import read_path
+from snowpipe_local.tables import read_whole_path
 
 # -- Bodies that name files: lists for insertFiles, and events of S3 -------------------------------------
 
@@ -133,11 +134,11 @@ class FilePipesFront:
 
     def _pipe(self, name: str, roles: frozenset[str], needed: set[str]) -> tuple[Database, FilePipe]:
         """Return a pipe by its fully qualified name; a missing privilege looks like a missing pipe."""
-        try:
-            path, rest = read_path(name) if '"' in name else (tuple(name.split(".")), "")
-        except SqlError:
-            path, rest = (), ""
-        if len(path) == 3 and not rest:
+        # The Kafka connector names a pipe as it was written, without quotes.
+        paths = [tuple(name.split("."))]
+        with contextlib.suppress(SqlError):
+            paths.append(read_whole_path(name))
+        for path in (path for path in paths if len(path) == 3):
             database = self._catalog.find(path[0])
             pipe = None if database is None else database.file_pipes.find(PipeKey(path[1], path[2]))
             if database is not None and pipe is not None and self._holds(database, pipe, roles, needed):
@@ -145,7 +146,7 @@ class FilePipesFront:
         raise Refusal(
             404,
             _MISSING,
-            f"Pipe {name[:200]} does not exist or not authorized; use DATABASE.SCHEMA.PIPE in its exact case",
+            f"Pipe {name[:200]} does not exist or not authorized; use DATABASE.SCHEMA.PIPE",
         )
 
     def _holds(self, database: Database, pipe: FilePipe, roles: frozenset[str], needed: set[str]) -> bool:

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, unquote
 
 import zstandard
 
-from snowpipe_local.errors import Refusal
+from snowpipe_local.errors import NotAllowed, Refusal
 from snowpipe_local.faults import Faults
 
 # -- Content-Encoding of bodies, undone with bounded memory and in time that grows with the body only ----
@@ -187,7 +187,10 @@ class Response:
     @classmethod
     def of_refusal(cls, refusal: Refusal) -> Response:
         """Return the JSON form of a refused request."""
-        return cls.of_json({"code": refusal.code, "message": refusal.message}, refusal.status)
+        made = cls.of_json({"code": refusal.code, "message": refusal.message}, refusal.status)
+        if isinstance(refusal, NotAllowed):
+            return replace(made, headers=((b"allow", ", ".join(refusal.methods).encode()),))
+        return made
 
 
 INTERNAL_ERROR = Refusal(500, "INTERNAL_ERROR", "the local service failed on this request; see its log")

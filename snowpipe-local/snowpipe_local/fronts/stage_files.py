@@ -26,7 +26,7 @@ from zstandard import ZstdError
 
 from snowpipe_local.accounts import Account
 from snowpipe_local.engine.spool import Spool, SpoolFile
-from snowpipe_local.errors import Refusal, SqlError
+from snowpipe_local.errors import NotAllowed, Refusal, SqlError
 from snowpipe_local.fronts.http import (
     INTERNAL_ERROR,
     TOO_DEEP,
@@ -144,7 +144,7 @@ def put_object(account: Account, stage: Stage, request: Request) -> Response:
         another method.
     """
     if request.method != "PUT":
-        raise Refusal(405, "METHOD_NOT_ALLOWED", "the location of uploads takes PUT")
+        raise NotAllowed("the location of uploads", "PUT")
     path = check_signature(account, stage, request)
     body = request.body
     declared = request.headers.get("x-amz-content-sha256", "")
@@ -298,7 +298,8 @@ class StageFilesFront:
         endpoint = through_proxy[1] if through_proxy else self._endpoint
         token = self._issue(transfer, opened_by)
         location = f"{BUCKET}/{transfer.identity}/"
-        takes_key = client == "GO" and transfer.is_upload
+        # JDBC's upload of a file that it holds in memory expects a key that it does not use.
+        takes_key = client in {"GO", "JDBC"} and transfer.is_upload
         has_none = transfer.is_upload or client == "PYTHON"
 
         def signed(path: str) -> str:
@@ -357,7 +358,7 @@ class StageFilesFront:
         request = request_of(scope)
         area, path = self._address(request)
         if request.method not in {"PUT", "GET", "HEAD"}:
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "files of a stage take PUT, GET and HEAD")
+            raise NotAllowed("a file of a stage", "PUT", "GET", "HEAD")
         token = request.query.get("token") or request.bearer()
         self._check(token, area.root.name, path, request.method)
         if not area.root.is_dir():

@@ -24,7 +24,7 @@ from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.ingest import MUST_REOPEN
 from snowpipe_local.engine.lines import Lines, split_lines
 from snowpipe_local.engine.spool import SpoolError
-from snowpipe_local.errors import Refusal, SqlError
+from snowpipe_local.errors import NotAllowed, Refusal, SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts import sessions
 from snowpipe_local.fronts.http import Request, Response, decode_body
@@ -218,7 +218,7 @@ class StreamingFront:
     ) -> Response:
         owner, target = self._pipe(self._roles(request), _path(database, schema, pipe), WRITE)
         if request.method not in {"PUT", "DELETE"}:
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "use PUT to open a channel and DELETE to drop it")
+            raise NotAllowed("a channel", "PUT", "DELETE")
         body = request.json()
         careful, token = body.get("fail_on_uncommitted_rows"), body.get("offset_token")
         if not isinstance(careful, (bool, NoneType)):

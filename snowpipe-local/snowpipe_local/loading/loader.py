@@ -100,7 +100,6 @@ def run(plan: CopyPlan, cursor: duckdb.DuckDBPyConnection) -> list[FileOutcome]:
     """
     plan.check_names()
     database = plan.database
-    database.history.take_turn(cursor, plan.table.schema, plan.table.name)
     files, others = choose(plan, cursor)
     outcomes: list[FileOutcome] = []
     size = 0

@@ -26,7 +26,7 @@ def alter_table(session: Session, reader: Reader) -> Result:
     head = reader.target()
     database, table = session.table_if_exists(head, "OWNERSHIP")
     if table is None:
-        session.commit()
+        session.transaction.commit()
         return done()
     is_unknown = any(reader.ahead(words.count(" ") + 1) == words for words in _UNKNOWN)
     action = "" if is_unknown else reader.accept(*_ACTIONS)
@@ -35,8 +35,8 @@ def alter_table(session: Session, reader: Reader) -> Result:
     change = _ACTIONS[action]((session, database, table), reader)
     # An action yields once it has read its clause to the end: what cannot be read commits nothing.
     next(change)
-    session.commit()
-    with database.altering():
+    session.transaction.commit()
+    with session.holding(table), database.altering():
         next(change, None)
     return done()
 

@@ -257,13 +257,13 @@ def disk_full() -> SqlError:
     return SqlError("000603", "53100", why)
 
 
-def translate_error(error: duckdb.Error) -> SqlError:
+def translate_error(error: duckdb.Error | MemoryError) -> SqlError:
     """Return Snowflake's error for a DuckDB error: number, SQLSTATE and words of the table."""
     if spool.is_full(error):
         return disk_full()
     if spool.is_invalidated(error):
         return SqlError("000603", "XX000", "The database was being recovered; run the statement again.")
-    message = str(error)
+    message = "Out of Memory" if isinstance(error, MemoryError) else str(error)
     unknown = _UNKNOWN_FUNCTION.search(message)
     if isinstance(error, duckdb.CatalogException) and unknown:
         return missing_function(_FUNCTIONS.get(unknown[1].lower(), unknown[1]))

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import duckdb
 from sqlglot import exp
 
 from snowpipe_local.engine import load_history as history
 from snowpipe_local.errors import (
-    SqlError,
     compilation_error,
     invalid_identifier,
     unsupported,
@@ -201,7 +199,8 @@ def compile_copy(session: Session, reader: Reader, *, default: OnError | None = 
     }
     options = read_copy_options({**inherited, **inner, **settings})
     location = with_settings(session, source.location, options.access)
-    require_access(session, location, "READ")
+    for privilege in ("READ", "WRITE") if options.has("PURGE") else ("READ",):
+        require_access(session, location, privilege)
     file_format = resolve_file_format(session, options.file_format, location.file_format)
     if file_format.type not in LOADED_TYPES:
         raise unsupported(f"loading of files of type {file_format.type}")
@@ -309,29 +308,19 @@ def copy_into(session: Session, reader: Reader) -> Result:
     if plan.options.validation is not None:
         return validate(session, plan, plan.options.validation)
     if not session.autocommit:
-        session.begin()
+        session.transaction.begin()
     session.remember_copy(plan)
-    if session.in_transaction:
-        outcomes = session.change(lambda: _in_transaction(session, plan))
-    else:
-        outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
+    with session.holding(plan.table):
+        if session.transaction.is_open:
+            outcomes = session.change(lambda: loader.run(plan, session.cursor))
+        else:
+            outcomes = commit_load(plan.database, session.cursor, lambda: loader.run(plan, session.cursor))
+    session.changed(plan.database, plan.table)
     read = [o.file for o in outcomes if o.file is not None and o.status != history.LOAD_SKIPPED]
     session.remember_copy(plan, tuple(read))
     if plan.options.has("PURGE"):
         session.transaction.after_commit(lambda: loader.purge(plan, outcomes))
     return _result(plan, outcomes)
-
-
-def _in_transaction(session: Session, plan: CopyPlan) -> list[FileOutcome]:
-    try:
-        return loader.run(plan, session.cursor)
-    except duckdb.TransactionException as error:
-        raise SqlError(
-            "000625",
-            "57014",
-            f"Statement was aborted because table '{plan.table}' is loaded or changed by another "
-            "transaction; run the transaction again.",
-        ) from error
 
 
 def _result(plan: CopyPlan, outcomes: list[FileOutcome]) -> Result:

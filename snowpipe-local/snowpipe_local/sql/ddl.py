@@ -268,7 +268,7 @@ def _copy_table(session: Session, head: Target, reader: Reader) -> Result:
         raise unsupported(f"CREATE TABLE .. {word} .. {reader.word}")
     keeps_grants = bool(reader.accept("COPY GRANTS"))
     reader.end()
-    session.commit()
+    session.transaction.commit()
     origin, source = session.table(source_path, "SELECT")
     database, schema, name, known = _claim(
         session, head.path, "TABLE", temporary=reader.is_temporary, replace=reader.is_replacing
@@ -358,7 +358,7 @@ def create_database(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] DATABASE [IF NOT EXISTS] name."""
     head = reader.target(1)
     name, comment = head.name, _container_comment(reader)
-    session.commit()
+    session.transaction.commit()
     exists = session.catalog.find(name) is not None
     session.require("CREATE DATABASE", "ACCOUNT")
     if exists and head.is_tolerant:
@@ -381,7 +381,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] SCHEMA [IF NOT EXISTS] [database.]name."""
     head = reader.target(2)
     comment = _container_comment(reader)
-    session.commit()
+    session.transaction.commit()
     database, name = session.resolve_schema(head.path)
     session.require("CREATE SCHEMA", "DATABASE", database.name)
     if name == "INFORMATION_SCHEMA":
@@ -403,7 +403,7 @@ def create_schema(session: Session, reader: Reader) -> Result:
 def drop_database(session: Session, reader: Reader) -> Result:
     """DROP DATABASE [IF EXISTS] name."""
     path = reader.last_target(1).path
-    session.commit()
+    session.transaction.commit()
     session.catalog.database(path[0])
     session.require("OWNERSHIP", "DATABASE", path[0])
     session.catalog.drop_database(path[0])
@@ -416,7 +416,7 @@ def drop_database(session: Session, reader: Reader) -> Result:
 def drop_schema(session: Session, reader: Reader) -> Result:
     """DROP SCHEMA [IF EXISTS] [database.]name."""
     path = reader.last_target(2).path
-    session.commit()
+    session.transaction.commit()
     database, name = session.resolve_schema(path)
     if name not in database.schemas:
         raise object_missing("Schema", f"{database.name}.{name}")
@@ -431,13 +431,15 @@ def drop_schema(session: Session, reader: Reader) -> Result:
 def drop_table(session: Session, reader: Reader) -> Result:
     """DROP TABLE [IF EXISTS] name; its default pipe and channels go with it."""
     path = reader.last_target(3).path
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(path)
-    if database.tables.find(schema, name) is not None:
+    table = database.tables.find(schema, name)
+    if table is not None:
         session.require("OWNERSHIP", "TABLE", database.name, schema, name)
     elif database.objects.find(VIEW, schema, name) is not None:
         raise another_kind(VIEW, "TABLE")
-    _drop(session, database, schema, name)
+    with session.holding(table):
+        _drop(session, database, schema, name)
     session.temporary_tables.pop((database.name, schema, path[-1]), None)
     return status(f"{path[-1]} successfully dropped.")
 
@@ -464,8 +466,9 @@ def truncate_table(session: Session, reader: Reader) -> Result:
         database.history.forget_table(session.cursor, table.schema, table.name)
         return int(count)
 
-    with database.altering():
+    with session.holding(table), database.altering():
         deleted = session.change(empty)
+        session.changed(database, table)
     return dataclasses.replace(done(), changed={"deleted": deleted})
 
 
@@ -492,7 +495,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     if lake is not None:
         iceberg.read_types(tree)
     if tree.args.get("exists") and known is not None:
-        session.commit()
+        session.transaction.commit()
         return status(f"{path[-1]} already exists, statement succeeded.")
     table, statements, query = (
         _as_select(session, database, schema, name, tree)
@@ -506,7 +509,7 @@ def create_table(session: Session, reader: Reader) -> Result:
     written = [each for part in clustered for each in part.expressions]
     if written:
         table = dataclasses.replace(table, clustering_key=key_of(session, table, written))
-    session.commit()
+    session.transaction.commit()
     keeps_grants = any(isinstance(part, exp.CopyGrantsProperty) for part in properties)
     grants_of = Securable("TABLE", (database.name, schema, name)) if keeps_grants else None
     noted = session.creates_table(database.name, schema, name, grants_of)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import re
+import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -111,7 +112,7 @@ def alter_session(session: Session, reader: Reader) -> Result:
     for name, value in changed.items():
         session.set_parameter(name, value)
     if session.autocommit != autocommit:
-        session.commit()
+        session.transaction.commit()
     return done()
 
 
@@ -124,7 +125,7 @@ def begin(session: Session, reader: Reader) -> Result:
     if reader.accept("NAME"):
         reader.name()
     reader.end()
-    session.begin()
+    session.transaction.begin()
     return done()
 
 
@@ -132,7 +133,7 @@ def commit(session: Session, reader: Reader) -> Result:
     """COMMIT [WORK]; succeeds outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.commit()
+    session.transaction.commit()
     return done()
 
 
@@ -140,7 +141,7 @@ def rollback(session: Session, reader: Reader) -> Result:
     """ROLLBACK [WORK]; succeeds outside a transaction, as in Snowflake."""
     reader.accept("WORK")
     reader.end()
-    session.rollback()
+    session.transaction.rollback()
     return done()
 
 
@@ -460,6 +461,7 @@ def execute(
             raise
         finally:
             session.is_busy = False
+            session.transaction.used_at = time.monotonic()
         if session.most_rows is not None and result.statement_type == SELECT:
             result = dataclasses.replace(result, rows=result.rows[: session.most_rows])
         session.remember(session.query_id, result)
@@ -502,16 +504,12 @@ def snowflake_errors(session: Session) -> Iterator[None]:
         raise _syntax_error(error) from error
     except RecursionError as error:
         raise compilation_error("the statement is nested too deeply.") from error
-    except duckdb.Error as error:
+    except (duckdb.Error, MemoryError) as error:
         if spool.is_invalidated(error):
             session.catalog.revive()
         raise translate_error(error) from error
-    except OSError as error:
-        if spool.is_full(error):
-            raise disk_full() from error
-        raise _internal(error) from error
     except Exception as error:
-        raise _internal(error) from error
+        raise (disk_full() if spool.is_full(error) else _internal(error)) from error
 
 
 def _internal(error: Exception) -> SqlError:

@@ -16,6 +16,9 @@ from snowpipe_local.sql import once, timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+_SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
+# The engine tries no call of error().
+_TOO_LONG = "CAST('too long and would be truncated' AS INTEGER)"
 _READ_AS_TEXT = (exp.Literal, exp.Column, exp.Placeholder, exp.Parameter)
 _SEEDED = "CAST(CAST(hash(_0, row_number() OVER ()) AS HUGEINT) - 9223372036854775808 AS BIGINT)"
 _WHOLE_DRAWN = "CAST(_0 + CAST(hash(_2) AS HUGEINT) % (_1 - _0 + 1) AS BIGINT)"
@@ -329,6 +332,14 @@ def _date_add(node: exp.DateAdd) -> exp.Expr:
     return node
 
 
+def _date_diff(node: exp.DateDiff) -> exp.Expr:
+    """A text that is a date as ``::DATE`` reads one is that date, also with slashes ("DATEDIFF")."""
+    for part in (node.this, node.expression):
+        if isinstance(part, exp.Literal) and _SLASHED.fullmatch(part.name):
+            part.replace(timestamps.call("_date", part.copy()))
+    return node
+
+
 def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     """Refuse a text that is longer than a VARCHAR may be, before the engine makes room for it."""
     name = {exp.Repeat: "times", exp.Pad: "expression", exp.Space: "this"}[type(node)]
@@ -337,13 +348,13 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     if isinstance(fill_pattern, exp.Literal) and not fill_pattern.name:
         # Nothing is filled in ("LPAD").
         return exp.Left(this=node.this.copy(), expression=count.copy())
-    if isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT:
+    is_short = isinstance(count, exp.Literal) and count.is_int and int(count.name) <= _SHORT
+    if is_short and not (isinstance(node, exp.Repeat) and not isinstance(node.this, exp.Literal)):
         return node
     (count, text), around = once.bound([count, node.this], [2, 2])
     each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     bounded = fill(
-        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} "
-        "THEN CAST(error('too long and would be truncated') AS INTEGER) ELSE _0 END AS INTEGER)",
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN {_TOO_LONG} ELSE _0 END AS INTEGER)",
         [count, text],
     )
     node.set("this", text)
@@ -617,7 +628,9 @@ def _of_no_rows(node: exp.Expr) -> exp.Expr:
     if is_inner or not isinstance(call, (exp.GroupConcat, exp.ArrayAgg, exp.ArrayUniqueAgg)):
         return _ratio(node) if isinstance(node, exp.Window) else node
     if isinstance(call, exp.GroupConcat):
-        return exp.Coalesce(this=node.copy(), expressions=[exp.Literal.string("")])
+        # The engine reads a call that is written twice once.
+        bounded = f"CASE WHEN strlen(_0) > {MAX_TEXT} THEN {_TOO_LONG}::VARCHAR ELSE coalesce(_0, '') END"
+        return fill(bounded, [node.copy()])
     return timestamps.call("to_json", exp.Coalesce(this=node.copy(), expressions=[exp.Array()]))
 
 
@@ -671,7 +684,8 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     exp.Contains: _contains, exp.Interval: _interval, exp.ParseJSON: _parse_json,
     exp.ConvertTimezone: _convert_timezone, exp.CurrentTimestamp: _sysdate,
     exp.TimestampTzFromParts: _tz_from_parts, exp.ToBinary: _to_binary, exp.Extract: _extract,
-    exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.Base64Encode: _base64,
+    exp.StrToTime: timestamps.parsed, exp.DateAdd: _date_add, exp.DateDiff: _date_diff,
+    exp.Base64Encode: _base64,
     exp.MonthsBetween: _months_between, exp.ObjectInsert: _inserted, exp.ArraySort: _sort_array,
     # The engine's own gives NULL for no row.
     exp.CountIf: lambda node: exp.Count(this=exp.If(this=node.this, true=exp.Literal.number(1))),

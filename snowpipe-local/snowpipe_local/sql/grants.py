@@ -224,7 +224,7 @@ class _Order:
 def grant(session: Session, reader: Reader) -> Result:
     """GRANT privileges ON .. TO ROLE name, REVOKE privileges ON .. FROM ROLE name, GRANT OWNERSHIP ON .."""
     order = _read(reader)
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     if order.role not in access.state.roles:
         raise missing_account_object()

@@ -299,7 +299,7 @@ def truncate(session: Session, reader: Reader) -> Result:
     path = reader.path()
     reader.expect_sign(")")
     reader.end()
-    session.commit()
+    session.transaction.commit()
     database, table = _logging_table(session, path, "TRUNCATE")
     database.tables.clear_rejected_rows(table.schema, table.name)
     return done()
@@ -436,7 +436,7 @@ def grant_viewer(session: Session, reader: Reader) -> Result:
     reader.expect("TO ROLE" if reader.verb == "GRANT" else "FROM ROLE")
     role = reader.name()
     reader.end()
-    session.commit()
+    session.transaction.commit()
     if path[0] != SHARED_DATABASE or path[1] not in SHARED_ROLES:
         raise object_missing("Database role", ".".join(path))
     access = session.catalog.access

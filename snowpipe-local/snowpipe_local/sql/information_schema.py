@@ -73,6 +73,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
             table = database.tables.find(schema, hidden) if kind == "TABLE" else None
             view = database.objects.find(VIEW, schema, name) if kind == VIEW else None
             created = table.created_on_ms if table is not None else view.created_on_ms if view else 0
+            altered = database.altered_ms.get(table.folder) or created if table is not None else created
             temporary = table is not None and table.is_temporary
             yield (
                 database.name, schema, name, session.owner(kind, database.name, schema, hidden),
@@ -80,7 +81,7 @@ def _tables(session: Session, database: Database) -> Iterator[_Row]:
                 "YES" if database.objects.table_option(schema, hidden, "transient") else "NO",
                 table.clustering_key.text if table is not None and table.clustering_key else None,
                 None if table is None else show.count_rows(session, table), None,
-                None if table is None else 0, timestamp(created), timestamp(created),
+                None if table is None else 0, timestamp(created), timestamp(altered),
                 timestamp(created), "YES" if kind == "TABLE" else "NO", "YES" if temporary else "NO",
                 "YES" if database.objects.table_option(schema, hidden, "iceberg") else "NO",
                 database.objects.comment(kind, schema, name) or None,
@@ -146,7 +147,7 @@ def _each(
 def _views(session: Session, database: Database) -> Iterator[_Row]:
     for view, path, owner, created in _each(session, database, VIEW, database.objects.all(VIEW)):
         yield (
-            *path, owner, view.definition["text"], "NONE", "NO",
+            *path, owner, session.view_text(view, *path), "NONE", "NO",
             "YES" if view.definition["is_secure"] else "NO", created, created, created,
             database.objects.comment(VIEW, *path[1:]) or None,
         )  # fmt: skip
@@ -345,15 +346,21 @@ def _schema(session: Session, database: Database, schema: str, *, whole: bool) -
     for kind in _IN_SCHEMA:
         securable, find, _ = _KINDS[kind]
         for name in grants.names(database, schema, securable):
-            if find(database, schema, name) and session.can_see(securable, database.name, schema, name):
+            if _shows(session, securable, find(database, schema, name), database.name, schema, name):
                 yield _object(session, database, kind, (schema, name), whole=whole)
+
+
+def _shows(session: Session, securable: str, known: object, *path: str) -> bool:
+    if isinstance(known, SchemaObject) and securable == VIEW and session.view_text(known, *path) is None:
+        return False
+    return known is not None and session.can_see(securable, *path)
 
 
 def _object(session: Session, database: Database, kind: str, key: tuple[str, str], *, whole: bool) -> str:
     schema, name = key
     securable, find, write = _KINDS[kind]
     shown, known = name.partition("\x01")[0], find(database, schema, name)
-    if known is None or (name == shown and not session.can_see(securable, database.name, schema, name)):
+    if known is None or (name == shown and not _shows(session, securable, known, database.name, *key)):
         raise object_missing(securable.capitalize(), f"{database.name}.{schema}.{shown}")
     path = (database.name, schema, shown) if whole else (shown,)
     return write(database, known, ".".join(_name(part) for part in path))

@@ -126,6 +126,7 @@ def load_group(
     group = _first_group(plan, waiting, present)
     try:
         commit_load(database, cursor, lambda: _load(plan, pipe, group, present, cursor))
+        database.touch(plan.table)
     except (duckdb.Error, MemoryError) as error:
         if len(group) > 1:
             # One of the files breaks the engine; alone it shows which.

@@ -229,7 +229,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
     replace = reader.is_replacing
     settings = reader.settings()
     reader.expect("AS")
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     key = PipeKey(schema, name)
     of_files, streaming = database.file_pipes.find(key), database.pipes.find(key)
@@ -263,7 +263,7 @@ def create_pipe(session: Session, reader: Reader) -> Result:
 def drop_pipe(session: Session, reader: Reader) -> Result:
     """DROP PIPE [IF EXISTS] name; its channels, or the files that wait in its queue, go with it."""
     head = reader.last_target()
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     of_files = database.file_pipes.find(PipeKey(schema, name))
     if of_files is None:
@@ -362,7 +362,7 @@ def alter_pipe(session: Session, reader: Reader) -> Result:
         _refuse_default(name, "altered")
         existing_pipe(session, head.path)
         raise unsupported("ALTER PIPE of a streaming pipe")
-    session.commit()
+    session.transaction.commit()
     if verb == "REFRESH":
         return refresh(session, *found, settings)
     _change(session, *found, {**settings, **dict.fromkeys(names)})

@@ -149,8 +149,9 @@ _REFUSES = "ERROR_ON_NONDETERMINISTIC_UPDATE"
 _LITERAL = r"(?:\d+(?:\.\d+)?|'[^'\\]*'|TRUE|FALSE|NULL)"
 _CONSTANTS: dict[str, Result] = {}
 _MOST_CONSTANTS, _LONGEST_CONSTANT = 64, 200
-# Rows that are fetched at once; bytes of a row and of a value in Python, without the letters of a text.
-_FETCHED, _ROW_BYTES, _VALUE_BYTES = 10_000, 56, 48
+# Rows that are fetched at once: those of 16 MB take as much as a result may. Bytes of a row and of a value in
+# Python, without the letters of a text.
+_FETCHED, _ROW_BYTES, _VALUE_BYTES = 64, 56, 48
 _OF_FIXED_SIZE = frozenset({"NUMBER", "FLOAT", "BOOLEAN", "DATE", "TIME", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ"})
 _CONSTANT = re.compile(rf"SELECT\s+{_LITERAL}(?:\s*,\s*{_LITERAL})*", re.IGNORECASE)
 
@@ -382,12 +383,17 @@ def _modified(session: Session, tree: exp.Expr, bindings: Bindings) -> Result:
     def work() -> Counter[str]:
         return _run(session, sql, rows, replaced, tree.key.upper(), joined)
 
-    if session.in_transaction or not session.autocommit:
-        return counts(tree, session.change(work))
-    with database.rows_lock:
-        # DuckDB commits a single statement by itself.
-        changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
-        database.dirty = True
+    table = sources.changed_table(session, tree)
+    # Rows that are only added are in nobody's way.
+    with session.holding(table if tree.key != "insert" else replaced):
+        if session.transaction.is_open or not session.autocommit:
+            changed = session.change(work)
+        else:
+            with database.rows_lock:
+                # DuckDB commits a single statement by itself.
+                changed = session.change(work) if len(rows) > 1 or replaced is not None else work()
+        if table is not None:
+            session.changed(database, table)
     return counts(tree, changed)
 
 

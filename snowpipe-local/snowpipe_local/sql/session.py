@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import threading
-import time
 import uuid
 import zoneinfo
 from collections import OrderedDict
@@ -23,6 +21,8 @@ from snowpipe_local.access import access as check
 from snowpipe_local.access.model import Securable
 from snowpipe_local.catalog import Catalog
 from snowpipe_local.engine.database import Database
+from snowpipe_local.engine.store import SchemaObject
+from snowpipe_local.engine.transactions import Transaction
 from snowpipe_local.errors import (
     SqlError,
     compilation_error,
@@ -40,177 +40,12 @@ if TYPE_CHECKING:
     from snowpipe_local.sql.reader import Target
     from snowpipe_local.stages.files import StagedFile
 
-
-# -- Transactions of a session, which a failed statement leaves open -------------------------------------
-
-log = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
-
-class Transaction:
-    """The transaction of one session, open or not.
-
-    In Snowflake a statement that fails takes back its own changes only ("Transactions", "Failed statements
-    within a transaction"). DuckDB has no savepoints and aborts the whole transaction, so the changes of the
-    earlier statements are kept as work that can be done again: after a failure a new transaction begins and
-    repeats them. That is as if the transaction had begun later, which READ COMMITTED allows; a change that
-    then has another result, because somebody else changed the same rows meanwhile, is not kept silently: the
-    transaction is lost, and every statement fails until it is rolled back.
-
-    :param cursor: returns the session's cursor.
-    :param registered: Arrow tables that statements read; DuckDB forgets them with a transaction.
-    """
-
-    def __init__(
-        self, cursor: Callable[[], duckdb.DuckDBPyConnection], registered: Mapping[str, pa.Table]
-    ) -> None:
-        self._cursor = cursor
-        self._registered = registered
-        self.is_open = False
-        self._number = 0
-        self._is_partial = False
-        self.is_restoring = False
-        self.lost: SqlError | None = None
-        self._changes: list[tuple[Callable[[], object], object]] = []
-        self._after_commit: list[Callable[[], None]] = []
-
-    @property
-    def has_changes(self) -> bool:
-        """True when an open transaction has changed something."""
-        return bool(self._changes)
-
-    @property
-    def number(self) -> str | None:
-        """What CURRENT_TRANSACTION answers: the time of the start in nanoseconds; None without one."""
-        return str(self._number) if self.is_open else None
-
-    def begin(self) -> None:
-        """Start; one that is open stays open, as in Snowflake."""
-        if not self.is_open:
-            self._cursor().execute("BEGIN")
-            self.is_open = True
-            self._number = time.time_ns()
-
-    def change(self, work: Callable[[], T]) -> T:
-        """Do a change in the open transaction, or in one of its own.
-
-        :param work: changes rows through the session's cursor; done again when a later statement fails, with
-            the same result.
-        """
-        with self.whole():
-            result = work()
-            self._changes.append((work, result))
-        return result
-
-    @contextlib.contextmanager
-    def whole(self) -> Iterator[None]:
-        """Keep all changes or none: in the open transaction, which stays open, or in one of their own."""
-        own, before = not self.is_open, len(self._changes)
-        self.begin()
-        try:
-            yield
-            if own:
-                self.commit()
-        except BaseException:
-            if own:
-                self.rollback()
-            else:
-                # The engine may not know of the failure, and keep what was written before it.
-                del self._changes[before:]
-                self._is_partial = True
-            raise
-
-    def after_commit(self, work: Callable[[], None]) -> None:
-        """Do something once the open transaction is committed, or now when there is none."""
-        if self.is_open:
-            self._after_commit.append(work)
-        else:
-            work()
-
-    def commit(self) -> None:
-        """Commit; harmless without a transaction.
-
-        :raises SqlError: for a lost transaction, which stays as it is until it is rolled back.
-        """
-        if self.lost is not None:
-            raise self.lost
-        if self.is_open:
-            after = self._after_commit
-            self._end()
-            self._cursor().execute("COMMIT")
-            for work in after:
-                work()
-
-    def rollback(self) -> None:
-        """Roll back; harmless without a transaction."""
-        was_open = self.is_open and self.lost is None
-        self._end()
-        if was_open:
-            self._roll_back_engine()
-
-    def restore(self) -> None:
-        """After a failed statement: bring back what the open transaction had changed before it."""
-        if not self.is_open or self.lost is not None:
-            return
-        self.is_restoring = True
-        try:
-            if self._is_partial or not self._is_usable():
-                self._repeat_or_lose()
-        finally:
-            self.is_restoring = False
-
-    def _repeat_or_lose(self) -> None:
-        try:
-            try:
-                self._repeat()
-            except duckdb.InterruptException:
-                # It was meant for the statement that has ended.
-                self._repeat()
-        except (duckdb.Error, SqlError) as error:
-            log.warning("a transaction is lost after a failed statement: %s", error)
-            self._roll_back_engine()
-            self.lost = SqlError(
-                "000625",
-                "57014",
-                "The transaction was rolled back: one of its statements failed, and another session changed "
-                "meanwhile what it had changed before. Run ROLLBACK, then the transaction again.",
-            )
-
-    def _repeat(self) -> None:
-        self._is_partial = False
-        self._roll_back_engine()
-        self._cursor().execute("BEGIN")
-        for name, table in self._registered.items():
-            self._cursor().register(name, table)
-        for work, result in self._changes:
-            if work() != result:
-                raise SqlError("000625", "57014", "the same statement changes other rows now")
-
-    def _is_usable(self) -> bool:
-        try:
-            self._cursor().execute("SELECT 1").fetchall()
-        except duckdb.Error:
-            return False
-        return True
-
-    def _end(self) -> None:
-        self.is_open, self._is_partial, self.lost = False, False, None
-        self._changes, self._after_commit = [], []
-
-    def _roll_back_engine(self) -> None:
-        try:
-            self._cursor().execute("ROLLBACK")
-        except duckdb.TransactionException:
-            # A COMMIT that failed has ended the transaction already.
-            return
-
-
-# -- State of one SQL session: current names, parameters, transaction ------------------------------------
 
 _REMEMBERED_RESULTS = 16
 _REMEMBERED_COPIES = 256
 _INTERRUPT_SECONDS = 0.05
+_LOCK_SECONDS = 43_200
 _TIMEOUT, _MOST_ROWS = "STATEMENT_TIMEOUT_IN_SECONDS", "ROWS_PER_RESULTSET"
 _WHOLE = re.compile(r"\d{1,18}", re.ASCII)
 SESSION_GONE = "Session no longer exists. New login required to access the service."
@@ -283,7 +118,7 @@ class Session:
     transaction: Transaction = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.transaction = Transaction(lambda: self.cursor, self.registered)
+        self.transaction = Transaction(lambda: self.cursor, self.registered, self.catalog.locks, self.lock)
         access = self.catalog.access
         self.role = self.only_role or self.role or access.default_role(self.user)
         known = access.state.users.get(self.user)
@@ -332,6 +167,11 @@ class Session:
     def owner(self, kind: str, *path: str) -> str:
         """Return the role that owns an object."""
         return self.catalog.access.owner(Securable(kind, path))
+
+    def view_text(self, view: SchemaObject, *path: str) -> str | None:
+        """Return the text of a view; None for a secure one whose owner is none of the session's roles."""
+        is_hidden = view.definition["is_secure"] and self.owner("VIEW", *path) not in self.roles
+        return None if is_hidden else str(view.definition["text"])
 
     def created(self, kind: str, *path: str, grants_of: Securable | None = None) -> None:
         """Make the session's role the owner of a new or replaced object, and give out future grants.
@@ -466,7 +306,7 @@ class Session:
             self._drop_temporary()
             self.results.clear()
             if self._cursor is not None:
-                self.rollback()
+                self.transaction.rollback()
                 self._cursor.close()
                 self._cursor = None
 
@@ -485,7 +325,7 @@ class Session:
         for (name, schema, _), hidden in self.temporary_tables.items():
             database = self.catalog.find(name)
             if database is not None and database.tables.find(schema, hidden) is not None:
-                self.rollback()
+                self.transaction.rollback()
                 database.tables.drop(schema, hidden)
                 self.dropped("TABLE", name, schema, hidden)
         self.temporary_tables.clear()
@@ -507,6 +347,7 @@ class Session:
     def interrupt(self) -> None:
         """Stop the statement that another thread runs in this session; harmless when there is none."""
         cursor = self._cursor
+        self.catalog.locks.interrupt(self.transaction)
         # What an earlier interrupt or failure took from an open transaction is just being brought back.
         if cursor is not None and not self.transaction.is_restoring:
             # The session may just be closed; then there is nothing left to stop.
@@ -523,22 +364,9 @@ class Session:
         inner.temporary_tables = self.temporary_tables
         return inner
 
-    @property
-    def in_transaction(self) -> bool:
-        """True while a transaction is open."""
-        return self.transaction.is_open
-
-    def begin(self) -> None:
-        """Start a transaction; one that is open stays open, as in Snowflake."""
-        self.transaction.begin()
-
-    def commit(self) -> None:
-        """Commit the open transaction; harmless without one."""
-        self.transaction.commit()
-
-    def rollback(self) -> None:
-        """Roll back the open transaction; harmless without one."""
-        self.transaction.rollback()
+    def holding(self, table: Table | None) -> AbstractContextManager[None]:
+        """Wait for the lock of a table as long as ``LOCK_TIMEOUT`` says, as :meth:`Transaction.holding`."""
+        return self.transaction.holding(table, _seconds(self.parameters.get("LOCK_TIMEOUT", _LOCK_SECONDS)))
 
     def change(self, work: Callable[[], T]) -> T:
         """Change rows: in the open transaction, in one that AUTOCOMMIT = FALSE opens, or in one of its own.
@@ -546,13 +374,17 @@ class Session:
         :param work: as :meth:`Transaction.change` takes it.
         """
         if not self.autocommit:
-            self.begin()
+            self.transaction.begin()
         return self.transaction.change(work)
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
+    def changed(self, database: Database, table: Table) -> None:
+        """Let LAST_ALTERED of a table be the time of the commit of what has changed it."""
+        self.transaction.after_commit(lambda: database.touch(table))
+
+    def together(self) -> AbstractContextManager[None]:
         """Let several changes stand or fall together, where each would be committed by itself."""
         if not self.autocommit:
-            self.begin()
+            self.transaction.begin()
         return self.transaction.whole()
 
     def current_database(self) -> str:

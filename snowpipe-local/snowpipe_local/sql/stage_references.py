@@ -264,11 +264,17 @@ _ACCESS: dict[str, tuple[str, Callable[[Setting], Any]]] = {
 def require_access(session: Session, location: StageLocation, privilege: str) -> None:
     """Raise unless the session may use the files of a location.
 
-    :param privilege: READ to list, download and load them; WRITE to upload and delete.
-    :raises SqlError: without it on an internal stage, USAGE on an external one, OWNERSHIP of a table.
+    :param privilege: READ to list, download and load them; WRITE to upload, delete and purge.
+    :raises SqlError: without it on an internal stage, USAGE on an external one, OWNERSHIP of a table. What a
+        URL or a temporary stage leads to outside of the service needs the right to make a stage for it.
     """
+    stage = location.stage
     if location.table is not None:
         session.require("OWNERSHIP", "TABLE", *location.table)
-    elif location.stage is not None and location.kind != "URL" and not location.stage.temporary:
-        needed = "USAGE" if location.is_external else privilege
-        session.require(needed, "STAGE", *location.stage.path)
+    elif location.kind == "URL" or (stage is not None and stage.temporary and location.is_external):
+        own = (session.database or "", session.schema or "")
+        schema = stage.path[:2] if stage is not None and stage.temporary else own
+        needed = ("CREATE STAGE", "SCHEMA", *schema) if all(schema) else ("CREATE INTEGRATION", "ACCOUNT")
+        session.require(*needed)
+    elif stage is not None and not stage.temporary:
+        session.require("USAGE" if location.is_external else privilege, "STAGE", *stage.path)

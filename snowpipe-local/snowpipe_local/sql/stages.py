@@ -338,7 +338,7 @@ def _create(
 
     :param make: gets database, schema, name, time of creation, and whether it is temporary.
     """
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     if head.is_tolerant and _found(session, head, kind) is not None:
         return status(f"{name} already exists, statement succeeded.")
@@ -371,7 +371,7 @@ def _alter(
     renamed = reader.path() if verb == "RENAME TO" else ()
     change = read() if verb == "SET" else lambda known: dataclasses.replace(known, comment=None)
     reader.end()
-    session.commit()
+    session.transaction.commit()
     old = _found(session, head, kind)
     if old is None:
         return done()
@@ -381,6 +381,8 @@ def _alter(
         target, schema, name = session.resolve(renamed)
         if target.name != old.database:
             raise unsupported(f"ALTER {reader.kind} .. RENAME TO another database")
+        if schema != old.schema and not old.temporary:
+            session.require(f"CREATE {kind.KIND}", "SCHEMA", target.name, schema)
         new = dataclasses.replace(old, schema=schema, name=name)
     else:
         new = change(old)
@@ -402,7 +404,7 @@ def drop(kind: type[Staged]) -> Callable[[Session, Reader], Result]:
 
     def handler(session: Session, reader: Reader) -> Result:
         head = reader.last_target()
-        session.commit()
+        session.transaction.commit()
         known = find_defined(session, kind, head.path)
         if known.temporary:
             del session.temporary.of(kind)[known.path]

@@ -265,6 +265,7 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         replace_table_functions(session, tree)
         tree = _rewrite_values(session, tree)
         _unqualify_targets(tree)
+        _unqualify_columns(session, tree)
         qualify_tables(session, tree)
         _check_case(session, tree, quoted)
         tree = functions.rewrite_all(tree, partial(sources.of_star, session))
@@ -666,6 +667,20 @@ def name_projections(tree: exp.Expr) -> None:
         alias = exp.Alias(alias=exp.to_identifier(name, quoted=True))
         projection.replace(alias)
         alias.set("this", projection)
+
+
+def _unqualify_columns(session: Session, tree: exp.Expr) -> None:
+    """``schema.t.a`` and ``database.schema.t.a`` are ``t.a`` where that table is read without an alias."""
+    columns = [column for column in tree.find_all(exp.Column) if column.args.get("db")]
+    read = {
+        (table.name, table.db or session.schema, table.catalog or session.database)
+        for table in tree.find_all(exp.Table)
+        if columns and not table.alias
+    }
+    for column in columns:
+        if (column.table, column.db, column.catalog or session.database) in read:
+            column.set("db", None)
+            column.set("catalog", None)
 
 
 def _unqualify_targets(tree: exp.Expr) -> None:

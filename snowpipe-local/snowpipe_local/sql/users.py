@@ -129,7 +129,7 @@ def create_warehouse(session: Session, reader: Reader) -> Result:
     head = reader.target(1)
     reader.accept("WITH")
     properties = reader.properties()
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     session.require("CREATE WAREHOUSE", "ACCOUNT")
     if head.name in access.state.warehouses:
@@ -158,7 +158,7 @@ def alter_warehouse(session: Session, reader: Reader) -> Result:
     new = reader.name() if verb == "RENAME TO" else ""
     properties = _properties(reader, verb)
     reader.end()
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     if head.name not in access.state.warehouses:
         if head.is_tolerant:
@@ -182,7 +182,7 @@ def alter_warehouse(session: Session, reader: Reader) -> Result:
 def drop_warehouse(session: Session, reader: Reader) -> Result:
     """DROP WAREHOUSE [IF EXISTS] name."""
     head = reader.last_target(1)
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     if head.name not in access.state.warehouses:
         raise object_missing("Warehouse", head.name)
@@ -260,7 +260,7 @@ def create_role(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] ROLE [IF NOT EXISTS] name [COMMENT = '..']."""
     head = reader.target(1)
     comment = _comment(reader)
-    session.commit()
+    session.transaction.commit()
     session.require("CREATE ROLE", "ACCOUNT")
     access = session.catalog.access
     if head.name in access.state.roles:
@@ -284,7 +284,7 @@ def alter_role(session: Session, reader: Reader) -> Result:
         raise unsupported(f"ALTER ROLE .. {reader.word}")
     comment = _comment(reader, needed=True) if verb == "SET" else ""
     reader.end()
-    session.commit()
+    session.transaction.commit()
     if head.name not in session.catalog.access.state.roles:
         if head.is_tolerant:
             return done()
@@ -298,7 +298,7 @@ def alter_role(session: Session, reader: Reader) -> Result:
 def drop_role(session: Session, reader: Reader) -> Result:
     """DROP ROLE [IF EXISTS] name; objects it owned go to the current role."""
     head = reader.last_target(1)
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     if head.name not in access.state.roles:
         raise missing_account_object()
@@ -344,7 +344,7 @@ def grant_role(session: Session, reader: Reader) -> Result:
     reader.expect("TO" if giving else "FROM")
     kind, grantee = reader.expect("ROLE", "USER"), reader.name()
     reader.end()
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     known = access.state.roles if kind == "ROLE" else access.state.users
     if role not in access.state.roles or grantee not in known:
@@ -423,7 +423,7 @@ def create_user(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] USER [IF NOT EXISTS] name [property = value ..]."""
     head = reader.target(1)
     properties = reader.properties()
-    session.commit()
+    session.transaction.commit()
     session.require("CREATE USER", "ACCOUNT")
     access = session.catalog.access
     known = access.state.users.get(head.name)
@@ -453,7 +453,7 @@ def alter_user(session: Session, reader: Reader) -> Result:
     options = reader.properties() if verb == "ADD" else {}
     properties = _properties(reader, verb)
     reader.end()
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:
@@ -474,7 +474,7 @@ def alter_user(session: Session, reader: Reader) -> Result:
 def drop_user(session: Session, reader: Reader) -> Result:
     """DROP USER [IF EXISTS] name."""
     head = reader.last_target(1)
-    session.commit()
+    session.transaction.commit()
     access = session.catalog.access
     user = access.state.users.get(head.name)
     if user is None:

@@ -42,7 +42,7 @@ def create_sequence(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] SEQUENCE [IF NOT EXISTS] name [START n] [INCREMENT n] [ORDER | NOORDER]."""
     head = reader.target()
     options = _options(reader)
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     session.require("CREATE SEQUENCE", "SCHEMA", database.name, schema)
     known = database.objects.find(SEQUENCE, schema, name)
@@ -77,7 +77,7 @@ def alter_sequence(session: Session, reader: Reader) -> Result:
     if set(changed) != {"comment"}:
         raise unsupported("ALTER SEQUENCE of anything but COMMENT; replace the sequence instead")
     reader.end()
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     known = database.objects.find(SEQUENCE, schema, name)
     if known is None:
@@ -95,7 +95,7 @@ def drop(kind: str) -> Callable[[Session, Reader], Result]:
 
     def handler(session: Session, reader: Reader) -> Result:
         head = reader.last_target()
-        session.commit()
+        session.transaction.commit()
         if kind == VIEW:
             owner, schema, name = session.resolve(head.path)
             if owner.objects.find(VIEW, schema, name) is None and owner.tables.find(schema, name) is not None:
@@ -205,7 +205,7 @@ def comment_on(session: Session, reader: Reader) -> Result:
     reader.expect("IS")
     text = reader.string()
     reader.end()
-    session.commit()
+    session.transaction.commit()
     try:
         if kind == "COLUMN":
             _on_column(session, path, text)
@@ -231,7 +231,7 @@ def alter_container(session: Session, reader: Reader) -> Result:
     if set(properties) != {"COMMENT"}:
         raise unsupported(f"ALTER {kind} .. SET {', '.join(properties)}")
     reader.end()
-    session.commit()
+    session.transaction.commit()
     try:
         if verb == "RENAME TO":
             _rename(session, kind, head.path, new)
@@ -308,7 +308,7 @@ def create_view(session: Session, reader: Reader) -> Result:
             keeps_grants = True
     reader.expect("AS")
     query = reader.rest()
-    session.commit()
+    session.transaction.commit()
     database, schema, name = session.resolve(head.path)
     session.require("CREATE VIEW", "SCHEMA", database.name, schema)
     known = database.objects.find(VIEW, schema, name)
@@ -341,7 +341,8 @@ def show_views(session: Session, shown: Shown) -> Result:
         (
             view.created_on_ms, view.name, "", database.name, schema,
             session.owner(VIEW, database.name, schema, view.name),
-            database.objects.comment(VIEW, schema, view.name), view.definition["text"],
+            database.objects.comment(VIEW, schema, view.name),
+            session.view_text(view, database.name, schema, view.name),
             str(view.definition["is_secure"]).lower(), "false",
         )
         for database, schema in schemas_in_scope(session, shown)

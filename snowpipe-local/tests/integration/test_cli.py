@@ -80,6 +80,12 @@ def test_json_is_a_list_of_objects_with_native_values(local_service: LocalServic
         {"ID": 2, "X": None, "S": None, "B": None, "V": None, "D": None},
     ]
     assert local_service.sql("SELECT * FROM j WHERE id = 3") == []
+    many = local_service.sql("SELECT SEQ4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 20001)) ORDER BY 1")
+    assert [row["N"] for row in many] == list(range(20_001))
+    later = "DATEADD(year, 18081, '2026-01-02'::"
+    assert local_service.sql(
+        f"SELECT {later}DATE) AS d, {later}TIMESTAMP_NTZ) AS n, {later}TIMESTAMP_LTZ) AS l"
+    ) == [{"D": "20107-01-02", "N": "20107-01-02T00:00:00", "L": "20107-01-02T00:00:00+00:00"}]
 
 
 def test_csv_and_table_are_for_people(local_service: LocalService) -> None:

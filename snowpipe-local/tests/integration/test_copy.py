@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import snowflake.connector
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
 
@@ -46,6 +47,28 @@ def test_a_death_leaves_all_files_of_a_statement_or_none(
     assert service.sql("SELECT count(*) AS n, count(DISTINCT id) AS d FROM t") == [
         {"N": 5 * ROWS, "D": 5 * ROWS}
     ]
+
+
+def test_a_death_leaves_nothing_of_a_transaction_that_is_not_committed(
+    crash_service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = crash_service
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    folder = service.new_folder()
+    fill(folder, 1)
+    service.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    service.sql("CREATE TABLE ledger AS SELECT 'planned' AS state")
+    statement = f"COPY INTO t FROM 'file://{folder}/'"
+    connection = snowflake.connector.connect(**service.connector_arguments)
+    for each in ("BEGIN", "UPDATE ledger SET state = 'loaded'", statement):
+        connection.cursor().execute(each)
+    service.kill()
+    service.start()
+    assert service.sql("SELECT state, (SELECT count(*) FROM t) AS n FROM ledger") == [
+        {"STATE": "planned", "N": 0}
+    ]
+    assert service.sql("SELECT count(*) AS n FROM INFORMATION_SCHEMA.LOAD_HISTORY") == [{"N": 0}]
+    assert service.sql(statement)[0]["status"] == "LOADED"
 
 
 def test_channels_commit_into_a_table_while_files_are_loaded_into_it(

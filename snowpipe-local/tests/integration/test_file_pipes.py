@@ -180,12 +180,19 @@ def test_limits_of_insert_files(local_service: LocalService, body: Any, code: in
     assert call(local_service, "LOCAL.PUBLIC.FP5_PIPE", "insertFiles", json=body).status_code == code
 
 
-def test_names_are_exact_and_credentials_are_key_pairs(local_service: LocalService) -> None:
+def test_names_are_those_of_sql_and_credentials_are_key_pairs(local_service: LocalService) -> None:
     pipe = make(local_service, "fp6")
-    for wrong in (pipe.lower(), "FP6_PIPE", "NO.PUBLIC.P", "LOCAL.PUBLIC.FP6", "LOCAL.PUBLIC.FP6-STREAMING"):
+    for wrong in (
+        'LOCAL.PUBLIC."fp6_pipe"',
+        "FP6_PIPE",
+        "NO.PUBLIC.P",
+        "LOCAL.PUBLIC.FP6",
+        "LOCAL.PUBLIC.FP6-STREAMING",
+    ):
         answer = call(local_service, wrong, "insertReport")
         assert (answer.status_code, answer.json()["code"]) == (404, "390404")
-    assert call(local_service, 'LOCAL.PUBLIC."FP6_PIPE"', "insertReport").status_code == 200
+    for right in ('LOCAL.PUBLIC."FP6_PIPE"', "Local.Public.Fp6_Pipe"):
+        assert call(local_service, right, "insertReport").status_code == 200
     pat = (local_service.data_dir / "demo_pat").read_text().strip()
     forged = jwt.encode({"sub": "LOCAL.DEMO"}, "x" * 32, algorithm="HS256")
     for token in (pat, forged, "nonsense"):

@@ -30,6 +30,7 @@ class Answer:
 
     def __init__(self, messages: list[Any]) -> None:
         self.status = int(messages[0]["status"])
+        self.headers = {name.decode(): value.decode() for name, value in messages[0]["headers"]}
         self.content = b"".join(message.get("body", b"") for message in messages[1:])
 
     def json(self) -> Any:

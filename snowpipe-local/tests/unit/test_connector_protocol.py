@@ -42,6 +42,8 @@ def stage_file(service: ServiceInProcess, session: Connector, stage_path: str, c
     jdbc = {"CLIENT_APP_ID": "JDBC", "CLIENT_ENVIRONMENT": {"JAVA_VERSION": "17"}}
     folder, _, name = stage_path.rpartition("/")
     data = service.connect(**jdbc).query(f"PUT 'file:///x/{name}' @{folder} AUTO_COMPRESS = FALSE")["data"]
+    # Its upload of what it holds in memory reads the key, and does not use it.
+    assert data["encryptionMaterial"]["queryStageMasterKey"]
     url = data["stageInfo"]["presignedUrl"].partition("//")[2]
     assert service.call("PUT", "/" + url.partition("/")[2], content).status == 200
 

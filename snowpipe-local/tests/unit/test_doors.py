@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import resource
 import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import quote, urlencode
 
 import jwt
@@ -427,6 +429,7 @@ def test_a_token_of_endlessly_nested_json_is_refused(service, admin, monkeypatch
 def test_an_upload_location_takes_nothing_but_put(service: ServiceInProcess) -> None:
     answer = service.call("DELETE", "/snowpipe-local-stage/0123456789abcdef/0.ndjson")
     assert (answer.status, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
+    assert answer.headers["allow"] == "PUT"
 
 
 def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any) -> None:
@@ -457,6 +460,8 @@ def test_a_text_longer_than_a_varchar_is_not_made(admin: Any) -> None:
         ("SELECT REPEAT('xy', 100000000)", "100078"),
         ("SELECT LENGTH(LPAD('x', i * 1000000, 'y')) FROM (SELECT 1000 AS i)", "100078"),
         ("SELECT SPACE(1000000000)", "100078"),
+        ("SELECT LENGTH(REPEAT(REPEAT('a', 16000000), 100))", "100078"),
+        ("SELECT LENGTH(LISTAGG(REPEAT('a', 16000000))) FROM TABLE(GENERATOR(ROWCOUNT => 9))", "100078"),
     ]:  # fmt: skip
         assert admin.query(statement)["code"] == code
         assert admin.query("SELECT REPEAT('xy', 3), RPAD('x', 3, 'y'), SPACE(2)")["success"]
@@ -469,6 +474,10 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         session = service.connect()
         grown = session.query(f"SELECT ARRAY_AGG(i || '-{'x' * 200}') FROM {MANY.format(1_000_000)}")
         assert (grown["code"], "engine-bytes" in grown["message"]) == ("000603", True)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        wide = session.query(f"SELECT REPEAT(CHR(65 + MOD(i, 9)), 1000000) FROM {MANY.format(5_000)}")
+        assert (wide["code"], "engine-bytes" in wide["message"]) == ("000603", True)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000
         filling = f"INSERT INTO t SELECT i FROM {MANY.format(300_000)}"
         timeout = "STATEMENT_TIMEOUT_IN_SECONDS"
         for statement in ("CREATE TABLE t (id INT)", "BEGIN", filling, f"ALTER SESSION SET {timeout} = 1"):
@@ -476,6 +485,9 @@ def test_statements_have_bounded_memory_and_time(tmp_path: Path) -> None:
         assert session.query(SLOW)["code"] == "000630"
         assert session.query(f"ALTER SESSION UNSET {timeout}")["success"]
         assert session.query("COMMIT")["success"]
+        # What the process itself has no memory for.
+        with patch.object(front, "_run", side_effect=MemoryError):
+            assert session.query("SELECT 1")["code"] == "000603"
         kept = service.connect().query("SELECT id FROM t WHERE id >= 299999")
         assert kept["data"]["total"] == 1
     finally:

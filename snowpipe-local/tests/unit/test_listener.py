@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +37,22 @@ async def app(scope, receive, send):
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 config = uvicorn.Config(app, port=0, lifespan="on", log_level="error", http=listener.TimedProtocol)
 listener.Server(config, lambda: print("cancelled", flush=True)).run()
+"""
+
+CROWDED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
+import uvicorn
+from snowpipe_local import listener
+from snowpipe_local.server import _bind
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+door = _bind(0)
+door.listen()
+print(door.getsockname()[1], flush=True)
+config = uvicorn.Config(app, lifespan="off", log_level="error", http=listener.TimedProtocol, **{tls})
+listener.Server(config, lambda: None).run(sockets=[door])
 """
 
 
@@ -124,6 +141,46 @@ def test_an_idle_connection_stays_open_between_requests() -> None:
             client.sendall(REQUEST)
             assert b"204" in client.recv(4096)
             serving.move_time(2 * listener.HEADER_SECONDS)
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_connections_that_ask_nothing_are_closed_for_those_that_do(tmp_path: Path, is_tls: bool) -> None:
+    home, tls = DataDirectory(tmp_path / "data"), {}
+    home.create()
+    listener.ensure_certificates(home)
+    if is_tls:
+        tls = {
+            "ssl_certfile": str(home.tls_dir / "server.pem"),
+            "ssl_keyfile": str(home.tls_dir / "server.key"),
+        }
+    trusting = ssl.create_default_context(cafile=str(home.authority_file))
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", CROWDED.replace("{tls}", repr(tls))], stdout=subprocess.PIPE, text=True
+        ) as serving,
+        ExitStack() as open_ones,
+    ):
+        assert serving.stdout is not None
+        address = ("127.0.0.1", int(serving.stdout.readline()))
+
+        def asks() -> socket.socket:
+            client = open_ones.enter_context(socket.create_connection(address, timeout=60))
+            if is_tls:
+                client = open_ones.enter_context(trusting.wrap_socket(client, server_hostname="localhost"))
+            client.sendall(REQUEST)
+            assert b"204" in client.recv(4096)
+            return client
+
+        try:
+            owner = asks()
+            for _ in range(300):
+                open_ones.enter_context(socket.create_connection(address, timeout=60))
+            asks()
+            # One that has asked is kept.
+            owner.sendall(REQUEST)
+            assert b"204" in owner.recv(4096)
+        finally:
+            serving.kill()
 
 
 def test_sigterm_ends_the_process_whatever_runs() -> None:

@@ -530,3 +530,62 @@ def test_a_column_of_a_query_keeps_the_length_that_it_has_in_its_table(sql):
                 f"CREATE OR REPLACE {kind} made_{kind} AS {query}",
             )
             assert [row["type"] for row in sql.run(f"DESCRIBE {kind} made_{kind}")] == types
+
+
+def test_the_text_of_a_secure_view_is_for_its_owner(sql):
+    sql.run(
+        "CREATE VIEW w AS SELECT 1 AS id", "CREATE SECURE VIEW x AS SELECT 1 AS id", "CREATE ROLE reader",
+        "GRANT ROLE reader TO USER demo", "GRANT USAGE ON DATABASE local TO ROLE reader",
+        "GRANT USAGE ON SCHEMA public TO ROLE reader", "GRANT SELECT ON VIEW w TO ROLE reader",
+        "GRANT SELECT ON VIEW x TO ROLE reader",
+    )  # fmt: skip
+    sql.session(role="READER").secondary_roles = False
+    listed = "SELECT view_definition FROM information_schema.views WHERE table_schema = 'PUBLIC'"
+    for role, hidden in (("", 0), ("READER", 1)):
+        texts = [row["text"] for row in sql.run("SHOW VIEWS", role=role)]
+        listing = [text for (text,) in sql.values(listed, role=role)]
+        [(ddl,)] = sql.values("SELECT GET_DDL('SCHEMA', 'PUBLIC')", role=role)
+        assert (texts.count(None), listing.count(None), 1 - ddl.count("secure view")) == (hidden,) * 3
+    assert sql.values("SELECT * FROM x", role="READER") == [(1,)]
+    assert sql.refused("SELECT GET_DDL('VIEW', 'X')", role="READER").code == "002003"
+
+
+def test_a_column_may_name_the_schema_of_its_table(sql):
+    sql.run("CREATE OR REPLACE TABLE st (id INT)", "INSERT INTO st VALUES (1)")
+    for query in [
+        "SELECT public.st.id FROM public.st", "SELECT local.public.st.id FROM st WHERE public.st.id = 1",
+        "SELECT public.st.id FROM public.st GROUP BY public.st.id ORDER BY local.public.st.id",
+    ]:  # fmt: skip
+        assert sql.values(query) == [(1,)]
+    for query in ["SELECT other.st.id FROM st", "SELECT public.st.id FROM st AS x"]:
+        assert sql.refused(query).code == "000904"
+
+
+def test_last_altered_moves_with_rows_and_columns(tmp_path):
+    sql = SqlSessions(tmp_path)
+
+    def altered():
+        [(at, created)] = sql.values(
+            "SELECT last_altered, created FROM information_schema.tables WHERE table_name = 'FRESH'"
+        )
+        assert at >= created
+        return at
+
+    sql.run("CREATE TABLE fresh (id INT)")
+    clock = sql.catalog.clock
+    known = [altered()]
+    for statements in [
+        ["INSERT INTO fresh VALUES (1)"], ["BEGIN", "UPDATE fresh SET id = 2", "COMMIT"],
+        ["ALTER TABLE fresh ADD COLUMN s VARCHAR"], ["COPY INTO fresh FROM @%fresh"],
+        ["TRUNCATE TABLE fresh"],
+    ]:  # fmt: skip
+        clock.move(1)
+        sql.run(*statements)
+        known.append(altered())
+        assert known[-1] > known[-2]
+    clock.move(1)
+    sql.run("BEGIN", "INSERT INTO fresh (id) VALUES (3)", "ROLLBACK", "SELECT * FROM fresh")
+    assert altered() == known[-1]
+    sql.restart()
+    assert altered() == known[-1]
+    sql.close()

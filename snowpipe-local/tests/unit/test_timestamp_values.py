@@ -91,6 +91,7 @@ def test_date_functions_take_texts(sql):
         ("DATEADD(DAY, 1, '2026-01-01')", dt.datetime(2026, 1, 2)),
         ("DATEADD(HOUR, 1, '2026-01-01 10:00:00')", dt.datetime(2026, 1, 1, 11)),
         ("DATEDIFF(DAY, '2026-01-01', '2026-01-05')", 4),
+        ("DATEDIFF(DAY, '1/1/2026', '01/05/2026'::DATE)", 4),
         ("DATEDIFF(HOUR, '2026-01-01 00:00:00', '2026-01-01 05:59:59')", 5),
         ("TIMESTAMPDIFF(MINUTE, '2026-01-01 00:00:00', '2026-01-01 01:00:00'::TIMESTAMP_NTZ)", 60),
     ]:

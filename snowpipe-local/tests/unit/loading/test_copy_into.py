@@ -569,18 +569,6 @@ def test_a_rolled_back_copy_leaves_neither_rows_nor_history(local):
     assert ids(local) == [1]
 
 
-def test_two_transactions_cannot_load_one_table_at_the_same_time(local):
-    local.put("a.csv", b"1,x\n")
-    other = local.new_session()
-    local.sql("BEGIN")
-    local.sql("COPY INTO t FROM @s")
-    local.sql("BEGIN", session=other)
-    assert local.refused("COPY INTO t FROM @s", session=other).code == "000625"
-    local.sql("COMMIT")
-    other.close()
-    assert ids(local) == [1]
-
-
 def test_concurrent_statements_load_each_file_once(local):
     for number in range(20):
         local.put(f"{number:02}.csv", f"{number},x\n".encode())

@@ -81,6 +81,18 @@ def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local):
     assert ids(local) == [1, 1]
 
 
+def test_what_copy_has_loaded_is_the_tables_and_outlives_a_replaced_pipe(local):
+    for path in ("a.csv", "b.csv"):
+        local.put(path, b"1\n")
+    submit(local, "a.csv")
+    drain(local)
+    local.sql("COPY INTO t FROM @s FILES = ('b.csv')")
+    assert local.sql("ALTER PIPE p REFRESH") == []
+    local.catalog.clock.move(1)
+    local.sql("CREATE OR REPLACE PIPE p AS COPY INTO t FROM @s")
+    assert local.sql("ALTER PIPE p REFRESH") == [{"file": "a.csv", "status": "SENT"}]
+
+
 def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
     local.sql("ALTER PIPE p SET PIPE_EXECUTION_PAUSED = TRUE")
     local.catalog.clock.move(15 * DAY_MS / 1000)

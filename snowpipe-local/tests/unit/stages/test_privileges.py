@@ -9,6 +9,7 @@ from snowpipe_local.errors import SqlError
 from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
+from snowpipe_local.stages.storage import Outside, Storage
 
 STAGE = Securable("STAGE", ("LOCAL", "PUBLIC", "S"))
 FORMAT = Securable("FILE FORMAT", ("LOCAL", "PUBLIC", "F"))
@@ -22,7 +23,11 @@ def catalog(tmp_path):
         state.users["ANN"] = User("ANN", "USERADMIN", 0, default_role="LOADER")
         given = RoleGrant("LOADER", "USER", "ANN", "ACCOUNTADMIN", 0)
         state.role_grants[model.role_grant_key(given)] = given
-    catalog = Catalog(tmp_path, Faults(), access=access)
+    data, lake = tmp_path / "data", tmp_path / "lake"
+    data.mkdir()
+    lake.mkdir()
+    storage = Storage(data / "staged", data, Outside((lake,)))
+    catalog = Catalog(data, Faults(), access=access, storage=storage)
     owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
     for statement in ("CREATE STAGE s", "CREATE FILE FORMAT f TYPE = CSV", "CREATE TABLE t (id INT)"):
         front.execute(owner, statement)
@@ -73,6 +78,50 @@ def test_write_uploads_and_removes(catalog):
     for statement in ("PUT file:///x @s", "REMOVE @s"):
         front.execute(session, statement)
     assert _refused(session, "LIST @s") == "003001"
+
+
+def test_purge_writes(catalog):
+    _grant(catalog.access, "INSERT", Securable("TABLE", ("LOCAL", "PUBLIC", "T")))
+    _grant(catalog.access, "READ", STAGE)
+    front.execute(_loader(catalog), "COPY INTO t FROM @s")
+    assert _refused(_loader(catalog), "COPY INTO t FROM @s PURGE = TRUE") == "003001"
+    _grant(catalog.access, "WRITE", STAGE)
+    front.execute(_loader(catalog), "COPY INTO t FROM @s PURGE = TRUE")
+
+
+def test_what_is_outside_needs_the_right_to_make_a_stage_for_it(catalog, tmp_path):
+    file = tmp_path / "lake" / "a.csv"
+    file.write_text("1\n")
+    _grant(catalog.access, "INSERT", Securable("TABLE", ("LOCAL", "PUBLIC", "T")))
+    session, url = _loader(catalog), f"'file://{file.parent}/'"
+    front.execute(session, f"CREATE TEMPORARY STAGE passing URL = {url}")
+    statements = (
+        f"COPY INTO t FROM {url}",
+        "COPY INTO t FROM @passing PURGE = TRUE",
+        "LIST @passing",
+        "RM @passing",
+    )
+    for statement in statements:
+        assert _refused(session, statement) == "003001", statement
+    session.schema = None
+    assert _refused(session, f"COPY INTO LOCAL.PUBLIC.t FROM {url}") == "003001"
+    assert file.exists()
+    session.schema = "PUBLIC"
+    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "PUBLIC")))
+    for statement in statements:
+        front.execute(session, statement)
+    assert not file.exists()
+
+
+def test_a_stage_moves_to_a_schema_where_it_may_be_created(catalog):
+    owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
+    front.execute(owner, "CREATE SCHEMA other")
+    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "PUBLIC")))
+    _grant(catalog.access, "USAGE", Securable("SCHEMA", ("LOCAL", "OTHER")))
+    front.execute(_loader(catalog), "CREATE STAGE mine")
+    assert _refused(_loader(catalog), "ALTER STAGE mine RENAME TO other.mine") == "003001"
+    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "OTHER")))
+    front.execute(_loader(catalog), "ALTER STAGE mine RENAME TO other.mine")
 
 
 def test_creating_needs_its_privilege_and_makes_the_role_the_owner(catalog):

@@ -129,7 +129,7 @@ def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage):
 
 
 def test_no_other_client_encrypts(front):
-    for client, transfer in [("PYTHON", UPLOAD), ("JDBC", UPLOAD), ("GO", DOWNLOAD)]:
+    for client, transfer in [("PYTHON", UPLOAD), ("JDBC", DOWNLOAD), ("GO", DOWNLOAD)]:
         assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
 
 
