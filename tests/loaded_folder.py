@@ -66,6 +66,7 @@ class Loaded:
             source.as_json(),
             run.reading,
             source.split,
+            f"{prefix}_src_",
             where,
             self.conn_id,
             "d",

@@ -38,6 +38,7 @@ def get_cli_commands() -> list[CLICommand]:
         _arg("--schema", help="the pipe's schema, the connection's if not given"),
     )
     pipe = (_arg("--conn-id", help="connection id", default=conn_id), *names)
+    source = (_arg("path", help="the source's path: a folder, or a URL of an object store"),)
     offset_format = _arg("--offset-format", help="format of the offset tokens, such as integer")
     file = (
         _arg("path", help="the backup file: a path, or a URL of an object store"),
@@ -74,14 +75,29 @@ def get_cli_commands() -> list[CLICommand]:
             ARG_OUTPUT,
             description="Ends with the status 1 when a target is not committed.",
         ),
-        _command(
+        _group(
             "files",
-            "List the files that a source has had: units of its source log, and what became of them",
-            _arg("path", help="the source's path: a folder, or a URL of an object store"),
-            _arg("--path-conn-id", help="connection id for the object store"),
-            _arg("--log-path", help="the source's log_path, if it has one"),
-            *pipe,
-            ARG_OUTPUT,
+            "Read or rebuild the source log of a path: which files a source has had",
+            _command(
+                "list",
+                "List the units of the source log, and what became of them",
+                *source,
+                _arg("--path-conn-id", help="connection id for the object store"),
+                _arg("--log-path", help="the source's log_path, if it has one"),
+                *pipe,
+                ARG_OUTPUT,
+                module=f"{_PACKAGE}.files",
+            ),
+            _command(
+                "rebuild",
+                "Make a lost source log again, from the files and the channels' checkpoints",
+                *source,
+                _arg("-y", "--yes", action="store_true", help="do not ask"),
+                *pipe,
+                description="Reads the files to count their rows, and changes nothing where these do not "
+                "show what is committed.",
+                module=f"{_PACKAGE}.files",
+            ),
         ),
         _command(
             "audit",
@@ -289,7 +305,7 @@ def channels(args: argparse.Namespace) -> None:
                 "created": None if one.created_on is None else one.created_on.isoformat(),
                 "openings": one.client_sequencer,
             }
-            for one in _listed(_hook(args))
+            for one in _listed(pipe_hook(args))
         ],
     )
 
@@ -300,7 +316,7 @@ def lag(args: argparse.Namespace) -> None:
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
     from airflow_provider_snowpipe.streaming.progress import CommitTargets
 
-    hook = _hook(args)
+    hook = pipe_hook(args)
     targets = _targets(args.targets)
     expected = CommitTargets.parse(targets, args.offset_format) if targets else None
     names = list(targets) or [one.name for one in _listed(hook)]
@@ -309,32 +325,6 @@ def lag(args: argparse.Namespace) -> None:
     print_lines(args, [channel.row() for channel in found])
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
-
-
-@reported
-def files(args: argparse.Namespace) -> None:
-    """Print the units of a source log."""
-    from airflow.providers.common.compat.sdk import BaseHook, conf
-
-    from airflow_provider_snowpipe.spark.sources.files.reader import log_store
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-    from airflow_provider_snowpipe.spark.submit.source import connected_source
-
-    log_path = args.log_path or conf.get("snowpipe", "log_path", fallback="") or None
-    values = {"path": args.path, "conn_id": args.path_conn_id, "log_path": log_path}
-    spec, secrets = connected_source(
-        {key: one for key, one in values.items() if one}, BaseHook.get_connection
-    )
-    hook = _hook(args)
-    target = hook.pipe_name().address(hook.account_url())
-    store = log_store(cast(FileSource, spec), target, secrets)
-    lines = store.read().described()
-    if not lines:
-        raise ConfigurationError(
-            f"no log of source path {args.path!r} for pipe {hook.pipe_name()} is in {store.storage.root!r}: "
-            "nothing was loaded yet; or name the pipe, the path or --log-path of the load"
-        )
-    print_lines(args, lines)
 
 
 @reported
@@ -418,7 +408,7 @@ def rebind(args: argparse.Namespace) -> None:
     from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, drop_channel
     from airflow_provider_snowpipe.streaming.checkpoint import rebound
 
-    hook = _hook(args)
+    hook = pipe_hook(args)
     status = hook.channel_statuses([args.channel])[args.channel]
     if not status.exists:
         raise ConfigurationError(f"channel {args.channel!r} of pipe {hook.pipe_name()} does not exist")
@@ -431,7 +421,7 @@ def rebind(args: argparse.Namespace) -> None:
             f"would drop channel {args.channel!r} with its token {status.committed or 'NULL'}; the next load "
             "begins at the source's first row, and the rows in the table stay"
         )
-    if not args.yes and not _agrees():
+    if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
     with hook.get_client() as client:
         if token is not None:
@@ -456,7 +446,7 @@ def backup(args: argparse.Namespace) -> None:
 
     operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
     if not args.channels:
-        _listed(_hook(args))
+        _listed(pipe_hook(args))
     if args.dry_run:
         print("\n".join(operator.preview()))
         return
@@ -479,13 +469,14 @@ def restore(args: argparse.Namespace) -> None:
     print("\n".join(operator.preview()) or "nothing to restore")
     if args.dry_run:
         return
-    if not args.yes and not _agrees():
+    if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
     done = operator.perform({})
     print(f"restored {len(done['channels'])} channels of pipe {done['pipe']} from {done['path']}")
 
 
-def _agrees() -> bool:
+def agrees() -> bool:
+    """Ask the user; False where nobody can be asked."""
     try:
         return input("Do this? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:  # nobody can be asked, as in a job of cron
@@ -507,7 +498,8 @@ def local(args: argparse.Namespace) -> None:
     raise SystemExit(done.returncode)
 
 
-def _hook(args: argparse.Namespace) -> SnowpipeHook:
+def pipe_hook(args: argparse.Namespace) -> SnowpipeHook:
+    """The hook of the pipe that the arguments name."""
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
     return SnowpipeHook(

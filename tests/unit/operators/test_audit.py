@@ -162,7 +162,7 @@ class TestCommand:
     ) -> None:
         load.write("a/3.ndjson")
         pipe = ["--conn-id", load.conn_id, "--table", load.table, "--output", "json"]
-        given = parser().parse_args(["files", str(load.folder), *pipe])
+        given = parser().parse_args(["files", "list", str(load.folder), *pipe])
         given.func(given)
         found = json.loads(capsys.readouterr().out)
         assert {one["state"] for one in found} == {"committed"}
@@ -171,7 +171,7 @@ class TestCommand:
             (2, "a", "a/2.ndjson"),
             (3, "b", "b/1.ndjson"),
         ]
-        given = parser().parse_args(["files", "/nowhere", *pipe])
+        given = parser().parse_args(["files", "list", "/nowhere", *pipe])
         with pytest.raises(SystemExit, match="nowhere"):
             given.func(given)
 

@@ -173,10 +173,7 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
-        self._found = [
-            Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
-            for partition, name, one in listed_files(self._spec, self._storage)
-        ]
+        self._found = found_files(self._spec, self._storage)
         self._at = dt.datetime.now(dt.UTC)
         self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
@@ -186,7 +183,7 @@ class FileSource(Source):
         return tuple(self._partitions())
 
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
-        contents = _FileContents(self._spec, self._storage)
+        contents = FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
@@ -262,7 +259,12 @@ class FileSource(Source):
                 one.number, one.start, one.after_line, one.ends,
             )  # fmt: skip
             groups.setdefault(one.partition, []).append(file)
-        last = self._log.last_unit
+        last, why_lost = self._log.last_unit, ""
+        if self._target and not self._log.number:
+            why_lost = (
+                f"The source log in {self._store().storage.root!r} has no entry; if it was lost, `airflow "
+                f"snowpipe files rebuild {spec.path}` makes it again. "
+            )
         self._planned = {name: files[-1].unit for name, files in groups.items() if files}
         for partition, files in sorted(groups.items()):
             lost, other = frozenset(gone.get(partition, ())), frozenset(replaced.get(partition, ()))
@@ -270,8 +272,7 @@ class FileSource(Source):
             if files and all(file.unit in lost | other and file.unit in own for file in files):
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own)
-            whose = f"{spec.owner} of the source log {self._log.log_id}, partition {partition!r}"
-            binding = Binding(whose, spec.form.numbering)
+            binding = binding_of(spec, self._log.log_id, partition, why_lost)
             yield FilePartition(
                 partition, group, spec, self._on_data_loss, binding, last, self._run, self._at
             )
@@ -418,6 +419,20 @@ _MOST_NAMED = 5
 _MOST_BLANK_BYTES = 1 << 16
 
 
+def found_files(spec: FileSourceSpec, storage: Storage) -> list[Found]:
+    """List the source's files as its log compares them."""
+    return [
+        Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
+        for partition, name, one in listed_files(spec, storage)
+    ]
+
+
+def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = "") -> Binding:
+    """What positions in a partition of a source log mean."""
+    whose = f"{spec.owner} of the source log {log_id}, partition {partition!r}"
+    return Binding(whose, spec.form.numbering, lost)
+
+
 def canonical_path(path: str) -> str:
     """The path of a source as its log names it."""
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
@@ -465,7 +480,7 @@ def ends_of(stream: BinaryIO, size: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _FileContents(Contents):
+class FileContents(Contents):
     """What the planner asks of the files of a source."""
 
     spec: FileSourceSpec
