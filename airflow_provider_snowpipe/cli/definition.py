@@ -313,16 +313,22 @@ def channels(args: argparse.Namespace) -> None:
 @reported
 def lag(args: argparse.Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
+    from airflow_provider_snowpipe.operators.backlog import file_backlogs
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.progress import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 
     hook = pipe_hook(args)
     targets = _targets(args.targets)
     expected = CommitTargets.parse(targets, args.offset_format) if targets else None
     names = list(targets) or [one.name for one in _listed(hook)]
     statuses = hook.channel_statuses(names) if names else {}
-    found = [ChannelLag.of(status, expected) for status in statuses.values()]
+    backlogs, notes = file_backlogs(hook, statuses)
+    new = {} if targets else {name: ChannelStatus.missing(name) for name in backlogs if name not in statuses}
+    every = {**statuses, **new}
+    found = [ChannelLag.of(one, expected, backlogs.get(name)) for name, one in every.items()]
     print_lines(args, [channel.row() for channel in found])
+    for note in notes:
+        print(f"not known: {note}", file=sys.stderr)
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider_snowpipe.streaming.batch import Part
+    from airflow_provider_snowpipe.streaming.lag import FileBehind
     from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 
 
@@ -136,12 +137,10 @@ class Behind:
     """What of a partition is not committed yet, at most.
 
     :param bytes: bytes in the source, None where the source does not know
-    :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
     :param rows: rows, or offsets that may be rows, None where the source does not know
     """
 
     bytes: int | None
-    text: str
     rows: int | None = None
 
 
@@ -178,11 +177,10 @@ class Partition(ABC):
         :param committed: the channel's committed position, None for NULL
         """
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]] | None:
-        """List the files that are not committed, for whoever follows the progress without the source.
+    def files_behind(self, committed: Offset | None) -> Sequence[FileBehind] | None:
+        """List the units of files that are not committed, in order; None where tokens name none.
 
         :param committed: the channel's committed position, None for NULL
-        :return: their units, as the offset tokens have them, and bytes, in order; None where tokens name none
         """
         return None
 
@@ -344,7 +342,7 @@ class FramePartition(Partition):
         """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and committed >= self.end
         rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
+        return Behind(0 if done else None, rows)
 
     @abstractmethod
     def parts(

@@ -62,6 +62,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, 
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError, SourcePositionError
+from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
@@ -688,15 +689,17 @@ class FilePartition(SourcePartition[Resume]):
 
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        left = self.files_behind(committed)
-        unit = _committed_unit(committed)
-        files = sum(number > unit for number, _ in left)
-        return Behind(sum(size for _, size in left), f"files_behind={files}")
+        return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]]:
-        """List the same units, the one that the position is in among them."""
-        unit = _committed_unit(committed)
-        return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= unit]
+    def files_behind(self, committed: Offset | None) -> Sequence[FileBehind]:
+        """List the same units, the one that the position is in among them until it is known as complete."""
+        position, unit = _unit_of(committed), _committed_unit(committed)
+        first = unit + 1 if position is not None and self.group.is_complete(position) else unit
+        return [
+            FileBehind(file.unit, file.size - file.start, file.modified_ns // 1_000_000)
+            for file in self.group.files
+            if file.unit >= first and file.unit not in self.group.gone | self.group.replaced
+        ]
 
 
 def _unit_of(position: Offset | None) -> UnitOffset | None:

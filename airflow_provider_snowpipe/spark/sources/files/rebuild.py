@@ -140,7 +140,7 @@ def _committed(
     """
     latest = commit.seen_ns or max(came.values(), default=0)
     end = next((one for one in units if one.file == commit.position.file), None)
-    early = [one for one in units if one is not end and came[one.name] <= latest]
+    early = [one for one in units if one != end and came[one.name] <= latest]
     late = [one.name for one in units if came[one.name] > latest]
     if end is None:
         if not early and commit.seen_ns is not None:

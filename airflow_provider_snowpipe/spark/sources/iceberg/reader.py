@@ -128,7 +128,7 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
         """Count the rows behind a position, and the bytes of the files that hold them."""
         pieces = list(self.history.pieces_after(_position(committed)))
         rows = sum(piece.file.rows - piece.skip for piece in pieces)
-        return Behind(sum(piece.file.bytes for piece in pieces), f"rows_behind={rows}", rows)
+        return Behind(sum(piece.file.bytes for piece in pieces), rows)
 
 
 def _position(committed: Offset | None) -> BatchRowOffset | None:

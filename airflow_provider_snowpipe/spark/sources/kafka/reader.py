@@ -219,7 +219,7 @@ class KafkaPartition(SourcePartition[int]):
         """Count the offsets up to the end; some may be no records."""
         after = self.first if committed is None else _integer(committed).value + 1
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
-        return Behind(None, f"offsets_behind={left}", left)
+        return Behind(None, left)
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None

@@ -80,7 +80,7 @@ def test_rows_come_in_the_order_of_snapshots_and_files(orders):
     assert _ids(partition, BatchRowOffset(1, 7)) == [*range(57, 61), *range(5), 99]
     assert _ids(partition, BatchRowOffset(2, 5)) == [99]
     assert _ids(partition, BatchRowOffset(3, 1)) == []
-    assert partition.behind(BatchRowOffset(2, 1)).text == "rows_behind=5"
+    assert partition.behind(BatchRowOffset(2, 1)).rows == 5
     assert partition.behind(BatchRowOffset(3, 1)).bytes == 0
 
 
