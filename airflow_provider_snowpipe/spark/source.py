@@ -254,6 +254,9 @@ class Source(ABC):
     Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see :class:`FrameSource`.
     """
 
+    run: str = ""
+    """The run, as checkpoints name it; empty where nothing is loaded."""
+
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the secrets that the submitter gave for this source, before anything else is asked.
 
@@ -285,6 +288,7 @@ class Source(ABC):
         :param writes: False for who looks at the source and loads nothing
         :param run: the run, as checkpoints name it
         """
+        self.run = run
         return self
 
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark

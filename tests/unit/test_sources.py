@@ -88,7 +88,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {
             "bootstrap_servers": "k:9092", "topics": ["a", "b"], "start": "timestamp",
             "start_timestamp": "2026-01-31T06:00:00+00:00", "value_column": "V", "connect_envelope": True,
-            "metadata": {"offset": "O"}, "record_metadata": "M", "key_format": "bytes", "tombstones": "drop",
+            "metadata": {"O": "offset"}, "record_metadata": "M", "key_format": "bytes", "tombstones": "drop",
             "isolation": "read_uncommitted", "group_id": "g", "timeout_seconds": 5.0,
             "options": {"client.id": "x"}, "conn_id": "events",
         },
@@ -397,7 +397,7 @@ def test_a_secret_of_a_connection_is_in_no_plan(
 def test_lists_are_tuples_and_field_names_columns() -> None:
     made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
 
-    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"offset": "KAFKA_OFFSET"})
+    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"KAFKA_OFFSET": "offset"})
     assert Csv(columns=["A"]).columns == ("A",)
 
 

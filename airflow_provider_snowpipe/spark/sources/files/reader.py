@@ -143,7 +143,7 @@ class FileSource(Source):
         self._spec = spec
         self._on_data_loss = on_data_loss
         self._secrets = SourceSecrets()
-        self._target, self._writes, self._run = "", False, ""
+        self._target, self._writes = "", False
         self._log = SourceLog.empty()
         self._found: list[Found] = []
         self._new: list[Unit] = []
@@ -162,8 +162,8 @@ class FileSource(Source):
 
     def for_target(self, target: str, *, writes: bool = True, run: str = "") -> Source:
         """Take the pipe: each has a log of its own."""
-        self._target, self._writes, self._run = target, writes, run
-        return self
+        self._target, self._writes = target, writes
+        return super().for_target(target, writes=writes, run=run)
 
     @cached_property
     def _storage(self) -> Storage:
@@ -274,9 +274,7 @@ class FileSource(Source):
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own)
             binding = binding_of(spec, self._log.log_id, partition, why_lost)
-            yield FilePartition(
-                partition, group, spec, self._on_data_loss, binding, last, self._run, self._at
-            )
+            yield FilePartition(partition, group, spec, self._on_data_loss, binding, last, self.run, self._at)
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
         """Write the new units into the log; refuse files that have changed.
@@ -310,7 +308,7 @@ class FileSource(Source):
         return not self._new or self._append(event_rows(self._new))
 
     def _append(self, rows: Sequence[dict[str, object]]) -> bool:
-        added = self._store().append(self._log, rows, self._run)
+        added = self._store().append(self._log, rows, self.run)
         if added is None:
             return False
         self._log, self._new = added, []
