@@ -105,9 +105,10 @@ def get_cli_commands() -> list[CLICommand]:
             _arg("--dag-id", dest="dag_ids", action="append", help="sources of this DAG; may be repeated"),
             _arg(
                 "--depth",
-                choices=("balance", "counts"),
+                choices=("balance", "counts", "rows"),
                 default="balance",
-                help="counts reads the sources again and counts the tables' rows, which takes a warehouse",
+                help="counts reads the sources again and counts the tables' rows, which takes a warehouse; "
+                "rows also finds missing and doubled rows by the columns of metadata",
             ),
             _arg("--other-rows", type=int, default=0, help="rows of the table that others have inserted"),
             _arg("--json", action="store_true", help="print JSON"),

@@ -114,6 +114,11 @@ class SourceSpec(TypedArgument, ABC):
         return ", ".join(f"{name} {value!r}" for name, value in named if value)
 
     @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns that show which file or partition a row is from, and its number there."""
+        return None
+
+    @property
     def channel_prefix(self) -> str | None:
         """The first part of the channels' names where the source itself sets it, None where it does not."""
         return None
@@ -183,6 +188,10 @@ class Partition(ABC):
         :param committed: the channel's committed position, None for NULL
         """
         return None
+
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """What its rows have in the first columns of :attr:`SourceSpec.row_columns`, as texts."""
+        return ()
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
-from airflow_provider_snowpipe.spark.sources.files.spec import ROW_NUMBER, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FILE_NAME, ROW_NUMBER, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.splice import with_columns
 
 
@@ -22,7 +22,7 @@ def constants_of(file: SourceFile, columns: Mapping[str, str], run: str, at: dt.
     """
     written = dt.datetime.fromtimestamp(file.modified_ns / 1e9, dt.UTC)
     known: dict[str, Any] = {
-        "filename": file.path.removeprefix(file.storage.path("")).lstrip("/"),
+        FILE_NAME: file.name_below,
         "file_last_modified": f"{written:%Y-%m-%d %H:%M:%S}.{written.microsecond // 1000:03}",
         "file_content_key": file.version or None,
         "start_scan_time": f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03}",

@@ -49,6 +49,7 @@ from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of,
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LOG_FOLDER,
     ROW_NUMBER,
+    ByDirectory,
     ColumnFormat,
     FileFormat,
     FileGroup,
@@ -688,6 +689,13 @@ class FilePartition(SourcePartition[Resume]):
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
         return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
+
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """The names of its files, those of before among them; of replaced ones nobody knows which rows."""
+        replaced = {one.name_below for one in self.group.files if one.unit in self.group.replaced}
+        below = f"{self.name}/" if isinstance(self.spec.grouping, ByDirectory) else ""
+        names = {name for one in self.group.files for name in (one.name_below, f"{below}{one.name}")}
+        return [(name,) for name in sorted(names - replaced)]
 
     def files_behind(self, committed: Offset | None) -> Sequence[FileBehind]:
         """List the same units, the one that the position is in among them until it is known as complete."""

@@ -205,9 +205,9 @@ Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
 LOG_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
-ROW_NUMBER = "file_row_number"
+FILE_NAME, ROW_NUMBER = "filename", "file_row_number"
 METADATA = (
-    *("filename", ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
+    *(FILE_NAME, ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
 )
 """What columns can be given of rows, by the names of Snowflake's metadata columns where it has them."""
 _NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -520,6 +520,14 @@ class FileSource(SourceSpec):
         return f"split by {', '.join(grouped)}"
 
     @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns with the file's name and the row's number, where ``metadata`` has both."""
+        columns = {value: name for name, value in (self.metadata or {}).items()}
+        if not {FILE_NAME, ROW_NUMBER} <= columns.keys():
+            return None
+        return (columns[FILE_NAME],), columns[ROW_NUMBER]
+
+    @property
     def default_name(self) -> str:
         """The last part of the path."""
         return Path(self.path).name
@@ -567,6 +575,11 @@ class SourceFile:
     start: int = 0
     after_line: int = 0
     ends: str = ""
+
+    @property
+    def name_below(self) -> str:
+        """Its name below the source's path."""
+        return self.path.removeprefix(self.storage.path("")).lstrip("/")
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,21 +64,21 @@ def _inserted(fixed: str, columns: Mapping[str, Positions], is_empty: npt.NDArra
     :param fixed: the columns that are the same in all rows
     :param is_empty: rows without a key of their own, which need no comma behind it
     """
-    parts, places, width = [fixed], [], len(fixed.encode())
+    parts, fields, width = [fixed], [], len(fixed.encode())
     for name, values in columns.items():
         key = f"{',' if width else ''}{json.dumps(name, ensure_ascii=False)}: "
         digits = len(str(int(values.max(initial=0))))
         parts += [key, " " * digits]
         width += len(key.encode()) + digits
-        places.append((width, digits, values))
+        fields.append((width, digits, values))
     text = np.frombuffer("".join([*parts, ","]).encode(), np.uint8)
     rows = np.tile(text, (len(is_empty), 1))
-    for end, digits, values in places:
+    for end, digits, values in fields:
         left = values
-        for place in range(end - 1, end - 1 - digits, -1):
+        for at in range(end - 1, end - 1 - digits, -1):
             rest = left // 10
-            is_there = (left > 0) if place < end - 1 else True
-            rows[:, place] = np.where(is_there, left - rest * 10 + ord("0"), ord(" "))
+            is_there = (left > 0) if at < end - 1 else True
+            rows[:, at] = np.where(is_there, left - rest * 10 + ord("0"), ord(" "))
             left = rest
     rows[is_empty, -1] = ord(" ")
     offsets = np.arange(len(rows) + 1, dtype=np.int64) * len(text)

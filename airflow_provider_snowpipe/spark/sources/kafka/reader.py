@@ -224,6 +224,10 @@ class KafkaPartition(SourcePartition[int]):
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
         return Behind(None, left)
 
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """Topic and number."""
+        return [(self.topic, str(self.number))]
+
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
     ) -> DeadLetterStore:

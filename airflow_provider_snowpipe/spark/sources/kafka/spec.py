@@ -214,6 +214,14 @@ class KafkaSource(SourceSpec):
         return self.metadata if isinstance(self.metadata, Mapping) else _metadata(self.metadata)
 
     @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns with topic, partition and offset, where ``metadata`` has them."""
+        columns = {field: name for name, field in self.metadata_columns.items()}
+        if not {"topic", "partition", "offset"} <= columns.keys():
+            return None
+        return (columns["topic"], columns["partition"]), columns["offset"]
+
+    @property
     def start_milliseconds(self) -> int:
         """The start's time since 1970-01-01 UTC."""
         text = self.start_timestamp or ""
