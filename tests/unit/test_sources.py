@@ -100,17 +100,17 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"offset_column": "ID", "table": "t", "offset_type": "text", "partition_by": "K"},
         {"offset_column": "ID", "query": "SELECT 1", "name": "q", "ranges": [5, 9]},
         {"offset_column": "ID", "path": "/t", "format": "csv", "options": {"sep": ";"}, "binary": "HEX",
-         "non_finite": "null", "explicit_nulls": False},
+         "non_finite": "null", "explicit_nulls": False, "metadata": {"R": "run_id"}},
     ],
     DeltaSource: [
         {"order_by": "ID", "path": "/t", "offset_type": "text", "partition_by": "K", "starting_version": 3,
-         "binary": "HEX", "non_finite": "null", "explicit_nulls": False},
+         "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "metadata": {"V": "version"}},
         {"order_by": "ID", "table": "t"},
     ],
     IcebergSource: [
         {"table": "s.t", "catalog": "c", "options": {"type": "rest"}, "partition_by": "K",
          "starting_snapshot": 9, "binary": "HEX", "non_finite": "null", "explicit_nulls": False,
-         "conn_id": "lake"},
+         "conn_id": "lake", "metadata": {"N": "row"}},
         {"path": "/t"},
     ],
 }  # fmt: skip

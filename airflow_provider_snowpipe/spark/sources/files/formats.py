@@ -30,11 +30,11 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     SourceFile,
     Text,
 )
-from airflow_provider_snowpipe.spark.sources.files.splice import IS_BLANK, with_columns
 from airflow_provider_snowpipe.spark.sources.files.storage import Listed
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+from airflow_provider_snowpipe.streaming.splice import IS_BLANK, with_columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.spec import FILE_NAME, ROW_NUMBER, SourceFile
-from airflow_provider_snowpipe.spark.sources.files.splice import with_columns
+from airflow_provider_snowpipe.streaming.splice import with_columns
 
 
 def constants_of(file: SourceFile, columns: Mapping[str, str], run: str, at: dt.datetime) -> dict[str, Any]:
