@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import BaseHook, conf
 
 from airflow_provider_snowpipe.cli.definition import agrees, pipe_hook, print_lines, reported
 from airflow_provider_snowpipe.operators.source_record import KnownChannel, LoadedSource, SourceRecord
-from airflow_provider_snowpipe.spark.sources.files.reader import log_store
+from airflow_provider_snowpipe.spark.sources.files.listing import log_store
 from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit
 from airflow_provider_snowpipe.spark.sources.files.rebuild import rebuild as rebuild_log
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource

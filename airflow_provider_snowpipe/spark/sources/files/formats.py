@@ -575,14 +575,9 @@ def row_blocks(
         for first, last in row_ranges(row_ends, max_bytes, max_rows):
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
             yield RowBlock(
-                chunk[begin:end],
-                pending_from,
-                last_line,
-                last - first,
-                position + end,
-                numbers=row_numbers[first:last] + line,
-                row_ends=row_ends[first:last] - begin,
-            )
+                chunk[begin:end], pending_from, last_line, last - first, position + end,
+                numbers=row_numbers[first:last] + line, row_ends=row_ends[first:last] - begin,
+            )  # fmt: skip
             begin, pending_from = end, last_line + 1
         line += len(ends)
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import BinaryIO, ClassVar, cast
+from typing import ClassVar
 from uuid import uuid4
 
 import pyarrow.compute as pc
@@ -28,38 +26,39 @@ from airflow_provider_snowpipe.spark.source import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     FileReader,
-    LineFileReader,
     RowBlock,
     may_grow,
+)
+from airflow_provider_snowpipe.spark.sources.files.listing import (
+    FileContents,
+    binding_of,
+    found_files,
+    log_store,
+    refuse_replaced,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
     NO_ROWS,
     Changed,
-    Contents,
     FilesOfUnits,
     Found,
     SourceLog,
     Unit,
-    ends_digest,
     event_rows,
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    LOG_FOLDER,
     ROW_NUMBER,
     ByDirectory,
     ColumnFormat,
     FileFormat,
     FileGroup,
     FileSourceSpec,
-    Ndjson,
     SourceFile,
-    listed_files,
     values_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError, SourcePositionError
@@ -185,7 +184,7 @@ class FileSource(Source):
         return tuple(self._partitions())
 
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
-        contents = FileContents(self._spec, self._storage)
+        contents = FileContents(self._spec, self._storage, reader_of(self._spec.form))
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
@@ -321,12 +320,9 @@ class FileSource(Source):
         :param is_all: True where all units of these partitions that were planned are committed, also those
             without a row behind the last position; False where only those up to it are
         """
-        lasts = {
-            name: self._planned.get(name, 0)
-            if is_all
-            else min(_committed_unit(end), self._planned.get(name, 0))
-            for name, end in ends.items()
-        }
+        planned = {name: self._planned.get(name, 0) for name in ends}
+        reached = {name: min(_committed_unit(ends[name]), unit) for name, unit in planned.items()}
+        lasts = planned if is_all else reached
         self._record(lambda: self._newly_committed(ends, lasts))
         if self._writes and self._spec.after_commit != "keep":
             cleaned = self._clean(lasts)
@@ -416,134 +412,6 @@ def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
 
 
 _MOST_NAMED = 5
-_MOST_BLANK_BYTES = 1 << 16
-
-
-def found_files(spec: FileSourceSpec, storage: Storage) -> list[Found]:
-    """List the source's files as its log compares them."""
-    return [
-        Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
-        for partition, name, one in listed_files(spec, storage)
-    ]
-
-
-def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = "") -> Binding:
-    """What positions in a partition of a source log mean."""
-    whose = f"{spec.owner} of the source log {log_id}, partition {partition!r}"
-    return Binding(whose, spec.form.numbering, lost)
-
-
-def canonical_path(path: str) -> str:
-    """The path of a source as its log names it."""
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
-
-
-def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
-    """Where the log of a source is: below its path, or in a folder that several sources may share.
-
-    :param target: the account and the pipe; each has a log of its own
-    :param path: another path of the source, None for that of the spec
-    """
-    path = path or canonical_path(spec.path)
-    key = target
-    if spec.log_path is None:
-        parent = storage_of(path, secrets).below(LOG_FOLDER)
-    else:
-        parent = storage_of(spec.log_path, secrets if is_url(spec.log_path) else None)
-        key = f"{key}\0{path}"
-    folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
-    return LogStore(parent.below(folder), path, target)
-
-
-def refuse_replaced(file: SourceFile) -> None:
-    """Refuse a local file whose ends are not those of its unit, since its rows may be those of both.
-
-    :raises SourcePositionError: if it has other content than when it was taken
-    """
-    if file.ends and isinstance(file.storage, LocalStorage):
-        with file.storage.open(file.path) as stream:
-            if ends_of(stream, file.size) != file.ends:
-                raise SourcePositionError(
-                    f"file {file.path!r} was written again during the run, so that rows of both may have "
-                    "been sent. Leave files in place until the run has ended, and compare the table with them"
-                )
-
-
-def ends_of(stream: BinaryIO, size: int) -> str:
-    """Digest of the first and the last bytes of an open file up to a size."""
-
-    def read(begin: int, end: int) -> bytes:
-        stream.seek(begin)
-        return stream.read(end - begin)
-
-    return ends_digest(read, size)
-
-
-@dataclass(frozen=True, slots=True)
-class FileContents(Contents):
-    """What the planner asks of the files of a source."""
-
-    spec: FileSourceSpec
-    storage: Storage
-
-    def ends(self, found: Found, size: int) -> str:
-        """Digest of the ends of a local file; of an object only where it is said to grow."""
-        if not (isinstance(self.storage, LocalStorage) or self.may_grow(found)):
-            return ""
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            return ends_of(stream, size)
-
-    def may_grow(self, found: Found) -> bool:
-        """True for text that is not compressed; for that of an object only where it is said to grow."""
-        form = self.spec.form
-        is_asked = form.growing or isinstance(self.storage, LocalStorage)
-        return is_asked and may_grow(self._file(found, found.size), form)
-
-    def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
-        """Where the last whole line of a growing file ends; any other file is whole."""
-        if not (is_last and self.spec.form.growing and self.may_grow(found)):
-            return found.size
-        return self._lines().whole_end(self._file(found, found.size, start, after_line))
-
-    def goes_on(self, found: Found, unit: Unit) -> tuple[int, int] | None:
-        """Count the lines of the unit, and find where the next one begins."""
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            stream.seek(unit.end - 1)
-            around = stream.read(3)
-        start = unit.end
-        if around[:1] != b"\n":
-            if around[1:3] == b"\r\n":
-                start += 2
-            elif around[1:2] == b"\n":
-                start += 1
-            else:
-                return None
-        file = self._file(found, unit.end, unit.start, unit.after_line)
-        lines, end = self._lines().extent(file, keep_tail=False)
-        if around[:1] != b"\n":
-            return start, unit.after_line + lines + 1
-        # A record of CSV may go on behind a newline.
-        is_whole = end == unit.end or self.is_blank(found, end, unit.end)
-        return (start, unit.after_line + lines) if is_whole else None
-
-    def is_blank(self, found: Found, start: int, end: int) -> bool:
-        """Read a short piece."""
-        if end - start > _MOST_BLANK_BYTES:
-            return False
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            stream.seek(start)
-            blanks = b" \t\r\n" if isinstance(self.spec.form, Ndjson) else b"\r\n"
-            return not stream.read(end - start).strip(blanks)
-
-    def _lines(self) -> LineFileReader:
-        return cast(LineFileReader, reader_of(self.spec.form))
-
-    def _file(self, found: Found, size: int, start: int = 0, after_line: int = 0) -> SourceFile:
-        path = self.storage.path(found.name)
-        values = values_of(self.spec, found.name)
-        return SourceFile(
-            found.file, path, size, values, 0, "", self.storage, start=start, after_line=after_line
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,15 @@ from typing import Any
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader
-from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, natural_order, plan
-from airflow_provider_snowpipe.spark.sources.files.reader import (
+from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
     canonical_path,
     found_files,
     log_store,
-    reader_of,
 )
+from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, natural_order, plan
+from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ByDirectory,
     FileSourceSpec,
@@ -110,8 +110,9 @@ def rebuild(
 def _entry(spec: FileSourceSpec, storage: Storage, commits: Mapping[str, LastCommit]) -> list[dict[str, Any]]:
     """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
     found = [one for one in found_files(spec, storage) if one.partition in commits]
-    units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage))
-    counts = _Counts(spec, storage, reader_of(spec.form))
+    reader = reader_of(spec.form)
+    units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage, reader))
+    counts = _Counts(spec, storage, reader)
     rows: list[dict[str, Any]] = []
     for partition, commit in sorted(commits.items()):
         own = [one for one in units if one.partition == partition]
