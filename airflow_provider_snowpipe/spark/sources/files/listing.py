@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -16,22 +17,94 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     FileSourceSpec,
     Ndjson,
     SourceFile,
-    listed_files,
     values_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage import (
+    Listed,
+    LocalStorage,
+    Storage,
+    is_url,
+    storage_of,
+)
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
-from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    OffsetTokenError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+
+log = logging.getLogger(__name__)
 
 _MOST_BLANK_BYTES = 1 << 16
 
 
 def found_files(spec: FileSourceSpec, storage: Storage) -> list[Found]:
-    """List the source's files as its log compares them."""
-    return [
-        Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
-        for partition, name, one in listed_files(spec, storage)
-    ]
+    """List the source's files as they are now.
+
+    :raises SourceMissingError: if the path is missing
+    :raises ConfigurationError: if a file belongs to no group, or one file is reached by two paths
+    """
+    listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
+    found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
+    reached: dict[tuple[int, ...], str] = {}
+    files = []
+    for partition, names in sorted(found.items()):
+        _check_partition(partition)
+        for name, whole in names:
+            _check_name(name, partition)
+            _refuse_second_path(storage.path(whole), listed[whole], reached)
+            one = listed[whole]
+            files.append(
+                Found(partition, name, whole, one.size, one.modified_ns, one.version, *one.node[1:2])
+            )
+    if not files:
+        log.warning(
+            "source path %r: no file matches %r with %r, so that there is nothing to load",
+            spec.path,
+            spec.glob,
+            spec.grouping,
+        )
+    return files
+
+
+def _refuse_second_path(path: str, listed: Listed, reached: dict[tuple[int, ...], str]) -> None:
+    """Refuse a file that a link leads to twice.
+
+    Size and time distinguish files where a mounted storage gives all of them one number.
+    """
+    same = reached.setdefault(listed.node, path) if listed.node else path
+    if listed.size and same != path:
+        raise ConfigurationError(
+            f"{same!r} and {path!r} are one file, which a link leads to twice: its rows would be loaded "
+            "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
+            "are meant twice. Nothing was read or sent"
+        )
+
+
+def _check_name(name: str, partition: str) -> None:
+    """Refuse a name that would not come back unchanged from an offset token."""
+    try:
+        token = str(UnitOffset(1, name, 1))
+        token.encode("utf-8")
+        survives = token.isprintable() and UnitOffset.parse(token).file == name
+    except (OffsetTokenError, UnicodeEncodeError):
+        survives = False
+    if not survives:
+        raise ConfigurationError(
+            f"partition {partition!r}: the file name {name!r} cannot be part of an offset token: it is not "
+            "printable UTF-8 text; rename the file"
+        )
+
+
+def _check_partition(partition: str) -> None:
+    """Refuse a name that no channel's name can hold."""
+    try:
+        partition.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ConfigurationError(
+            f"partition {partition!r} is no UTF-8 text, as a channel's name has to be: rename the directory"
+        ) from None
 
 
 def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = "") -> Binding:
