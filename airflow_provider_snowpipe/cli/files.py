@@ -8,15 +8,18 @@ from typing import cast
 from airflow.providers.common.compat.sdk import BaseHook, conf
 
 from airflow_provider_snowpipe.cli.definition import agrees, pipe_hook, print_lines, reported
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.source_record import KnownChannel, LoadedSource, SourceRecord
 from airflow_provider_snowpipe.spark.sources.files.listing import log_store
 from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit
 from airflow_provider_snowpipe.spark.sources.files.rebuild import rebuild as rebuild_log
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.submit.audit import TableRows, positions_query
 from airflow_provider_snowpipe.spark.submit.source import connected_source
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, same_position
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.names import full_name
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder
@@ -71,7 +74,8 @@ def rebuild(args: argparse.Namespace) -> None:
             for name, status in statuses.items()
             if name.startswith(loaded.channels) or status.committed is not None
         }
-        found = rebuild_log(cast(FileSource, spec), target, secrets, commits)
+        in_table = _rows_in_table(hook, spec.row_columns)
+        found = rebuild_log(cast(FileSource, spec), target, secrets, commits, in_table)
         tokens = {}
         for partition, (position, binding) in found.positions.items():
             status = statuses[commits[partition].channel]
@@ -83,6 +87,17 @@ def rebuild(args: argparse.Namespace) -> None:
             print(f"channel {status.channel!r}: {before.position} -> {position}")
     record.rebound(tokens)
     print(f"wrote {len(found.units)} units to {found.root}")
+
+
+def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | None) -> dict[str, int] | None:
+    """The last row that the pipe's table has of each file, by name; None where that is not known."""
+    pipe = hook.pipe_name()
+    if columns is None or pipe.default_table is None:
+        return None
+    query = positions_query(full_name(pipe.database, pipe.schema, pipe.default_table), columns)
+    with hook.sql_session("look for the files of a table's rows") as run:
+        rows = TableRows.of(run(query), columns[0])
+    return None if rows.unknown else {name: one.last for (name,), one in rows.found.items()}
 
 
 def _last_commit(known: KnownChannel, status: ChannelStatus, loaded: LoadedSource) -> LastCommit:

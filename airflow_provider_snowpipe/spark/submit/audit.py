@@ -286,11 +286,13 @@ class FoundRows:
     :param rows: how many they are
     :param different: how many different numbers they have
     :param doubled: the first number that more than one row has, None for none
+    :param last: the greatest number
     :param gap: the first number missing between two others, None for none; that of a blank line is one
     """
 
     rows: int
     different: int
+    last: int
     doubled: int | None = None
     gap: int | None = None
 
@@ -307,7 +309,7 @@ def positions_query(table: str, columns: tuple[tuple[str, ...], str]) -> str:
     counted = f"SELECT {keys}, {number}, COUNT(*) AS TIMES FROM {table} GROUP BY {keys}, {number}"  # noqa: S608
     ordered = f"SELECT {keys}, {number} AS AT_ROW, TIMES, {before} AS BEFORE_ROW FROM COUNTED"  # noqa: S608
     found = (
-        "SUM(TIMES) AS FOUND_ROWS, COUNT(AT_ROW) AS DIFFERENT_ROWS, "
+        "SUM(TIMES) AS FOUND_ROWS, COUNT(AT_ROW) AS DIFFERENT_ROWS, MAX(AT_ROW) AS LAST_ROW, "
         "MIN(CASE WHEN TIMES > 1 THEN AT_ROW END) AS DOUBLED_ROW, "
         "MIN(CASE WHEN AT_ROW > BEFORE_ROW + 1 THEN BEFORE_ROW + 1 END) AS GAP_ROW"
     )
@@ -342,7 +344,8 @@ class TableRows:
                 continue
             ends = (values["DOUBLED_ROW"], values["GAP_ROW"])
             doubled, gap = (None if one is None else int(one) for one in ends)
-            found[tuple(map(str, key))] = FoundRows(rows, different, doubled, gap)
+            last = int(values["LAST_ROW"] or 0)
+            found[tuple(map(str, key))] = FoundRows(rows, different, last, doubled, gap)
         return cls(found, unknown)
 
     def compared(self, one: ChannelAudit, keys: Iterable[tuple[str, ...]], before: int) -> ChannelAudit:

@@ -24,15 +24,20 @@ __all__ = ["variables"]
 
 
 @pytest.fixture
-def load(
+def new(
     local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
 ) -> Loaded:
     table = make_table(local_service, f"REBUILD_{abs(hash(request.node.name))}")
     loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
     for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
         loaded.write(name)
-    loaded.run()
     return loaded
+
+
+@pytest.fixture
+def load(new: Loaded) -> Loaded:
+    new.run()
+    return new
 
 
 def lose_log(load: Loaded) -> None:
@@ -158,6 +163,27 @@ def test_committed_files_that_were_deleted_are_not_needed_where_all_others_came_
     load.run()
     load.run()
     assert rows(load) == sorted({*before, *all_rows(load)})
+
+
+def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new: Loaded) -> None:
+    new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
+    new.metadata = {"SRC": "filename", "NR": "file_row_number"}
+    new.run()
+    before = all_rows(new)
+    lose_log(new)
+    for name in ("a/2.ndjson", "b/1.ndjson"):
+        (new.folder / name).unlink()
+    for name in ("a/0.ndjson", "a/3.ndjson"):
+        new.write(name)
+    rebuild(new)
+    new.run()
+    new.run()
+    assert rows(new) == sorted({*before, *all_rows(new)})
+
+    lose_log(new)
+    new.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 3")
+    with pytest.raises(SystemExit, match="row 2 only"):
+        rebuild(new)
 
 
 def test_a_log_that_is_there_is_left_alone_and_an_interrupted_rebuild_is_finished(

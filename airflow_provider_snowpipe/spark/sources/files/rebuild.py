@@ -4,7 +4,8 @@ A checkpoint shows a file, a line, and how many rows of its partition were loade
 had the units in the order in which they came, and those that came together in the order of their names. So
 the committed files are those that sort before the checkpoint's file and came until one time, and those that
 sort behind it and came until an earlier time. The choice that has as many rows as were loaded is taken. Where
-none has, or more than one, nothing is known.
+none has, or more than one, nothing is known. A table that shows the file and the number of each row decides
+without that.
 """
 
 from __future__ import annotations
@@ -74,20 +75,25 @@ class RebuiltLog:
 
 
 def rebuild(
-    spec: FileSourceSpec, target: str, secrets: SourceSecrets, commits: Mapping[str, LastCommit]
+    spec: FileSourceSpec,
+    target: str,
+    secrets: SourceSecrets,
+    commits: Mapping[str, LastCommit],
+    in_table: Mapping[str, int] | None = None,
 ) -> RebuiltLog:
     """Write a new log with all that is committed; the channels then have to get their new positions.
 
     A log that this has written before, and nobody else since, is taken as it is.
 
     :param commits: by partition, those that have committed a row
+    :param in_table: the last row that the table has of each file, by name; None where it does not show that
     :raises ConfigurationError: if there is a log
     :raises SourcePositionError: if it is not known which files are committed; nothing is written
     """
     store, storage = log_store(spec, target, secrets), storage_of(canonical_path(spec.path), secrets)
     log = store.read()
     if not log.number:
-        rows = _entry(spec, storage, commits)
+        rows = _entry(spec, storage, commits, in_table)
         log = store.append(log, rows, RUN) or store.read()
     if log.number != 1 or set(log.events["run"].to_pylist()) != {RUN}:
         raise ConfigurationError(
@@ -107,7 +113,12 @@ def rebuild(
     return RebuiltLog(store.storage.root, units, positions)
 
 
-def _entry(spec: FileSourceSpec, storage: Storage, commits: Mapping[str, LastCommit]) -> list[dict[str, Any]]:
+def _entry(
+    spec: FileSourceSpec,
+    storage: Storage,
+    commits: Mapping[str, LastCommit],
+    in_table: Mapping[str, int] | None,
+) -> list[dict[str, Any]]:
     """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
     found = [one for one in found_files(spec, storage) if one.partition in commits]
     reader = reader_of(spec.form)
@@ -117,7 +128,7 @@ def _entry(spec: FileSourceSpec, storage: Storage, commits: Mapping[str, LastCom
     for partition, commit in sorted(commits.items()):
         own = [one for one in units if one.partition == partition]
         came = {one.name: _came_ns(one, storage) for one in found if one.partition == partition}
-        committed, end = _committed(own, came, commit, counts)
+        committed, end = _committed(own, came, commit, counts, in_table)
         for unit in (*committed, end or _gone(spec, partition, commit)):
             number = 1 + sum(row["event"] == "unit" for row in rows)
             rows.append({"event": "unit", **asdict(replace(unit, number=number))})
@@ -132,7 +143,11 @@ def _entry(spec: FileSourceSpec, storage: Storage, commits: Mapping[str, LastCom
 
 
 def _committed(
-    units: Sequence[Unit], came: Mapping[str, int], commit: LastCommit, counts: _Counts
+    units: Sequence[Unit],
+    came: Mapping[str, int],
+    commit: LastCommit,
+    counts: _Counts,
+    in_table: Mapping[str, int] | None,
 ) -> tuple[Sequence[Unit], Unit | None]:
     """The committed units of a partition, and that of the checkpoint's file, None where that is gone.
 
@@ -143,13 +158,15 @@ def _committed(
     end = next((one for one in units if one.file == commit.position.file), None)
     early = [one for one in units if one != end and came[one.name] <= latest]
     late = [one.name for one in units if came[one.name] > latest]
+    if end is not None and end.name in late and not counts.spec.form.growing:
+        raise _unknown(commit, f"{end.name!r} was written or moved after that, and may have other rows")
+    if in_table is not None:
+        return _in_table([one for one in units if one != end], late, commit, counts, in_table), end
     if end is None:
         if not early and commit.seen_ns is not None:
             return (), None
         names = _named([one.name for one in early])
         raise _unknown(commit, f"that file is gone, and nothing shows whether {names} are committed")
-    if end.name in late and not counts.spec.form.growing:
-        raise _unknown(commit, f"{end.name!r} was written or moved after that, and may have other rows")
     within = counts.rows(end) - counts.behind(end, commit.position.line)
     rows = {one.number: counts.rows(one) for one in early}
     ordered = sorted((one for one in early if rows[one.number]), key=lambda one: came[one.name])
@@ -167,6 +184,29 @@ def _committed(
             f"are gone, or have changed since{since}"
         )
     raise _unknown(commit, what)
+
+
+def _in_table(
+    units: Sequence[Unit],
+    late: Sequence[str],
+    commit: LastCommit,
+    counts: _Counts,
+    in_table: Mapping[str, int],
+) -> list[Unit]:
+    """The units of a partition that the table has.
+
+    :param late: the names of files that came after the checkpoint
+    :raises SourcePositionError: if the table has a part of one, or another file of that name
+    """
+    committed = [one for one in units if in_table.get(one.name)]
+    for one in committed:
+        if one.name in late:
+            raise _unknown(
+                commit, f"the table has rows of {one.name!r}, which was written or moved after that"
+            )
+        if counts.behind(one, in_table[one.name]):
+            raise _unknown(commit, f"the table has {one.name!r} up to row {in_table[one.name]} only")
+    return committed
 
 
 _Came = Sequence[tuple[Unit, int, int]]
