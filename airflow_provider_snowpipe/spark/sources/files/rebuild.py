@@ -163,7 +163,8 @@ def _committed(
     if in_table is not None:
         return _in_table([one for one in units if one != end], late, commit, counts, in_table), end
     if end is None:
-        if not early and commit.seen_ns is not None:
+        # One that was written before and came after may be that file, or an earlier one, under another name.
+        if commit.seen_ns is not None and all(one.modified_ns > commit.seen_ns for one in units):
             return (), None
         names = _named([one.name for one in early])
         raise _unknown(commit, f"that file is gone, and nothing shows whether {names} are committed")
@@ -199,6 +200,16 @@ def _in_table(
     :raises SourcePositionError: if the table has a part of one, or another file of that name
     """
     committed = [one for one in units if in_table.get(one.name)]
+    is_known = commit.seen_ns is not None
+    other = [
+        one.name
+        for one in units
+        if one not in committed
+        and (not is_known or (one.name in late and one.modified_ns <= (commit.seen_ns or 0)))
+    ]
+    gone = in_table.keys() - {one.name for one in units} - {commit.position.file}
+    if other and gone:
+        raise _unknown(commit, f"{_named(other)} may be files of the table that were renamed")
     for one in committed:
         if one.name in late:
             raise _unknown(
