@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import Stats
 
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
+
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.driver.report import ChannelReport
     from airflow_provider_snowpipe.streaming.append import SmallLoad
@@ -51,6 +53,11 @@ METRICS = {
         "the service's own average from append to commit, the slowest channel; stream operator that waits "
         "for the commit",
     ),
+    "backlog_files": Metric(
+        "gauge", "files", "that were not committed when the run began; stream operator, sources of files"
+    ),
+    "backlog_bytes": Metric("gauge", "bytes", "of these files"),
+    "backlog_age": Metric("gauge", "seconds", "since the oldest of them was written last"),
     "lag_channels": Metric("gauge", "channels", "that had not committed everything when the task ended"),
     "channels_opened": Metric("counter", "channels", "opened; `SnowpipeOpenChannelOperator`"),
     "channels_dropped": Metric("counter", "channels", "dropped; `SnowpipeDropChannelOperator`"),
@@ -95,6 +102,11 @@ def count_load(
         _report("commit_lag", max(lags), tags)
     behind = sum(channel.target_token is not None and not channel.committed for channel in channels)
     _report("lag_channels", behind, tags)
+    backlog = FileBacklog.total(getattr(one, "backlog", None) for one in channels)
+    if backlog is not None:
+        _report("backlog_files", backlog.files, tags)
+        _report("backlog_bytes", backlog.bytes, tags)
+        _report("backlog_age", backlog.age_seconds, tags)
 
 
 def count_change(what: str, *, pipe: str, operator: str) -> None:

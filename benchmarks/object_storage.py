@@ -30,7 +30,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSource, listed_files
+from airflow_provider_snowpipe.spark.sources.files.listing import found_files
+from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from benchmarks.measuring import Stopwatch, Target, interleaved, table_of
 from benchmarks.receiver_process import Receiver
@@ -160,7 +161,7 @@ def list_objects(secrets: SourceSecrets) -> dict[str, float]:
     """List all objects, and find those that are not known; what it costs this process."""
     began, clock = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
     spec = FileSource(path="s3://lake/many", format="parquet", partitions=AllFiles())
-    names = [name for _, name, _ in listed_files(spec, storage_of(spec.path, secrets))]
+    names = [one.file for one in found_files(spec, storage_of(spec.path, secrets))]
     known = set(names[:-_NEW])
     new = sum(name not in known for name in names)
     ended = resource.getrusage(resource.RUSAGE_SELF)

@@ -30,6 +30,7 @@ class Loaded:
         self.service, self.table, self.conn_id, self.folder = service, table, conn_id, folder
         self.ids = iter(range(1_000))
         self.rules: dict[str, Any] = {}
+        self.metadata: dict[str, str] | None = None
 
     def write(self, name: str, *more: str, rows: int = 3) -> None:
         path = self.folder / name
@@ -44,7 +45,7 @@ class Loaded:
         :param after: how much later than now it is
         """
         now = dt.datetime.now(dt.UTC) + after
-        source, hook = FileSource(path=str(self.folder)), self.hook()
+        source, hook = FileSource(path=str(self.folder), metadata=self.metadata), self.hook()
         pipe, url = hook.pipe_name(), hook.account_url()
         record = SourceRecord.read(pipe.address(url), source)
         with self.service.client(self.table) as client:
@@ -66,6 +67,7 @@ class Loaded:
             source.as_json(),
             run.reading,
             source.split,
+            f"{prefix}_src_",
             where,
             self.conn_id,
             "d",

@@ -63,7 +63,7 @@ class MemoryPartition(SourcePartition[int]):
         self.resume(committed)  # a source that knows its end says so before a channel is opened or dropped
 
     def behind(self, committed: Offset | None) -> Behind:
-        return Behind(None, "rows_behind=?")
+        return Behind(None)
 
     def resume(self, committed: Offset | None) -> int | None:
         first_row = self.first if not isinstance(committed, IntegerOffset) else committed.value + 1
@@ -121,7 +121,7 @@ class MemoryFramePartition(FramePartition):
     def check(self, committed: Offset | None) -> None: ...
 
     def behind(self, committed: Offset | None) -> Behind:
-        return Behind(None, "rows_behind=?")
+        return Behind(None)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits

@@ -74,12 +74,17 @@ def get_cli_commands() -> list[CLICommand]:
         ),
         _command(
             "files",
-            "List the files that a source has had: units of its source log, and what became of them",
+            "List the units of a path's source log, or make a lost log again",
+            _arg("action", nargs="?", choices=("list", "rebuild"), default="list", help="list if not given"),
             _arg("path", help="the source's path: a folder, or a URL of an object store"),
-            _arg("--path-conn-id", help="connection id for the object store"),
-            _arg("--log-path", help="the source's log_path, if it has one"),
+            _arg("--path-conn-id", help="with list, connection id for the object store"),
+            _arg("--log-path", help="with list, the source's log_path, if it has one"),
+            _arg("-y", "--yes", action="store_true", help="with rebuild, do not ask"),
             *pipe,
             ARG_OUTPUT,
+            description="rebuild reads the files to count their rows, and changes nothing where these do not "
+            "show what is committed.",
+            module=f"{_PACKAGE}.files",
         ),
         _command(
             "audit",
@@ -87,9 +92,10 @@ def get_cli_commands() -> list[CLICommand]:
             _arg("--dag-id", dest="dag_ids", action="append", help="sources of this DAG; may be repeated"),
             _arg(
                 "--depth",
-                choices=("balance", "counts"),
+                choices=("balance", "counts", "rows"),
                 default="balance",
-                help="counts reads the sources again and counts the tables' rows, which takes a warehouse",
+                help="counts reads the sources again and counts the tables' rows, which takes a warehouse; "
+                "rows also finds missing and doubled rows by the columns of metadata",
             ),
             _arg("--other-rows", type=int, default=0, help="rows of the table that others have inserted"),
             _arg("--json", action="store_true", help="print JSON"),
@@ -270,7 +276,7 @@ def channels(args: argparse.Namespace) -> None:
                 "created": None if one.created_on is None else one.created_on.isoformat(),
                 "openings": one.client_sequencer,
             }
-            for one in _listed(_hook(args))
+            for one in _listed(pipe_hook(args))
         ],
     )
 
@@ -278,44 +284,24 @@ def channels(args: argparse.Namespace) -> None:
 @reported
 def lag(args: argparse.Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
+    from airflow_provider_snowpipe.operators.backlog import file_backlogs
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
-    from airflow_provider_snowpipe.streaming.progress import CommitTargets
+    from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 
-    hook = _hook(args)
+    hook = pipe_hook(args)
     targets = _targets(args.targets)
     expected = CommitTargets.parse(targets, args.offset_format) if targets else None
     names = list(targets) or [one.name for one in _listed(hook)]
     statuses = hook.channel_statuses(names) if names else {}
-    found = [ChannelLag.of(status, expected) for status in statuses.values()]
+    backlogs, notes = file_backlogs(hook, statuses)
+    new = {} if targets else {name: ChannelStatus.missing(name) for name in backlogs if name not in statuses}
+    every = {**statuses, **new}
+    found = [ChannelLag.of(one, expected, backlogs.get(name)) for name, one in every.items()]
     print_lines(args, [channel.row() for channel in found])
+    for note in notes:
+        print(f"not known: {note}", file=sys.stderr)
     if any(channel.is_late for channel in found):
         raise SystemExit(1)
-
-
-@reported
-def files(args: argparse.Namespace) -> None:
-    """Print the units of a source log."""
-    from airflow.providers.common.compat.sdk import BaseHook, conf
-
-    from airflow_provider_snowpipe.spark.sources.files.reader import log_store
-    from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-    from airflow_provider_snowpipe.spark.submit.source import connected_source
-
-    log_path = args.log_path or conf.get("snowpipe", "log_path", fallback="") or None
-    values = {"path": args.path, "conn_id": args.path_conn_id, "log_path": log_path}
-    spec, secrets = connected_source(
-        {key: one for key, one in values.items() if one}, BaseHook.get_connection
-    )
-    hook = _hook(args)
-    target = hook.pipe_name().address(hook.account_url())
-    store = log_store(cast(FileSource, spec), target, secrets)
-    lines = store.read().described()
-    if not lines:
-        raise ConfigurationError(
-            f"no log of source path {args.path!r} for pipe {hook.pipe_name()} is in {store.storage.root!r}: "
-            "nothing was loaded yet; or name the pipe, the path or --log-path of the load"
-        )
-    print_lines(args, lines)
 
 
 @reported
@@ -399,7 +385,7 @@ def rebind(args: argparse.Namespace) -> None:
     from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, drop_channel
     from airflow_provider_snowpipe.streaming.checkpoint import rebound
 
-    hook = _hook(args)
+    hook = pipe_hook(args)
     status = hook.channel_statuses([args.channel])[args.channel]
     if not status.exists:
         raise ConfigurationError(f"channel {args.channel!r} of pipe {hook.pipe_name()} does not exist")
@@ -412,7 +398,7 @@ def rebind(args: argparse.Namespace) -> None:
             f"would drop channel {args.channel!r} with its token {status.committed or 'NULL'}; the next load "
             "begins at the source's first row, and the rows in the table stay"
         )
-    if not args.yes and not _agrees():
+    if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
     with hook.get_client() as client:
         if token is not None:
@@ -437,7 +423,7 @@ def backup(args: argparse.Namespace) -> None:
 
     operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
     if not args.channels:
-        _listed(_hook(args))
+        _listed(pipe_hook(args))
     if args.dry_run:
         print("\n".join(operator.preview()))
         return
@@ -460,13 +446,14 @@ def restore(args: argparse.Namespace) -> None:
     print("\n".join(operator.preview()) or "nothing to restore")
     if args.dry_run:
         return
-    if not args.yes and not _agrees():
+    if not args.yes and not agrees():
         raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
     done = operator.perform({})
     print(f"restored {len(done['channels'])} channels of pipe {done['pipe']} from {done['path']}")
 
 
-def _agrees() -> bool:
+def agrees() -> bool:
+    """Ask the user; False where nobody can be asked."""
     try:
         return input("Do this? [y/N] ").strip().lower() in ("y", "yes")
     except EOFError:  # nobody can be asked, as in a job of cron
@@ -488,7 +475,8 @@ def local(args: argparse.Namespace) -> None:
     raise SystemExit(done.returncode)
 
 
-def _hook(args: argparse.Namespace) -> SnowpipeHook:
+def pipe_hook(args: argparse.Namespace) -> SnowpipeHook:
+    """The hook of the pipe that the arguments name."""
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
     return SnowpipeHook(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,7 +31,7 @@ _UNANSWERED = (ApiError, AuthenticationError, RetriesExhaustedError, SqlError)
 
 
 class SnowpipeLagNotifier(BaseNotifier):
-    """Report how far the channels of a pipe are: committed tokens, rows, rejected rows, latency, lag.
+    """Report how far the channels of a pipe are: committed tokens, rows, rejected rows, latency, lag, files.
 
     The report goes into the log, as a warning where a channel is late, and to another notifier if one is
     given, whose templates find it as ``lag_report``. Where the service cannot be asked, or knows no such
@@ -110,14 +109,19 @@ class SnowpipeLagNotifier(BaseNotifier):
 
     async def async_notify(self, context: Context) -> None:
         """Report without blocking the event loop of the triggerer."""
+        from asgiref.sync import sync_to_async
+
         hook = SnowpipeHook.of(self)
         await hook.async_pipe_name()  # reads the connection, for which only an event loop may wait here
-        passed_on = self._report(context, await asyncio.to_thread(self._asked, hook))
+        # From its thread, variables and connections are read through the event loop.
+        asked = sync_to_async(self._asked, thread_sensitive=False)
+        passed_on = self._report(context, await asked(hook))
         if passed_on is not None:
             passed_on.context = context
             await passed_on
 
     def _asked(self, hook: SnowpipeHook) -> LagReport:
+        from airflow_provider_snowpipe.operators.backlog import file_backlogs
         from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         expected = CommitTargets.parse(self.targets, self.offset_format) if self.targets else None
@@ -131,7 +135,7 @@ class SnowpipeLagNotifier(BaseNotifier):
             statuses = hook.channel_statuses(names, retry=budget) if names else {}
         except _UNANSWERED as error:
             return LagReport(pipe, error=str(error))
-        return LagReport.of(pipe, statuses, expected)
+        return LagReport.of(pipe, statuses, expected, *file_backlogs(hook, statuses))
 
     def _report(self, context: Context, report: LagReport) -> Any:
         """Log the report; return the notifier that passes it on, which finds it in the context, or None."""

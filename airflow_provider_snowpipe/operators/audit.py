@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,15 +19,21 @@ from airflow_provider_snowpipe.operators.account_operator import (
 )
 from airflow_provider_snowpipe.operators.source_record import SourceRecord, known_records
 from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
-from airflow_provider_snowpipe.streaming.errors import AuditError, ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.errors import (
+    AuditError,
+    ConfigurationError,
+    SnowpipeError,
+    SqlError,
+)
 from airflow_provider_snowpipe.streaming.names import PipeName, full_name
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
-    from airflow_provider_snowpipe.spark.submit.audit import ChannelAudit, TableAudit
+    from airflow_provider_snowpipe.spark.submit.audit import ChannelAudit, SourceAudit, TableAudit
 
-AuditDepth = Literal["balance", "counts"]
+AuditDepth = Literal["balance", "counts", "rows"]
+DEPTHS: tuple[AuditDepth, ...] = ("balance", "counts", "rows")
 _HISTORY = dt.timedelta(days=14)
 """How far back the load history of a table goes ("COPY_HISTORY")."""
 _LEAST_SHOWN, _MOST_SHOWN = 5, 100
@@ -82,7 +88,8 @@ def audit_pipe(
 
     :param records: of the sources that were loaded through it
     :param depth: ``balance`` asks for the status of channels only; ``counts`` reads the sources again up to
-        the checkpoints, and counts the rows of the table, which takes a warehouse
+        the checkpoints, and counts the rows of the table, which takes a warehouse; ``rows`` also finds rows
+        that are missing or doubled, by the columns that show where rows are from
     :param other_rows: rows of the table that neither its channels nor COPY have inserted
     """
     from airflow_provider_snowpipe.spark.submit.audit import LastSeen, SourceAudit, TableAudit, audit_channel
@@ -105,6 +112,7 @@ def audit_pipe(
     pipe = hook.pipe_name()
     if depth == "balance":
         return PipeAudit(pipe, tuple(audits.values()), notes=tuple(notes))
+    sources: list[SourceAudit] = []
     for record in records:
         loaded = record.loaded
         if loaded is None:
@@ -112,6 +120,7 @@ def audit_pipe(
         spec, secrets = connected_source(loaded.source, BaseHook.get_connection)
         aside = loaded.dead_letter_path if loaded.on_error == "dead_letter" else None
         source = SourceAudit(spec, secrets, pipe.address(hook.account_url()), seen, aside)
+        sources.append(source)
         own = {one.channel: audits[one.channel] for one in record.channels.values() if one.channel in audits}
         audits |= {one.channel: one for one in source.count(own)}
     name = pipe.default_table or next((one.table for one in listed.values()), None)
@@ -121,6 +130,8 @@ def audit_pipe(
     inserted = sum(one.inserted for one in audits.values())
     table = (pipe.database, pipe.schema, name)
     counted = TableAudit(name, *_rows_of(hook, table, inserted + before), other_rows)
+    if depth == "rows":
+        audits |= _compared(hook, table, sources, audits, notes)
     return PipeAudit(pipe, tuple(audits.values()), counted, tuple(notes))
 
 
@@ -135,6 +146,45 @@ def _rows_of(hook: SnowpipeHook, table: tuple[str, str, str], streamed: int) -> 
     return int(row["rows_now"]), streamed, sum(int(one["row_count"] or 0) for one in copies)
 
 
+def _compared(
+    hook: SnowpipeHook,
+    table: tuple[str, str, str],
+    sources: Sequence[SourceAudit],
+    audits: Mapping[str, ChannelAudit],
+    notes: list[str],
+) -> dict[str, ChannelAudit]:
+    """Compare the channels with the rows of the table, by the columns that show where rows are from.
+
+    :param notes: gets the sources whose rows have no such columns, or that could not be listed
+    """
+    from airflow_provider_snowpipe.spark.submit.audit import TableRows, positions_query
+
+    found: dict[str, ChannelAudit] = {}
+    asked: dict[tuple[tuple[str, ...], str], TableRows] = {}
+    for source in sources:
+        columns = source.spec.row_columns
+        if columns is None:
+            notes.append(
+                f"{source.spec.address}: metadata has no columns that show where a row is from: not compared"
+            )
+            continue
+        try:
+            keys = source.row_keys()
+        except (SnowpipeError, OSError, ImportError) as error:
+            notes.append(f"{source.spec.address}: not compared: {error}")
+            continue
+        if columns not in asked:
+            with hook.sql_session("compare the rows of a table") as run:
+                asked[columns] = TableRows.of(run(positions_query(full_name(*table), columns)), columns[0])
+        known = {one.channel: one for one in source.seen.values()}
+        found |= {
+            name: asked[columns].compared(audits[name], keys[name], known[name].rows_before)
+            for name in keys
+            if name in audits
+        }
+    return found
+
+
 class SnowpipeAuditOperator(PipeArguments, AccountOperator):
     """Compare what sources hold, what channels count and what tables have; fail where they do not agree.
 
@@ -144,9 +194,10 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
     :param dag_ids: audit the sources that these DAGs load, a DAG's id or a list of ids (templated)
     :param depth: ``balance`` compares the channels' counters with their checkpoints, and takes no warehouse;
         ``counts`` also reads the sources again up to the checkpoints on this worker, and counts the rows of
-        the tables (templated)
-    :param other_rows: with ``counts`` and one pipe, rows of the table that neither channels nor COPY have
-        inserted
+        the tables; ``rows`` also finds missing and doubled rows by the columns of the sources' ``metadata``
+        with file and row number, or topic, partition and offset (templated)
+    :param other_rows: with ``counts`` or ``rows`` and one pipe, rows of the table that neither channels nor
+        COPY have inserted
     :param on_difference: ``fail`` fails the task, ``report`` leaves it to the task's value
     :raises ConfigurationError: if an argument is wrong
     """
@@ -210,8 +261,8 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
 
         :raises ConfigurationError: if no load is known of what is to be audited
         """
-        check_one_of("depth", self.depth, ("balance", "counts"))
-        depth: AuditDepth = "counts" if self.depth == "counts" else "balance"
+        check_one_of("depth", self.depth, DEPTHS)
+        depth = next(one for one in DEPTHS if one == self.depth)
         pipes = self._pipes()
         if self.other_rows and len(pipes) != 1:
             raise ConfigurationError(

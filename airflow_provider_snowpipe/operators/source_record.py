@@ -16,7 +16,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self
 
@@ -86,12 +86,14 @@ class LoadedSource:
     :param source: the operator's source as JSON
     :param reading: how its rows are numbered, in words
     :param split: how it was split into partitions, in words
+    :param channels: what its channels' names begin with
     :param pipe: database, schema and name of the pipe
     """
 
     source: Mapping[str, Any]
     reading: str
     split: str
+    channels: str
     pipe: tuple[str, str, str]
     snowflake_conn_id: str
     dag_id: str
@@ -208,6 +210,20 @@ class SourceRecord:
         """Forget the last checkpoint of a channel, whose source partition is to be loaded again."""
         kept = {digits: one for digits, one in self.channels.items() if one.channel != channel}
         if self.loaded is not None and len(kept) < len(self.channels):
+            self._keep(kept, self.loaded)
+
+    def rebound(self, tokens: Mapping[str, str]) -> None:
+        """Replace the checkpoints of channels whose source partitions have another binding now.
+
+        :param tokens: the new ones, by channel
+        """
+        kept = {digits: one for digits, one in self.channels.items() if one.channel not in tokens}
+        for one in sorted(self.channels.values(), key=_since):
+            if one.channel in tokens:
+                token = tokens[one.channel]
+                kept = {digits: other for digits, other in kept.items() if other.channel != one.channel}
+                kept[source_of_token(token)] = replace(one, token=token)
+        if self.loaded is not None:
             self._keep(kept, self.loaded)
 
     def _keep(self, channels: Mapping[str, KnownChannel], loaded: LoadedSource) -> None:

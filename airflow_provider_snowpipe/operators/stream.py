@@ -449,6 +449,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             self.source,
             reading,
             source.split,
+            f"{self._prefix(source)}_{self.source_name or source.default_name}_",
             (pipe.database, pipe.schema, pipe.pipe),
             self.snowflake_conn_id,
             self.dag_id,

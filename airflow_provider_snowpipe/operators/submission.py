@@ -254,6 +254,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
         "undecoded": report.undecoded,
         "unknown_columns": report.unknown_columns,
         "seconds": report.seconds,
+        "backlog": None if report.backlog is None else report.backlog.row(),
         "channels": {
             channel.channel: {
                 "from": channel.from_token,

@@ -176,6 +176,8 @@ class TaskWork:
     :param seconds: how long its load took
     :param channels: channel by channel; empty where it left nothing of them
     :param reason: why it failed, in a word; empty where it left none
+    :param backlog: files that were not committed when it began, their bytes, and the age of the oldest one in
+        seconds; None where it left none
     """
 
     key: TaskKey
@@ -188,6 +190,7 @@ class TaskWork:
     seconds: float | None
     channels: tuple[ChannelWork, ...] = ()
     reason: str = ""
+    backlog: tuple[int, int, int] | None = None
 
     @property
     def time(self) -> dt.datetime:
@@ -551,7 +554,13 @@ def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskW
         ended=_utc(mark.end_date),
         seconds=seconds,
         channels=tuple(works),
+        backlog=_backlog(_mapping(value.get("backlog"))),
     )
+
+
+def _backlog(value: Mapping[str, Any]) -> tuple[int, int, int] | None:
+    found = [_count(value.get(name)) for name in ("files_behind", "bytes_behind", "oldest_file_seconds")]
+    return None if None in found else (found[0] or 0, found[1] or 0, found[2] or 0)
 
 
 def _channel_works(value: Mapping[str, Any], targets: Mapping[str, Any]) -> list[ChannelWork]:

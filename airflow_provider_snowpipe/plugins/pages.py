@@ -365,6 +365,20 @@ class PipeState:
         return None if since is None else (dt.datetime.now(dt.UTC) - since).total_seconds()
 
     @property
+    def backlog(self) -> tuple[int, int, int] | None:
+        """Files that were not committed when the last load of each task began: number, bytes, oldest age."""
+        last = {
+            (one.key.dag_id, one.key.task_id, one.key.map_index): one.backlog
+            for one in self.tasks
+            if one.backlog is not None
+        }
+        found = [one for one in last.values() if one is not None]
+        if not found:
+            return None
+        files, sizes, ages = zip(*found, strict=True)
+        return sum(files), sum(sizes), max(ages)
+
+    @property
     def oldest_commit(self) -> dt.datetime | None:
         """The last commit of the channel that has committed nothing for the longest time."""
         return min(_known(one.committed_at for one in self.channels), default=None)

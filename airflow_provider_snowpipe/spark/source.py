@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_provider_snowpipe.streaming.batch import Part
+    from airflow_provider_snowpipe.streaming.lag import FileBehind
     from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 
 
@@ -113,6 +114,11 @@ class SourceSpec(TypedArgument, ABC):
         return ", ".join(f"{name} {value!r}" for name, value in named if value)
 
     @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns that show which file or partition a row is from, and its number there."""
+        return None
+
+    @property
     def channel_prefix(self) -> str | None:
         """The first part of the channels' names where the source itself sets it, None where it does not."""
         return None
@@ -136,12 +142,10 @@ class Behind:
     """What of a partition is not committed yet, at most.
 
     :param bytes: bytes in the source, None where the source does not know
-    :param text: the same in the source's own units, ``name=value``, for example ``files_behind=3``
     :param rows: rows, or offsets that may be rows, None where the source does not know
     """
 
     bytes: int | None
-    text: str
     rows: int | None = None
 
 
@@ -178,13 +182,16 @@ class Partition(ABC):
         :param committed: the channel's committed position, None for NULL
         """
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]] | None:
-        """List the files that are not committed, for whoever follows the progress without the source.
+    def files_behind(self, committed: Offset | None) -> Sequence[FileBehind] | None:
+        """List the units of files that are not committed, in order; None where tokens name none.
 
         :param committed: the channel's committed position, None for NULL
-        :return: their units, as the offset tokens have them, and bytes, in order; None where tokens name none
         """
         return None
+
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """What its rows have in the first columns of :attr:`SourceSpec.row_columns`, as texts."""
+        return ()
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
@@ -256,6 +263,9 @@ class Source(ABC):
     Its partitions are :class:`SourcePartition`, except where Spark reads the rows: see :class:`FrameSource`.
     """
 
+    run: str = ""
+    """The run, as checkpoints name it; empty where nothing is loaded."""
+
     def take_secrets(self, secrets: SourceSecrets) -> None:
         """Take the secrets that the submitter gave for this source, before anything else is asked.
 
@@ -287,6 +297,7 @@ class Source(ABC):
         :param writes: False for who looks at the source and loads nothing
         :param run: the run, as checkpoints name it
         """
+        self.run = run
         return self
 
     def finish(self, committed: Mapping[str, Offset]) -> None:  # noqa: B027  most sources have no bookmark
@@ -344,7 +355,7 @@ class FramePartition(Partition):
         """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and committed >= self.end
         rows = 0 if done else self.rows
-        return Behind(0 if done else None, f"rows_behind<={rows}", rows)
+        return Behind(0 if done else None, rows)
 
     @abstractmethod
     def parts(

@@ -59,10 +59,13 @@ class Binding:
 
     :param source: the source partition in words: the same in every run, other ones for every other partition
     :param reading: everything that decides how its rows are numbered, or which rows it has, in words
+    :param lost: how the source may have lost its own record of earlier loads, and the remedy, as sentences;
+        empty where it has one
     """
 
     source: str
     reading: str = ""
+    lost: str = ""
 
     @property
     def digest(self) -> str:
@@ -431,8 +434,8 @@ def source_changed(
     earlier = f": {before}" if before else f" (binding {found.binding})"
     return SourceChangedError(
         f"channel {channel!r} has committed {what}{earlier}. Its position {found.position} means nothing for "
-        f"{binding} (binding {binding.digest}). Nothing was sent. Set rebind='continue' where positions mean "
-        "the same rows, or rebind='restart' to load from the source's beginning"
+        f"{binding} (binding {binding.digest}). Nothing was sent. {binding.lost}Set rebind='continue' where "
+        "positions mean the same rows, or rebind='restart' to load from the source's beginning"
     )
 
 

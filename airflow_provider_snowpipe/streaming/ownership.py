@@ -76,6 +76,13 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints) -> None:
     :raises SourcePositionError: names the channel and the last checkpoint
     """
     for one in channels:
+        lost = one.source.binding.lost
+        if lost and last and one.is_new and one.source.rebind != "restart":
+            earlier = ", ".join(sorted({f"{name!r} {token!r}" for name, token in last.values()})[:3])
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and this source was loaded before: {earlier}. "
+                f"Nothing was sent. {lost}Set rebind='restart' where its rows are not in the table"
+            )
         known = last.get(one.partition)
         if known is None or not one.is_new or one.source.rebind is not None:
             continue

@@ -69,7 +69,7 @@ class SqliteRows(SourcePartition[int]):
 
     def behind(self, committed: Offset | None) -> Behind:
         rows = self.last - (committed.value if isinstance(committed, IntegerOffset) else 0)
-        return Behind(None, f"rows_behind={rows}", rows)
+        return Behind(None, rows)
 
     def resume(self, committed: Offset | None) -> int | None:
         self.check(committed)

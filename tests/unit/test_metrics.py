@@ -71,7 +71,9 @@ def test_a_change_of_a_channel_is_counted(receiver):
 
 
 def test_the_list_of_metrics_is_what_tasks_report(receiver):
-    report = ChannelReport("c", "c", latency_ms=5, requests=1, request_seconds=0.1, longest_request=0.1)
+    report = ChannelReport(
+        "c", "c", latency_ms=5, requests=1, request_seconds=0.1, longest_request=0.1, files_found=2
+    )
 
     count_load((report,), PIPE, "Op", waited=True, run_seconds=1.0)
     for what in ("opened", "dropped", "reset"):

@@ -88,7 +88,7 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {
             "bootstrap_servers": "k:9092", "topics": ["a", "b"], "start": "timestamp",
             "start_timestamp": "2026-01-31T06:00:00+00:00", "value_column": "V", "connect_envelope": True,
-            "metadata": {"offset": "O"}, "record_metadata": "M", "key_format": "bytes", "tombstones": "drop",
+            "metadata": {"O": "offset"}, "record_metadata": "M", "key_format": "bytes", "tombstones": "drop",
             "isolation": "read_uncommitted", "group_id": "g", "timeout_seconds": 5.0,
             "options": {"client.id": "x"}, "conn_id": "events",
         },
@@ -100,17 +100,17 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"offset_column": "ID", "table": "t", "offset_type": "text", "partition_by": "K"},
         {"offset_column": "ID", "query": "SELECT 1", "name": "q", "ranges": [5, 9]},
         {"offset_column": "ID", "path": "/t", "format": "csv", "options": {"sep": ";"}, "binary": "HEX",
-         "non_finite": "null", "explicit_nulls": False},
+         "non_finite": "null", "explicit_nulls": False, "metadata": {"R": "run_id"}},
     ],
     DeltaSource: [
         {"order_by": "ID", "path": "/t", "offset_type": "text", "partition_by": "K", "starting_version": 3,
-         "binary": "HEX", "non_finite": "null", "explicit_nulls": False},
+         "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "metadata": {"V": "version"}},
         {"order_by": "ID", "table": "t"},
     ],
     IcebergSource: [
         {"table": "s.t", "catalog": "c", "options": {"type": "rest"}, "partition_by": "K",
          "starting_snapshot": 9, "binary": "HEX", "non_finite": "null", "explicit_nulls": False,
-         "conn_id": "lake"},
+         "conn_id": "lake", "metadata": {"N": "row"}},
         {"path": "/t"},
     ],
 }  # fmt: skip
@@ -397,7 +397,7 @@ def test_a_secret_of_a_connection_is_in_no_plan(
 def test_lists_are_tuples_and_field_names_columns() -> None:
     made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
 
-    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"offset": "KAFKA_OFFSET"})
+    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"KAFKA_OFFSET": "offset"})
     assert Csv(columns=["A"]).columns == ("A",)
 
 

@@ -40,6 +40,7 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import Credentials
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
 from airflow_provider_snowpipe.streaming.progress import ListedChannel, show_channels
 
 
@@ -119,7 +120,9 @@ def _channels(plan: JobPlan, credentials: Credentials) -> list[ListedChannel]:
 
 def _begins(plan: JobPlan, channels: Mapping[str, ChannelStart]) -> None:
     write_beside_report(plan, START_FILE, start_text(channels))
-    print(f"snowpipe start channels={len(channels)}", flush=True)
+    found = FileBacklog.total(one.backlog(None) for one in channels.values())
+    left = "" if found is None else f" bytes_behind<={found.bytes} {found}"
+    print(f"snowpipe start channels={len(channels)}{left}", flush=True)
 
 
 def _credentials(plan: JobPlan) -> tuple[Credentials, SourceSecrets]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart, read_start
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -22,6 +23,7 @@ class Poll:
     :param rejected: rows skipped since then
     :param bytes_behind: bytes of the source that are not committed, at most; None where nobody knows
     :param rows_behind: the same in rows, or offsets that may be rows
+    :param backlog: the files that are not committed, None where no source has files
     :param latency_ms: time from append to commit on the slowest channel, None where none is known
     """
 
@@ -31,6 +33,7 @@ class Poll:
     bytes_behind: int | None = None
     rows_behind: int | None = None
     latency_ms: int | None = None
+    backlog: FileBacklog | None = None
 
     @classmethod
     def of(
@@ -40,12 +43,14 @@ class Poll:
         *,
         bytes_behind: int | None = None,
         rows_behind: int | None = None,
+        backlog: FileBacklog | None = None,
     ) -> Self:
         """Sum up the channels.
 
         :param channels: of each channel the status when the run began, and the one now
         :param bytes_behind: bytes of the source that are not committed
         :param rows_behind: the same in rows
+        :param backlog: its files that are not committed
         """
         return cls(
             at,
@@ -54,6 +59,7 @@ class Poll:
             bytes_behind,
             rows_behind,
             max((now.latency_ms for _, now in channels if now.latency_ms is not None), default=None),
+            backlog,
         )
 
 
@@ -110,6 +116,8 @@ class Totals:
             known.append(f"seconds_left<={left:.0f}")
         if now.latency_ms is not None:
             known.append(f"latency_ms<={now.latency_ms}")
+        if now.backlog is not None:
+            known.append(str(now.backlog))
         return " ".join(known)
 
 
@@ -133,7 +141,7 @@ class FollowedChannels:
         self._known: dict[str, tuple[ChannelStatus, ChannelStatus]] = {}
         self._totals: Totals | None = None
         self._has_line = False
-        self._bytes_behind = {name: one.bytes_behind(None) for name, one in start.items()}
+        self._backlogs = {name: one.backlog(None) for name, one in start.items()}
         self._first = None if began is None else self._poll(began)
 
     @classmethod
@@ -163,7 +171,7 @@ class FollowedChannels:
         for name in polled:
             before = self._known[name][0] if name in self._known else self.start[name].status(statuses[name])
             self._known[name] = before, statuses[name]
-            self._bytes_behind[name] = self.start[name].bytes_behind(statuses[name].committed)
+            self._backlogs[name] = self.start[name].backlog(statuses[name].committed)
         poll = self._poll(at)
         self._totals = self._totals or Totals(self._first or poll)
         if self._has_line:
@@ -182,8 +190,9 @@ class FollowedChannels:
         return Poll.of(
             at,
             list(self._known.values()),
-            bytes_behind=sum_known(self._bytes_behind.values()),
+            bytes_behind=sum_known(None if one is None else one.bytes for one in self._backlogs.values()),
             rows_behind=sum_known(self._rows_behind(name) for name in self.start),
+            backlog=FileBacklog.total(self._backlogs.values()),
         )
 
     def _rows_behind(self, name: str) -> int | None:

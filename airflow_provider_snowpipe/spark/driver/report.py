@@ -14,6 +14,7 @@ from uuid import uuid4
 from airflow_provider_snowpipe.streaming.arguments import SentRows, add_counts
 from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
-REPORT_VERSION = 8
+REPORT_VERSION = 9
 START_FILE = "start.json"
 """Beside the report, there when the run has listed its partitions: what it found on each channel."""
 
@@ -74,6 +75,9 @@ class ChannelReport(SentRows):
     :param unreported_run: the run that wrote the token which this run found, None for none
     :param rows_before: rows of the source up to ``from_token`` that an earlier channel got, whose position
         was taken over; negative for rows of this channel that a restart sends again
+    :param files_found: files that were not committed when the run began, None for a source of another kind
+    :param bytes_found: their bytes
+    :param oldest_found_ms: when the oldest of them was written last, milliseconds since 1970
     """
 
     channel: str
@@ -90,6 +94,16 @@ class ChannelReport(SentRows):
     unreported: int = 0
     unreported_run: str | None = None
     rows_before: int = 0
+    files_found: int | None = None
+    bytes_found: int = 0
+    oldest_found_ms: int | None = None
+
+    @property
+    def backlog(self) -> FileBacklog | None:
+        """The files that were not committed when the run began."""
+        if self.files_found is None:
+            return None
+        return FileBacklog(self.files_found, self.bytes_found, self.oldest_found_ms)
 
     @property
     def owes_nothing(self) -> bool:
@@ -136,6 +150,11 @@ class RunReport:
     def undecoded(self) -> int:
         """Records skipped over all channels because they cannot be decoded."""
         return sum(channel.undecoded for channel in self.channels)
+
+    @property
+    def backlog(self) -> FileBacklog | None:
+        """The files over all channels that were not committed when the run began."""
+        return FileBacklog.total(channel.backlog for channel in self.channels)
 
     @property
     def unknown_columns(self) -> dict[str, int]:
@@ -206,42 +225,41 @@ class ChannelStart:
     :param rows_behind: rows of the source that were not committed, or offsets that may be rows; None where
         the source does not know
     :param began_ms: when the run began to send, milliseconds since 1970 by the driver's clock
-    :param files_behind: units of the source log that were not committed, and their bytes, by number; None for
-        a source of another kind
+    :param files_behind: units of the source log that were not committed; None for a source of another kind
     """
 
     inserted_before: int
     errors_before: int
     began_ms: int
     rows_behind: int | None = None
-    files_behind: tuple[tuple[int, int], ...] | None = None
+    files_behind: tuple[FileBehind, ...] | None = None
 
-    def bytes_behind(self, committed: str | None) -> int | None:
-        """Bytes of files that are not committed, at most: those of the unit of a position count.
+    def backlog(self, committed: str | None) -> FileBacklog | None:
+        """The files that are not committed, at most: the unit of a position counts.
 
         :raises OffsetTokenError: if it is none of a file
         """
         if self.files_behind is None:
             return None
         unit = 0 if committed is None else getattr(position_of(committed), "unit", 0)
-        return sum(size for number, size in self.files_behind if number >= unit)
+        return FileBacklog.of(self.files_behind, unit)
 
     def status(self, now: ChannelStatus) -> ChannelStatus:
         """The status of a channel with the counters of then."""
         return replace(now, rows_inserted=self.inserted_before, rows_error_count=self.errors_before)
 
 
-def fewer_files(files: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, int], ...]:
-    """Take files that follow each other for one, with the last one's number, where there are too many.
+def fewer_files(files: Sequence[FileBehind], most: int) -> tuple[FileBehind, ...]:
+    """Combine files that follow each other, where there are too many.
 
     What is not committed of them is too much then, by at most the bytes of one of these.
 
-    :param files: numbers and bytes, by number
     :param most: so many may be left
     """
     step = -(-len(files) // most) or 1
     parts = [files[start : start + step] for start in range(0, len(files), step)]
-    return tuple((part[-1][0], sum(size for _, size in part)) for part in parts)
+    sums = ((part[-1].unit, FileBacklog.of(part)) for part in parts)
+    return tuple(FileBehind(unit, one.bytes, one.oldest_ms or 0, one.files) for unit, one in sums)
 
 
 def start_text(channels: Mapping[str, ChannelStart]) -> str:
@@ -267,7 +285,7 @@ def read_start(text: str) -> dict[str, ChannelStart]:
 def _channel_start(values: Any) -> ChannelStart:
     files = values.pop("files_behind", None)
     if files is not None:
-        files = tuple((name, size) for name, size in files)
+        files = tuple(FileBehind(*one) for one in files)
     counts = [one for name, one in values.items() if (name, one) != ("rows_behind", None)]
     if any(type(one) is not int for one in (*counts, *(one for pair in files or () for one in pair))):
         raise TypeError

@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
     SourceUnavailableError,
 )
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
@@ -402,6 +403,8 @@ class Run:
     def _report(self, name: str) -> ChannelReport:
         """Sum up what was sent on one channel."""
         start, result = self._start[name], self._results[name]
+        files = self._partitions[name].files_behind(self._committed[name])
+        found = None if files is None else FileBacklog.of(files)
         counts: dict[str, Any] = {
             name: round(one, 3) if isinstance(one, float) else one for name, one in result.counts().items()
         }
@@ -418,6 +421,9 @@ class Run:
             unreported=max(start.rows_error_count - self._found[name].errors, 0),
             unreported_run=self._found[name].run,
             rows_before=self._rows_before.get(name, -self._found[name].restarted),
+            files_found=None if found is None else found.files,
+            bytes_found=0 if found is None else found.bytes,
+            oldest_found_ms=None if found is None else found.oldest_ms,
         )
 
 

@@ -28,13 +28,15 @@ from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses, 
 from airflow_provider_snowpipe.spark.source import is_connect, release
 from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WritePlan
-    from airflow_provider_snowpipe.spark.source import Behind, Partition
+    from airflow_provider_snowpipe.spark.source import Partition
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.offsets import Offset
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
@@ -406,15 +408,18 @@ class ProgressLines:
                 print(f"snowpipe progress total {totals.line(done)}", flush=True)
 
     def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
-        behind = [_behind(one, statuses[name].committed) for name, one in self._partitions.items()]
+        positions = {name: _position(one, statuses[name]) for name, one in self._partitions.items()}
+        behind = [one.behind(positions[name]) for name, one in self._partitions.items()]
+        files = (one.files_behind(positions[name]) for name, one in self._partitions.items())
         return Poll.of(
             at,
             [(self._start[name], statuses[name]) for name in self._partitions],
             bytes_behind=sum_known(one.bytes for one in behind),
             rows_behind=sum_known(one.rows for one in behind),
+            backlog=FileBacklog.total(None if one is None else FileBacklog.of(one) for one in files),
         )
 
 
-def _behind(partition: Partition, token: str | None) -> Behind:
-    """How much of a partition is not committed, by its channel's token."""
-    return partition.behind(None if token is None else position_of(token, partition.offset_class))
+def _position(partition: Partition, status: ChannelStatus) -> Offset | None:
+    """The committed position of a partition's channel."""
+    return None if status.committed is None else position_of(status.committed, partition.offset_class)

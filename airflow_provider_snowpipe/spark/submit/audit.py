@@ -6,9 +6,9 @@ that takes no warehouse. Then the source is read again up to each checkpoint, an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_snowpipe.spark.source import (
     Partition,
@@ -27,6 +27,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import plain_or_quoted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -191,6 +192,17 @@ class SourceAudit:
                 found.append(self._counted(one, partition, self.seen[by_channel[name]], checked))
         return found
 
+    def row_keys(self) -> dict[str, Sequence[tuple[str, ...]]]:
+        """What the rows of each channel have in the columns that show where they are from.
+
+        :raises SnowpipeError: if the source cannot be listed
+        """
+        listed = open_source(self.spec, "fail", self.secrets).for_target(self.target, writes=False)
+        source = listed.without_spark()
+        partitions = () if source is None else source.partitions()
+        seen = ((self.seen.get(one.binding.source_digest), one) for one in partitions)
+        return {known.channel: one.row_keys() for known, one in seen if known is not None}
+
     def _counted(
         self, one: ChannelAudit, partition: Partition, seen: LastSeen, changed: str | None
     ) -> ChannelAudit:
@@ -262,6 +274,104 @@ def _differing(one: ChannelAudit, text: str) -> ChannelAudit:
 
 def _noted(one: ChannelAudit, text: str) -> ChannelAudit:
     return replace(one, notes=(*one.notes, text))
+
+
+# -- The rows of the table, by the columns that show where they are from ----------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """The rows of a table that are from one file or partition.
+
+    :param rows: how many they are
+    :param different: how many different numbers they have
+    :param doubled: the first number that more than one row has, None for none
+    :param last: the greatest number
+    :param gap: the first number missing between two others, None for none; that of a blank line is one
+    """
+
+    rows: int
+    different: int
+    last: int
+    doubled: int | None = None
+    gap: int | None = None
+
+
+def positions_query(table: str, columns: tuple[tuple[str, ...], str]) -> str:
+    """Write the query that counts the rows of each file or partition, and finds doubled and missing ones.
+
+    :param table: its full name, quoted
+    :param columns: as :attr:`SourceSpec.row_columns` has them
+    """
+    keys = ", ".join(map(plain_or_quoted, columns[0]))
+    number = plain_or_quoted(columns[1])
+    before = f"LAG({number}) OVER (PARTITION BY {keys} ORDER BY {number})"
+    counted = f"SELECT {keys}, {number}, COUNT(*) AS TIMES FROM {table} GROUP BY {keys}, {number}"  # noqa: S608
+    ordered = f"SELECT {keys}, {number} AS AT_ROW, TIMES, {before} AS BEFORE_ROW FROM COUNTED"  # noqa: S608
+    found = (
+        "SUM(TIMES) AS FOUND_ROWS, COUNT(AT_ROW) AS DIFFERENT_ROWS, MAX(AT_ROW) AS LAST_ROW, "
+        "MIN(CASE WHEN TIMES > 1 THEN AT_ROW END) AS DOUBLED_ROW, "
+        "MIN(CASE WHEN AT_ROW > BEFORE_ROW + 1 THEN BEFORE_ROW + 1 END) AS GAP_ROW"
+    )
+    parts = f"COUNTED AS ({counted}), ORDERED AS ({ordered})"
+    return f"WITH {parts} SELECT {keys}, {found} FROM ORDERED GROUP BY {keys}"  # noqa: S608
+
+
+@dataclass(frozen=True, slots=True)
+class TableRows:
+    """The rows of a table by file or partition.
+
+    :param found: by key, as texts
+    :param unknown: rows that show no file or partition
+    """
+
+    found: Mapping[tuple[str, ...], FoundRows]
+    unknown: int
+
+    @classmethod
+    def of(cls, answer: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Self:
+        """Read the answer to :func:`positions_query`.
+
+        :param keys: the names of the first columns
+        """
+        found, unknown = {}, 0
+        for row in answer:
+            values = {name.upper(): value for name, value in row.items()}
+            key = tuple(values[name.upper()] for name in keys)
+            rows, different = int(values["FOUND_ROWS"]), int(values["DIFFERENT_ROWS"])
+            if None in key:
+                unknown += rows
+                continue
+            ends = (values["DOUBLED_ROW"], values["GAP_ROW"])
+            doubled, gap = (None if one is None else int(one) for one in ends)
+            last = int(values["LAST_ROW"] or 0)
+            found[tuple(map(str, key))] = FoundRows(rows, different, last, doubled, gap)
+        return cls(found, unknown)
+
+    def compared(self, one: ChannelAudit, keys: Iterable[tuple[str, ...]], before: int) -> ChannelAudit:
+        """Compare the rows of a channel's files or partition with those that it has inserted.
+
+        :param keys: of its files or partition
+        :param before: rows of these that came through an earlier channel; negative for rows sent again
+        """
+        own = {" ".join(key): self.found[key] for key in keys if key in self.found}
+        audited = one
+        for name, rows in own.items():
+            if more := rows.rows - rows.different:
+                first = f"the first one is number {rows.doubled}"
+                audited = _differing(audited, f"{more:,} row(s) of {name} are in the table twice, {first}")
+        missing = one.inserted + before - sum(rows.different for rows in own.values())
+        if missing <= 0 or one.rows is None:
+            return audited
+        gaps = [f"number {rows.gap} of {name}" for name, rows in own.items() if rows.gap is not None]
+        where = f", such as {', '.join(gaps[:_MOST_GAPS])}" if gaps else ""
+        if self.unknown:
+            unknown = f"{self.unknown:,} rows of the table do not show where they are from"
+            return _noted(audited, f"whether rows are missing: {unknown}")
+        return _differing(audited, f"{missing:,} of its rows are not in the table{where}")
+
+
+_MOST_GAPS = 5
 
 
 # -- The table ---------------------------------------------------------------------------------------------

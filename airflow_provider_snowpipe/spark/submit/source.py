@@ -17,13 +17,14 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
-from airflow_provider_snowpipe.streaming.checkpoint import position_of
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, position_of, source_changed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
     PipeNotFoundError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.lag import FileBacklog
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
@@ -221,6 +222,29 @@ class SourceBacklog:
                 raise
             return {}
         return {name: one.committed for name, one in statuses.items() if one.committed is not None}
+
+
+def channel_backlogs(
+    spec: SourceSpec, secrets: SourceSecrets, target: str, channels: str, committed: Mapping[str, str]
+) -> dict[str, FileBacklog]:
+    """List the files of a source that are not committed, by channel.
+
+    :param target: the account and the pipe
+    :param channels: what the channels' names begin with
+    :param committed: the offset tokens of those that have one
+    :raises SourcePositionError: if a channel has rows of another source
+    """
+    source = open_source(spec, "skip", secrets).for_target(target, writes=False)
+    found = {}
+    for one in source.partitions():
+        channel, position = f"{channels}{one.name}", None
+        if channel in committed:
+            checkpoint = Checkpoint.parse(committed[channel], one.offset_class, channel=channel)
+            if checkpoint.binding != one.binding.digest:
+                raise source_changed(channel, checkpoint, one.binding)
+            position = checkpoint.position
+        found[channel] = FileBacklog.of(one.files_behind(position) or ())
+    return found
 
 
 # -- What Spark's optimiser knows of a DataFrame, as the shape of a load ------------------------------------

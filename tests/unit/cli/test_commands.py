@@ -13,7 +13,10 @@ import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
 from tests.airflow_version import AIRFLOW
+from tests.loaded_folder import variables
 from tests.local_connection import commit, committed, connect, make_table
+
+__all__ = ["variables"]
 
 Run = Callable[..., str]
 
@@ -27,7 +30,7 @@ def table(local_service):
 
 
 @pytest.fixture
-def bare(local_service, set_connection, monkeypatch, capsys):
+def bare(local_service, set_connection, variables, monkeypatch, capsys):
     """Run a command with a connection and these arguments as a terminal gives them; what it printed."""
     conn_id = connect(local_service, set_connection)
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")

@@ -12,6 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.operators.audit import AUDIT_KEY, SnowpipeAuditOperator
+from airflow_provider_snowpipe.sources import KafkaSource
+from airflow_provider_snowpipe.spark.submit.audit import ChannelAudit, TableRows, positions_query
 from airflow_provider_snowpipe.streaming.admin import drop_channel
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -26,16 +28,21 @@ PREFIX = "d_src"
 
 
 @pytest.fixture
-def load(
+def new(
     local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
 ) -> Loaded:
     table = make_table(local_service, f"AUDIT_{abs(hash(request.node.name))}")
     loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
     for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
         loaded.write(name)
-    loaded.run()
-    assert loaded.audit() == []
     return loaded
+
+
+@pytest.fixture
+def load(new: Loaded) -> Loaded:
+    new.run()
+    assert new.audit() == []
+    return new
 
 
 def test_rows_that_wait_in_the_source_are_no_difference(load: Loaded) -> None:
@@ -112,6 +119,71 @@ def test_what_cannot_be_read_here_is_noted_and_no_difference(load: Loaded) -> No
     assert all("not read" in note for one in pipe["found"] for note in one["notes"])
 
 
+class TestRows:
+    """Depth ``rows``: by file and row number, where counts agree as well."""
+
+    @pytest.fixture
+    def load(self, new: Loaded) -> Loaded:
+        new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
+        new.metadata = {"SRC": "filename", "NR": "file_row_number"}
+        new.run()
+        assert new.audit("rows") == []
+        return new
+
+    def test_nothing_differs_after_files_came_grew_and_were_renamed(self, load: Loaded) -> None:
+        load.write("a/0.ndjson")
+        load.write("a/2.ndjson", "", rows=1)
+        load.run()
+        (load.folder / "b/1.ndjson").rename(load.folder / "b/2.ndjson")
+        load.write("b/2.ndjson")
+        load.run()
+        assert load.audit("rows") == []
+
+    def test_a_row_that_was_deleted_and_one_that_is_doubled_are_found_by_file_and_number(
+        self, load: Loaded
+    ) -> None:
+        load.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 2")
+        load.sql("INSERT INTO {T} SELECT * FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 3")
+        assert load.audit("counts") == []
+        found = load.audit("rows")
+        (missing,) = (one for one in found if "not in" in one)
+        assert ("'d_src_a'" in missing, "number 2 of a/1.ndjson" in missing) == (True, True)
+        assert ["b/1.ndjson" in one and "number 3" in one for one in found if "twice" in one] == [True]
+        assert len(found) == 2
+
+    def test_the_last_row_of_a_file_that_was_deleted_is_found(self, load: Loaded) -> None:
+        load.sql("DELETE FROM {T} WHERE SRC = 'a/2.ndjson' AND NR = 3")
+        assert any("d_src_a" in one and "not in" in one for one in load.audit("rows"))
+
+
+def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(load: Loaded) -> None:
+    load.sql("CREATE TABLE IF NOT EXISTS {T}_K (T VARCHAR, P INTEGER, O INTEGER)")
+    records = ", ".join(f"('orders', {one})" for one in ("0, 5", "0, 6", "0, 6", "0, 9", "1, 5"))
+    load.sql(f"INSERT INTO {{T}}_K VALUES {records}")
+    source = KafkaSource(
+        bootstrap_servers="b:1", topics=["orders"], metadata={"T": "topic", "P": "partition", "O": "offset"}
+    )
+    columns = source.row_columns
+    assert columns is not None
+    table = f'"LOCAL"."PUBLIC"."{load.table}_K"'
+    with load.hook().sql_session("test") as run:
+        rows = TableRows.of(run(positions_query(table, columns)), columns[0])
+    zero = rows.compared(ChannelAudit("c", "9", 4, 4, 0), [("orders", "0")], 0)
+    assert [("twice" in one and "number 6" in one, "1 of its" in one) for one in zero.differences] == [
+        (True, False),
+        (False, True),
+    ]
+    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), [("orders", "1")], 0).differences == ()
+
+
+def test_rows_that_do_not_show_where_they_are_from_are_noted(load: Loaded) -> None:
+    operator = SnowpipeAuditOperator(
+        task_id="audit", table=load.table, depth="rows", snowflake_conn_id=load.conn_id
+    )
+    (pipe,) = operator.execute(context())["pipes"]
+    assert any("metadata" in note for note in pipe["notes"])
+
+
 class TestChoice:
     def test_of_a_dag_or_of_everything_that_was_loaded(self, load: Loaded) -> None:
         load.sql("DELETE FROM {T} WHERE ID = 0")
@@ -162,7 +234,7 @@ class TestCommand:
     ) -> None:
         load.write("a/3.ndjson")
         pipe = ["--conn-id", load.conn_id, "--table", load.table, "--output", "json"]
-        given = parser().parse_args(["files", str(load.folder), *pipe])
+        given = parser().parse_args(["files", "list", str(load.folder), *pipe])
         given.func(given)
         found = json.loads(capsys.readouterr().out)
         assert {one["state"] for one in found} == {"committed"}
@@ -171,7 +243,7 @@ class TestCommand:
             (2, "a", "a/2.ndjson"),
             (3, "b", "b/1.ndjson"),
         ]
-        given = parser().parse_args(["files", "/nowhere", *pipe])
+        given = parser().parse_args(["files", "list", "/nowhere", *pipe])
         with pytest.raises(SystemExit, match="nowhere"):
             given.func(given)
 

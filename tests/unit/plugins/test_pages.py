@@ -243,6 +243,15 @@ class TestPipe:
         assert '/dags/orders/runs/r2/tasks/load/mapped/4"' in page
         assert 'href="/snowpipe/connections/lake/channels?database=LOCAL' in page
 
+    def test_shows_the_files_that_waited_for_the_last_load_of_each_task(self, airflow_tables, get):
+        for minutes, files in ((60, 9), (5, 1_234)):
+            left = {"files_behind": files, "bytes_behind": 70, "oldest_file_seconds": 5}
+            value = streamed({"a": {"to": "f:3", "rows": 3}}, backlog=left)
+            airflow_tables.leave(run=f"r{minutes}", minutes_ago=minutes, **value)
+        assert "began: 1,234 file(s), 70 bytes, the oldest one written 5 s before" in " ".join(
+            get(OF_PIPE, **PIPE).text.split()
+        )
+
     def test_reports_it_when_there_is_nothing(self, get):
         assert "No task that you may see" in get(OF_PIPE, **PIPE).text
 

@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -85,10 +86,11 @@ class CountedPartition(MemoryPartition):
     rows_behind: int = 0
 
     def behind(self, committed):
-        return Behind(None, "", self.rows_behind)
+        return Behind(None, self.rows_behind)
 
     def files_behind(self, committed):
-        return [(str(committed), 10 * committed.value), ("2", 20), ("3", 3)]
+        first = FileBehind(committed.value, 10 * committed.value, 1_000)
+        return [first, FileBehind(2, 20, 2_000), FileBehind(3, 3, 3_000)]
 
 
 @dataclass
@@ -370,12 +372,12 @@ class TestRunWithoutRows:
     @pytest.mark.parametrize(
         ("behind", "expected"),
         [
-            ([Behind(10, ""), Behind(None, "", 10)], True),
-            ([Behind(120 << 20, ""), Behind(120 << 20, "")], True),
-            ([Behind(140 << 20, ""), Behind(140 << 20, "")], False),
-            ([Behind(None, "", 450_000), Behind(None, "", 450_000)], True),
-            ([Behind(None, "", 550_000), Behind(None, "", 550_000)], False),
-            ([Behind(10, ""), Behind(None, "")], False),
+            ([Behind(10), Behind(None, 10)], True),
+            ([Behind(120 << 20), Behind(120 << 20)], True),
+            ([Behind(140 << 20), Behind(140 << 20)], False),
+            ([Behind(None, 450_000), Behind(None, 450_000)], True),
+            ([Behind(None, 550_000), Behind(None, 550_000)], False),
+            ([Behind(10), Behind(None)], False),
             ([], False),
         ],
         ids=["little", "some bytes", "many bytes", "some rows", "many rows", "unknown", "nothing listed"],
@@ -810,6 +812,7 @@ def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
             "target_token": after, "rejected": 0, "committed": False, "latency_ms": None,
             "inserted_before": 2, "errors_before": 3, "rejected_before": 1, "unreported": 2,
             "unreported_run": "r1", "rows_before": 0, "unknown_columns": {},
+            "files_found": None, "bytes_found": 0, "oldest_found_ms": None,
         }
     ]  # fmt: skip
 
@@ -845,7 +848,10 @@ def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypa
     assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
 
 
-@pytest.mark.parametrize(("most", "files"), [(2, (("2", 30), ("3", 3))), (0, (("3", 33),))])
+@pytest.mark.parametrize(
+    ("most", "files"),
+    [(2, (FileBehind(2, 30, 1_000, 2), FileBehind(3, 3, 3_000))), (0, (FileBehind(3, 33, 1_000, 3),))],
+)
 def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
     snowpipe, make_run, monkeypatch, most, files
 ):

@@ -73,8 +73,8 @@ def test_rows_behind_are_those_that_were_counted_until_the_end_is_committed():
     whole = TablePartition("all", binding_of(), "ID", "integer")
     counted = replace(whole, rows=4, end=nine)
 
-    assert counted.behind(None) == counted.behind(eight) == Behind(None, "rows_behind<=4", 4)
-    assert counted.behind(nine) == counted.behind(ten) == Behind(0, "rows_behind<=0", 0)
+    assert counted.behind(None) == counted.behind(eight) == Behind(None, 4)
+    assert counted.behind(nine) == counted.behind(ten) == Behind(0, 0)
     assert whole.behind(eight).bytes is None
 
 

@@ -118,8 +118,8 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
                 {"more": 1},
                 {"files_behind": 7},
                 {"files_behind": [[1]]},
-                {"files_behind": [[1, "5"]]},
-                {"files_behind": [["1.log", 5]]},
+                {"files_behind": [[1, "5", 1]]},
+                {"files_behind": [["1.log", 5, 1]]},
             )
         ),
     ],

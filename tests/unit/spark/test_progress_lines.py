@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -13,6 +14,7 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelStart
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import token
@@ -62,7 +64,7 @@ class BehindPartition(MemoryPartition):
 
     def behind(self, committed: Offset | None) -> Behind:
         left = 10 - (committed.value if isinstance(committed, IntegerOffset) else 0)
-        return Behind(left * 100, "", left)
+        return Behind(left * 100, left)
 
 
 class Polls:
@@ -160,7 +162,8 @@ class TestFollowedChannels:
         assert "rows=200 rows_per_second=3 " in channels.line()
 
     def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self) -> None:
-        files = ((1, 100), (2, 200), (3, 60))
+        now = int(time.time() * 1_000)
+        files = tuple(FileBehind(unit, size, now) for unit, size in ((1, 100), (2, 200), (3, 60)))
         start = {
             "a": ChannelStart(0, 0, 0, files_behind=files),
             "done": ChannelStart(9, 0, 0, 0, files_behind=()),
@@ -168,9 +171,12 @@ class TestFollowedChannels:
         channels = FollowedChannels(start, began=0.0)
         one, two, three = (token(UnitOffset(unit, "a.log", unit)) for unit in (1, 2, 3))
 
+        left = "files_behind<={} oldest_file_seconds<=0".format
         channels.take({"a": status("a", None, 0), "done": status("done", one, 9)}, 1.0)
-        assert channels.line() == "channels=2 rows=0 rows_per_second=0 bytes_behind<=360"
+        assert channels.line() == f"channels=2 rows=0 rows_per_second=0 bytes_behind<=360 {left(3)}"
         channels.take({"a": status("a", two, 50)}, 10.0)
-        assert channels.line() == ("channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26")
+        line = f"channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26 {left(2)}"
+        assert channels.line() == line
         channels.take({"a": status("a", three, 90)}, 30.0)
-        assert channels.line() == "channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6"
+        line = f"channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6 {left(1)}"
+        assert channels.line() == line

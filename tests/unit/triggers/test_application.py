@@ -209,7 +209,7 @@ class TestChannels:
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
         printed = []
         known = {"inserted_before": 100, "errors_before": 0}
-        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [[1, 300], [2, 100]]}
+        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [[1, 300, 0], [2, 100, 0]]}
         committed = {"last_committed_offset_token": token(UnitOffset(2, "2.log", 7)), "rows_inserted": 150}
         service.on("bulk-channel-status", statuses(a=committed))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.spark.sources.tables.reader import (
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
+    RowColumns,
     check_row_types,
     is_written_by_jvm,
     versioned_parts,
@@ -59,6 +60,7 @@ class DeltaPartition(FramePartition):
 
     :param key: the column that orders a version's rows
     :param ndjson: how tasks write the rows, None where Spark's JVM has
+    :param extra: columns that are put into each row
     """
 
     name: str
@@ -67,6 +69,7 @@ class DeltaPartition(FramePartition):
     rows: int = 0
     end: BatchRowOffset | None = None
     ndjson: NdjsonOptions | None = None
+    extra: RowColumns = field(default_factory=RowColumns)
     offset_class: ClassVar[type[Offset]] = BatchRowOffset
 
     def check(self, committed: Offset | None) -> None:
@@ -77,7 +80,9 @@ class DeltaPartition(FramePartition):
     ) -> Iterator[Part]:
         """Cut the rows after a position into parts."""
         position = cast("BatchRowOffset | None", committed)
-        return versioned_parts(batches, position, limits, column=self.key, ndjson=self.ndjson)
+        return versioned_parts(
+            batches, position, limits, column=self.key, ndjson=self.ndjson, extra=self.extra
+        )
 
 
 class DeltaSource(FrameSource):
@@ -126,6 +131,7 @@ class DeltaSource(FrameSource):
                 Binding(f"Delta table {self._id}{where}", reading),
                 key=self._key.name,
                 ndjson=ndjson,
+                extra=RowColumns(self._spec.metadata or {}, self.run),
             )
 
         if self._by is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -29,6 +30,7 @@ class DeltaSource(TypedRowsSource):
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
+    :param metadata: columns that show where rows are from, each with ``run_id``, ``version`` or ``row``
     :param kind: always ``delta``
     """
 
@@ -41,6 +43,7 @@ class DeltaSource(TypedRowsSource):
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
+    metadata: Mapping[str, str] | None = None
     kind: Literal["delta"] = "delta"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.delta.reader:DeltaSource"
 
@@ -48,6 +51,7 @@ class DeltaSource(TypedRowsSource):
         if not self.order_by:
             raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
         self._check_one_address()
+        self._check_metadata()
         if self.starting_version < 0:
             raise ConfigurationError(f"source starting_version is {self.starting_version}: give 0 or more")
 

@@ -34,6 +34,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import Listed
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
+from airflow_provider_snowpipe.streaming.splice import IS_BLANK, with_columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class RowBlock:
     :param end: bytes of the stored text up to the last row's end, 0 where the format has no such position
     :param types: types of columns, by name, where the file's own schema has them
     :param numbers: of the rows, a numpy array; None where they follow each other up to ``last_line``
+    :param row_ends: where the rows end in the body, a numpy array; None where nobody knows
     """
 
     body: bytes | memoryview
@@ -57,6 +59,7 @@ class RowBlock:
     end: int = 0
     types: Mapping[str, str] = field(default_factory=dict)
     numbers: Any = None
+    row_ends: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,9 +390,7 @@ def _in_json(letter: str) -> str:
 
 _TEXT_GROWTH = 8
 """A line of text may grow this much as JSON: six bytes for a control character, and the column's name."""
-_FILLED_OBJECT = re.compile(rb'(?m)^([ \t\r]*)\{(?=[ \t\r]*")')
 _NEXT_DOCUMENT = re.compile(rb"\}[ \t\r]*\{")
-_EMPTY_OBJECT = re.compile(rb"(?m)^([ \t\r]*)\{[ \t\r]*\}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,14 +441,11 @@ class LineReader(LineFileReader):
             blanks=column is None,
         ):
             if column is not None:
-                yield replace(block, body=text_rows(block, column, file))
+                yield replace(block, body=text_rows(block, column, file), row_ends=None)
             elif file.values:
                 _refuse_objects_with_values(block, file)
-                # The values of the partition go in front of each line's own fields, by two substitutions.
-                fields = json.dumps(dict(file.values), ensure_ascii=False).encode()[1:-1]
-                fields = fields.replace(b"\\", rb"\\")
-                filled = _FILLED_OBJECT.sub(rb"\1{" + fields + b",", bytes(block.body))
-                yield replace(block, body=_EMPTY_OBJECT.sub(rb"\1{" + fields + b"}", filled))
+                body = with_columns(block.body, dict(file.values), {}, block.row_ends)
+                yield replace(block, body=body, row_ends=None)
             else:
                 yield block
 
@@ -508,7 +506,6 @@ def _is_document(line: bytes) -> bool:
 # and counts. In a text only a line without any character is blank, as it is for COPY with SKIP_BLANK_LINES.
 
 _NEWLINE, _RETURN = 10, 13
-IS_BLANK = np.isin(np.arange(256), (9, 10, 13, 32))
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -577,10 +574,10 @@ def row_blocks(
         begin = 0
         for first, last in row_ranges(row_ends, max_bytes, max_rows):
             end, last_line = int(row_ends[last - 1]), line + int(row_numbers[last - 1])
-            numbers = row_numbers[first:last] + line
             yield RowBlock(
-                chunk[begin:end], pending_from, last_line, last - first, position + end, numbers=numbers
-            )
+                chunk[begin:end], pending_from, last_line, last - first, position + end,
+                numbers=row_numbers[first:last] + line, row_ends=row_ends[first:last] - begin,
+            )  # fmt: skip
             begin, pending_from = end, last_line + 1
         line += len(ends)
 

@@ -45,7 +45,7 @@ class Unit:
     :param after_line: lines before it in the file
     :param modified_ns: when the file was written last, nanoseconds since 1970
     :param version: the version of its content, an object's ETag; empty for local files
-    :param ends: digest of the first and the last bytes up to ``end``; empty where the file cannot grow
+    :param ends: digest of the first and the last bytes up to ``end``; empty for an object that cannot grow
     :param renamed_from: for a unit without rows that records a new name of its file, the unit before it
     :param node: the number that a directory's file keeps when it is renamed, 0 where there is none
     """
@@ -99,7 +99,7 @@ class Contents(ABC):
 
     @abstractmethod
     def ends(self, found: Found, size: int) -> str:
-        """Digest of the first and the last bytes up to a size; empty where the file cannot grow."""
+        """Digest of the first and the last bytes up to a size; empty for an object that cannot grow."""
 
     @abstractmethod
     def may_grow(self, found: Found) -> bool:
@@ -488,7 +488,7 @@ def natural_order(name: str) -> tuple[Any, ...]:
 def ends_digest(read: Callable[[int, int], bytes], size: int) -> str:
     """Digest of the first and the last bytes up to a size, which stay the same when rows are added.
 
-    :param read: gives the bytes between two found_at
+    :param read: gives the bytes between two positions
     """
     found = blake2b(read(0, min(size, _END_BYTES)), digest_size=8)
     found.update(read(max(0, size - _END_BYTES), size))

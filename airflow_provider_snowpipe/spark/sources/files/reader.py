@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import BinaryIO, ClassVar, cast
+from typing import ClassVar
 from uuid import uuid4
 
 import pyarrow.compute as pc
@@ -28,40 +26,43 @@ from airflow_provider_snowpipe.spark.source import (
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     FileReader,
-    LineFileReader,
     RowBlock,
     may_grow,
+)
+from airflow_provider_snowpipe.spark.sources.files.listing import (
+    FileContents,
+    binding_of,
+    found_files,
+    log_store,
+    refuse_replaced,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
     NO_ROWS,
     Changed,
-    Contents,
     FilesOfUnits,
     Found,
     SourceLog,
     Unit,
-    ends_digest,
     event_rows,
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    LOG_FOLDER,
     ROW_NUMBER,
+    ByDirectory,
     ColumnFormat,
     FileFormat,
     FileGroup,
     FileSourceSpec,
-    Ndjson,
     SourceFile,
-    listed_files,
     values_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, is_url, storage_of
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError, SourcePositionError
+from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
@@ -142,7 +143,7 @@ class FileSource(Source):
         self._spec = spec
         self._on_data_loss = on_data_loss
         self._secrets = SourceSecrets()
-        self._target, self._writes, self._run = "", False, ""
+        self._target, self._writes = "", False
         self._log = SourceLog.empty()
         self._found: list[Found] = []
         self._new: list[Unit] = []
@@ -161,8 +162,8 @@ class FileSource(Source):
 
     def for_target(self, target: str, *, writes: bool = True, run: str = "") -> Source:
         """Take the pipe: each has a log of its own."""
-        self._target, self._writes, self._run = target, writes, run
-        return self
+        self._target, self._writes = target, writes
+        return super().for_target(target, writes=writes, run=run)
 
     @cached_property
     def _storage(self) -> Storage:
@@ -173,10 +174,7 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
-        self._found = [
-            Found(partition, name, one.name, one.size, one.modified_ns, one.version, *one.node[1:2])
-            for partition, name, one in listed_files(self._spec, self._storage)
-        ]
+        self._found = found_files(self._spec, self._storage)
         self._at = dt.datetime.now(dt.UTC)
         self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
@@ -186,7 +184,7 @@ class FileSource(Source):
         return tuple(self._partitions())
 
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
-        contents = _FileContents(self._spec, self._storage)
+        contents = FileContents(self._spec, self._storage, reader_of(self._spec.form))
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
@@ -262,7 +260,12 @@ class FileSource(Source):
                 one.number, one.start, one.after_line, one.ends,
             )  # fmt: skip
             groups.setdefault(one.partition, []).append(file)
-        last = self._log.last_unit
+        last, why_lost = self._log.last_unit, ""
+        if self._target and not self._log.number:
+            why_lost = (
+                f"The source log in {self._store().storage.root!r} has no entry; if it was lost, `airflow "
+                f"snowpipe files rebuild {spec.path}` makes it again. "
+            )
         self._planned = {name: files[-1].unit for name, files in groups.items() if files}
         for partition, files in sorted(groups.items()):
             lost, other = frozenset(gone.get(partition, ())), frozenset(replaced.get(partition, ()))
@@ -270,11 +273,8 @@ class FileSource(Source):
             if files and all(file.unit in lost | other and file.unit in own for file in files):
                 continue
             group = FileGroup(partition, tuple(files), lost, other, own)
-            whose = f"{spec.owner} of the source log {self._log.log_id}, partition {partition!r}"
-            binding = Binding(whose, spec.form.numbering)
-            yield FilePartition(
-                partition, group, spec, self._on_data_loss, binding, last, self._run, self._at
-            )
+            binding = binding_of(spec, self._log.log_id, partition, why_lost)
+            yield FilePartition(partition, group, spec, self._on_data_loss, binding, last, self.run, self._at)
 
     def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
         """Write the new units into the log; refuse files that have changed.
@@ -308,7 +308,7 @@ class FileSource(Source):
         return not self._new or self._append(event_rows(self._new))
 
     def _append(self, rows: Sequence[dict[str, object]]) -> bool:
-        added = self._store().append(self._log, rows, self._run)
+        added = self._store().append(self._log, rows, self.run)
         if added is None:
             return False
         self._log, self._new = added, []
@@ -320,12 +320,9 @@ class FileSource(Source):
         :param is_all: True where all units of these partitions that were planned are committed, also those
             without a row behind the last position; False where only those up to it are
         """
-        lasts = {
-            name: self._planned.get(name, 0)
-            if is_all
-            else min(_committed_unit(end), self._planned.get(name, 0))
-            for name, end in ends.items()
-        }
+        planned = {name: self._planned.get(name, 0) for name in ends}
+        reached = {name: min(_committed_unit(ends[name]), unit) for name, unit in planned.items()}
+        lasts = planned if is_all else reached
         self._record(lambda: self._newly_committed(ends, lasts))
         if self._writes and self._spec.after_commit != "keep":
             cleaned = self._clean(lasts)
@@ -415,120 +412,6 @@ def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
 
 
 _MOST_NAMED = 5
-_MOST_BLANK_BYTES = 1 << 16
-
-
-def canonical_path(path: str) -> str:
-    """The path of a source as its log names it."""
-    return path.rstrip("/") if is_url(path) else os.path.realpath(path)
-
-
-def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
-    """Where the log of a source is: below its path, or in a folder that several sources may share.
-
-    :param target: the account and the pipe; each has a log of its own
-    :param path: another path of the source, None for that of the spec
-    """
-    path = path or canonical_path(spec.path)
-    key = target
-    if spec.log_path is None:
-        parent = storage_of(path, secrets).below(LOG_FOLDER)
-    else:
-        parent = storage_of(spec.log_path, secrets if is_url(spec.log_path) else None)
-        key = f"{key}\0{path}"
-    folder = f"log-{blake2b(key.encode(), digest_size=8).hexdigest()}"
-    return LogStore(parent.below(folder), path, target)
-
-
-def refuse_replaced(file: SourceFile) -> None:
-    """Refuse a local file whose ends are not those of its unit, since its rows may be those of both.
-
-    :raises SourcePositionError: if it has other content than when it was taken
-    """
-    if file.ends and isinstance(file.storage, LocalStorage):
-        with file.storage.open(file.path) as stream:
-            if ends_of(stream, file.size) != file.ends:
-                raise SourcePositionError(
-                    f"file {file.path!r} was written again during the run, so that rows of both may have "
-                    "been sent. Leave files in place until the run has ended, and compare the table with them"
-                )
-
-
-def ends_of(stream: BinaryIO, size: int) -> str:
-    """Digest of the first and the last bytes of an open file up to a size."""
-
-    def read(begin: int, end: int) -> bytes:
-        stream.seek(begin)
-        return stream.read(end - begin)
-
-    return ends_digest(read, size)
-
-
-@dataclass(frozen=True, slots=True)
-class _FileContents(Contents):
-    """What the planner asks of the files of a source."""
-
-    spec: FileSourceSpec
-    storage: Storage
-
-    def ends(self, found: Found, size: int) -> str:
-        """Digest of the ends of a local file; of an object only where it is said to grow."""
-        if not (isinstance(self.storage, LocalStorage) or self.may_grow(found)):
-            return ""
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            return ends_of(stream, size)
-
-    def may_grow(self, found: Found) -> bool:
-        """True for text that is not compressed; for that of an object only where it is said to grow."""
-        form = self.spec.form
-        is_asked = form.growing or isinstance(self.storage, LocalStorage)
-        return is_asked and may_grow(self._file(found, found.size), form)
-
-    def whole(self, found: Found, start: int, after_line: int, *, is_last: bool) -> int:
-        """Where the last whole line of a growing file ends; any other file is whole."""
-        if not (is_last and self.spec.form.growing and self.may_grow(found)):
-            return found.size
-        return self._lines().whole_end(self._file(found, found.size, start, after_line))
-
-    def goes_on(self, found: Found, unit: Unit) -> tuple[int, int] | None:
-        """Count the lines of the unit, and find where the next one begins."""
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            stream.seek(unit.end - 1)
-            around = stream.read(3)
-        start = unit.end
-        if around[:1] != b"\n":
-            if around[1:3] == b"\r\n":
-                start += 2
-            elif around[1:2] == b"\n":
-                start += 1
-            else:
-                return None
-        file = self._file(found, unit.end, unit.start, unit.after_line)
-        lines, end = self._lines().extent(file, keep_tail=False)
-        if around[:1] != b"\n":
-            return start, unit.after_line + lines + 1
-        # A record of CSV may go on behind a newline.
-        is_whole = end == unit.end or self.is_blank(found, end, unit.end)
-        return (start, unit.after_line + lines) if is_whole else None
-
-    def is_blank(self, found: Found, start: int, end: int) -> bool:
-        """Read a short piece."""
-        if end - start > _MOST_BLANK_BYTES:
-            return False
-        with self.storage.open(self.storage.path(found.name)) as stream:
-            stream.seek(start)
-            blanks = b" \t\r\n" if isinstance(self.spec.form, Ndjson) else b"\r\n"
-            return not stream.read(end - start).strip(blanks)
-
-    def _lines(self) -> LineFileReader:
-        return cast(LineFileReader, reader_of(self.spec.form))
-
-    def _file(self, found: Found, size: int, start: int = 0, after_line: int = 0) -> SourceFile:
-        path = self.storage.path(found.name)
-        values = values_of(self.spec, found.name)
-        return SourceFile(
-            found.file, path, size, values, 0, "", self.storage, start=start, after_line=after_line
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -673,15 +556,24 @@ class FilePartition(SourcePartition[Resume]):
 
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
-        left = self.files_behind(committed)
-        unit = _committed_unit(committed)
-        files = sum(number > unit for number, _ in left)
-        return Behind(sum(size for _, size in left), f"files_behind={files}")
+        return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
 
-    def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]]:
-        """List the same units, the one that the position is in among them."""
-        unit = _committed_unit(committed)
-        return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= unit]
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """The names of its files, those of before among them; of replaced ones nobody knows which rows."""
+        replaced = {one.name_below for one in self.group.files if one.unit in self.group.replaced}
+        below = f"{self.name}/" if isinstance(self.spec.grouping, ByDirectory) else ""
+        names = {name for one in self.group.files for name in (one.name_below, f"{below}{one.name}")}
+        return [(name,) for name in sorted(names - replaced)]
+
+    def files_behind(self, committed: Offset | None) -> Sequence[FileBehind]:
+        """List the same units, the one that the position is in among them until it is known as complete."""
+        position, unit = _unit_of(committed), _committed_unit(committed)
+        first = unit + 1 if position is not None and self.group.is_complete(position) else unit
+        return [
+            FileBehind(file.unit, file.size - file.start, file.modified_ns // 1_000_000)
+            for file in self.group.files
+            if file.unit >= first and file.unit not in self.group.gone | self.group.replaced
+        ]
 
 
 def _unit_of(position: Offset | None) -> UnitOffset | None:

@@ -8,7 +8,6 @@ however the files grow meanwhile.
 from __future__ import annotations
 
 import fnmatch
-import logging
 import math
 import os
 import re
@@ -21,7 +20,6 @@ from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import (
-    Listed,
     LocalStorage,
     Storage,
     bucket_of,
@@ -31,10 +29,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage import (
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from airflow_provider_snowpipe.streaming.arguments import NonFinite, UnknownTypes
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    OffsetTokenError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 # -- How files are read: a value for each format ---------------------------------------------------------
@@ -205,9 +200,9 @@ Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
 LOG_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
-ROW_NUMBER = "file_row_number"
+FILE_NAME, ROW_NUMBER = "filename", "file_row_number"
 METADATA = (
-    *("filename", ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
+    *(FILE_NAME, ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
 )
 """What columns can be given of rows, by the names of Snowflake's metadata columns where it has them."""
 _NULL_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -520,6 +515,14 @@ class FileSource(SourceSpec):
         return f"split by {', '.join(grouped)}"
 
     @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns with the file's name and the row's number, where ``metadata`` has both."""
+        columns = {value: name for name, value in (self.metadata or {}).items()}
+        if not {FILE_NAME, ROW_NUMBER} <= columns.keys():
+            return None
+        return (columns[FILE_NAME],), columns[ROW_NUMBER]
+
+    @property
     def default_name(self) -> str:
         """The last part of the path."""
         return Path(self.path).name
@@ -535,8 +538,6 @@ FileSourceSpec = FileSource
 
 
 # -- The groups of files ---------------------------------------------------------------------------------
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,6 +569,11 @@ class SourceFile:
     after_line: int = 0
     ends: str = ""
 
+    @property
+    def name_below(self) -> str:
+        """Its name below the source's path."""
+        return self.path.removeprefix(self.storage.path("")).lstrip("/")
+
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
@@ -590,72 +596,7 @@ class FileGroup:
         return 0 < self.committed.get(position.unit, 0) <= position.line
 
 
-def listed_files(spec: FileSourceSpec, storage: Storage) -> list[tuple[str, str, Listed]]:
-    """List the source's files with their present sizes: partition, name within it, and the file.
-
-    :raises SourceMissingError: if the path is missing
-    :raises ConfigurationError: if a file belongs to no group, or one file is reached by two paths
-    """
-    listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
-    found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
-    reached: dict[tuple[int, ...], str] = {}
-    files = []
-    for partition, names in sorted(found.items()):
-        _check_partition(partition)
-        for name, whole in names:
-            _check_name(name, partition)
-            _refuse_second_path(storage.path(whole), listed[whole], reached)
-            files.append((partition, name, listed[whole]))
-    if not files:
-        log.warning(
-            "source path %r: no file matches %r with %r, so that there is nothing to load",
-            spec.path,
-            spec.glob,
-            spec.grouping,
-        )
-    return files
-
-
 def values_of(spec: FileSourceSpec, name: str) -> PartitionValues:
     """The partition values in a file's name that become columns of its rows."""
     with_values = isinstance(spec.grouping, ByKey) and spec.grouping.as_columns
     return _partition_values(name) if with_values else ()
-
-
-def _refuse_second_path(path: str, listed: Listed, reached: dict[tuple[int, ...], str]) -> None:
-    """Refuse a file that a link leads to twice.
-
-    Size and time distinguish files where a mounted storage gives all of them one number.
-    """
-    same = reached.setdefault(listed.node, path) if listed.node else path
-    if listed.size and same != path:
-        raise ConfigurationError(
-            f"{same!r} and {path!r} are one file, which a link leads to twice: its rows would be loaded "
-            "twice. Remove the link, make the pattern leave it out, or put a copy in its place if the rows "
-            "are meant twice. Nothing was read or sent"
-        )
-
-
-def _check_name(name: str, partition: str) -> None:
-    """Refuse a name that would not come back unchanged from an offset token."""
-    try:
-        token = str(UnitOffset(1, name, 1))
-        token.encode("utf-8")
-        survives = token.isprintable() and UnitOffset.parse(token).file == name
-    except (OffsetTokenError, UnicodeEncodeError):
-        survives = False
-    if not survives:
-        raise ConfigurationError(
-            f"partition {partition!r}: the file name {name!r} cannot be part of an offset token: it is not "
-            "printable UTF-8 text; rename the file"
-        )
-
-
-def _check_partition(partition: str) -> None:
-    """Refuse a name that no channel's name can hold."""
-    try:
-        partition.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ConfigurationError(
-            f"partition {partition!r} is no UTF-8 text, as a channel's name has to be: rename the directory"
-        ) from None

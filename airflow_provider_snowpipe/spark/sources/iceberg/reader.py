@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar, cast
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -27,6 +28,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_a
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowColumns
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
@@ -71,6 +73,7 @@ class IcebergSource(Source):
                 reader,
                 options,
                 self._on_data_loss,
+                RowColumns(self._spec.metadata or {}, self.run),
             )
             for name, history in histories(table, self._spec).items()
         )
@@ -92,6 +95,7 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
 
     :param options: how values are written that JSON has no form for
     :param on_data_loss: what to do if snapshots behind the committed position have expired
+    :param extra: columns that are put into each row
     """
 
     name: str
@@ -100,6 +104,7 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
     reader: TableReader
     options: NdjsonOptions
     on_data_loss: OnDataLoss
+    extra: RowColumns
     offset_class: ClassVar[type[Offset]] = BatchRowOffset
 
     def check(self, committed: Offset | None) -> None:
@@ -121,14 +126,16 @@ class IcebergPartition(SourcePartition[_IcebergPosition]):
             for rows in self.reader.tables(piece.file, row):
                 for block in row_blocks_of(rows, file, after_line=row, limits=limits, options=self.options):
                     first, last = piece.position(block.first_line), piece.position(block.last_line)
-                    yield Part(block.body, first, last, block.rows, types=block.types)
+                    numbers = np.arange(first.row, last.row + 1)
+                    body = self.extra.put(block.body, np.full(len(numbers), first.batch), numbers)
+                    yield Part(body, first, last, block.rows, types=block.types)
                 row += rows.num_rows
 
     def behind(self, committed: Offset | None) -> Behind:
         """Count the rows behind a position, and the bytes of the files that hold them."""
         pieces = list(self.history.pieces_after(_position(committed)))
         rows = sum(piece.file.rows - piece.skip for piece in pieces)
-        return Behind(sum(piece.file.bytes for piece in pieces), f"rows_behind={rows}", rows)
+        return Behind(sum(piece.file.bytes for piece in pieces), rows)
 
 
 def _position(committed: Offset | None) -> BatchRowOffset | None:

@@ -35,6 +35,8 @@ class IcebergSource(TypedRowsSource):
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
+    :param metadata: columns that show where rows are from, each with ``run_id``, ``version`` (the sequence
+        number) or ``row``
     :param conn_id: the Airflow connection to the catalog, with its address and credentials, of the type
         ``iceberg``; what the source itself sets goes before it
     :param kind: always ``iceberg``
@@ -49,6 +51,7 @@ class IcebergSource(TypedRowsSource):
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
+    metadata: Mapping[str, str] | None = None
     conn_id: str | None = None
     kind: Literal["iceberg"] = "iceberg"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.iceberg.reader:IcebergSource"
@@ -84,6 +87,7 @@ class IcebergSource(TypedRowsSource):
 
     def _check(self) -> None:
         self._check_one_address()
+        self._check_metadata()
         if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(
                 f"source table is {self.table!r}: give namespace and name, for example 'sales.orders'"

@@ -101,6 +101,7 @@ class KafkaSource(Source):
                 spec=spec,
                 settings=self._settings,
                 on_data_loss=self._on_data_loss,
+                run=self.run,
             )
             for topic, number in bounds
         )
@@ -153,6 +154,7 @@ class KafkaPartition(SourcePartition[int]):
     :param first: the offset to begin at where the channel has no token
     :param bounds: how far it reached when the run began
     :param on_data_loss: what to do if retention has taken the record after the committed one
+    :param run: the run, as checkpoints name it
     """
 
     name: str
@@ -164,6 +166,7 @@ class KafkaPartition(SourcePartition[int]):
     spec: KafkaSourceSpec
     settings: ClientSettings
     on_data_loss: OnDataLoss
+    run: str = ""
     offset_class: ClassVar[type[Offset]] = IntegerOffset
     gaps_legal: ClassVar[bool] = True
     """Compaction takes records away, and transactions end with markers that are no records."""
@@ -201,7 +204,7 @@ class KafkaPartition(SourcePartition[int]):
         """Read the records from an offset to the end that was fixed on the driver."""
         from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 
-        writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets)
+        writer = RowWriter(self.spec, self.topic, self.number, self.settings.secrets, self.run)
         reader = _Reader(
             self.settings, self.topic, self.number, resume_at, self.bounds.end, self.on_data_loss
         )
@@ -219,7 +222,11 @@ class KafkaPartition(SourcePartition[int]):
         """Count the offsets up to the end; some may be no records."""
         after = self.first if committed is None else _integer(committed).value + 1
         left = max(self.bounds.end - max(after, self.bounds.earliest), 0)
-        return Behind(None, f"offsets_behind={left}", left)
+        return Behind(None, left)
+
+    def row_keys(self) -> Sequence[tuple[str, ...]]:
+        """Topic and number."""
+        return [(self.topic, str(self.number))]
 
     def open_dead_letters(
         self, path: str, channel: str, offset_class: type[Offset], after: Offset | None

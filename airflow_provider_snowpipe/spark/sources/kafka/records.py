@@ -264,13 +264,16 @@ _OPTIONS = NdjsonOptions(explicit_nulls=False)
 
 
 def metadata_objects(
-    records: Records, topic: str, number: int, spec: KafkaSourceSpec
+    records: Records, topic: str, number: int, spec: KafkaSourceSpec, run: str = ""
 ) -> pa.LargeBinaryArray | None:
-    """Write the metadata of records as JSON objects, None where none is required."""
+    """Write the metadata of records as JSON objects, None where none is required.
+
+    :param run: the run, as checkpoints name it
+    """
     if not spec.metadata and not spec.record_metadata:
         return None
-    fields = _Fields(records, topic, number, spec)
-    columns = {column: getattr(fields, field)() for field, column in spec.metadata_columns.items()}
+    fields = _Fields(records, topic, number, spec, run)
+    columns = {column: getattr(fields, field)() for column, field in spec.metadata_columns.items()}
     if spec.record_metadata:
         columns[spec.record_metadata] = fields.record_metadata()
     return lines_of(encode_ndjson(pa.table(columns), _OPTIONS))
@@ -279,14 +282,18 @@ def metadata_objects(
 class _Fields:
     """The columns; each method is named as its field."""
 
-    def __init__(self, records: Records, topic: str, number: int, spec: KafkaSourceSpec) -> None:
+    def __init__(self, records: Records, topic: str, number: int, spec: KafkaSourceSpec, run: str) -> None:
         self._records = records
+        self._run = run
         self._topic = topic
         self._number = number
         self._key_format = spec.key_format
 
     def topic(self) -> Any:
         return pa.repeat(pa.scalar(self._topic, pa.large_string()), len(self._records))
+
+    def run_id(self) -> Any:
+        return pa.repeat(pa.scalar(self._run, pa.large_string()), len(self._records))
 
     def partition(self) -> Any:
         return pa.repeat(pa.scalar(self._number, pa.int32()), len(self._records))

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import check_channel_name
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
-METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers")
+METADATA_FIELDS = ("topic", "partition", "offset", "timestamp", "key", "headers", "run_id")
 _CONNECTION_KEYS = {"bootstrap.servers": "bootstrap_servers", "schema.registry.url": "schema_registry_url"}
 _REGISTERED = ("avro", "protobuf")
 _NEEDS_COLUMN = ("text", "bytes")
@@ -44,8 +44,9 @@ class KafkaSource(SourceSpec):
     :param value_column: the column that takes the whole value; None where its fields are columns
     :param connect_envelope: True loads the payload of Kafka Connect's JSON (``schema`` and ``payload``, from
         ``schemas.enable``), False loads such objects as they are; None refuses a first record that is one
-    :param metadata: columns for what Kafka knows of a record, by field: ``topic``, ``partition``, ``offset``,
-        ``timestamp``, ``key``, ``headers``; as a list, the columns are ``KAFKA_TOPIC`` and so on
+    :param metadata: columns that show where rows are from, each with one of ``topic``, ``partition``,
+        ``offset``, ``timestamp``, ``key``, ``headers`` and ``run_id``; as a list of these, the columns are
+        ``KAFKA_TOPIC`` and so on
     :param record_metadata: a VARIANT column that takes all of it as one object, as the connector's column
         ``RECORD_METADATA`` does
     :param key_format: ``text``: keys are UTF-8; ``bytes``: they are written as BASE64
@@ -198,19 +199,27 @@ class KafkaSource(SourceSpec):
                 f"source connect_envelope is {self.connect_envelope} and value_format is "
                 f"{self.value_format!r}: the envelope is JSON's, leave connect_envelope out"
             )
-        unknown = sorted(set(self.metadata_columns) - set(METADATA_FIELDS))
+        unknown = sorted(set(self.metadata_columns.values()) - set(METADATA_FIELDS))
         if unknown:
             raise ConfigurationError(
-                f"source metadata names {unknown[0]!r}: use {', '.join(METADATA_FIELDS)}"
+                f"source metadata names {unknown[0]!r}: give a column one of {', '.join(METADATA_FIELDS)}"
             )
-        columns = [*self.metadata_columns.values(), *filter(None, (self.record_metadata, self.value_column))]
+        columns = [*self.metadata_columns, *filter(None, (self.record_metadata, self.value_column))]
         if not all(columns) or len({name.upper() for name in columns}) < len(columns):
             raise ConfigurationError(f"source columns are {columns}: give each one its own name")
 
     @property
     def metadata_columns(self) -> Mapping[str, str]:
-        """The column of each field that Kafka knows of a record."""
+        """What each column gets."""
         return self.metadata if isinstance(self.metadata, Mapping) else _metadata(self.metadata)
+
+    @property
+    def row_columns(self) -> tuple[tuple[str, ...], str] | None:
+        """The columns with topic, partition and offset, where ``metadata`` has them."""
+        columns = {field: name for name, field in self.metadata_columns.items()}
+        if not {"topic", "partition", "offset"} <= columns.keys():
+            return None
+        return (columns["topic"], columns["partition"]), columns["offset"]
 
     @property
     def start_milliseconds(self) -> int:
@@ -340,10 +349,10 @@ def _metadata(values: Any) -> Any:
     if is_task_output(values):
         return values
     if isinstance(values, list | tuple):
-        values = {str(name): f"KAFKA_{str(name).upper()}" for name in values}
+        values = {f"KAFKA_{str(name).upper()}": str(name) for name in values}
     if not isinstance(values, Mapping) or not all(isinstance(one, str) for one in values.values()):
         raise ConfigurationError(
-            f"source metadata is {values!r}: it must be a list of fields or give each field its column"
+            f"source metadata is {values!r}: it must be a list of fields, or give each column its field"
         )
     return dict(values)
 

@@ -52,14 +52,17 @@ if TYPE_CHECKING:
 class RowWriter:
     """Writes the records of one topic-partition as NDJSON."""
 
-    def __init__(self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets) -> None:
+    def __init__(
+        self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets, run: str = ""
+    ) -> None:
         self._spec = spec
+        self._run = run
         self._topic = topic
         self._number = number
         self._where = f"topic {topic!r}, partition {number}"
         self._values = _value_writer(spec, self._where, secrets)
         every = ("timestamp", "key", "headers") if spec.record_metadata else ()
-        self.fields = frozenset((*every, *spec.metadata))
+        self.fields = frozenset((*every, *spec.metadata_columns.values()))
 
     def piece_bytes(self, limits: BatchLimits) -> int:
         """Bytes of values that make a part at most as large as parts may be."""
@@ -82,7 +85,7 @@ class RowWriter:
             rows, records = rows.filter(pa.array(good)), records.taken(good)
         if not len(records):
             return Part(b"", start, end, 0, undecoded=undecoded)
-        metadata = metadata_objects(records, self._topic, self._number, self._spec)
+        metadata = metadata_objects(records, self._topic, self._number, self._spec, self._run)
         if metadata is not None:
             rows = merged(metadata, rows)
         body = body_of(add_line_ends(rows))

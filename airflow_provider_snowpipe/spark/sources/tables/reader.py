@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     ZONED,
     ZONELESS,
+    RowColumns,
     check_row_types,
     column_of,
     is_written_by_jvm,
@@ -304,6 +305,7 @@ class TablePartition(FramePartition):
     :param key: the column that orders them
     :param number: number of the range
     :param ndjson: how tasks write the rows, None where Spark's JVM has
+    :param extra: columns that are put into each row
     """
 
     name: str
@@ -314,6 +316,7 @@ class TablePartition(FramePartition):
     rows: int = 0
     end: Offset | None = None
     ndjson: NdjsonOptions | None = None
+    extra: RowColumns = field(default_factory=RowColumns)
     gaps_legal = True
 
     @property
@@ -344,6 +347,7 @@ class TablePartition(FramePartition):
             value=self.value,
             offset=self.offset,
             ndjson=self.ndjson,
+            extra=self.extra,
         )
 
 
@@ -397,7 +401,10 @@ class TableSource(FrameSource):
             binding = Binding(
                 f"{self._identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
             )
-            return TablePartition(name, binding, key.name, key.offset_type, number, ndjson=ndjson)
+            extra = RowColumns(spec.metadata or {}, self.run)
+            return TablePartition(
+                name, binding, key.name, key.offset_type, number, ndjson=ndjson, extra=extra
+            )
 
         if self._by is not None:
             with free_layout(self._rows.sparkSession):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +19,43 @@ from airflow_provider_snowpipe.streaming.errors import ContinuityError, Encoding
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
+from airflow_provider_snowpipe.streaming.splice import with_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType, StructType
+
+Indexes = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RowColumns:
+    """Columns that show where rows are from.
+
+    :param columns: what each column gets: ``run_id``, ``version`` or ``row``
+    :param run: the run, as checkpoints name it
+    """
+
+    columns: Mapping[str, str] = field(default_factory=dict)
+    run: str = ""
+
+    def put(
+        self, body: bytes | memoryview, versions: Indexes | None = None, rows: Indexes | None = None
+    ) -> bytes | memoryview:
+        """Put the columns into rows of NDJSON.
+
+        :param versions: the version of each row
+        :param rows: its number within the version
+        """
+        if not self.columns:
+            return body
+        known = {"version": versions, "row": rows}
+        constants = {name: self.run for name, value in self.columns.items() if value == "run_id"}
+        numbers = {name: one for name, value in self.columns.items() if (one := known.get(value)) is not None}
+        return with_columns(body, constants, numbers)
+
+
+_NO_COLUMNS = RowColumns()
 
 
 # -- Arrow batches of ready rows as parts: cut by size, checked to be in order, and not copied -----------
@@ -32,8 +65,6 @@ POSITION = "snowpipe_position"
 VERSION = "snowpipe_version"
 """Column of a query's rows: the version of the table that added them."""
 _OWN = frozenset({CHANNEL, POSITION, VERSION})
-
-Indexes = npt.NDArray[np.int64]
 
 
 def _cuts(
@@ -66,6 +97,7 @@ def keyed_parts(
     value: Callable[[Offset], Any],
     offset: Callable[[Any], Offset],
     ndjson: NdjsonOptions | None = None,
+    extra: RowColumns = _NO_COLUMNS,
 ) -> Iterator[Part]:
     """Cut rows whose position is the value of a key.
 
@@ -76,6 +108,7 @@ def keyed_parts(
     :param value: the key of a position
     :param offset: the position of a key
     :param ndjson: how values are written here, None for rows that are text already
+    :param extra: columns that are put into each row
     :raises ContinuityError: if two rows are out of order or have the same key
     """
     held: Part | None = None
@@ -91,7 +124,7 @@ def keyed_parts(
             if held is not None:
                 yield held
             one, other = keys[first].as_py(), keys[end - 1].as_py()
-            held = Part(body, offset(one), offset(other), end - first)
+            held = Part(extra.put(body), offset(one), offset(other), end - first)
     if held is not None:
         yield held
 
@@ -129,6 +162,7 @@ def versioned_parts(
     *,
     column: str,
     ndjson: NdjsonOptions | None = None,
+    extra: RowColumns = _NO_COLUMNS,
 ) -> Iterator[Part]:
     """Cut rows whose position is a table version and their number within it.
 
@@ -137,6 +171,7 @@ def versioned_parts(
     :param batches: the rows, ordered by version and key
     :param committed: rows up to this position are left out
     :param ndjson: how values are written here, None for rows that are text already
+    :param extra: columns that are put into each row
     :raises ContinuityError: if two rows are out of order or have the same key
     :raises SourcePositionError: if the committed version has fewer rows than are committed
     """
@@ -149,7 +184,7 @@ def versioned_parts(
             if held is not None:
                 yield held
             one, other = (BatchRowOffset(int(versions[at]), int(numbers[at])) for at in (first, end - 1))
-            held = Part(body, one, other, end - first)
+            held = Part(extra.put(body, versions[first:end], numbers[first:end]), one, other, end - first)
     counter.check_end()
     if held is not None:
         yield held

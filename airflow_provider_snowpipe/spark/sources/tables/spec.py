@@ -23,11 +23,17 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 
+METADATA = ("run_id", "version", "row")
+"""What columns can be given of rows: the run, and the position of a row within a table's history."""
+
+
 class TypedRowsSource(SourceSpec):
     """A source of rows with typed columns, some of whose values JSON has no form for."""
 
     __slots__ = ()
 
+    has_versions: ClassVar[bool] = True
+    metadata: Mapping[str, str] | None
     table: str | None
     path: str | None
     binary: BinaryFormat
@@ -40,6 +46,14 @@ class TypedRowsSource(SourceSpec):
         from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
         return NdjsonOptions(self.binary, self.non_finite, self.explicit_nulls)
+
+    def _check_metadata(self) -> None:
+        known = METADATA if self.has_versions else METADATA[:1]
+        for name, value in (self.metadata or {}).items():
+            if not name or value not in known:
+                raise ConfigurationError(
+                    f"source metadata has {name!r}: {value!r}: give a column one of {', '.join(known)}"
+                )
 
     def _check_one_address(self) -> None:
         """Refuse a source with both a path and a table, or with none."""
@@ -71,6 +85,7 @@ class TableSource(TypedRowsSource):
     :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
     :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
         DEFAULT applies
+    :param metadata: columns that show where rows are from, each with ``run_id``
     :param kind: always ``table``
     """
 
@@ -87,11 +102,14 @@ class TableSource(TypedRowsSource):
     binary: BinaryFormat = "BASE64"
     non_finite: NonFinite = "refuse"
     explicit_nulls: bool = True
+    metadata: Mapping[str, str] | None = None
+    has_versions = False
     kind: Literal["table"] = "table"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.reader:TableSource"
 
     def _check(self) -> None:
         check_one_input(self, ("table", "query", "path"))
+        self._check_metadata()
         if self.query and self.offset_column and not self.name:
             raise ConfigurationError(
                 "source has a query and no name: give one that stays, since the channels are named by it"

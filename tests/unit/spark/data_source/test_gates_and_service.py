@@ -182,7 +182,8 @@ class TestSettle:
         assert asdict(report) == {
             **outcome, "channel": "ds_0", "partition": "ds_0", "to_token": token(errors=3), "rejected": 0,
             "committed": True, "latency_ms": 5, "undecoded": 0, "unknown_columns": {}, "unreported": 0,
-            "unreported_run": None, "rows_before": 0,
+            "unreported_run": None, "rows_before": 0, "files_found": None, "bytes_found": 0,
+            "oldest_found_ms": None,
         }  # fmt: skip
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_write_on_request(self, snowpipe):

@@ -50,14 +50,26 @@ def test_blank_lines_count_as_lines_and_get_nothing(tmp_path):
     ("body", "expected"),
     [
         (b'{"a": 1}\n', b'{"S": "x","N": 7,"a": 1}\n'),
-        (b"{}", b'{"S": "x","N": 7}'),
+        (b"{}", b'{"S": "x","N": 7 }'),
         (b'  { "a": 1}\nbad\n', b'  {"S": "x","N": 6, "a": 1}\nbad\n'),
+        (
+            b'{"a":1}\n' * 2 + b" \n{            }\n",
+            b'{"S": "x","N": 5,"a":1}\n{"S": "x","N": 6,"a":1}\n \n{"S": "x","N": 7             }\n',
+        ),
         (b"\xff\n", b"\xff\n"),
         (b"", b""),
     ],
 )
 def test_columns_stand_in_front_of_the_keys_of_objects(body, expected):
-    assert bytes(with_metadata(RowBlock(body, 1, 7, 1), {"S": "x"}, "N")) == expected
+    rows = sum(map(bool, map(bytes.strip, body.splitlines())))
+    assert bytes(with_metadata(RowBlock(body, 1, 7, rows), {"S": "x"}, "N")) == expected
+
+
+def test_numbers_have_all_their_digits():
+    body = b"{}\n" * 1100
+    found = with_metadata(RowBlock(body, 1, 10_050, 1100), {}, "N")
+    assert [json.loads(one)["N"] for one in bytes(found).splitlines()] == list(range(8_951, 10_051))
+    assert bytes(with_metadata(RowBlock(b'{"a":1}\n', 1, 1, 1), {}, None)) == b'{"a":1}\n'
 
 
 def test_value_that_there_is_not_is_refused():

@@ -63,9 +63,10 @@ def test_bytes_behind_are_those_of_the_driver_for_whoever_follows_it(tmp_path, s
     committed = None if reached is None else checkpoint(reached)
     files, left = partition.files_behind(begun), partition.behind(reached).bytes
 
-    assert ChannelStart(0, 0, 0, files_behind=files).bytes_behind(committed) == left
+    assert ChannelStart(0, 0, 0, files_behind=tuple(files)).backlog(committed).bytes == left
     # Several files that count as one may be too much, and are never too little.
-    (last, size), *more = fewer_files(files, 2)
-    assert (last, len(more)) == (files[-(-len(files) // 2) - 1][0], min(1, len(files) - 1))
-    counted = ChannelStart(0, 0, 0, files_behind=((last, size), *more)).bytes_behind(committed)
-    assert left <= counted <= partition.behind(begun).bytes
+    first, *more = fewer_files(files, 2)
+    assert (first.unit, len(more)) == (files[-(-len(files) // 2) - 1].unit, min(1, len(files) - 1))
+    counted = ChannelStart(0, 0, 0, files_behind=(first, *more)).backlog(committed)
+    assert left <= counted.bytes <= partition.behind(begun).bytes
+    assert sum(one.files for one in (first, *more)) == len(files)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
@@ -21,8 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
+from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.streaming.errors import (
@@ -31,7 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset
+from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
 TARGET = "account/pipe"
 NAMES = ("9.ndjson", "10.ndjson", "b.ndjson", "a.ndjson")
@@ -48,6 +52,8 @@ class Loads:
         self.table: list[int] = []
         self.committed: dict[str, Offset] = {}
         self.bindings: dict[str, str] = {}
+        self.sent: Counter[str] = Counter()
+        self.seen_ns = 0
 
     def source(self) -> FileSource:
         source = FileSource(self.spec, "fail")
@@ -89,6 +95,8 @@ class Loads:
                     json.loads(line)["ID"] for line in bytes(part.body).splitlines() if line.strip()
                 ]
                 self.committed[name] = part.end
+                self.sent[name] += part.rows
+                self.seen_ns = time.time_ns()
                 self.bindings[name] = partition.binding.digest
         if dies_after is None:
             source.mark_complete(
@@ -181,6 +189,30 @@ class Histories(RuleBasedStateMachine):
         path = self.file(data)
         path.unlink()
         self.replaced.pop(path, None)
+
+    @precondition(lambda self: self.loads.committed)
+    @rule(knows_when=st.booleans())
+    def lose_the_log(self, knows_when: bool) -> None:
+        """Make the log again; it stays where nothing shows what is committed.
+
+        :param knows_when: False where no run has ended since the last commit; then no file was replaced
+        """
+        loads = self.loads
+        seen = loads.seen_ns if knows_when or self.replaced else None
+        commits = {
+            name: LastCommit(name, cast(UnitOffset, position), loads.sent[name], seen)
+            for name, position in loads.committed.items()
+        }
+        log, aside = self.folder / LOG_FOLDER, self.folder / "aside"
+        log.rename(aside)
+        try:
+            made = rebuild(loads.spec, TARGET, SourceSecrets(), commits)
+        except SnowpipeError:
+            aside.rename(log)
+            return
+        shutil.rmtree(aside)
+        loads.committed = {name: position for name, (position, _) in made.positions.items()}
+        loads.bindings = {name: binding.digest for name, (_, binding) in made.positions.items()}
 
     @rule(dies_after=st.none() | st.integers(0, 4), races=st.booleans())
     def run(self, dies_after: int | None, races: bool) -> None:

@@ -6,6 +6,7 @@ import random
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Barrier
 from types import SimpleNamespace
 
@@ -14,15 +15,19 @@ import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
+from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourceMissingError,
     SourcePositionError,
     SourceUnavailableError,
 )
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.azure_service import ACCOUNT, KEY, azure_service
 from tests.disturbed_store import wire_to
 from tests.file_formats import numbered_rows, write_file
@@ -607,3 +612,26 @@ def test_azure_names_what_it_refuses(azurite):
         list(storage_of("az://lake", wrong).files())
 
     assert KEY[4:] not in str(refused.value)
+
+
+def test_a_lost_log_of_objects_is_made_again(lake):
+    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
+        lake.put(name, b'{"ID": 1}\n{"ID": 2}\n')
+    commits = {"a": LastCommit("p_src_a", UnitOffset(2, "2.ndjson", 1), 3)}
+    spec = FileSource(path=lake.url)
+    made = rebuild(spec, "account/pipe", lake.secrets, commits)
+    lake.put("a/0.ndjson", b'{"ID": 3}\n')
+
+    source = open_source(spec, "fail", lake.secrets).for_target("account/pipe")
+    partitions = {one.name: one for one in source.partitions()}
+    position, binding = made.positions["a"]
+    assert binding == partitions["a"].binding
+    partitions["a"].check(position)
+    loaded = {
+        name: [bytes(part.body) for part in one.read(one.resume(at), BatchLimits())]
+        for name, one, at in (("a", partitions["a"], position), ("b", partitions["b"], None))
+    }
+    assert loaded == {"a": [b'{"ID": 2}\n', b'{"ID": 3}\n'], "b": [b'{"ID": 1}\n{"ID": 2}\n']}
+
+    with pytest.raises(SourcePositionError, match="rows were loaded"):
+        rebuild(spec, "account/other", lake.secrets, {"a": replace(commits["a"], rows=9)})

@@ -70,6 +70,16 @@ def _ids(partition: IcebergPartition, committed: BatchRowOffset | None = None) -
     return [row["ID"] for row in _rows(partition, committed)]
 
 
+def test_rows_have_their_sequence_number_and_their_number_in_it(orders):
+    orders.append(range(3))
+    orders.append([99])
+    (partition,) = _partitions(orders, metadata={"V": "version", "N": "row", "R": "run_id"}).values()
+
+    assert [(row["V"], row["N"], row["R"]) for row in _rows(partition, BatchRowOffset(1, 1))] == [
+        (1, 2, ""), (1, 3, ""), (2, 1, ""),
+    ]  # fmt: skip
+
+
 def test_rows_come_in_the_order_of_snapshots_and_files(orders):
     orders.append(range(50, 61))
     orders.append(range(5))
@@ -80,7 +90,7 @@ def test_rows_come_in_the_order_of_snapshots_and_files(orders):
     assert _ids(partition, BatchRowOffset(1, 7)) == [*range(57, 61), *range(5), 99]
     assert _ids(partition, BatchRowOffset(2, 5)) == [99]
     assert _ids(partition, BatchRowOffset(3, 1)) == []
-    assert partition.behind(BatchRowOffset(2, 1)).text == "rows_behind=5"
+    assert partition.behind(BatchRowOffset(2, 1)).rows == 5
     assert partition.behind(BatchRowOffset(3, 1)).bytes == 0
 
 

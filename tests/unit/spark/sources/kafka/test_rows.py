@@ -13,9 +13,9 @@ from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 
 
-def _writer(**changes):
+def _writer(run="", **changes):
     values = {"kind": "kafka", "bootstrap_servers": "a:9092", "topics": ["orders"], **changes}
-    return RowWriter(source_spec(values), "orders", 3, SourceSecrets())
+    return RowWriter(source_spec(values), "orders", 3, SourceSecrets(), run)
 
 
 def _records(values, first=10, **columns):
@@ -114,13 +114,15 @@ def test_text_and_bytes_go_into_a_value_column():
 def test_metadata_columns_come_before_the_fields_of_the_value():
     writer = _writer(
         metadata={
-            "topic": "T",
-            "partition": "P",
-            "offset": "O",
-            "timestamp": "AT",
-            "key": "K",
-            "headers": "H",
-        }
+            "T": "topic",
+            "P": "partition",
+            "O": "offset",
+            "AT": "timestamp",
+            "K": "key",
+            "H": "headers",
+            "R": "run_id",
+        },
+        run="r1",
     )
     part = writer.part(
         _records(
@@ -131,7 +133,7 @@ def test_metadata_columns_come_before_the_fields_of_the_value():
         )
     )
 
-    assert writer.fields == {"topic", "partition", "offset", "timestamp", "key", "headers"}
+    assert writer.fields == {"topic", "partition", "offset", "timestamp", "key", "headers", "run_id"}
     assert _rows(part) == [
         {
             "T": "orders",
@@ -140,9 +142,10 @@ def test_metadata_columns_come_before_the_fields_of_the_value():
             "AT": "2023-11-14T22:13:20.123Z",
             "K": "k1",
             "H": [{"key": "a", "value": "x"}, {"key": "a", "base64": "/w=="}, {"key": "b"}],
+            "R": "r1",
             "A": 1,
         },
-        {"T": "orders", "P": 3, "O": 11},
+        {"T": "orders", "P": 3, "O": 11, "R": "r1"},
     ]
 
 

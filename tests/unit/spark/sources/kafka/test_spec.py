@@ -24,7 +24,7 @@ def test_spec_survives_its_way_through_the_plan():
     again = source_spec(json.loads(json.dumps(asdict(spec))))
 
     assert again == spec
-    assert spec.metadata == {"topic": "KAFKA_TOPIC", "offset": "KAFKA_OFFSET"}
+    assert spec.metadata == {"KAFKA_TOPIC": "topic", "KAFKA_OFFSET": "offset"}
     assert spec.start_milliseconds == 1769835600000
     assert spec.offset_format == "integer"
     assert spec.address == "kafka://a:9092/orders,returns"
@@ -55,7 +55,7 @@ def test_channels_are_named_as_the_kafka_connector_names_them():
         ({"value_format": "text"}, "needs value_column"),
         ({"value_format": "text", "value_column": "T", "connect_envelope": True}, "envelope is JSON's"),
         ({"metadata": ["topics"]}, "metadata names 'topics'"),
-        ({"metadata": {"topic": "T", "offset": "t"}}, "its own name"),
+        ({"metadata": {"T": "offset", "t": "offset"}}, "its own name"),
         ({"metadata": 5}, "must be a list of fields"),
         ({"timeout_seconds": 0}, "seconds above 0"),
         ({"options": {"sasl.password": "hunter2"}}, "is a secret, and plans hold none"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.spark.sources.tables.reader import partition_name
 from airflow_provider_snowpipe.spark.sources.tables.rows import (
     POSITION,
     VERSION,
+    RowColumns,
     keyed_parts,
     versioned_parts,
 )
@@ -52,6 +54,23 @@ def _keyed(batches: list[Any], committed: Any = None, kind: Any = IntegerOffset)
             offset=kind,
         )
     )
+
+
+def test_columns_show_the_run_and_the_row_of_a_version():
+    extra = RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
+    batches = [_batch([1, 2, 5, 1, 2], [7, 7, 7, 8, 8])]
+    parts = versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
+    rows = [json.loads(line) for part in parts for line in bytes(part.body).splitlines()]
+
+    assert rows == [
+        {"R": "r1", "V": version, "N": row, "K": key}
+        for version, row, key in ((7, 2, "2"), (7, 3, "5"), (8, 1, "1"), (8, 2, "2"))
+    ]
+    options = {"column": "K", "value": lambda position: position.sort_key()[0], "offset": IntegerOffset}
+    (part,) = keyed_parts(
+        iter([_batch([1])]), None, LIMITS, **options, extra=RowColumns({"R": "run_id"}, "r")
+    )
+    assert json.loads(bytes(part.body)) == {"R": "r", "K": "1"}
 
 
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string()], ids=["string", "large"])

@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
         ({"kind": "table", "offset_column": "ID", "path": "/p", "options": {"a": 1}}, "'a' is no text"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "offset_type": "float"}, "offset_type"),
         ({"kind": "table", "offset_column": "ID", "table": "t", "binary": "OCTAL"}, "binary"),
+        ({"kind": "table", "offset_column": "ID", "table": "t", "metadata": {"V": "version"}}, "run_id"),
         (
             {"kind": "table", "offset_column": "ID", "path": "s3a://key:hush@b/t"},
             "path 's3a://…@b/t' holds a password",

@@ -1,0 +1,135 @@
+"""``airflow snowpipe files``: the source log of a path."""
+
+from __future__ import annotations
+
+import argparse
+from typing import cast
+
+from airflow.providers.common.compat.sdk import BaseHook, conf
+
+from airflow_provider_snowpipe.cli.definition import agrees, pipe_hook, print_lines, reported
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.source_record import KnownChannel, LoadedSource, SourceRecord
+from airflow_provider_snowpipe.spark.sources.files.listing import log_store
+from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit
+from airflow_provider_snowpipe.spark.sources.files.rebuild import rebuild as rebuild_log
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+from airflow_provider_snowpipe.spark.submit.audit import TableRows, positions_query
+from airflow_provider_snowpipe.spark.submit.source import connected_source
+from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, open_when_committed
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, same_position
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.names import full_name
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder
+
+_COMMIT_SECONDS = 120.0
+
+
+@reported
+def files(args: argparse.Namespace) -> None:
+    """List the units of a source log, or make a lost log again."""
+    if args.action == "rebuild":
+        _rebuild(args)
+    else:
+        _list(args)
+
+
+def _list(args: argparse.Namespace) -> None:
+    """Print the units of a source log."""
+    log_path = args.log_path or conf.get("snowpipe", "log_path", fallback="") or None
+    values = {"path": args.path, "conn_id": args.path_conn_id, "log_path": log_path}
+    spec, secrets = connected_source(
+        {key: one for key, one in values.items() if one}, BaseHook.get_connection
+    )
+    hook = pipe_hook(args)
+    target = hook.pipe_name().address(hook.account_url())
+    store = log_store(cast(FileSource, spec), target, secrets)
+    lines = store.read().described()
+    if not lines:
+        raise ConfigurationError(
+            f"no log of source path {args.path!r} for pipe {hook.pipe_name()} is in {store.storage.root!r}: "
+            "nothing was loaded yet; or name the pipe, the path or --log-path of the load"
+        )
+    print_lines(args, lines)
+
+
+def _rebuild(args: argparse.Namespace) -> None:
+    """Make a lost source log again, and give the channels their positions in it."""
+    hook = pipe_hook(args)
+    target = hook.pipe_name().address(hook.account_url())
+    record = SourceRecord.read(target, FileSource(path=args.path))
+    loaded = record.loaded
+    if loaded is None:
+        raise ConfigurationError(
+            f"this Airflow has no record of a load of source path {args.path!r} through pipe "
+            f"{hook.pipe_name()}: give path and pipe as the load has them, where it runs"
+        )
+    spec, secrets = connected_source(loaded.source, BaseHook.get_connection)
+    known = {one.channel: one for one in sorted(record.channels.values(), key=lambda one: one.since)}
+    print(f"would read {args.path!r}, and write a new log of it and new tokens of {len(known)} channels")
+    if not args.yes and not agrees():
+        raise SystemExit("snowpipe: nothing was changed; -y does it without a question")
+    with hook.get_client() as client:
+        for name, status in client.channel_statuses([*known]).items():
+            if status.committed is not None:
+                open_when_committed(client, name, _COMMIT_SECONDS)
+        statuses = client.channel_statuses([*known])
+        commits = {
+            name.removeprefix(loaded.channels): _last_commit(known[name], status, loaded)
+            for name, status in statuses.items()
+            if name.startswith(loaded.channels) or status.committed is not None
+        }
+        in_table = _rows_in_table(hook, spec.row_columns)
+        found = rebuild_log(cast(FileSource, spec), target, secrets, commits, in_table)
+        tokens = {}
+        for partition, (position, binding) in found.positions.items():
+            status = statuses[commits[partition].channel]
+            before = Checkpoint.parse(str(status.committed), UnitOffset, channel=status.channel)
+            after = Checkpoint(position, binding.digest, before.rows, before.run, before.errors)
+            tokens[status.channel] = str(after)
+            if before.binding != after.binding:
+                compare_and_set(client, TokenChange.after(status, str(after)))
+            print(f"channel {status.channel!r}: {before.position} -> {position}")
+    record.rebound(tokens)
+    print(f"wrote {len(found.units)} units to {found.root}")
+
+
+def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | None) -> dict[str, int] | None:
+    """The last row that the pipe's table has of each file, by name; None where that is not known."""
+    pipe = hook.pipe_name()
+    if columns is None or pipe.default_table is None:
+        return None
+    query = positions_query(full_name(pipe.database, pipe.schema, pipe.default_table), columns)
+    with hook.sql_session("look for the files of a table's rows") as run:
+        rows = TableRows.of(run(query), columns[0])
+    return None if rows.unknown else {name: one.last for (name,), one in rows.found.items()}
+
+
+def _last_commit(known: KnownChannel, status: ChannelStatus, loaded: LoadedSource) -> LastCommit:
+    """What is known of the rows that a channel has loaded.
+
+    :raises SourcePositionError: if it has lost its token
+    :raises ConfigurationError: if it is another load's
+    """
+    if status.committed is None:
+        raise SourcePositionError(
+            f"channel {known.channel!r} has no offset token, and had committed {known.token!r}: which rows "
+            "are in the table is not known. Nothing was written. Compare table and files, and set "
+            "rebind='restart' to load the path from its beginning"
+        )
+    if not known.channel.startswith(loaded.channels):
+        raise ConfigurationError(
+            f"channel {known.channel!r} is that of another load of this path than the channels "
+            f"{loaded.channels}…, and it is not known how that reads it. Nothing was written. Drop the "
+            "channel if its load is not used any more; or set rebind on both loads"
+        )
+    found = Checkpoint.parse(status.committed, UnitOffset, channel=known.channel)
+    position, aside = cast(UnitOffset, found.position), 0
+    if loaded.on_error == "dead_letter":
+        store = DeadLetterFolder(str(loaded.dead_letter_path), known.channel, UnitOffset, None)
+        aside = store.count(position)
+    is_known = same_position(known.token, status.committed)
+    seen = int((known.since.timestamp() + 1) * 1e9) if is_known else None  # it is kept in whole seconds
+    return LastCommit(known.channel, position, found.rows + known.rows_before + known.copied + aside, seen)

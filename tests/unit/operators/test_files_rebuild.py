@@ -1,0 +1,201 @@
+"""``airflow snowpipe files rebuild`` against a local service: the next run loads what was not committed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition
+from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.loaded_folder import Loaded, variables
+from tests.local_connection import connect, ids, make_table
+from tests.local_service import LocalService
+
+__all__ = ["variables"]
+
+
+@pytest.fixture
+def new(
+    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
+) -> Loaded:
+    table = make_table(local_service, f"REBUILD_{abs(hash(request.node.name))}")
+    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
+    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
+        loaded.write(name)
+    return loaded
+
+
+@pytest.fixture
+def load(new: Loaded) -> Loaded:
+    new.run()
+    return new
+
+
+def lose_log(load: Loaded) -> None:
+    shutil.rmtree(load.folder / LOG_FOLDER)
+
+
+def rebuild(load: Loaded) -> None:
+    words = ("files", "rebuild", str(load.folder), "--conn-id", load.conn_id, "--table", load.table, "-y")
+    given = parser().parse_args(words)
+    given.func(given)
+
+
+def rows(load: Loaded) -> list[int]:
+    return sorted(ids(load.service, load.table))
+
+
+def all_rows(load: Loaded) -> list[int]:
+    """The rows of all files that were ever written."""
+    files = load.folder.rglob("*.ndjson")
+    return sorted(json.loads(line)["ID"] for one in files for line in one.read_text().splitlines())
+
+
+def test_a_lost_log_is_an_error_that_names_the_command_and_nothing_is_sent(load: Loaded) -> None:
+    before = rows(load)
+    lose_log(load)
+    for prefix, rebind in (("d", None), ("renamed", None), ("renamed", "continue")):
+        with pytest.raises(SourcePositionError, match="files rebuild"):
+            load.run(prefix, rebind)
+    assert rows(load) == before
+
+
+def test_files_that_came_later_are_loaded_and_no_committed_one_again(load: Loaded) -> None:
+    load.write("a/10.ndjson")
+    load.write("c/1.ndjson")
+    load.run()
+    lose_log(load)
+    for name in ("a/0.ndjson", "a/3.ndjson", "b/0.ndjson", "d/1.ndjson"):
+        load.write(name)
+    rebuild(load)
+    load.run()
+    load.run()
+    assert rows(load) == all_rows(load)
+    assert load.audit() == []
+    load.write("a/3.ndjson")
+    load.run()
+    assert rows(load) == all_rows(load)
+
+
+def test_files_of_earlier_runs_that_sort_behind_are_committed(load: Loaded) -> None:
+    load.write("a/0.ndjson", rows=2)
+    load.run()
+    lose_log(load)
+    load.write("a/1b.ndjson")
+    rebuild(load)
+    load.run()
+    assert rows(load) == all_rows(load)
+
+
+def came_later(path: Path) -> None:
+    """Let a file be written a while after the runs so far."""
+    os.utime(path, (time.time() + 60, time.time() + 60))
+
+
+def stop_after(monkeypatch: pytest.MonkeyPatch, load: Loaded, name: str, parts: int) -> None:
+    """Let a run end in the middle of a partition, once so many parts of it are sent."""
+    read = FilePartition.read
+
+    def stopping(self: FilePartition, resume_at: Any, limits: BatchLimits) -> Any:
+        for number, part in enumerate(read(self, resume_at, BatchLimits(rows=1))):
+            if self.name == name and number == parts:
+                raise SourcePositionError("stopped")
+            yield part
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FilePartition, "read", stopping)
+        load.rules = {"limits": BatchLimits(rows=1)}
+        with pytest.raises(SnowpipeError, match="stopped"):
+            load.run()
+    load.rules = {}
+
+
+@pytest.mark.parametrize("parts", [1, 3, 4])
+def test_a_channel_that_stands_in_the_middle_goes_on_there(
+    load: Loaded, monkeypatch: pytest.MonkeyPatch, parts: int
+) -> None:
+    load.write("a/3.ndjson")
+    load.write("a/4.ndjson")
+    stop_after(monkeypatch, load, "a", parts)
+    lose_log(load)
+    rebuild(load)
+    load.run()
+    assert rows(load) == all_rows(load)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda folder: (folder / "a/1.ndjson").unlink(), "gone"),
+        (lambda folder: (folder / "a/2.ndjson").unlink(), "2.ndjson"),
+        (lambda folder: came_later(folder / "a/2.ndjson"), "2.ndjson"),
+        (lambda folder: (folder / "a/1.ndjson").write_text('{"ID": 70}\n'), "changed"),
+    ],
+    ids=["before gone", "last gone", "last written again", "before changed"],
+)
+def test_what_cannot_be_known_is_refused_and_nothing_is_written(
+    load: Loaded, change: Any, named: str
+) -> None:
+    lose_log(load)
+    change(load.folder)
+    with pytest.raises(SystemExit, match=named):
+        rebuild(load)
+    assert not (load.folder / LOG_FOLDER).exists()
+
+
+def test_committed_files_that_were_deleted_are_not_needed_where_all_others_came_later(load: Loaded) -> None:
+    lose_log(load)
+    before = all_rows(load)
+    for name in ("a/1.ndjson", "a/2.ndjson"):
+        (load.folder / name).unlink()
+    load.write("a/3.ndjson")
+    came_later(load.folder / "a/3.ndjson")
+    rebuild(load)
+    load.run()
+    load.run()
+    assert rows(load) == sorted({*before, *all_rows(load)})
+
+
+def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new: Loaded) -> None:
+    new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
+    new.metadata = {"SRC": "filename", "NR": "file_row_number"}
+    new.run()
+    before = all_rows(new)
+    lose_log(new)
+    for name in ("a/2.ndjson", "b/1.ndjson"):
+        (new.folder / name).unlink()
+    for name in ("a/0.ndjson", "a/3.ndjson"):
+        new.write(name)
+    rebuild(new)
+    new.run()
+    new.run()
+    assert rows(new) == sorted({*before, *all_rows(new)})
+
+    lose_log(new)
+    new.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 3")
+    with pytest.raises(SystemExit, match="row 2 only"):
+        rebuild(new)
+
+
+def test_a_log_that_is_there_is_left_alone_and_an_interrupted_rebuild_is_finished(
+    load: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match="not lost"):
+        rebuild(load)
+    lose_log(load)
+    tokens = load.hook().channel_statuses(["d_src_a"])
+    rebuild(load)
+    load.hook().set_offset_token("d_src_a", str(tokens["d_src_a"].committed))
+    rebuild(load)
+    load.write("a/3.ndjson")
+    load.run()
+    assert rows(load) == all_rows(load)
