@@ -89,6 +89,11 @@ def get_provider_info() -> dict[str, Any]:
                         "A folder or URL for the source logs of files; empty for _snowpipe in their paths.",
                         "string",
                     ),
+                    "local_rows_without_spark": _setting(
+                        "True",
+                        "Whether small loads on a local master run in Python alone, without Spark and Java.",
+                        "boolean",
+                    ),
                     "describe_assets": _setting(
                         "True",
                         "Whether a load without an outlet of its table reports it as an asset.",
