@@ -672,16 +672,19 @@ class FilePartition(SourcePartition[Resume]):
             refuse_replaced(file)
 
     def behind(self, committed: Offset | None) -> Behind:
-        """Count the files that are not committed; the one that the position is in counts with its size."""
+        """Count the files that are not committed; one that the position is within counts with its size."""
         left = self.files_behind(committed)
         unit = _committed_unit(committed)
         files = sum(number > unit for number, _ in left)
         return Behind(sum(size for _, size in left), f"files_behind={files}")
 
     def files_behind(self, committed: Offset | None) -> Sequence[tuple[int, int]]:
-        """List the same units, the one that the position is in among them."""
-        unit = _committed_unit(committed)
-        return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= unit]
+        """List the same units, the one that the position is in unless the log has that as complete."""
+        position = _unit_of(committed)
+        first = _committed_unit(position)
+        if position is not None and self.group.is_complete(position):
+            first += 1
+        return [(file.unit, file.size - file.start) for file in self.group.files if file.unit >= first]
 
 
 def _unit_of(position: Offset | None) -> UnitOffset | None:
