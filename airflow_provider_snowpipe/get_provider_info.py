@@ -95,6 +95,11 @@ def get_provider_info() -> dict[str, Any]:
                         "SNOWPIPE_LOADS in the target's schema.",
                         "string",
                     ),
+                    "local_rows_without_spark": _setting(
+                        "True",
+                        "Whether small loads on a local master run in Python alone, without Spark and Java.",
+                        "boolean",
+                    ),
                     "describe_assets": _setting(
                         "True",
                         "Whether a load without an outlet of its table reports it as an asset.",

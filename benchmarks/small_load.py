@@ -1,11 +1,11 @@
 """What one run of the stream operator costs where few rows are new, or none, on a local master.
 
 Each run is a task's process of its own, which loads the rows of one new file into the local service; what is
-timed is the operator's ``execute``, with the processor time of everything that it starts. ``before`` has
-neither the comparison ahead of Spark nor the settings with which a local master starts quickly, by overriding
-them as an author would; ``rows`` and ``nothing new`` are the operator as it is; ``spark connect`` is the same
-over a server that runs already, whose own processor time does not count, and ``topic`` the same with new rows
-of a Kafka topic, of librdkafka's mock cluster, in place of a file. The kinds take turns.
+timed is the operator's ``execute``, with the processor time of everything that it starts. ``rows`` are loaded
+without Spark, ``spark`` by it (``[snowpipe] local_rows_without_spark = False``), and their ratio is printed;
+``nothing new`` is a run that finds none; ``spark connect`` is a load over a server that runs already, whose
+own processor time does not count, and ``topic`` the same with new rows of a Kafka topic, of librdkafka's mock
+cluster, in place of a file. The kinds take turns.
 
     python benchmarks/small_load.py --rows 1000 --rounds 5 --only rows "nothing new"
 """
@@ -26,8 +26,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import pyspark
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.measuring import Cost
@@ -36,8 +34,7 @@ from tests.local_service import LocalService
 from tests.spark_connect import ConnectServer
 from tests.spark_job import new_table, write_rows
 
-_JAVA_AS_IT_IS = {"spark.driver.defaultJavaOptions": "-Dsnowpipe=1", "spark.ui.enabled": "true"}
-_KINDS = ("before", "rows", "nothing new", "spark connect", "topic")
+_KINDS = ("spark", "rows", "nothing new", "spark connect", "topic")
 _WARM_UP = 3
 """Runs until the class-data archive is used: one that sees the machine, one that makes it, one more."""
 
@@ -59,6 +56,12 @@ def main() -> int:
         wall, cpu = (statistics.median(getattr(one, name) for one in found) for name in ("wall", "cpu"))
         each = " ".join(f"{one.wall:.1f}/{one.cpu:.1f}" for one in found)
         print(f"{kind}: {wall:.2f} s, {cpu:.2f} CPU-s (median of {len(found)}: {each})", flush=True)
+    if {"spark", "rows"} <= costs.keys():
+        pairs = list(zip(costs["spark"], costs["rows"], strict=True))
+        wall, cpu = (
+            statistics.median(getattr(a, n) / getattr(b, n) for a, b in pairs) for n in ("wall", "cpu")
+        )
+        print(f"spark to rows: {wall:.1f} times the seconds, {cpu:.1f} times the CPU-s", flush=True)
     return 0
 
 
@@ -83,10 +86,11 @@ def _works(
     works: dict[str, Callable[[], Cost]] = {}
     if set(kinds) - {"spark connect", "topic"}:
         load = _Load(folder / "local", service, rows, {"conn_type": "spark", "host": "local[2]"})
-        for _ in range(_WARM_UP):
-            load.new_rows()
+        load.new_rows()
+        for _ in range(_WARM_UP if "spark" in kinds else 0):
+            load.new_rows(by_spark=True)
         works = {
-            "before": lambda: load.new_rows(as_it_was=True),
+            "spark": lambda: load.new_rows(by_spark=True),
             "rows": load.new_rows,
             "nothing new": lambda: load.run(expected=0),
         }
@@ -113,7 +117,7 @@ class _Load:
         self._folder, self._rows, self._files = folder / "src", rows, 0
         self.table = new_table(service, f"SMALL_{folder.name.upper()}")
         self.source: dict[str, Any] = {"path": str(self._folder)}
-        without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_LAUNCHER_OPTS")
+        without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS")
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in without},
             **service.env,
@@ -123,18 +127,17 @@ class _Load:
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
 
-    def new_rows(self, *, as_it_was: bool = False) -> Cost:
+    def new_rows(self, *, by_spark: bool = False) -> Cost:
         first, self._files = self._files * self._rows, self._files + 1
         self.write(range(first, first + self._rows))
-        return self.run(as_it_was=as_it_was, expected=self._rows)
+        return self.run(by_spark=by_spark, expected=self._rows)
 
     def write(self, ids: range) -> None:
         write_rows(self._folder / "all" / f"{self._files:06}.ndjson", ids)
 
-    def run(self, *, as_it_was: bool = False, expected: int) -> Cost:
-        options = {"source": self.source, "table": self.table, "as_it_was": as_it_was}
-        as_it_is = {"SPARK_LAUNCHER_OPTS": "-Dsnowpipe=1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
-        variables = as_it_is if as_it_was else {}
+    def run(self, *, by_spark: bool = False, expected: int) -> Cost:
+        options = {"source": self.source, "table": self.table}
+        variables = {"AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK": str(not by_spark)}
         done = subprocess.run(
             [sys.executable, __file__, "--run", json.dumps(options)],
             env={**self._environment, **variables},
@@ -168,14 +171,11 @@ def _cost_here(options: dict[str, Any]) -> dict[str, float]:
     from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
     from tests.stream_worker import TaskInstance
 
-    if options["as_it_was"]:
-        SnowpipeStreamOperator._without_driver = lambda *_: None  # type: ignore[method-assign]
     operator = SnowpipeStreamOperator(
         task_id="load",
         source=options["source"],
         table=options["table"],
         channel_prefix="p",
-        conf=_JAVA_AS_IT_IS if options["as_it_was"] else None,
     )
     context: Any = {"ti": TaskInstance()}
     cpu, began = _cpu_seconds(), time.perf_counter()

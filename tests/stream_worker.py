@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,10 +48,21 @@ class TaskInstance:
 
 
 def execute(options: dict[str, Any], state: FileState | None) -> dict[str, Any]:
-    """Run one try in this process."""
+    """Run one try in this process.
+
+    :param options: the operator's; with ``stop_on_signal`` SIGTERM stops it as Airflow does
+    """
     from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 
+    stops = options.pop("stop_on_signal", False)
     operator = SnowpipeStreamOperator(task_id="load", **options)
+
+    def stop(*_: object) -> None:
+        operator.on_kill()
+        sys.exit(1)
+
+    if stops:
+        signal.signal(signal.SIGTERM, stop)
     context: Any = {"ti": TaskInstance(), "task_state_store": state}
     return operator.execute(context)
 

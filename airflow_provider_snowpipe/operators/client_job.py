@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
 from importlib.util import find_spec
@@ -26,6 +27,7 @@ from airflow_provider_snowpipe.operators.submission import (
     worker_environment,
 )
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses
+from airflow_provider_snowpipe.spark.submit.class_data import ClassDataArchive
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
@@ -332,6 +334,7 @@ class ClientRun:
     :param log: writes a line to the task's log
     :param show: gets the address of the application's page once it is known
     :param remote: address of a Spark Connect server, where the driver is a client of one
+    :param local_master: a local master whose tasks the driver runs itself, without Spark; empty for Spark
     """
 
     def __init__(
@@ -341,16 +344,17 @@ class ClientRun:
         log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
+        local_master: str = "",
     ) -> None:
         self.location = location
         self._remote = remote
+        self._local_master = local_master
         self._memory = memory
         self._log = log
         self._show = show
         self._hook: SubmitHook | None = None
         self._stopped = Event()
-        self.notice_command: Callable[[Sequence[str]], None] | None = None
-        """Gets the command line of the driver's JVM while that runs."""
+        self._archive: ClassDataArchive | None = None
 
     @classmethod
     def new(
@@ -359,6 +363,7 @@ class ClientRun:
         log: Callable[..., None],
         show: Callable[[str | None], None],
         remote: str | None = None,
+        local_master: str = "",
     ) -> Self:
         """Make a location for a new driver.
 
@@ -367,7 +372,7 @@ class ClientRun:
         """
         location = DriverLocation.here(Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX)))
         memory.keep_location(location)
-        return cls(location, memory, log, show, remote)
+        return cls(location, memory, log, show, remote, local_master)
 
     @classmethod
     def find(
@@ -400,10 +405,11 @@ class ClientRun:
         return Path(self.location.directory)
 
     def plan_keys(self) -> dict[str, str]:
-        """Paths of report and credentials in the plan."""
+        """Paths of report and credentials in the plan, and whose tasks the driver runs itself."""
         return {
             "report_path": str(self.location.report_path),
             "credentials_path": str(self.directory / "credentials.json"),
+            "local_master": self._local_master,
         }
 
     def put(self, file: Path) -> str:
@@ -422,14 +428,29 @@ class ClientRun:
         write_credentials(credentials, self.plan_keys()["credentials_path"], secrets)
 
     def prepare(self, hook: SubmitHook, env_vars: Mapping[str, Any]) -> dict[str, str]:
-        """The environment of ``spark-submit`` on this machine."""
-        if self._remote is not None:
+        """The environment of the driver, or of ``spark-submit``, on this machine."""
+        if self._is_python_alone:
             # The token is in the address, which nobody else reads in the environment of a process.
-            environment = {"PATH": search_path(), "SPARK_REMOTE": self._remote}
+            remote = {} if self._remote is None else {"SPARK_REMOTE": self._remote}
+            environment = {"PATH": search_path(), **remote}
         else:
             python = "python3" if hook.is_on_nodes else sys.executable
             environment = launch_environment(self.directory / "java", executor_python=python)
         return {**environment, **{name: str(value) for name, value in env_vars.items()}}
+
+    def use_archive(
+        self, hook: SubmitHook, environment: dict[str, str], reads: str
+    ) -> ClassDataArchive | None:
+        """Have the JVM of a local master use the archive of its classes, or list them for one."""
+        known = {**os.environ, **environment}
+        self._archive = ClassDataArchive.of(known, hook.binary, hook.driver_class_path, reads)
+        if self._archive is not None:
+            environment["SPARK_SUBMIT_OPTS"] = " ".join(self._archive.options())
+        return self._archive
+
+    @property
+    def _is_python_alone(self) -> bool:
+        return self._remote is not None or bool(self._local_master)
 
     def text(self, name: str) -> str | None:
         """Read what the driver has left, None if there is nothing."""
@@ -452,7 +473,7 @@ class ClientRun:
         :raises AirflowException: if ``spark-submit`` fails
         """
         self._hook = hook
-        if self._remote is not None:
+        if self._is_python_alone:
             command = [sys.executable, application, *hook.arguments]
         else:
             command = hook.command(application)
@@ -515,12 +536,9 @@ class ClientRun:
             self._show(addresses.running)
 
     def _show_command(self) -> None:
-        if self.notice_command is None or self._hook is None:
+        if self._archive is None or self._hook is None:
             return
         import psutil
 
-        try:  # the scripts of ``spark-submit`` become the JVM
-            command = psutil.Process(self._hook.process.pid).cmdline()
-        except psutil.Error:
-            return
-        self.notice_command(command)
+        with suppress(psutil.Error):  # the scripts of ``spark-submit`` become the JVM
+            self._archive.notice(psutil.Process(self._hook.process.pid).cmdline())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, conf
 
 from airflow_provider_snowpipe.links.snowpipe import SparkUiLink
 from airflow_provider_snowpipe.operators.account_operator import failing_at_once
@@ -28,14 +27,10 @@ from airflow_provider_snowpipe.operators.submission import (
     search_path,
     spark_connection,
 )
+from airflow_provider_snowpipe.spark.driver.local_tasks import is_local
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError
-from airflow_provider_snowpipe.spark.submit.local_spark import (
-    ClassDataArchive,
-    QuickStart,
-    is_local,
-    quick_python,
-)
+from airflow_provider_snowpipe.spark.submit.class_data import ClassDataArchive
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -138,7 +133,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._if_it_runs = "what that one still writes is taken by nobody"
         self._run: DriverRun | None = None
         self._killed = False
-        self._is_small = False
+        self._small_on = ""
         self._archive: ClassDataArchive | None = None
 
     @abstractmethod
@@ -156,7 +151,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         return ""
 
     def _without_driver(self, memory: DriverMemory) -> Any:
-        """Do what there is to do where that takes no driver; None where it does."""
+        """Do what there is to do where that takes no driver; None where it does.
+
+        ``_small_on`` is then the local master of a load that is known to be small, for which no Spark starts.
+        """
         return None
 
     @abstractmethod
@@ -247,7 +245,7 @@ class SparkDriverOperator(SparkSubmitOperator):
     def _new_run(self, context: Context, memory: DriverMemory, remote: str | None) -> DriverRun:
         show = self._show_page(context)
         if not self._is_on_cluster:
-            return ClientRun.new(memory, self.log.info, show, remote)
+            return ClientRun.new(memory, self.log.info, show, remote, self._small_on)
         return ClusterRun.new(self._cluster_settings(context), memory, self.log, show)
 
     def _wait(self, run: DriverRun, *, is_earlier: bool) -> None:
@@ -393,10 +391,17 @@ class SparkDriverOperator(SparkSubmitOperator):
                     self._clean_up()
                 # else the task has lost its supervisor, and the next try finds the driver's directory.
 
-    def _get_hook(self) -> SparkSubmitHook:
-        """Make the Spark hook, whose driver and executors may run where none of our code is."""
+    def _local_master(self) -> str:
+        """The master of the Spark connection where it is a local one, on which small loads need no Spark."""
+        is_on = conf.getboolean("snowpipe", "local_rows_without_spark", fallback=True)
+        if not is_on or self._is_on_cluster:
+            return ""
+        master = SubmitHook(self._plain_hook()).master
+        return master if is_local(master) else ""
+
+    def _plain_hook(self) -> SparkSubmitHook:
         try:
-            hook = super()._get_hook()
+            return super()._get_hook()
         except NameError as error:  # of the Spark provider 6.3.4, where the Kubernetes provider is missing
             if error.name != "kube_client":
                 raise
@@ -404,7 +409,10 @@ class SparkDriverOperator(SparkSubmitOperator):
                 f"the Spark connection {self.spark_conn_id!r} names a Kubernetes master: install "
                 "apache-airflow-providers-cncf-kubernetes on the worker"
             ) from None
-        run = self._run
+
+    def _get_hook(self) -> SparkSubmitHook:
+        """Make the Spark hook, whose driver and executors may run where none of our code is."""
+        hook, run = self._plain_hook(), self._run
         if self._killed:  # the hook's own submit would start a driver that nobody stops
             raise AirflowException(_KILLED)
         if run is None:
@@ -416,30 +424,10 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not submit.master.startswith(("local", f"{SPARK_CONNECT}://")):
             submit.add_py_files(run.put(write_package_archive(run.directory)))
         environment = run.prepare(submit, self.env_vars or {})
-        if is_local(submit.master):
-            self._start_quickly(submit, environment)
+        if is_local(submit.master) and isinstance(run, ClientRun) and not self._small_on:
+            self._archive = run.use_archive(submit, environment, self._reads())
         submit.submit_by(partial(run.submit, submit, environment))
         return hook
-
-    def _start_quickly(self, hook: SubmitHook, environment: dict[str, str]) -> None:
-        """Add the settings with which a local master starts quickly to those of the author."""
-        known = {**os.environ, **environment}
-        quick = QuickStart.of(
-            hook.conf,
-            known,
-            binary=hook.binary,
-            properties_file=hook.properties_file,
-            driver_class_path=hook.driver_class_path,
-            is_small=self._is_small,
-            reads=self._reads(),
-        )
-        hook.conf = {**hook.conf, **quick.settings()}
-        environment.update(quick.variables())
-        if isinstance(self._run, ClientRun):
-            environment.update(quick_python(self._run.directory, known, binary=hook.binary))
-            if quick.archive is not None and quick.archive.is_to_be_made:
-                self._run.notice_command = quick.archive.notice
-        self._archive = quick.archive
 
     def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
@@ -472,13 +460,13 @@ class SparkDriverOperator(SparkSubmitOperator):
         if self._killed:
             raise AirflowException(_KILLED)
         remote = self._connect_url()
-        if remote is None:
-            binary = spark_connection(self.spark_conn_id).extra_dejson.get("spark-binary")
-            path = (self.env_vars or {}).get("PATH") or search_path()
-            require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         found = self._without_driver(memory)
         if found is not None:
             return found
+        if remote is None and not self._small_on:
+            binary = spark_connection(self.spark_conn_id).extra_dejson.get("spark-binary")
+            path = (self.env_vars or {}).get("PATH") or search_path()
+            require_spark_submit(self._spark_binary or binary or "spark-submit", path)
         self._run = run = self._new_run(context, memory, remote)
         self._hook = None
         try:

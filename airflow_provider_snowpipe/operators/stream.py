@@ -34,6 +34,7 @@ from airflow_provider_snowpipe.operators.source_record import (
 )
 from airflow_provider_snowpipe.operators.spark_job import SparkDriverOperator, refuse_own_arguments
 from airflow_provider_snowpipe.operators.submission import (
+    end_of_task,
     end_of_wait,
     job_error,
     loaded_channels,
@@ -46,13 +47,12 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.submit.local_spark import run_without_spark
 from airflow_provider_snowpipe.spark.submit.source import connected_source, with_log_path
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
+from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad, run_of
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line
-from airflow_provider_snowpipe.streaming.limits import BatchLimits, RetryPolicy
+from airflow_provider_snowpipe.streaming.limits import DEFAULT_RETRY, BatchLimits, RetryPolicy
 from airflow_provider_snowpipe.triggers.commit import (
     SnowpipeCommitTrigger,
     deferral_limit,
@@ -371,21 +371,29 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         return self._source()[0].kind
 
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
-        """Do a run without rows here, by the driver's own code; any doubt is for the driver."""
-        self._is_small = False
+        """Do a run without rows here, by the driver's own code; any doubt is for the driver.
+
+        On a local master it decides whether Spark starts: the service is asked as long as by a driver.
+        """
+        self._small_on, master = "", self._local_master()
         hook = self._pipe_hook()
         rules = {"on_error": "continue" if self.on_error == "continue" else "abort"}
         plan = self._plan(hook, {"credentials_variable": SECRET_VARIABLE}, rules, memory)
+        report, run = None, None
         try:
-            with hook.get_client(retry=RetryPolicy(budget_seconds=0)) as client:
-                report, self._is_small = run_without_spark(plan, client, self._source()[1])
+            with hook.get_client(retry=DEFAULT_RETRY if master else RetryPolicy(budget_seconds=0)) as client:
+                run = run_of(plan, client, self._source()[1])
+                report = run.without_rows()
         except (SnowpipeError, OSError, ImportError) as error:
-            self.log.info("whether there are new rows is left to the Spark driver: %s", error)
+            if master and isinstance(error, SnowpipeError) and error.retryable:
+                raise end_of_task(error) from error
+            self.log.info("whether there are new rows is left to the driver: %s", error)
+        is_unread = report is None or all(one.from_token is None for one in report.channels)
+        if report is None or (is_unread and self._schema_policy().changes_table):
+            if master and run is not None and run.is_small():
+                self._small_on = master
+                self.log.info("few rows on %s: a Python process loads them, Spark is not started", master)
             return None
-        if report is None:
-            return None
-        if self._schema_policy().changes_table and all(one.from_token is None for one in report.channels):
-            return None  # nobody has read the table yet
         if self._run is None:
             self.log.info(
                 "0 new rows: all that %s holds is committed; Spark is not started", plan.source.address

@@ -62,11 +62,13 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
     set_connection: SetConnection,
     s3: S3Service,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     caplog.set_level(logging.DEBUG)
     table = make_table(local_service, "FROM_S3")
+    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
     set_connection("spark_default", conn_type="spark", host="local[2]")
     for partition in range(3):
         for file in range(2):

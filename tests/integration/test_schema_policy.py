@@ -215,13 +215,18 @@ def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_p
 @pytest.mark.nightly
 @pytest.mark.spark
 def test_operator_makes_the_table_and_puts_bad_rows_aside(
-    local_service: LocalService, set_connection: SetConnection, table: str, tmp_path: Path
+    local_service: LocalService,
+    set_connection: SetConnection,
+    table: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows: list[Any] = [{"id": number, "name": "n"} for number in range(1200)]
     rows[1100] = {"id": "x", "name": "n"}
     rows[1150] = {"id": 1150, "extra": 1}
     _source(tmp_path / "source", *rows)
     conn_id = connect(local_service, set_connection)
+    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
     set_connection("spark_default", conn_type="spark", host="local[2]")
     operator = SnowpipeStreamOperator(
         task_id="load",

@@ -111,6 +111,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                     "AIRFLOW_CONN_SNOWFLAKE_DEFAULT": _connection_with_encrypted_key(service, folder),
                     "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2,4]"}),
                     "SPARK_CONF_DIR": str(_spark_conf(folder)),
+                    # These tests watch Spark; those of integration/test_local_rows.py do without it.
+                    "AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK": "False",
                     "SPARK_LOCAL_IP": "127.0.0.1",
                     "LAG_DEADLINE_SECONDS": str(LAG_DEADLINE_SECONDS),
                     **SETTINGS,

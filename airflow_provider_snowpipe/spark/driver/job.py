@@ -1,5 +1,6 @@
 """The application that ``spark-submit`` runs: ``spark-submit job.py PLAN.json``, or the plan's text itself.
 
+Python alone runs it where the plan names a local master, or the environment a Spark Connect server.
 Loads what the plan specifies, each row exactly once, and leaves a run report. Exit code 0 means that every
 channel has committed its target; 1 an error, reported in one line on standard error; 2 that the
 command line is.
@@ -12,14 +13,16 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Any
 
-from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 from airflow_provider_snowpipe.spark.driver.credentials import (
     driver_credentials,
     read_credentials_variable,
     read_driver_secrets,
 )
+from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan
 from airflow_provider_snowpipe.spark.driver.report import (
@@ -63,15 +66,19 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int:
     began = time.monotonic()
+    if plan.local_master and type(plan.source).__module__.startswith("airflow_provider_snowpipe."):
+        _NoPandas().hide()
     with (
         SnowpipeClient(plan.account_url, credentials, plan.pipe, ca_bundle=plan.ca_bundle) as client,
         JobSession(plan) as session,
     ):
         run = Run(plan, client, session.start, secrets, partial(_channels, plan, credentials))
         try:
-            check_versions()
+            if not plan.local_master:
+                check_versions()
             run.prepare()
-            run.load(session.executors(), partial(_begins, plan))
+            tasks = LocalTasks(plan.local_master) if plan.local_master else session.executors()
+            run.load(tasks, partial(_begins, plan))
             session.stop()
             run.verify()
             run.finish()
@@ -109,11 +116,33 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
     return 0
 
 
+class _NoPandas(MetaPathFinder):
+    """Does not find pandas, for which PyArrow looks once, with the first value that it converts.
+
+    To import it takes as long as a small load, and no source of this package has a use for it.
+    """
+
+    def find_spec(self, fullname: str, *_: Any) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(fullname)
+
+    def hide(self) -> None:
+        """Let PyArrow look for it now; who else imports pandas gets it."""
+        import pyarrow as pa
+
+        sys.meta_path.insert(0, self)
+        pa.array([""])
+        sys.meta_path.remove(self)
+
+
 def _channels(plan: JobPlan, credentials: Credentials) -> list[ListedChannel]:
     """List the channels of the plan's pipe.
 
     :raises SqlError: if the role may not list them
     """
+    # It brings what COPY needs, and few runs ask.
+    from airflow_provider_snowpipe.bulk.statement_client import statement_rows
+
     rows = statement_rows(plan.account_url, credentials, show_channels(plan.pipe), ca_bundle=plan.ca_bundle)
     return [ListedChannel.from_row(row) for row in rows]
 

@@ -80,6 +80,7 @@ class JobPlan:
     :param rebind: what to do about a channel whose checkpoint is another source's: ``continue`` takes its
         position, ``restart`` begins at the source's first row, None fails
     :param on_imbalance: ``fail`` ends the run where a channel counts other rows than its checkpoint
+    :param local_master: a local master whose tasks are threads of the driver; empty where Spark runs them
     :param last_checkpoints: channel and checkpoint that each source partition had last, as far as is known,
         by the digits of the checkpoint that stand for it; a channel without a token has lost it then
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
@@ -109,6 +110,7 @@ class JobPlan:
     run: str = ""
     rebind: Rebind | None = None
     on_imbalance: OnImbalance = "warn"
+    local_master: str = ""
     last_checkpoints: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     renew: tuple[str, ...] = ()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
 from airflow_provider_snowpipe.spark.driver.session import one_connect_task_each
 from airflow_provider_snowpipe.spark.source import (
@@ -89,10 +90,10 @@ _LOCATING_SECONDS = 1.0
 class Rounds(ABC, Generic[WorkT]):
     """The rounds of one run.
 
-    :param spark: the context whose executors do the work
+    :param spark: the context whose executors do the work, or the tasks of this process
     """
 
-    def __init__(self, spark: SparkContext) -> None:
+    def __init__(self, spark: SparkContext | LocalTasks) -> None:
         self._spark = spark
 
     @abstractmethod
@@ -126,6 +127,8 @@ class Rounds(ABC, Generic[WorkT]):
 
         Spark Connect reports nothing of the running one.
         """
+        if isinstance(self._spark, LocalTasks):
+            return before + self._spark.finished
         if is_connect(self._spark):
             return before
         tracker = self._spark.statusTracker()
@@ -174,7 +177,7 @@ class TaskRounds(Rounds[PartitionWork]):
 class FrameRounds(Rounds[FrameWork]):
     """Rounds in which Spark reads the rows of all channels by one query."""
 
-    def __init__(self, spark: SparkContext, source: FrameSource) -> None:
+    def __init__(self, spark: SparkContext | LocalTasks, source: FrameSource) -> None:
         super().__init__(spark)
         self._source = source
 
@@ -204,19 +207,22 @@ class FrameRounds(Rounds[FrameWork]):
         ]
 
 
-def rounds_of(source: Source | None, spark: SparkContext) -> Rounds[Any]:
+def rounds_of(source: Source | None, spark: SparkContext | LocalTasks) -> Rounds[Any]:
     """Choose how a source's partitions become tasks.
 
-    :param spark: the context whose executors do the work, or a session of Spark Connect
+    :param spark: the context whose executors do the work, a session of Spark Connect, or the tasks of this
+        process
     """
     return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
 
 
-def one_task_each(spark: SparkContext, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
-    """Run one Spark task for each item, in one job.
+def one_task_each(spark: SparkContext | LocalTasks, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
+    """Run one task for each item, in one job.
 
     :raises SnowpipeError: the error of the task that made Spark give up
     """
+    if isinstance(spark, LocalTasks):
+        return spark.run(work, items)
     here = Versions.here()
     if is_connect(spark):
         here = replace(here, pyspark=None)

@@ -39,6 +39,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedCh
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+    from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
 
 log = logging.getLogger(__name__)
 
@@ -46,9 +47,9 @@ _MOST_IDLE_ROUNDS = 3
 _MOST_PLANS = 50
 _QUICK_SECONDS = 5.0
 """Searching longer for a row than Spark takes to start would gain nothing."""
-_SMALL_BYTES = 256 << 20
-_SMALL_ROWS = 1_000_000
-"""So much is loaded within seconds whatever the JVM's compiler does: rows known ahead do not pass the JVM."""
+_SMALL_BYTES = 64 << 20
+_SMALL_ROWS = 200_000
+"""So much is loaded in the time that Spark takes to start."""
 
 _FOLLOWED_FILES = 4_000
 """So many, of all channels together, are written for whoever follows a run, or one for each channel."""
@@ -155,14 +156,14 @@ class Run:
         return next((one.binding.reading for one in self._partitions.values()), "")
 
     def is_small(self) -> bool:
-        """True where the partitions are known to hold little behind what is committed."""
-        left = [
-            partition.behind(self._committed[name])
-            for name, partition in self._partitions.items()
-            if name in self._start
-        ]
+        """True where the partitions are known to hold little behind what is committed.
+
+        Of a channel whose position is not known, all of the partition counts.
+        """
+        left = [one.behind(self._committed.get(name)) for name, one in self._partitions.items()]
         return (
             bool(left)
+            and all(isinstance(one, SourcePartition) for one in self._partitions.values())
             and all(one.bytes is not None or one.rows is not None for one in left)
             and sum(one.bytes or 0 for one in left) <= _SMALL_BYTES
             and sum(one.rows or 0 for one in left) <= _SMALL_ROWS
@@ -245,11 +246,14 @@ class Run:
             raise SourcePositionError(f"channel {name!r}: {error}") from None
 
     def load(
-        self, spark: SparkContext, begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None
+        self,
+        spark: SparkContext | LocalTasks,
+        begins: Callable[[dict[str, ChannelStart]], None] = lambda _: None,
     ) -> None:
         """Find each channel's position in the source and send what lies behind it, one task a channel.
 
-        :param spark: the context whose executors do the work, or a session of Spark Connect
+        :param spark: the context whose executors do the work, a session of Spark Connect, or the tasks of
+            this process
         :param begins: gets what the run found on each channel, before it opens one
         :raises SnowpipeError: if a task failed for good
         """

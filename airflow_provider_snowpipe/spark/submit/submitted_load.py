@@ -14,8 +14,20 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.run import Run
+    from airflow_provider_snowpipe.spark.source import SourceSecrets
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.names import PipeName
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+
+
+def run_of(plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets) -> Run:
+    """Make a run in this process, by the driver's own code: it may have no rows, or few."""
+    # It brings PyArrow, for which no DAG file waits.
+    from airflow_provider_snowpipe.spark.driver.run import Run
+
+    return Run(plan, client, secrets=secrets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,12 @@ def no_columns_for_keys(monkeypatch):
     monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
 
 
+@pytest.fixture(autouse=True)
+def spark_loads_all_rows(monkeypatch):
+    """A script stands in for Spark, also on a local master."""
+    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
+
+
 # Java is asked once, not by each submission of these tests.
 asked_java_version = functools.cache(local_spark.java_version)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
-from airflow_provider_snowpipe.operators import source_record
+from airflow_provider_snowpipe.operators import client_job, source_record
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
@@ -19,7 +19,12 @@ from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.streaming.errors import RecordUnavailableError
+from airflow_provider_snowpipe.spark.submit import local_spark
+from airflow_provider_snowpipe.streaming.errors import (
+    PipeNotFoundError,
+    RecordUnavailableError,
+    RetriesExhaustedError,
+)
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import loaded, shown
 from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, error
@@ -241,43 +246,71 @@ def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkey
 
 
 class TestLocalMaster:
-    """What a load that is known to be small adds to the command."""
+    """A load that is known to be small is one of Python alone."""
 
     @pytest.fixture(autouse=True)
-    def own_cache(self, monkeypatch, tmp_path):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)
+    def rows_without_spark(self, monkeypatch, lab):
+        """A process that leaves no report stands in for Python."""
+        monkeypatch.delenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK")
+        program = lab.notes.parent / "python"
+        program.write_text(f'#!/bin/sh\ncp "$2" {lab.notes}/plan.json; env > {lab.notes}/env; exit 1\n')
+        program.chmod(0o755)
+        monkeypatch.setattr(client_job.sys, "executable", str(program))
 
-    def arguments(self, lab: Lab, **options: Any) -> str:
-        assert lab.starts_spark(**options)
-        return (lab.notes / "args").read_text()
+    def local_master(self, lab: Lab, **options: Any) -> str | None:
+        """Run, and return the master whose tasks the driver runs itself; None where Spark runs."""
+        with pytest.raises(AirflowException):
+            lab.execute(**options)
+        if (lab.notes / "runs").exists():
+            return None
+        return json.loads((lab.notes / "plan.json").read_text())["local_master"]
 
-    def test_starts_quickly_for_few_rows(self, lab):
+    def test_few_rows_need_neither_spark_nor_java(self, lab, monkeypatch):
+        monkeypatch.setattr(local_spark, "find_java", lambda: pytest.fail("asks for Java"))
+        monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "s3cret")
         lab.write("a/3.ndjson", 1)
 
-        arguments = self.arguments(lab, conf={"spark.eventLog.enabled": "false"})
+        assert self.local_master(lab, spark_binary="missing", env_vars={"MORE": "yes"}) == "local[2,4]"
 
-        assert "-XX:TieredStopAtLevel=1" in arguments
-        assert "spark.ui.enabled=false" in arguments
-        assert "spark.eventLog.enabled=false" in arguments
+        variables = (lab.notes / "env").read_text()
+        assert "MORE=yes" in variables
+        assert "s3cret" not in variables
+        assert lab.snowpipe.did("open") == []
 
-    def test_keeps_what_pays_off_for_many_rows(self, lab, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._SMALL_BYTES", 0)
+    def test_other_masters_start_spark(self, lab, set_connection):
+        lab.write("a/3.ndjson", 1)
+        set_connection("other", conn_type="spark", host="spark://host", port=7077)
+
+        assert self.local_master(lab, spark_conn_id="other") is None
+
+    def test_many_rows_start_spark(self, lab, monkeypatch):
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._SMALL_BYTES", 9)
         lab.write("a/3.ndjson", 1)
 
-        arguments = self.arguments(lab)
+        assert self.local_master(lab) is None
 
-        assert "TieredStopAtLevel" not in arguments
-        assert "spark.ui.enabled" not in arguments
-
-    def test_other_masters_get_nothing(self, lab, set_connection):
-        set_connection("spark_default", conn_type="spark", host="spark://host", port=7077)
+    def test_setting_has_spark_load_all_rows(self, lab, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
         lab.write("a/3.ndjson", 1)
 
-        arguments = self.arguments(lab)
+        assert self.local_master(lab) is None
 
-        assert "defaultJavaOptions" not in arguments
-        assert "spark.ui" not in arguments
+    def test_table_that_the_run_has_to_make_counts_all_of_a_source(self, lab, monkeypatch):
+        monkeypatch.setattr(SnowpipeStreamOperator, "_prepare", lambda *_: None)
+        lab.snowpipe.fault(before="status", error=PipeNotFoundError("no table", http_status=404))
+
+        with pytest.raises(AirflowException):
+            lab.execute(create_table="if_missing")
+        assert not (lab.notes / "runs").exists()
+
+    def test_service_that_is_away_for_long_ends_the_try(self, lab, monkeypatch):
+        """Without Java the error that Spark cannot start would end the task for good."""
+        lab.snowpipe.fault(before="status", error=RetriesExhaustedError("no answer"))
+
+        with pytest.raises(AirflowException, match="RetriesExhaustedError") as raised:
+            lab.execute()
+        assert not isinstance(raised.value, AirflowFailException)
+        assert not (lab.notes / "runs").exists()
 
 
 class TestKafka:

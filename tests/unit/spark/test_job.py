@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,8 @@ class Session:
     """Stands for the session: its executors are in this process."""
 
     def __init__(self, _: Any) -> None:
-        self.start = self.executors = InProcessSpark
+        self.start: Any = InProcessSpark
+        self.executors: Any = InProcessSpark
         self.stop = nullcontext
 
     def __enter__(self) -> Session:
@@ -50,7 +52,7 @@ def run(snowpipe: FakeSnowpipe, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr(job, "_credentials", lambda _: (ProgrammaticAccessToken(PAT), SourceSecrets()))
     monkeypatch.setattr(job, "JobSession", Session)
     monkeypatch.setattr(job, "check_versions", lambda: None)
-    monkeypatch.setattr(job, "statement_rows", lambda *_, **__: [])
+    monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.statement_rows", lambda *_, **__: [])
 
     def once(count: int = 6, **changes: Any) -> int:
         plan = replace(PLAN, report_path=str(tmp_path / "report.json"), **changes)
@@ -127,3 +129,18 @@ def test_start_file_has_what_the_run_found_on_each_channel(run: RunJob, tmp_path
 def test_start_file_that_is_none_or_half_written_is_refused(text: str) -> None:
     with pytest.raises(ConfigurationError, match=START_FILE):
         read_start(text)
+
+
+class NoSpark(Session):
+    """A session that nobody may ask for."""
+
+    def __init__(self, plan: Any) -> None:
+        super().__init__(plan)
+        self.start = self.executors = partial(pytest.fail, "starts Spark")
+
+
+def test_driver_runs_the_tasks_of_a_local_master_itself(run: RunJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "JobSession", NoSpark)
+    monkeypatch.setattr(job, "check_versions", lambda: pytest.fail("asks for PySpark"))
+
+    assert run(6, local_master="local[2]", on_error="continue") == 0

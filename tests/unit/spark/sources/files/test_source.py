@@ -1,6 +1,7 @@
 """The source as the driver and a task use it: partitions, and the positions of what is read."""
 
 import gzip
+from dataclasses import replace
 
 import pytest
 
@@ -48,6 +49,17 @@ def test_what_is_no_row_leaves_nothing_to_load_behind_the_last_row(tmp_path):
     assert not _is_done(tmp_path, "1.ndjson:1")
     assert _is_done(tmp_path, "2.csv:1", format="csv")
     assert _is_done(tmp_path, "3.txt:1", format={"type": "text", "growing": True})
+
+
+def test_unit_that_the_log_has_as_complete_is_not_behind(tmp_path):
+    for number in (1, 2):
+        (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
+    partition = _partition(tmp_path, pattern="*.log")
+    known = replace(partition, group=replace(partition.group, committed={1: 10}))
+    inside, end = (unit_offset(partition, f"1.log:{line}") for line in (9, 10))
+
+    assert (partition.behind(end).bytes, known.behind(inside).bytes) == (330, 330)
+    assert known.behind(end).bytes == 300
 
 
 @pytest.mark.parametrize(
