@@ -26,7 +26,7 @@ def cdc_from_kafka() -> None:
             conn_id="kafka_default",
             topics=["shop.customers"],
             tombstones="drop",
-            metadata={"offset": "SRC_OFFSET"},
+            metadata={"SRC_OFFSET": "offset"},
         ),
         table="CUSTOMER_EVENTS",
     )
