@@ -166,7 +166,8 @@ def test_retry_goes_on_with_the_driver_of_a_killed_worker(slow, capfd):
     assert ids_in(slow.service, slow.table) == list(range(2 * EACH))
 
 
-@pytest.mark.parametrize("with_worker", [True, pytest.param(False, marks=pytest.mark.nightly)])
+@pytest.mark.nightly  # daily: faults/test_job_faults.py
+@pytest.mark.parametrize("with_worker", [True, False])
 def test_rows_of_a_killed_driver_are_not_sent_again(slow, with_worker):
     worker = slow.start()
     driver = slow.loading()
