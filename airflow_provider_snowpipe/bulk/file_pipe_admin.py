@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
-from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -40,10 +40,12 @@ class KnownPipe:
     """A pipe as DESCRIBE reports it.
 
     :param auto_ingest: whether events of new files feed it
+    :param created: when it was created, or last replaced; None where that is not reported
     """
 
     definition: str
     auto_ingest: bool
+    created: dt.datetime | None = None
 
     def differs_from(self, definition: PipeDefinition) -> str | None:
         """Describe the difference, None for none."""
@@ -92,7 +94,8 @@ class FilePipeAdmin:
                 return None
             raise
         (row,) = rows
-        return KnownPipe(str(row.get("definition") or ""), bool(row.get("notification_channel")))
+        definition, created = str(row.get("definition") or ""), staged_at(row.get("created_on"))
+        return KnownPipe(definition, bool(row.get("notification_channel")), created)
 
     def status(self) -> PipeStatus:
         """Ask for the pipe's state.

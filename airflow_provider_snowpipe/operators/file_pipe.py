@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
 )
 from airflow_provider_snowpipe.bulk.load_history import timestamp
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
-from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
 from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, remembered_loads
 from airflow_provider_snowpipe.operators.account_operator import (
     FileOperator,
@@ -28,13 +28,19 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, PipeNotRunningError, SqlError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesGivenTwiceError,
+    PipeNotRunningError,
+    SqlError,
+)
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
     from airflow_provider_snowpipe.bulk.copy import RunIdentity
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeStatus
+    from airflow_provider_snowpipe.streaming.names import PipeName
 
 _CREATE_ONLY = ("table", "stage", "columns", "expressions", "options", "auto_ingest", "integration")
 ACTIONS: Mapping[str, tuple[str, ...]] = {
@@ -42,7 +48,7 @@ ACTIONS: Mapping[str, tuple[str, ...]] = {
     "alter": ("error_integration", "comment"),
     "pause": (),
     "resume": ("force",),
-    "refresh": ("prefix", "modified_after", "on_nothing"),
+    "refresh": ("prefix", "modified_after", "on_nothing", "force"),
     "drop": ("force",),
     "status": ("require_running",),
 }
@@ -75,7 +81,8 @@ class SnowpipePipeOperator(FileOperator):
     :param if_exists: of ``create``, what becomes of a pipe of that name that does something else: ``check``
         fails, ``keep`` leaves it, ``replace`` recreates it, which forgets the files that it has loaded
     :param force: of ``create`` with ``replace`` and of ``drop``: although files wait in the pipe's queue; of
-        ``resume``: although it was paused for longer than 14 days
+        ``resume``: although it was paused for longer than 14 days; of ``refresh``: although the pipe was
+        replaced since it has loaded some of the files
     :param prefix: of ``refresh``: only files whose path below the pipe's location begins so (templated)
     :param modified_after: of ``refresh``: only files that were staged after this time, at most 7 days ago;
         a timestamp or its text in ISO 8601 (templated)
@@ -155,13 +162,13 @@ class SnowpipePipeOperator(FileOperator):
 
     def _done(self, admin: FilePipeAdmin, identity: RunIdentity) -> dict[str, Any]:
         before: Sequence[str] = ()
-        if self.action == "refresh" and identity.try_number > 1:
+        if self.action == "refresh":
             try:
-                before = self._submitted_before(admin, identity.since)
+                before = self._submitted_before(admin, identity)
             except SqlError as error:
                 if error.errno not in NOT_AUTHORIZED:
                     raise
-                self.log.warning("which files an earlier try has submitted is not known: %s", error)
+                self.log.warning("which files were submitted or loaded before is not known: %s", error)
         change = self._act(admin, before)
         value: dict[str, Any] = {
             "pipe": str(admin.pipe),
@@ -190,32 +197,38 @@ class SnowpipePipeOperator(FileOperator):
             return [f"pipe {admin.pipe}: nothing to do"]
         return list(change.statements)
 
-    def _submitted_before(self, admin: FilePipeAdmin, began: dt.datetime) -> list[str]:
+    def _submitted_before(self, admin: FilePipeAdmin, identity: RunIdentity) -> list[str]:
         """Files that an earlier try's refresh may have submitted, whose names went with its worker.
 
         Snowflake names a file that waits, or that the pipe has loaded since, no second time.
+
+        :raises FilesGivenTwiceError: if the pipe was replaced since it has loaded one, and has forgotten that
         """
         known, hook = admin.known(), self.hook
-        if known is None:
+        if known is None or (identity.try_number == 1 and (self.force or known.created is None)):
             return []
         target = PipeTarget.of(admin.pipe, known.definition, auto_ingest=known.auto_ingest)
         pattern = RowOptions.of_statement(known.definition).options.get("PATTERN")
         staged = StagedChoice(str(target.stage), prefix=self.prefix, pattern=pattern).find(hook)
         database, schema, table = target.table
         history = hook.of_table(database, schema, table).loads_of(table, list(staged.files))
-        done = {
-            load.path
-            for load in remembered_loads(staged, history, None)
-            if load.pipe is None or (load.loaded_at is not None and load.loaded_at < began)
-        }
         since = dt.datetime.now(dt.UTC) - REFRESHED
         since = max(since, timestamp(self.modified_after) or since)
+        taken = {
+            path for path, file in staged.files.items() if file.staged_at is None or file.staged_at >= since
+        }
+        loads = [one for one in remembered_loads(staged, history, None) if one.path in taken]
+        if not self.force:
+            _refuse_forgotten(admin.pipe, known.created, loads)
+        if identity.try_number == 1:
+            return []
+        done = {
+            load.path
+            for load in loads
+            if load.pipe is None or (load.loaded_at is not None and load.loaded_at < identity.since)
+        }
         below = f"{target.stage.path}/" if target.stage.path else ""
-        return [
-            path.removeprefix(below)
-            for path, file in staged.files.items()
-            if path not in done and (file.staged_at is None or file.staged_at >= since)
-        ]
+        return [path.removeprefix(below) for path in staged.files if path in taken - done]
 
     def _act(self, admin: FilePipeAdmin, before: Sequence[str] = ()) -> PipeChange:
         match self.action:
@@ -287,3 +300,24 @@ class SnowpipePipeOperator(FileOperator):
             raise ConfigurationError(
                 f"table is {self.table!r} and stage is {self.stage!r}: action='create' needs both"
             )
+
+
+def _refuse_forgotten(pipe: PipeName, created: dt.datetime | None, loads: Sequence[FileLoad]) -> None:
+    """Refuse files that a pipe of this name loaded before it was replaced, which forgets them.
+
+    :raises FilesGivenTwiceError: if there are such files
+    """
+    forgotten = tuple(
+        dict.fromkeys(
+            load.path
+            for load in loads
+            if load.pipe == str(pipe) and created and load.loaded_at and load.loaded_at < created
+        )
+    )
+    if forgotten:
+        raise FilesGivenTwiceError(
+            f"pipe {pipe} was replaced at {created:%Y-%m-%d %H:%M:%S %Z} and has forgotten that it loaded "
+            f"{len(forgotten):,} of these files before, such as {forgotten[0]!r}: a refresh would load their "
+            "rows again. Give modified_after=… or prefix=… for newer files, or set force=True",
+            files=forgotten,
+        )

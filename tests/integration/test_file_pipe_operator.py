@@ -192,6 +192,21 @@ class TestRefresh:
         with pytest.raises(NothingStagedError, match="COPY INTO"):
             act(target, "refresh", prefix="in/", on_nothing="fail")
 
+    def test_files_that_a_pipe_has_loaded_before_it_was_replaced_are_not_loaded_again(
+        self, target: PipeTarget
+    ) -> None:
+        target.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n"})
+        create(target)
+        act(target, "refresh")
+        wait_for_rows(target, [1, 2])
+        options = {"file_format": {"type": "CSV", "trim_space": True}}
+        create(target, options=options, if_exists="replace")
+
+        with pytest.raises(AirflowFailException, match=r"FilesGivenTwiceError.*replaced"):
+            act(target, "refresh")
+        assert target.ids() == [1, 2]
+        assert len(act(target, "refresh", force=True)["files"]) == 2
+
     def test_a_later_try_has_the_files_of_one_whose_worker_died(self, target: PipeTarget) -> None:
         """Whoever waits for ``files`` would wait for none of them."""
         target.make_pipe("PATTERN = '.*[.]csv'", path="/in")
