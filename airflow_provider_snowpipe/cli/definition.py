@@ -92,6 +92,11 @@ def get_cli_commands() -> list[CLICommand]:
                 "rebuild",
                 "Make a lost source log again, from the files and the channels' checkpoints",
                 *source,
+                _arg(
+                    "--unchanged",
+                    action="store_true",
+                    help="no file was changed, replaced or renamed since the last run, which failed",
+                ),
                 _arg("-y", "--yes", action="store_true", help="do not ask"),
                 *pipe,
                 description="Reads the files to count their rows, and changes nothing where these do not "
