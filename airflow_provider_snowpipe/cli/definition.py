@@ -79,6 +79,11 @@ def get_cli_commands() -> list[CLICommand]:
             _arg("path", help="the source's path: a folder, or a URL of an object store"),
             _arg("--path-conn-id", help="with list, connection id for the object store"),
             _arg("--log-path", help="with list, the source's log_path, if it has one"),
+            _arg(
+                "--unchanged",
+                action="store_true",
+                help="with rebuild: no file was changed, replaced or renamed since the last run, which failed",
+            ),
             _arg("-y", "--yes", action="store_true", help="with rebuild, do not ask"),
             *pipe,
             ARG_OUTPUT,

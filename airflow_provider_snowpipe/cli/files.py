@@ -77,7 +77,9 @@ def _rebuild(args: argparse.Namespace) -> None:
                 open_when_committed(client, name, _COMMIT_SECONDS)
         statuses = client.channel_statuses([*known])
         commits = {
-            name.removeprefix(loaded.channels): _last_commit(known[name], status, loaded)
+            name.removeprefix(loaded.channels): _last_commit(
+                known[name], status, loaded, unchanged=args.unchanged
+            )
             for name, status in statuses.items()
             if name.startswith(loaded.channels) or status.committed is not None
         }
@@ -107,9 +109,12 @@ def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | No
     return None if rows.unknown else {name: one.last for (name,), one in rows.found.items()}
 
 
-def _last_commit(known: KnownChannel, status: ChannelStatus, loaded: LoadedSource) -> LastCommit:
+def _last_commit(
+    known: KnownChannel, status: ChannelStatus, loaded: LoadedSource, *, unchanged: bool
+) -> LastCommit:
     """What is known of the rows that a channel has loaded.
 
+    :param unchanged: True where no file has changed since its last commit, whenever that was
     :raises SourcePositionError: if it has lost its token
     :raises ConfigurationError: if it is another load's
     """
@@ -132,4 +137,5 @@ def _last_commit(known: KnownChannel, status: ChannelStatus, loaded: LoadedSourc
         aside = store.count(position)
     is_known = same_position(known.token, status.committed)
     seen = int((known.since.timestamp() + 1) * 1e9) if is_known else None  # it is kept in whole seconds
-    return LastCommit(known.channel, position, found.rows + known.rows_before + known.copied + aside, seen)
+    rows = found.rows + known.rows_before + known.copied + aside
+    return LastCommit(known.channel, position, rows, seen, unchanged=unchanged)

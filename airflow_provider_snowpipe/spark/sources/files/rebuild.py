@@ -52,12 +52,14 @@ class LastCommit:
     :param position: of its last committed row, as the lost log numbered it
     :param rows: rows of the partition up to there, those that were put aside among them
     :param seen_ns: when a run has seen that, nanoseconds since 1970; None where it was later
+    :param unchanged: True where no file has changed since the last commit, whenever that was
     """
 
     channel: str
     position: UnitOffset
     rows: int
     seen_ns: int | None = None
+    unchanged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +156,9 @@ def _committed(
     :param came: when each file came, by name
     :raises SourcePositionError: if they are not known
     """
+    if commit.seen_ns is None and not commit.unchanged:
+        why = "no run has recorded that commit, and nothing shows whether files have changed since"
+        raise _unknown(commit, f"{why}; --unchanged says that none was changed, replaced or renamed")
     latest = commit.seen_ns or max(came.values(), default=0)
     end = next((one for one in units if one.file == commit.position.file), None)
     early = [one for one in units if one != end and came[one.name] <= latest]

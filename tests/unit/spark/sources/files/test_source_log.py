@@ -191,16 +191,12 @@ class Histories(RuleBasedStateMachine):
         self.replaced.pop(path, None)
 
     @precondition(lambda self: self.loads.committed)
-    @rule(knows_when=st.booleans())
-    def lose_the_log(self, knows_when: bool) -> None:
-        """Make the log again; it stays where nothing shows what is committed.
-
-        :param knows_when: False where no run has ended since the last commit; then no file was replaced
-        """
+    @rule()
+    def lose_the_log(self) -> None:
+        """Make the log again; it stays where nothing shows what is committed."""
         loads = self.loads
-        seen = loads.seen_ns if knows_when or self.replaced else None
         commits = {
-            name: LastCommit(name, cast(UnitOffset, position), loads.sent[name], seen)
+            name: LastCommit(name, cast(UnitOffset, position), loads.sent[name], loads.seen_ns)
             for name, position in loads.committed.items()
         }
         log, aside = self.folder / LOG_FOLDER, self.folder / "aside"
