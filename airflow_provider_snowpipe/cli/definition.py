@@ -82,7 +82,7 @@ def get_cli_commands() -> list[CLICommand]:
             _arg(
                 "--unchanged",
                 action="store_true",
-                help="with rebuild: no file was changed, replaced or renamed since the last run, which failed",
+                help="with rebuild: no file was changed, replaced or renamed since the failed last run",
             ),
             _arg("-y", "--yes", action="store_true", help="with rebuild, do not ask"),
             *pipe,
