@@ -155,19 +155,6 @@ def test_what_cannot_be_known_is_refused_and_nothing_is_written(
     assert not (load.folder / LOG_FOLDER).exists()
 
 
-def test_committed_files_that_were_deleted_are_not_needed_where_all_others_came_later(load: Loaded) -> None:
-    lose_log(load)
-    before = all_rows(load)
-    for name in ("a/1.ndjson", "a/2.ndjson"):
-        (load.folder / name).unlink()
-    load.write("a/3.ndjson")
-    came_later(load.folder / "a/3.ndjson")
-    rebuild(load)
-    load.run()
-    load.run()
-    assert rows(load) == sorted({*before, *all_rows(load)})
-
-
 def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new: Loaded) -> None:
     new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
     new.metadata = {"SRC": "filename", "NR": "file_row_number"}

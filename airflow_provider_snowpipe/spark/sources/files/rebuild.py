@@ -168,9 +168,6 @@ def _committed(
     if in_table is not None:
         return _in_table([one for one in units if one != end], late, commit, counts, in_table), end
     if end is None:
-        # One that was written before and came after may be that file, or an earlier one, under another name.
-        if commit.seen_ns is not None and all(one.modified_ns > commit.seen_ns for one in units):
-            return (), None
         names = _named([one.name for one in early])
         raise _unknown(commit, f"that file is gone, and nothing shows whether {names} are committed")
     within = counts.rows(end) - counts.behind(end, commit.position.line)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
-import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -23,10 +21,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.streaming.errors import (
@@ -35,7 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset
 
 TARGET = "account/pipe"
 NAMES = ("9.ndjson", "10.ndjson", "b.ndjson", "a.ndjson")
@@ -52,8 +48,6 @@ class Loads:
         self.table: list[int] = []
         self.committed: dict[str, Offset] = {}
         self.bindings: dict[str, str] = {}
-        self.sent: Counter[str] = Counter()
-        self.seen_ns = 0
 
     def source(self) -> FileSource:
         source = FileSource(self.spec, "fail")
@@ -95,8 +89,6 @@ class Loads:
                     json.loads(line)["ID"] for line in bytes(part.body).splitlines() if line.strip()
                 ]
                 self.committed[name] = part.end
-                self.sent[name] += part.rows
-                self.seen_ns = time.time_ns()
                 self.bindings[name] = partition.binding.digest
         if dies_after is None:
             source.mark_complete(
@@ -189,26 +181,6 @@ class Histories(RuleBasedStateMachine):
         path = self.file(data)
         path.unlink()
         self.replaced.pop(path, None)
-
-    @precondition(lambda self: self.loads.committed)
-    @rule()
-    def lose_the_log(self) -> None:
-        """Make the log again; it stays where nothing shows what is committed."""
-        loads = self.loads
-        commits = {
-            name: LastCommit(name, cast(UnitOffset, position), loads.sent[name], loads.seen_ns)
-            for name, position in loads.committed.items()
-        }
-        log, aside = self.folder / LOG_FOLDER, self.folder / "aside"
-        log.rename(aside)
-        try:
-            made = rebuild(loads.spec, TARGET, SourceSecrets(), commits)
-        except SnowpipeError:
-            aside.rename(log)
-            return
-        shutil.rmtree(aside)
-        loads.committed = {name: position for name, (position, _) in made.positions.items()}
-        loads.bindings = {name: binding.digest for name, (_, binding) in made.positions.items()}
 
     @rule(dies_after=st.none() | st.integers(0, 4), races=st.booleans())
     def run(self, dies_after: int | None, races: bool) -> None:
