@@ -76,7 +76,7 @@ def test_the_list_of_metrics_is_what_tasks_report(receiver):
     )
 
     count_load((report,), PIPE, "Op", waited=True, run_seconds=1.0)
-    for what in ("opened", "dropped", "reset"):
+    for what in ("opened", "dropped", "reset", "backed_up", "restored"):
         count_change(what, pipe="P", operator="Op")
 
     assert set(receiver.sent) == {f"snowpipe.{name}" for name in METRICS}

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UnreadableReportError
@@ -32,6 +33,8 @@ SENT = ChannelReport(
 
 class Hook:
     """As much of a hook as settling asks for."""
+
+    report_rejected = SnowpipeHook.report_rejected
 
     def __init__(self, client):
         self.channel_statuses = client.channel_statuses

@@ -106,7 +106,6 @@ WRONG = [
     (SnowpipeCommitSensor, TARGETS, "offset_format", ["integer"]),
     (SnowpipeCommitSensor, TARGETS, "offset_format", 5),
     (SnowpipeOffsetTrigger, {"table": "T"}, "channel", 5),
-    (SnowpipeOffsetTrigger, {"table": "T"}, "passes", 5),
     (SnowpipeOffsetTrigger, {"table": "T"}, "every_rows", "100"),
     (SnowpipeOffsetTrigger, {"table": "T"}, "every_rows", 1.5),
     (SnowpipeOffsetTrigger, {"table": "T"}, "poll_interval", "5"),

@@ -145,16 +145,6 @@ class TestOneDirectoryForTwoPipes:
         assert _payloads(tmp_path) == [b'{"ID":"new"}']
 
 
-def test_a_pipe_has_a_folder_of_its_own_for_dead_letters_and_a_topic_stays_as_it_is():
-    for path, expected in {
-        "/dead/": "/dead/D.S.A%2FB",
-        "s3://lake/dead?region=eu": "s3://lake/dead/D.S.A%2FB?region=eu",
-        "kafka:rejected": "kafka:rejected",
-    }.items():
-        rules = RowRules.of("dead_letter", False, path, COLUMNS, "app", "D.S.A/B")
-        assert rules.dead_letter_path == expected
-
-
 def _payloads(path):
     return [
         row["payload"] for file in sorted(path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()
