@@ -94,6 +94,8 @@ class FakeLedger:
             return sorted(found, key=lambda row: row["part"])
         _, stage, state, *more = values
         found = [row for row in self.rows if (row["stage"], row["state"]) == (stage, state)]
+        if not more:
+            return found
         if "TARGET_CREATED <>" in statement:
             return [row for row in found if row["target_created"] != dt.datetime.fromisoformat(more[0])]
         return [row for row in found if row["work"] != more[0] and row["loader"] != more[1]]
@@ -108,13 +110,25 @@ class FakeLedger:
         }
         made = new["target_created"]
         new["target_created"] = None if made is None else dt.datetime.fromisoformat(made)
-        empty = dict.fromkeys(("reports", "error"))
+        empty = dict.fromkeys(("reports", "error", "loaded_at"))
         if any((row["work"], row["part"]) == (new["work"], new["part"]) for row in self.rows):
             return [{"number of rows inserted": 0}]
-        self.rows.append({**empty, **new, "version": 1})
+        self.rows.append({**empty, **new, "version": 1, "rows_loaded": 0})
         return [{"number of rows inserted": 1}]
 
+    def sum(self, _: str, values: list[Any]) -> list[Row]:
+        created = None if values[2] is None else dt.datetime.fromisoformat(values[2])
+        found = [row for row in self.rows if (row["state"], row["target_created"]) == (values[1], created)]
+        return [{"found": sum(row["rows_loaded"] for row in found)}]
+
     def change(self, statement: str, values: list[Any]) -> list[Row]:
+        if "SET STATE" in statement:
+            state, _, before, at = values
+            for row in self.rows:
+                is_old = row["state"] == before and row["loaded_at"] < dt.datetime.fromisoformat(at)
+                if is_old and row["rows_loaded"] > 0:
+                    row.update(state=state, version=row["version"] + 1)
+            return [{"number of rows updated": 1}]
         if "SET WORK" in statement:
             new, work, until = values
             for row in self.rows:
@@ -134,10 +148,13 @@ class FakeLedger:
         assert found is not None
         work, part, version = found[1], int(found[2]), int(found[3])
         row = next((row for row in self.rows if (row["work"], row["part"]) == (work, part)), None)
-        if row is None or row["target_created"] != created:
+        good = sum(one.get("rows_loaded", 0) for one in result)
+        if row is None or row["target_created"] != created or (good and "R.GOOD, 0) = 0" in statement):
             return 0
         reports = [*json.loads(row["reports"] or "[]"), result]
+        rows = good or row["rows_loaded"]
         new = {"state": "loaded", "reports": json.dumps(reports), "error": None}
+        new |= {"rows_loaded": rows, "loaded_at": _now()}
         return self._set(work, part, version, new)
 
     def _set(self, work: str, part: int, version: int, values: Row) -> int:
@@ -237,11 +254,12 @@ class FakeAccount:
             ("SELECT * FROM", "LEDGER", lambda *given: self.ledger.read(*given)),
             ("MERGE INTO", "PLAN", lambda *given: self.ledger.plan(*given)),
             ("UPDATE ", "PLAN", self.ledger.change),
-            ("SELECT COUNT(*) AS FOUND", "COUNT", lambda *_: [{"found": len(self.rows)}]),
+            ("SELECT COALESCE(SUM(ROWS_LOADED)", "SUM", lambda *given: self.ledger.sum(*given)),
+            ("ALTER SESSION", "SESSION", lambda *_: []),
             (
                 "SELECT MAX(CREATED) AS CREATED",
                 "AGE",
-                lambda *_: [{"created": self.created, "account_now": _now()}],
+                lambda *_: [{"created": self.created, "found": len(self.rows), "account_now": _now()}],
             ),
         ):
             if statement.startswith(begin):

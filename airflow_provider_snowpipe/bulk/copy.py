@@ -395,7 +395,8 @@ class CopyOutcome:
         raise FilesRejectedError(
             f"COPY into {table}: {len(bad):,} of {len(every):,} files were not loaded as a whole: "
             f"{named}{more}. "
-            "Fix these files and stage them again, or set on_rejected='report'",
+            "Fix files that failed and stage them again; of those loaded in part, stage the rejected rows "
+            "alone, under another name; or set on_rejected='report'",
             files=tuple(load.path for load in bad),
             rejected=sum(load.errors_seen for load in bad),
         )
@@ -453,7 +454,8 @@ class StagedChoice:
     def key(self) -> str:
         """What tells this choice from another one of the same stage."""
         names = None if self.files is None else sorted(file_names(self.files))
-        chosen = [StageReference.parse(self.stage).path, names, self.prefix, self.pattern]
+        stage = StageReference.parse(self.stage)
+        chosen = [stage.owner, stage.name, stage.path, names, self.prefix, self.pattern]
         return blake2b(json.dumps(chosen).encode(), digest_size=16).hexdigest()
 
     def find(self, hook: StageAccount, known: Container[str] = ()) -> StagedFiles:
@@ -465,7 +467,7 @@ class StagedChoice:
         """
         stage = StageReference.parse(self.stage)
         listed = hook.list_files(self.stage, self.prefix or "", self.pattern)
-        url = hook.stage_url(self.stage) if listed and "://" in str(listed[0]["name"]) else None
+        url = hook.stage_url(self.stage) if not listed or "://" in str(listed[0]["name"]) else None
         found: dict[str, StagedFile] = {}
         for row in listed:
             path, size = stage.relative(str(row["name"]), url), row.get("size")

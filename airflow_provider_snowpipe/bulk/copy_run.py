@@ -5,11 +5,21 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, PLANNED, Entry, Ledger, work_key
+from airflow_provider_snowpipe.bulk.ledger import (
+    GIVEN_UP,
+    GONE,
+    LOADED,
+    PLANNED,
+    Entry,
+    Ledger,
+    TableState,
+    work_key,
+)
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOAD_FAILED,
@@ -22,7 +32,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     newest_loads,
 )
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED, stage_name
+from airflow_provider_snowpipe.bulk.two_loaders import stage_name
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -34,6 +44,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 log = logging.getLogger(__name__)
 _CANCELLED, _DIVISION = 604, 100051
 _UNKNOWN = 404
+_UNKNOWN_TABLE = TableState(None, None, None)
 _MOST_REPEATS = 3
 _MOST_NAMED = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -75,8 +86,10 @@ class CopyRun:
     """Parts whose statement was planned by this process: an error of it is this try's own."""
     _resumes: bool = field(default=False, init=False)
     """True where an earlier process has loaded some of the files."""
-    _created: dt.datetime | None = field(default=None, init=False)
-    """When the table of now was created."""
+    _now: TableState = field(default=_UNKNOWN_TABLE, init=False)
+    """The table when the files were planned."""
+    _explained: int = field(default=0, init=False)
+    """Rows of the table then that the ledger shows to be loaded."""
     _running: tuple[str, str] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
 
@@ -128,10 +141,6 @@ class CopyRun:
         if self.begun is None:
             self.begun = {str(one.part): one.version for one in entries if one.is_loaded}
 
-    def is_emptied(self, entries: Iterable[Entry]) -> bool:
-        """True where the table is empty, and entries have loaded rows."""
-        return any(map(self._rows_of, entries)) and self._count() == 0
-
     def files_of(self, entries: Iterable[Entry]) -> dict[str, StagedFile]:
         """The files of entries that were not given up, by their paths."""
         return {file.path: file for one in entries if one.state != GIVEN_UP for file in one.files}
@@ -152,10 +161,21 @@ class CopyRun:
         :return: all entries of the work
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
         """
-        self._resumes, self._created = any(one.is_loaded for one in entries), self.ledger.table_created()
+        self._resumes = any(one.reports for one in entries)
+        entries = self._seen(entries)
         found = {one.part: one for one in entries}
-        found |= {one.part: one for one in self._reset_emptied(entries, staged)}
+        found |= {one.part: one for one in self._lost(entries, staged)}
         return [*found.values(), *self._new_entries(staged, found.values())]
+
+    def gone(self, entries: Sequence[Entry]) -> list[Entry]:
+        """All of the entries as they are now if rows of them are not in the table any more, otherwise none.
+
+        :raises FilesRejectedError: if nobody knows
+        """
+        now = self._seen(entries)
+        lost = [one for one in now if self._is_lost(one)]
+        self._refuse_unexplained(lost)
+        return now if lost else []
 
     def load(self, entries: Sequence[Entry], staged: StagedFiles) -> CopyOutcome:
         """Load what is planned, and make sure that what was loaded is there.
@@ -172,9 +192,10 @@ class CopyRun:
             elif self._is_earlier(one) and not self.copy.options.force:
                 one = self._copied_again(one, staged)
             done.append(one)
-        if self._resumes:
-            self._require_rows(done)
-        return self._outcome(done, staged)
+        outcome = self._outcome(done)
+        if self._resumes or outcome.before:
+            self._require_rows()
+        return outcome
 
     def stop(self) -> None:
         """Cancel the statement that runs, and begin no other."""
@@ -188,65 +209,102 @@ class CopyRun:
         """True for an entry that was loaded before this try began."""
         return entry.is_loaded and (self.begun or {}).get(str(entry.part)) == entry.version
 
-    def _reset_emptied(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
-        """Plan again what an earlier try has loaded into a table that is empty now.
+    def _seen(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Read the table as it is now; what was loaded into one without rows is marked as gone."""
+        self._now = self.ledger.table()
+        if self._now.rows is None:
+            log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
+        self._explained = self.ledger.rows_loaded(self._now) if self._now.created else 0
+        if self._now.rows == 0 and self._explained:
+            self.ledger.mark_gone(self._now)
+            entries = [self._read(one) for one in entries]
+            self._explained = 0
+        return list(entries)
 
-        :raises FilesRejectedError: if the table is another one that is not empty, or has lost some rows
+    def _is_lost(self, entry: Entry) -> bool:
+        """True for an entry whose rows went into a table that is empty or another one now."""
+        if entry.state == GONE:
+            return True
+        is_other = entry.created and self._now.created and entry.created != self._now.created
+        return bool(entry.is_loaded and is_other and self._rows_of(entry))
+
+    def _lost(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
+        """Plan again what an earlier try has loaded and the table has not any more.
+
+        :raises FilesRejectedError: if some rows are gone, or nobody knows whether they are
         """
-        known = [one for one in entries if one.is_loaded]
-        if not known:
-            return []
-        rows, count, created = sum(map(self._rows_of, known)), self._count(), self._created
-        if count == 0:
-            gone = [path for path in self.files_of(known) if path not in staged.files]
-            if gone and rows:
-                raise FilesRejectedError(
-                    f"COPY into {self._table}: an earlier try has loaded {rows:,} rows, the table is empty "
-                    f"now, and {len(gone):,} of its files are not staged any more, such as {gone[0]!r}: "
-                    "stage them again, or bring the rows back by Time Travel",
-                    files=tuple(gone),
-                    rejected=0,
-                )
-            log.info("%s is empty now: %d rows of an earlier try are loaded again", self._table, rows)
-            return [self._changed(one, replace(one, state=PLANNED)) for one in known]
-        made = next((one.created for one in known if one.created and created != one.created), None)
-        if rows and made is not None and created is not None:
-            raise self._in_doubt(rows, made, created, count, self.files_of(known))
-        if self.copy.options.force:
-            self._require_rows(known)
-        return []
+        lost = [one for one in entries if self._is_lost(one)]
+        self._refuse_unexplained(lost)
+        gone = [path for path in self.files_of(lost) if path not in staged.files]
+        if gone:
+            raise FilesRejectedError(
+                f"COPY into {self._table}: rows of an earlier try are not in the table any more, and "
+                f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again, or bring "
+                "the rows back by Time Travel",
+                files=tuple(gone),
+                rejected=0,
+            )
+        if self.copy.options.force and len(lost) < len(entries):
+            self._require_rows()
+        if lost:
+            log.info("%s has lost what an earlier try loaded: %d parts load again", self._table, len(lost))
+        return [self._changed(one, replace(one, state=PLANNED)) for one in lost]
 
-    def _require_rows(self, entries: Iterable[Entry]) -> None:
+    def _refuse_unexplained(self, lost: Sequence[Entry]) -> None:
+        """Refuse to load again while the table has rows that the ledger does not know: they may be these."""
+        if lost and (self._now.rows is None or self._now.rows > self._explained):
+            raise self._in_doubt(lost[0].created, self.files_of(lost))
+
+    def _require_rows(self) -> None:
         """Refuse a result of which rows are not in the table any more."""
-        loaded, count = sum(self._rows_of(one) for one in entries), self._count()
-        if count is None or count >= loaded:
+        now = self.ledger.table()
+        loaded = self.ledger.rows_loaded(now) if now.created else 0
+        if now.rows is None or now.rows >= loaded:
             return
         raise FilesRejectedError(
-            f"COPY into {self._table}: this run has loaded {loaded:,} rows, and the table has {count:,}: "
-            "some were deleted, or a policy hides them from this role. Nothing was loaded again: rows that "
-            "are there would double. Empty the table and clear this task, or begin another run with "
-            "force=True",
+            f"COPY into {self._table}: {loaded:,} rows were loaded, and the table has {now.rows:,}: some "
+            "were deleted. Nothing was loaded again: rows that are there would double. TRUNCATE the table "
+            "and clear this task, or begin another run with options={'force': True}",
             files=(),
             rejected=0,
         )
 
-    def _in_doubt(
-        self, rows: int, made: dt.datetime, created: dt.datetime, count: int | None, files: Iterable[str]
-    ) -> FilesRejectedError:
+    def _in_doubt(self, made: dt.datetime | None, files: Iterable[str]) -> FilesRejectedError:
+        then, now = (
+            "at an unknown time" if one is None else f"at {one:%Y-%m-%d %H:%M:%S %Z}"
+            for one in (made, self._now.created)
+        )
+        has = "some" if self._now.rows is None else f"{self._now.rows:,}"
         return FilesRejectedError(
-            f"COPY into {self._table}: {rows:,} rows of these files were loaded into the table that was "
-            f"created at {made:%Y-%m-%d %H:%M:%S %Z}; the one of now was created at "
-            f"{created:%Y-%m-%d %H:%M:%S %Z} and has {'some' if count is None else f'{count:,}'} rows. A "
-            "clone or a swapped table may have them, and COPY does not know. Nothing was loaded. Where they "
-            "are missing, begin a run with force=True; where they are there, take these files from the task",
+            f"COPY into {self._table}: these files were loaded into the table that was created {then}. The "
+            f"one of now was created {now} and has {has} rows, of which the ledger knows "
+            f"{self._explained:,}: a clone, a swap or an INSERT may have brought theirs. Nothing was loaded. "
+            "Where they are missing, begin a run with options={'force': True}; where they are there, take "
+            "these files from the task",
             files=tuple(files),
             rejected=0,
         )
 
     def _copied_again(self, entry: Entry, staged: StagedFiles) -> Entry:
-        """Run a COPY again that skips what it remembers: it loads what is gone since, as after TRUNCATE."""
-        kept = [one for one in entry.files if _same(staged.files.get(one.path), one)]
-        return self._load_entry(replace(entry, statement=self._statement(kept))) if kept else entry
+        """Run a COPY again that skips what it remembers: it loads what is gone since, as after TRUNCATE.
+
+        :raises FilesRejectedError: if it would load files although no row is missing
+        """
+        loads = entry.loads(self.stage, self.url)
+        kept = [
+            one
+            for one in entry.files
+            if _is_done(loads.get(one.path), forced=False) and _same(staged.files.get(one.path), one)
+        ]
+        if not kept:
+            return entry
+        has_all = self._now.rows is None or self._now.rows >= self._explained
+        try:
+            return self._load_entry(replace(entry, statement=self._statement(kept)), loads_nothing=has_all)
+        except SqlError as error:
+            if error.errno != _DIVISION or not has_all:
+                raise
+            raise self._in_doubt(entry.created, (one.path for one in kept)) from error
 
     def _rows_of(self, entry: Entry) -> int:
         return (
@@ -255,26 +313,18 @@ class CopyRun:
             else 0
         )
 
-    def _count(self) -> int | None:
-        """The table's rows, None where the role may not count them."""
-        try:
-            return self.ledger.table_rows()
-        except SqlError as error:
-            if error.errno not in NOT_AUTHORIZED:
-                raise
-            log.warning("whether %s still has what was loaded is not known: %s", self._table, error)
-            return None
-
     # Planning.
 
     def _of_now(self, entry: Entry, staged: StagedFiles) -> Entry:
         """An entry that is not loaded, with the statement of now and those of its files that are staged."""
+        if entry.state == GIVEN_UP:
+            return entry
         files = tuple(one for one in entry.files if _same(staged.files.get(one.path), one))
         new = replace(
             entry,
             files=files,
             statement=self._statement(files),
-            created=self._created,
+            created=self._now.created,
             state=PLANNED if files else GIVEN_UP,
         )
         if new == entry:
@@ -288,10 +338,10 @@ class CopyRun:
         done = {
             (file.path, file.mark)
             for one in entries
-            if one.state != GIVEN_UP
+            if one.state in (PLANNED, LOADED)
             for loads in (one.loads(self.stage, self.url),)
             for file in one.files
-            if not one.is_loaded or file.path not in loads or loads[file.path].status != LOAD_FAILED
+            if not one.is_loaded or _is_done(loads.get(file.path), forced=self.copy.options.force)
         }
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
@@ -313,7 +363,7 @@ class CopyRun:
                 statement=self._statement(files),
                 files=files,
                 run_started=self.identity.since,
-                created=self._created,
+                created=self._now.created,
             )
             if not self.ledger.plan(new, self.identity, self._stage_key):
                 raise SqlError(
@@ -327,12 +377,12 @@ class CopyRun:
     def _refuse_other_tables(self, files: Sequence[StagedFile]) -> None:
         """Refuse files whose rows went into a table of this name that was replaced since by one with rows."""
         marks = {one.path: one.mark for one in files}
-        for one in self.ledger.of_other_tables(list(marks), self._stage_key, self._created):
+        for one in self.ledger.of_other_tables(list(marks), self._stage_key, self._now.created):
             both = [file.path for file in one.files if marks.get(file.path) == file.mark]
             loads = one.loads(self.stage, self.url)
             rows = sum(loads[path].rows_loaded for path in both if path in loads)
-            if rows and one.created and self._created and (count := self._count()) != 0:
-                raise self._in_doubt(rows, one.created, self._created, count, both)
+            if rows and (self._now.rows is None or self._now.rows > self._explained):
+                raise self._in_doubt(one.created, both)
 
     def _statement(self, files: Sequence[StagedFile]) -> str:
         return self.copy.statement([one.path for one in files]) + _OVERRIDES if files else ""
@@ -353,9 +403,10 @@ class CopyRun:
 
     # Running.
 
-    def _load_entry(self, entry: Entry) -> Entry:
+    def _load_entry(self, entry: Entry, *, loads_nothing: bool = False) -> Entry:
         """Run an entry's statement until the ledger shows that it is loaded; the entry as it is then.
 
+        :param loads_nothing: True fails where COPY loads a row
         :raises SqlError: if the statement fails
         """
         for _ in range(_MOST_REPEATS):
@@ -364,7 +415,7 @@ class CopyRun:
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
             try:
-                self._run(entry)
+                self._run(entry, loads_nothing=loads_nothing)
             except (SqlError, ApiError) as error:
                 if isinstance(error, ApiError) and error.http_status != _UNKNOWN:
                     raise
@@ -394,17 +445,20 @@ class CopyRun:
             if error.errno == _DIVISION:
                 raise SqlError(
                     f"COPY into {self._table}: the table was replaced while COPY ran, or another process of "
-                    f"this task has changed the ledger {self._ledger}. Nothing was loaded; run again"
+                    f"this task has changed the ledger {self._ledger}. Nothing was loaded; run again",
+                    errno=error.errno,
                 ) from error
             raise SqlError(f"{error}{remedy}", errno=error.errno) from None
         if isinstance(error, SqlError):
             self._fresh.add(entry.part)
         return replace(now, statement=entry.statement)
 
-    def _run(self, entry: Entry) -> None:
+    def _run(self, entry: Entry, *, loads_nothing: bool) -> None:
         """Submit an entry's transaction, or join it where it runs already, and wait for its end."""
-        statements, tag = self.ledger.transaction(entry), self.identity.query_tag
-        state = self.client.submit(statements, entry.request_id, query_tag=tag, shown=entry.statement)
+        statements = self.ledger.transaction(entry, loads_nothing=loads_nothing)
+        own = entry.request_id if not loads_nothing else str(uuid.uuid5(uuid.UUID(entry.request_id), "again"))
+        tag = self.identity.query_tag
+        state = self.client.submit(statements, own, query_tag=tag, shown=entry.statement)
         self._running = (state.handle, entry.statement)
         if state.is_running:
             self._wait(state.handle, entry.statement)
@@ -424,7 +478,7 @@ class CopyRun:
 
     # Reporting.
 
-    def _outcome(self, entries: Iterable[Entry], staged: StagedFiles) -> CopyOutcome:
+    def _outcome(self, entries: Sequence[Entry]) -> CopyOutcome:
         """What became of the files of this work.
 
         :raises FilesRejectedError: if COPY has left out a file that nobody has loaded
@@ -452,18 +506,57 @@ class CopyRun:
             ]
             known = newest_loads(ExpectedFiles(tuple(before)), history)
             before |= known
-            self._require_all([path for path in before if path in left_out and path not in known], staged)
+            unknown = [path for path in before if path in left_out and path not in known]
+            if self.copy.options.size_limit is None:
+                self._require_all(left_out if self.copy.options.force else unknown, entries)
+            if not self.copy.options.force:
+                limited = left_out if self.copy.options.size_limit is not None else set()
+                self._refuse_deleted({path: one for path, one in before.items() if path not in limited})
         return CopyOutcome(tuple(loads.values()), tuple(before.values()))
 
-    def _require_all(self, left_out: Sequence[str], staged: StagedFiles) -> None:
-        """Refuse to go on behind files that were planned and that COPY has not loaded."""
-        since = dt.datetime.now(dt.UTC) - REMEMBERED
-        files = [one for path in left_out if (one := staged.files.get(path)) is not None]
-        new = tuple(one.path for one in files if one.staged_at is not None and one.staged_at > since)
+    def _refuse_deleted(self, skipped: Mapping[str, FileLoad]) -> None:
+        """Refuse files that COPY remembers and whose rows were deleted since.
+
+        :param skipped: the files with their loads by others
+        """
+        at = self._now.at
+        old = {path for path, one in skipped.items() if not (one.loaded_at and at and one.loaded_at > at)}
+        if self._now.rows != 0:
+            gone = self._loaded_in(GONE)
+            old &= gone - (self._loaded_in(LOADED) if gone & old else set())
+        if old:
+            raise FilesRejectedError(
+                f"COPY into {self._table} has skipped {len(old):,} files that it remembers, such as "
+                f"{min(old)!r}, and their rows were deleted. TRUNCATE the table, which clears COPY's memory, "
+                "and clear this task; or set options={'force': True} in another run",
+                files=tuple(sorted(old)),
+                rejected=0,
+            )
+
+    def _loaded_in(self, state: str) -> set[str]:
+        """The files of this stage that COPY has loaded for any work, by entries of a state."""
+        return {
+            path
+            for one in self.ledger.of_state(state, self._stage_key)
+            for path, load in one.loads(self.stage, self.url).items()
+            if load.rows_loaded
+        }
+
+    def _require_all(self, left_out: Iterable[str], entries: Iterable[Entry]) -> None:
+        """Refuse to go on behind files that were planned and that COPY has not loaded.
+
+        Without FORCE a file that is older than load history may have been loaded before.
+        """
+        since, files = dt.datetime.now(dt.UTC) - REMEMBERED, self.files_of(entries)
+        new = tuple(
+            path
+            for path in left_out
+            if self.copy.options.force or (at := files[path].staged_at) is None or at > since
+        )
         if new:
             shown = ", ".join(map(repr, new[:_MOST_NAMED])) + (" …" if len(new) > _MOST_NAMED else "")
             raise FilesRejectedError(
-                f"COPY into {self._table} has left out {len(new):,} of {len(staged.files):,} files that were "
+                f"COPY into {self._table} has left out {len(new):,} of {len(files):,} files that were "
                 f"planned: {shown}. The other files are loaded. An option of the stage, the table or the "
                 "account limits COPY (SIZE_LIMIT of COPY_OPTIONS, PATTERN): remove it and clear this task",
                 files=new,
@@ -482,6 +575,11 @@ class CopyRun:
     def _stage_key(self) -> str:
         """The stage in one spelling, as :func:`stage_of` writes it."""
         return stage_name(self.copy.location, self.url)
+
+
+def _is_done(load: FileLoad | None, *, forced: bool) -> bool:
+    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
+    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED
 
 
 def _same(found: StagedFile | None, planned: StagedFile) -> bool:

@@ -18,19 +18,23 @@ import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from email.utils import format_datetime
 from hashlib import blake2b
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference, staged_at
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
 DEFAULT_NAME = "SNOWPIPE_LOADS"
-PLANNED, LOADED, SUBMITTED, GIVEN_UP = "planned", "loaded", "submitted", "given up"
+PLANNED, LOADED, GONE = "planned", "loaded", "gone"
+"""Of a COPY; GONE is one whose rows were in a table that was found empty later."""
+SUBMITTED, GIVEN_UP = "submitted", "given up"
 RunSql = Callable[..., list[dict[str, Any]]]
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 _MISSING = (2003, 2043)
+_EXISTS = 2002
 _NO_PRIVILEGE = 3001
 _COLUMNS: Mapping[str, str] = {
     "WORK": "VARCHAR NOT NULL",
@@ -136,7 +140,10 @@ class Entry:
             str(row["state"]),
             str(row["choice"] or ""),
             str(row["statement"] or ""),
-            tuple(StagedFile(one["path"], one["mark"], one["size"]) for one in files),
+            tuple(
+                StagedFile(one["path"], one["mark"], one["size"], staged_at(one.get("staged_at")))
+                for one in files
+            ),
             tuple(json.loads(row["reports"] or "[]")),
             row["run_started"],
             row["target_created"],
@@ -173,6 +180,20 @@ def ledger_name(given: str | None, target: tuple[str, str, str]) -> tuple[str, s
 
 
 @dataclass(frozen=True, slots=True)
+class TableState:
+    """The target as it is now.
+
+    :param created: when it was created, None where it does not show to the role
+    :param rows: its rows, as its metadata has them, which row access policies do not change; None for unknown
+    :param at: the account's time
+    """
+
+    created: dt.datetime | None
+    rows: int | None
+    at: dt.datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """The ledger of loads into one table.
 
@@ -190,7 +211,7 @@ class Ledger:
 
         :raises ConfigurationError: if there is no ledger and the role may not create it; has the SQL for it
         """
-        statement = f"SELECT * FROM {full_name(*self.name)} WHERE WORK = %s ORDER BY PART"  # noqa: S608
+        statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
         try:
             rows = self.run(statement, (work,))
         except SqlError as error:
@@ -209,7 +230,7 @@ class Ledger:
         if created is None or not paths:
             return []
         rows = self.run(
-            f"SELECT * FROM {full_name(*self.name)} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
             "AND TARGET_CREATED <> %s::TIMESTAMP_LTZ ORDER BY LOADED_AT",
             (full_name(*self.target), stage, LOADED, created.isoformat()),
         )
@@ -217,13 +238,24 @@ class Ledger:
         found = (Entry.read(row) for row in rows)
         return [one for one in found if any(file.path in asked for file in one.files)]
 
+    def of_state(self, state: str, stage: str) -> list[Entry]:
+        """Read loads of a stage's files into the target that have a state.
+
+        :param stage: the stage in the spelling that :meth:`plan` got
+        """
+        rows = self.run(
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s",  # noqa: S608
+            (full_name(*self.target), stage, state),
+        )
+        return [Entry.read(row) for row in rows]
+
     def planned_by_others(self, work: str, loader: str | None, stage: str, since: dt.datetime) -> list[Entry]:
         """Read loads of a stage's files that other work has planned for another loader, and not begun.
 
         :param since: plans from before do not count
         """
         rows = self.run(
-            f"SELECT * FROM {full_name(*self.name)} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
             "AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ",
             (full_name(*self.target), stage, PLANNED, work, loader, since.isoformat()),
         )
@@ -255,7 +287,7 @@ class Ledger:
         names = [*values, "VERSION", "PLANNED_AT"]
         given = [*(f"N.{name}" for name in values), "1", "CURRENT_TIMESTAMP()"]
         (row,) = self.run(
-            f"MERGE INTO {full_name(*self.name)} AS L USING (SELECT {new}) AS N "  # noqa: S608
+            f"MERGE INTO {self._table} AS L USING (SELECT {new}) AS N "  # noqa: S608
             "ON L.WORK = N.WORK AND L.PART = N.PART "
             f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(given)})",
             [value for _, value in values.values()],
@@ -268,7 +300,7 @@ class Ledger:
         :param new: the entry with its new state, statement, files and error; it gets the next version
         """
         (row,) = self.run(
-            f"UPDATE {full_name(*self.name)} SET VERSION = VERSION + 1, STATE = %s, CHOICE = %s, "  # noqa: S608
+            f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, CHOICE = %s, "  # noqa: S608
             "STATEMENT = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, ERROR = %s "
             "WHERE WORK = %s AND PART = %s AND VERSION = %s",
             (
@@ -294,20 +326,23 @@ class Ledger:
         """
         ended = until.isoformat()
         self.run(
-            f"UPDATE {full_name(*self.name)} SET WORK = %s, "  # noqa: S608
+            f"UPDATE {self._table} SET WORK = %s, "  # noqa: S608
             f"STATE = IFF(STATE = '{PLANNED}', '{GIVEN_UP}', STATE) "
             "WHERE WORK = %s AND RUN_STARTED < %s::TIMESTAMP_LTZ",
             (f"{work} until {ended}", work, ended),
         )
 
-    def transaction(self, entry: Entry) -> list[str]:
+    def transaction(self, entry: Entry, *, loads_nothing: bool = False) -> list[str]:
         """The statements that run an entry's COPY and mark it as loaded, to be sent as one request.
+
+        :param loads_nothing: True fails the request where COPY loads a row
 
         Values are literals: a request of several statements binds none (page "Submitting a request to execute
         SQL statements"). The SELECT divides by zero where the UPDATE has found another version, or another
         table of the target's name, which fails the request before its COMMIT.
         """
         ledger, work = full_name(*self.name), string_literal(entry.work)
+        only = " AND COALESCE(R.GOOD, 0) = 0" if loads_nothing else ""
         database, schema, table = self.target
         return [
             "BEGIN",
@@ -323,26 +358,44 @@ class Ledger:
             f"WHERE TABLE_SCHEMA = {string_literal(schema)} AND TABLE_NAME = {string_literal(table)}) AS "
             "MADE FROM (SELECT OBJECT_CONSTRUCT(*) AS O FROM TABLE(RESULT_SCAN(LAST_QUERY_ID())))) AS R "
             f"WHERE WORK = {work} AND PART = {entry.part} AND VERSION = {entry.version} "
-            "AND TARGET_CREATED IS NOT DISTINCT FROM R.MADE",
+            f"AND TARGET_CREATED IS NOT DISTINCT FROM R.MADE{only}",
             'SELECT 1 / "number of rows updated" AS OWN FROM TABLE(RESULT_SCAN(LAST_QUERY_ID()))',
             "COMMIT",
         ]
 
-    def table_created(self) -> dt.datetime | None:
-        """When the table was created, None where it does not show to the role."""
+    def table(self) -> TableState:
+        """Read what the information schema has of the target; needs no right but one on the table."""
         database, schema, table = self.target
         (row,) = self.run(
-            f"SELECT MAX(CREATED) AS CREATED FROM {quote_identifier(database)}.INFORMATION_SCHEMA.TABLES "  # noqa: S608
+            "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
+            f"FROM {_bound(quote_identifier(database))}.INFORMATION_SCHEMA.TABLES "
             "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
             (schema, table),
         )
-        created: dt.datetime | None = row["created"]
-        return created
+        rows = None if row["found"] is None else int(row["found"])
+        return TableState(row["created"], rows, row["account_now"])
 
-    def table_rows(self) -> int:
-        """The rows of the table now."""
-        (row,) = self.run(f"SELECT COUNT(*) AS FOUND FROM {full_name(*self.target)}")  # noqa: S608
+    def mark_gone(self, now: TableState) -> None:
+        """Mark every load into the target as gone: the table has no rows."""
+        self.run(
+            f"UPDATE {self._table} SET STATE = %s, VERSION = VERSION + 1 WHERE TARGET = %s AND STATE = %s "  # noqa: S608
+            "AND ROWS_LOADED > 0 AND LOADED_AT < %s::TIMESTAMP_LTZ",
+            (GONE, full_name(*self.target), LOADED, _text(now.at)),
+        )
+
+    def rows_loaded(self, now: TableState) -> int:
+        """Sum up the rows that loads of all works have put into the table of now, and that are not gone."""
+        (row,) = self.run(
+            f"SELECT COALESCE(SUM(ROWS_LOADED), 0) AS FOUND FROM {self._table} "  # noqa: S608
+            "WHERE TARGET = %s AND STATE = %s AND TARGET_CREATED = %s::TIMESTAMP_LTZ",
+            (full_name(*self.target), LOADED, _text(now.created)),
+        )
         return int(row["found"])
+
+    @property
+    def _table(self) -> str:
+        """The ledger's name in a statement that binds values."""
+        return _bound(full_name(*self.name))
 
     def _created(self, statement: str, work: str) -> list[dict[str, Any]]:
         """Create the table, and read from it."""
@@ -356,6 +409,8 @@ class Ledger:
             grant, hidden = f"SELECT, INSERT, UPDATE ON TABLE {name}", (_NO_PRIVILEGE, *_MISSING)
             return self.run(statement, (work,))
         except SqlError as error:
+            if error.errno == _EXISTS:  # another session has created it meanwhile
+                return self.run(statement, (work,))
             if error.errno not in hidden:
                 raise
             raise ConfigurationError(
@@ -365,9 +420,23 @@ class Ledger:
             ) from error
 
 
+def _bound(name: str) -> str:
+    """A name in a statement that binds values: the connector formats it."""
+    return name.replace("%", "%%")
+
+
 def _text(time: dt.datetime | None) -> str | None:
     return None if time is None else time.isoformat()
 
 
 def _written(files: Sequence[StagedFile]) -> str:
-    return json.dumps([{"path": one.path, "mark": one.mark, "size": one.size} for one in files])
+    return json.dumps(
+        [
+            {"path": one.path, "mark": one.mark, "size": one.size, "staged_at": _rfc(one.staged_at)}
+            for one in files
+        ]
+    )
+
+
+def _rfc(time: dt.datetime | None) -> str | None:
+    return None if time is None else format_datetime(time)

@@ -87,11 +87,20 @@ class StageReference:
         return listed if self.name[0] in "%~" else listed.partition("/")[2]
 
 
-def exact_pattern(files: StagedFiles, paths: Sequence[str]) -> str:
-    """The regular expression that matches these files alone, in each form in which LIST shows a path."""
-    stage = files.stage.name.strip('"').lower()
-    begins = [f"{stage}/"] if files.url is None else [f"{files.url.rstrip('/')}/"]
-    return f"({'|'.join(map(re.escape, begins))})?({'|'.join(map(re.escape, paths))})"
+def stage_prefix(stage: StageReference) -> str:
+    """What LIST puts before the paths of a named stage."""
+    name = stage.name.strip('"').lower()
+    return f"{name}/"
+
+
+def exact_pattern(files: StagedFiles, paths: Sequence[str], *, with_name: bool) -> str:
+    """The regular expression that matches these files alone, in each form in which LIST shows a path.
+
+    :param with_name: False where another path of the stage begins with the stage's name
+    """
+    begin = stage_prefix(files.stage) if files.url is None else f"{files.url.rstrip('/')}/"
+    every = f"({'|'.join(map(re.escape, paths))})"
+    return f"({re.escape(begin)})?{every}" if with_name else every
 
 
 def staged_at(value: object) -> dt.datetime | None:

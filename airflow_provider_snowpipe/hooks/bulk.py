@@ -55,6 +55,7 @@ class SnowpipeBulkHook(SnowpipeHook):
         target = (*self.database_and_schema(), table)
         given = name or conf.get("snowpipe", "ledger_table", fallback=None)
         with self.sql_session("read the load ledger") as run:
+            run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
             yield Ledger(run, ledger_name(given, target), target)
 
     def put_file(self, path: str, location: str) -> None:

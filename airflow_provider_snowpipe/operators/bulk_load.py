@@ -41,7 +41,7 @@ from airflow_provider_snowpipe.operators.copy import LeaveWorker, copy_into, wai
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError, SqlError
 from airflow_provider_snowpipe.streaming.names import quote_identifier
 
 if TYPE_CHECKING:
@@ -433,19 +433,25 @@ class BulkRun:
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
             self._require_own(known)
-            if known and run.is_emptied(known):
-                log.info("%s is empty now: the rows are written and loaded again", self.table)
-                run.discard(known)
+            if known and (gone := run.gone(known)):
+                log.info("%s has lost the rows: they are written and loaded again", self.table)
+                run.discard(gone)
                 known = []
             run.begin(known)
-            if known:
+            written = None if known else self._written(write)
+            # Another process of this work may have planned its files meanwhile, which are the ones then.
+            entries = ledger.entries(run.work)
+            known = [one for one in entries if one.state != GIVEN_UP]
+            if written is None and not known:
+                raise SqlError(f"COPY into {self.table}: another process has given its files up; run again")
+            if written is None or known:
                 manifest = RunManifest.from_json(known[0].details, f"the ledger {'.'.join(ledger.name)}")
                 self._require_same(manifest.source)
                 log.info("an earlier try has staged %d files, which are the ones", len(manifest.files))
             else:
-                manifest = self._written(write)
+                manifest = written
             run.copy, run.details = self.copy_of(manifest), manifest.to_json()
-            return self._copied(run, manifest, ledger.entries(run.work))
+            return self._copied(run, manifest, entries)
 
     def stop(self) -> None:
         """Cancel the COPY that runs, or begin no other ``PUT``."""

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from itertools import accumulate
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -29,9 +28,11 @@ from airflow_provider_snowpipe.bulk.ledger import Entry
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     FileLoad,
+    StagedFile,
     StagedFiles,
     StageReference,
     exact_pattern,
+    stage_prefix,
 )
 from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -310,7 +311,7 @@ class CopyLoad:
                 raise
             outcome = run.load(entries, staged.without(passed))
             self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
-            self._remove_loaded(staged, outcome)
+            self._remove_loaded(run.files_of(run.entries()), staged, outcome)
             value = self.outcome.result()
             log.info(
                 "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
@@ -368,7 +369,7 @@ class CopyLoad:
     def _prepared(self) -> Iterator[CopyRun]:
         """Sign in for the ledger and for the statements."""
         # Options that the ledger and the listing stand for: see _staged and _remove_loaded.
-        options = replace(self.copy.options, purge=False, size_limit=None)
+        options = replace(self.copy.options, purge=False)
         with (
             self.hook.load_ledger(self._table, self.ledger_table) as ledger,
             closing(self.hook.get_statement_client()) as client,
@@ -393,14 +394,7 @@ class CopyLoad:
         if known and (self.copy.options.force or run.resumed):
             log.info("%s: %d files are planned already", self._table, len(known))
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
-        found = self.choice.find(self.hook, known)
-        limit = self.copy.options.size_limit
-        if limit is not None:
-            begun = accumulate((one.size or 0 for one in found.files.values()), initial=0)
-            kept = {
-                one.path: one for one, size in zip(found.files.values(), begun, strict=False) if size < limit
-            }
-            found = replace(found, files=kept)
+        found = self.choice.find(self.hook, run.files_of(one for one in entries if one.is_loaded))
         if not (found.files or any(one.is_loaded for one in entries)):
             self._refuse_nothing()
         return found
@@ -417,21 +411,28 @@ class CopyLoad:
             )
         log.info("nothing is staged for %s", self._table)
 
-    def _remove_loaded(self, staged: StagedFiles, outcome: CopyOutcome) -> None:
+    def _remove_loaded(
+        self, loaded: Mapping[str, StagedFile], staged: StagedFiles, outcome: CopyOutcome
+    ) -> None:
         """Remove what is loaded as a whole from the stage, with ``purge``; a changed file stays.
 
         COPY's own PURGE would remove files although the transaction is rolled back later.
         """
         if not self.copy.options.purge:
             return
-        now = self.choice.find(self.hook, {load.path for load in outcome.loads}).files
+        now = self.choice.find(self.hook, loaded).files
         gone = [
             load.path
             for load in outcome.loads
             if load.status == LOADED
             and load.path in now
-            and now[load.path].mark == staged.files.get(load.path, now[load.path]).mark
+            and load.path in loaded
+            and now[load.path].mark == loaded[load.path].mark
         ]
+        root = replace(staged.stage, path="")
+        # A file's path may begin with the stage's own name, by which a pattern would match another one.
+        named = "" if staged.url is not None else stage_prefix(root)
+        with_name = bool(gone) and not (named and self.hook.list_files(str(root), named))
         database, schema = self.hook.database_and_schema()
         with self.hook.sql_session("remove loaded files") as session:
             for start in range(0, len(gone), _MOST_REMOVED):
@@ -439,12 +440,12 @@ class CopyLoad:
                 session(
                     "REMOVE %s PATTERN = %s",
                     (
-                        replace(staged.stage, path="").location(
+                        root.location(
                             commonprefix(paths),  # noqa: RUF071  REMOVE takes any start of a path
                             database=database,
                             schema=schema,
                         ),
-                        exact_pattern(staged, paths),
+                        exact_pattern(staged, paths, with_name=with_name),
                     ),
                 )
 

@@ -7,6 +7,7 @@ taken for dead, as a scheduler does it, and goes on later, beside the next try o
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import random
@@ -42,6 +43,7 @@ from snowpipe_local.campaign import (
 )
 from snowpipe_local.errors import SqlError
 
+from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import SubmittedFile
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile, run_folder
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -49,7 +51,7 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import BulkRun
 from airflow_provider_snowpipe.operators.channels import SnowpipeResetOffsetOperator
-from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
+from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator, copy_into
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.offsets import (
@@ -605,8 +607,15 @@ def _bulk(run: Run) -> None:
     def work(number: int) -> None:
         hook = SnowpipeBulkHook(run.conn_id, table=run.table)
         stage = RunStage(hook, f"@{run.stage}", run_folder(names, *hook.database_and_schema(), run.table))
+        options = {"file_format": {"type": "PARQUET"}, "match_by_column_name": "CASE_INSENSITIVE"}
+        identity = RunIdentity(names, dt.datetime(2026, 1, 1, tzinfo=dt.UTC), number)
         bulk = BulkRun(
-            hook, stage, "/".join(names), run.table, "fail", 1, lambda *_: None, source="the same rows"
+            hook,
+            stage,
+            run.table,
+            identity,
+            "the same rows",
+            lambda _: copy_into(hook, run.table, stage.location, options),
         )
 
         @contextmanager
@@ -621,16 +630,7 @@ def _bulk(run: Run) -> None:
                 files.append(WrittenFile(file.name, file.stat().st_size, 15))
             yield WriteReport("app", (run.folder / attempt).as_uri(), attempt, tuple(files))
 
-        def copy(manifest: Any) -> Any:
-            task = SnowpipeCopyOperator(
-                task_id="t", table=run.table, stage=stage.location, files=manifest.names, deferrable=False,
-                snowflake_conn_id=run.conn_id,
-                options={"file_format": {"type": "PARQUET"}, "match_by_column_name": "CASE_INSENSITIVE"},
-            )  # fmt: skip
-            copied = task.execute(run.context(number))
-            return {**copied["loaded_before"], **copied["files"]}
-
-        bulk.load(write, copy)
+        bulk.load(write)
         if number % 2:
             stage.sweep()
 

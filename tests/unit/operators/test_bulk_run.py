@@ -218,7 +218,7 @@ class TestTable:
             return copy(f"{statement} SIZE_LIMIT = 1", *given)
 
         load.account._copy = limited  # type: ignore[method-assign]
-        with pytest.raises(FilesRejectedError, match="Spark wrote"):
+        with pytest.raises(FilesRejectedError, match="left out"):
             load.load()
         assert load.account.rows == ["r1", "r2"]
         load.load(try_number=2)

@@ -52,6 +52,7 @@ class Histories(RuleBasedStateMachine):
         self.versions: Counter[str] = Counter()
         self.whose: dict[str, set[str]] = {}
         self.began: dict[str, dt.datetime] = {}
+        self.inserted = 0
         self.tries: Counter[str] = Counter()
         self.clears: Counter[str] = Counter()
         self.deferred: dict[str, dict[str, Any]] = {}
@@ -94,6 +95,19 @@ class Histories(RuleBasedStateMachine):
             gone.clear()
         if replaced:
             self.account.created = self.later()
+
+    @rule()
+    def delete(self) -> None:
+        """DELETE of all rows: COPY and load history remember what was loaded."""
+        self.account.rows.clear()
+        self.whose.clear()
+
+    @rule()
+    def insert(self) -> None:
+        """Another program puts a row into the table."""
+        self.inserted += 1
+        self.account.rows.append(f"inserted{self.inserted}")
+        self.whose[f"inserted{self.inserted}"] = {"another program"}
 
     @precondition(lambda self: self.account.rows)
     @rule()

@@ -26,7 +26,7 @@ from tests.unit.operators.account_in_task import install, task_context
 
 PIPE, OTHER = "LOCAL.PUBLIC.P", "LOCAL.PUBLIC.Q"
 ROWS = ["a1", "b1"]
-MOST_CALLS = 10
+MOST_CALLS = 14
 """Each has given the files to its loader after so many calls."""
 Work = Callable[[], Any]
 
@@ -139,7 +139,7 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
 @pytest.mark.parametrize("is_slow", [False, True], ids=["loads-at-once", "loads-later"])
 @pytest.mark.parametrize(
     "points",
-    [range(3, 8), pytest.param(range(1, MOST_CALLS + 1), marks=pytest.mark.nightly)],
+    [range(6, 12), pytest.param(range(1, MOST_CALLS + 1), marks=pytest.mark.nightly)],
     ids=["near", "all"],
 )
 def test_two_loaders_of_ours_never_double_a_row(
