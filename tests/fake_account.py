@@ -110,23 +110,26 @@ class FakeLedger:
         }
         made = new["target_created"]
         new["target_created"] = None if made is None else dt.datetime.fromisoformat(made)
-        empty = dict.fromkeys(("reports", "error", "loaded_at"))
+        empty = dict.fromkeys(("reports", "error", "query_id"))
         if any((row["work"], row["part"]) == (new["work"], new["part"]) for row in self.rows):
             return [{"number of rows inserted": 0}]
         self.rows.append({**empty, **new, "version": 1, "rows_loaded": 0})
         return [{"number of rows inserted": 1}]
 
-    def sum(self, _: str, values: list[Any]) -> list[Row]:
+    def loads(self, _: str, values: list[Any]) -> list[Row]:
         created = None if values[2] is None else dt.datetime.fromisoformat(values[2])
         found = [row for row in self.rows if (row["state"], row["target_created"]) == (values[1], created)]
-        return [{"found": sum(row["rows_loaded"] for row in found)}]
+        return [
+            {"query_id": row["query_id"], "rows_loaded": row["rows_loaded"]}
+            for row in found
+            if row["rows_loaded"] > 0
+        ]
 
     def change(self, statement: str, values: list[Any]) -> list[Row]:
         if "SET STATE" in statement:
-            state, _, before, at = values
+            state, _, before, *ids = values
             for row in self.rows:
-                is_old = row["state"] == before and row["loaded_at"] < dt.datetime.fromisoformat(at)
-                if is_old and row["rows_loaded"] > 0:
+                if row["state"] == before and row["query_id"] in ids:
                     row.update(state=state, version=row["version"] + 1)
             return [{"number of rows updated": 1}]
         if "SET WORK" in statement:
@@ -154,7 +157,7 @@ class FakeLedger:
         reports = [*json.loads(row["reports"] or "[]"), result]
         rows = good or row["rows_loaded"]
         new = {"state": "loaded", "reports": json.dumps(reports), "error": None}
-        new |= {"rows_loaded": rows, "loaded_at": _now()}
+        new |= {"rows_loaded": rows, "query_id": str(uuid.uuid4())}
         return self._set(work, part, version, new)
 
     def _set(self, work: str, part: int, version: int, values: Row) -> int:
@@ -254,7 +257,7 @@ class FakeAccount:
             ("SELECT * FROM", "LEDGER", lambda *given: self.ledger.read(*given)),
             ("MERGE INTO", "PLAN", lambda *given: self.ledger.plan(*given)),
             ("UPDATE ", "PLAN", self.ledger.change),
-            ("SELECT COALESCE(SUM(ROWS_LOADED)", "SUM", lambda *given: self.ledger.sum(*given)),
+            ("SELECT QUERY_ID, ROWS_LOADED", "LOADS", lambda *given: self.ledger.loads(*given)),
             ("ALTER SESSION", "SESSION", lambda *_: []),
             (
                 "SELECT MAX(CREATED) AS CREATED",

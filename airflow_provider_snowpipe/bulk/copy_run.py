@@ -211,12 +211,12 @@ class CopyRun:
 
     def _seen(self, entries: Sequence[Entry]) -> list[Entry]:
         """Read the table as it is now; what was loaded into one without rows is marked as gone."""
-        self._now = self.ledger.table()
+        self._now, loads = self.ledger.table_and_loads()
         if self._now.rows is None:
             log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
-        self._explained = self.ledger.rows_loaded(self._now) if self._now.created else 0
-        if self._now.rows == 0 and self._explained:
-            self.ledger.mark_gone(self._now)
+        self._explained = sum(loads.values())
+        if self._now.rows == 0 and loads:
+            self.ledger.mark_gone(loads)
             entries = [self._read(one) for one in entries]
             self._explained = 0
         return list(entries)
@@ -257,8 +257,8 @@ class CopyRun:
 
     def _require_rows(self) -> None:
         """Refuse a result of which rows are not in the table any more."""
-        now = self.ledger.table()
-        loaded = self.ledger.rows_loaded(now) if now.created else 0
+        now, loads = self.ledger.table_and_loads()
+        loaded = sum(loads.values())
         if now.rows is None or now.rows >= loaded:
             return
         raise FilesRejectedError(

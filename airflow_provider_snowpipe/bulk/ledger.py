@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import format_datetime
 from hashlib import blake2b
@@ -375,22 +375,40 @@ class Ledger:
         rows = None if row["found"] is None else int(row["found"])
         return TableState(row["created"], rows, row["account_now"])
 
-    def mark_gone(self, now: TableState) -> None:
-        """Mark every load into the target as gone: the table has no rows."""
+    def table_and_loads(self) -> tuple[TableState, dict[str, int]]:
+        """Read the target, and the rows of the loads into it that are not gone, by COPY's query id.
+
+        The loads are read before the rows that they are compared with: what is committed between the two
+        makes rows more, never fewer.
+        """
+        now = self.table()
+        loads = self._loads(now)
+        if now.rows is not None and now.rows < sum(loads.values()):
+            then, now = now, self.table()
+            loads = loads if now.created == then.created else {}
+        return now, loads
+
+    def mark_gone(self, loads: Iterable[str]) -> None:
+        """Mark loads as gone: the table has no rows.
+
+        :param loads: their query ids
+        """
+        ids = list(loads)
         self.run(
             f"UPDATE {self._table} SET STATE = %s, VERSION = VERSION + 1 WHERE TARGET = %s AND STATE = %s "  # noqa: S608
-            "AND ROWS_LOADED > 0 AND LOADED_AT < %s::TIMESTAMP_LTZ",
-            (GONE, full_name(*self.target), LOADED, _text(now.at)),
+            f"AND QUERY_ID IN ({', '.join(['%s'] * len(ids))})",
+            (GONE, full_name(*self.target), LOADED, *ids),
         )
 
-    def rows_loaded(self, now: TableState) -> int:
-        """Sum up the rows that loads of all works have put into the table of now, and that are not gone."""
-        (row,) = self.run(
-            f"SELECT COALESCE(SUM(ROWS_LOADED), 0) AS FOUND FROM {self._table} "  # noqa: S608
-            "WHERE TARGET = %s AND STATE = %s AND TARGET_CREATED = %s::TIMESTAMP_LTZ",
+    def _loads(self, now: TableState) -> dict[str, int]:
+        if now.created is None:
+            return {}
+        rows = self.run(
+            f"SELECT QUERY_ID, ROWS_LOADED FROM {self._table} WHERE TARGET = %s AND STATE = %s "  # noqa: S608
+            "AND ROWS_LOADED > 0 AND TARGET_CREATED = %s::TIMESTAMP_LTZ",
             (full_name(*self.target), LOADED, _text(now.created)),
         )
-        return int(row["found"])
+        return {str(row["query_id"]): int(row["rows_loaded"]) for row in rows}
 
     @property
     def _table(self) -> str:
