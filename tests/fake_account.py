@@ -117,13 +117,9 @@ class FakeLedger:
         return [{"number of rows inserted": 1}]
 
     def loads(self, _: str, values: list[Any]) -> list[Row]:
-        created = None if values[2] is None else dt.datetime.fromisoformat(values[2])
-        found = [row for row in self.rows if (row["state"], row["target_created"]) == (values[1], created)]
-        return [
-            {"query_id": row["query_id"], "rows_loaded": row["rows_loaded"]}
-            for row in found
-            if row["rows_loaded"] > 0
-        ]
+        names = ("query_id", "rows_loaded", "target_created")
+        found = [row for row in self.rows if row["state"] == values[1] and row["rows_loaded"] > 0]
+        return [{name: row[name] for name in names} for row in found]
 
     def change(self, statement: str, values: list[Any]) -> list[Row]:
         if "SET STATE" in statement:

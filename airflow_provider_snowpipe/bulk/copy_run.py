@@ -48,7 +48,8 @@ _UNKNOWN_TABLE = TableState(None, None, None)
 _MOST_REPEATS = 3
 _MOST_NAMED = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
-_FIRST_POLLS = (0.2, 0.4, 0.8)
+_LONGEST_STAY = 1.0
+"""A longer pause is spent in the triggerer."""
 _OVERRIDES = " PURGE = FALSE RETURN_FAILED_ONLY = FALSE"
 """What a stage or table may set otherwise: files are removed after the commit, and every file is reported."""
 LeaveWorker = Callable[[Mapping[str, int], str, str], None]
@@ -465,16 +466,12 @@ class CopyRun:
         self._running = None
 
     def _wait(self, handle: str, statement: str) -> None:
-        if self.leave is not None:
-            for pause in _FIRST_POLLS:
-                if not self.client.state(handle, statement).is_running:
-                    return
-                time.sleep(pause)
-            self.leave(self.begun or {}, handle, statement)
         pause = _FIRST_PAUSE
         while self.client.state(handle, statement).is_running:
+            if self.leave is not None and pause > _LONGEST_STAY:
+                self.leave(self.begun or {}, handle, statement)
             time.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 1.5)
+            pause = min(_LONGEST_PAUSE, pause * 2)
 
     # Reporting.
 

@@ -2,7 +2,7 @@
 
 COPY has no offset token: Snowflake commits its rows and tells nobody whose they are. So a row of the ledger
 stands for each COPY. It is planned before the COPY runs, and marked as loaded in the COPY's own transaction,
-together with what COPY reports of each file. Whatever dies, whoever comes next reads there what is done.
+together with what COPY reports of each file. If the process dies, the next one reads there what is done.
 
 A transaction marks an entry only in the version, and for the table, that it was planned for. Of two that run
 at once, the second one finds another version; it fails, and its rows are rolled back with it.
@@ -23,7 +23,14 @@ from hashlib import blake2b
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFile, StageReference, staged_at
+from airflow_provider_snowpipe.bulk.staged_files import (
+    MOST_NAMES,
+    FileLoad,
+    StagedFile,
+    StageReference,
+    age_of_table,
+    staged_at,
+)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
@@ -209,7 +216,7 @@ class Ledger:
     def entries(self, work: str) -> list[Entry]:
         """Read the entries of a piece of work, by their parts; the table is created on first use.
 
-        :raises ConfigurationError: if there is no ledger and the role may not create it; has the SQL for it
+        :raises ConfigurationError: with the SQL to run, if there is no ledger and the role may not create it
         """
         statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
         try:
@@ -229,23 +236,20 @@ class Ledger:
         """
         if created is None or not paths:
             return []
-        rows = self.run(
-            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
-            "AND TARGET_CREATED <> %s::TIMESTAMP_LTZ ORDER BY LOADED_AT",
-            (full_name(*self.target), stage, LOADED, created.isoformat()),
-        )
+        condition = " AND TARGET_CREATED <> %s::TIMESTAMP_LTZ ORDER BY LOADED_AT"
+        found = self.of_state(LOADED, stage, condition, created.isoformat())
         asked = frozenset(paths)
-        found = (Entry.read(row) for row in rows)
         return [one for one in found if any(file.path in asked for file in one.files)]
 
-    def of_state(self, state: str, stage: str) -> list[Entry]:
+    def of_state(self, state: str, stage: str, condition: str = "", *values: str | None) -> list[Entry]:
         """Read loads of a stage's files into the target that have a state.
 
         :param stage: the stage in the spelling that :meth:`plan` got
+        :param condition: SQL that follows, with the values that it binds
         """
         rows = self.run(
-            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s",  # noqa: S608
-            (full_name(*self.target), stage, state),
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s{condition}",  # noqa: S608
+            (full_name(*self.target), stage, state, *values),
         )
         return [Entry.read(row) for row in rows]
 
@@ -254,12 +258,8 @@ class Ledger:
 
         :param since: plans from before do not count
         """
-        rows = self.run(
-            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
-            "AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ",
-            (full_name(*self.target), stage, PLANNED, work, loader, since.isoformat()),
-        )
-        return [Entry.read(row) for row in rows]
+        condition = " AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ"
+        return self.of_state(PLANNED, stage, condition, work, loader, since.isoformat())
 
     def plan(self, entry: Entry, identity: RunIdentity, stage: str) -> bool:
         """Write an entry that nobody else has written; False where somebody has."""
@@ -363,30 +363,22 @@ class Ledger:
             "COMMIT",
         ]
 
-    def table(self) -> TableState:
-        """Read what the information schema has of the target; needs no right but one on the table."""
-        database, schema, table = self.target
-        (row,) = self.run(
-            "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
-            f"FROM {_bound(quote_identifier(database))}.INFORMATION_SCHEMA.TABLES "
-            "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-            (schema, table),
-        )
-        rows = None if row["found"] is None else int(row["found"])
-        return TableState(row["created"], rows, row["account_now"])
-
     def table_and_loads(self) -> tuple[TableState, dict[str, int]]:
         """Read the target, and the rows of the loads into it that are not gone, by COPY's query id.
 
-        The loads are read before the rows that they are compared with: what is committed between the two
-        makes rows more, never fewer.
+        The loads are read first: what is committed between the two makes rows more, never fewer, so that a
+        table cannot look as if it had lost them.
         """
-        now = self.table()
-        loads = self._loads(now)
-        if now.rows is not None and now.rows < sum(loads.values()):
-            then, now = now, self.table()
-            loads = loads if now.created == then.created else {}
-        return now, loads
+        rows = self.run(
+            f"SELECT QUERY_ID, ROWS_LOADED, TARGET_CREATED FROM {self._table} "  # noqa: S608
+            "WHERE TARGET = %s AND STATE = %s AND ROWS_LOADED > 0",
+            (full_name(*self.target), LOADED),
+        )
+        (table,) = self.run(*age_of_table(self.target))
+        found = None if table["found"] is None else int(table["found"])
+        now = TableState(table["created"], found, table["account_now"])
+        own = (row for row in rows if now.created is not None and row["target_created"] == now.created)
+        return now, {str(row["query_id"]): int(row["rows_loaded"]) for row in own}
 
     def mark_gone(self, loads: Iterable[str]) -> None:
         """Mark loads as gone: the table has no rows.
@@ -394,21 +386,13 @@ class Ledger:
         :param loads: their query ids
         """
         ids = list(loads)
-        self.run(
-            f"UPDATE {self._table} SET STATE = %s, VERSION = VERSION + 1 WHERE TARGET = %s AND STATE = %s "  # noqa: S608
-            f"AND QUERY_ID IN ({', '.join(['%s'] * len(ids))})",
-            (GONE, full_name(*self.target), LOADED, *ids),
-        )
-
-    def _loads(self, now: TableState) -> dict[str, int]:
-        if now.created is None:
-            return {}
-        rows = self.run(
-            f"SELECT QUERY_ID, ROWS_LOADED FROM {self._table} WHERE TARGET = %s AND STATE = %s "  # noqa: S608
-            "AND ROWS_LOADED > 0 AND TARGET_CREATED = %s::TIMESTAMP_LTZ",
-            (full_name(*self.target), LOADED, _text(now.created)),
-        )
-        return {str(row["query_id"]): int(row["rows_loaded"]) for row in rows}
+        for start in range(0, len(ids), MOST_NAMES):
+            some = ids[start : start + MOST_NAMES]
+            self.run(
+                f"UPDATE {self._table} SET STATE = %s, VERSION = VERSION + 1 WHERE TARGET = %s "  # noqa: S608
+                f"AND STATE = %s AND QUERY_ID IN ({', '.join(['%s'] * len(some))})",
+                (GONE, full_name(*self.target), LOADED, *some),
+            )
 
     @property
     def _table(self) -> str:

@@ -13,6 +13,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     HISTORY_COLUMNS,
     MOST_NAMES,
     FileLoad,
+    age_of_table,
     copy_history,
     possible_paths,
 )
@@ -176,19 +177,6 @@ _KEPT = dt.timedelta(days=365)
 """How far back the view goes."""
 _NO_RIGHT = frozenset({2003, 3001})
 """Does not exist or not authorized; insufficient privileges."""
-
-
-def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
-    """The statement that asks when a table was made and what time it is, and the values that it binds.
-
-    Its one row has ``created``, NULL for a table that the role does not see, and ``account_now``.
-    """
-    return (
-        "SELECT MAX(CREATED) AS CREATED, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
-        f"FROM {quote_identifier(table[0])}.INFORMATION_SCHEMA.TABLES "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        [table[1], table[2]],
-    )
 
 
 def account_copies(

@@ -542,6 +542,21 @@ MOST_NAMES = 5_000
 # pragma: no mutate start (SQL is tested against the service)
 
 
+def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
+    """The statement that asks when a table was made and what time it is, and the values that it binds.
+
+    Its one row has ``created`` and ``found``, the number of rows, as metadata has it, which row access
+    policies do not change, NULL for a table that the role does not see; and ``account_now``.
+    """
+    database = quote_identifier(table[0]).replace("%", "%%")  # the connector formats what binds values
+    return (
+        "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
+        f"FROM {database}.INFORMATION_SCHEMA.TABLES "
+        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        [table[1], table[2]],
+    )
+
+
 def copy_history(
     table: tuple[str, str, str],
     since: dt.datetime,

@@ -12,14 +12,13 @@ from airflow_provider_snowpipe.bulk.load_history import (
     HistoryQuestion,
     ReportThenSql,
     account_copies,
-    age_of_table,
     attributed_credits,
     copy_history,
     older_copies,
     poll_loads,
     warehouse_seconds,
 )
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError, age_of_table
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from itertools import count
 from typing import Any
 
 import pytest
@@ -247,6 +248,33 @@ class TestEarlierTry:
 
         assert beside == [1]
         assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
+
+    @staticmethod
+    def retried(patch: pytest.MonkeyPatch, copying: Copying, options: dict[str, Any], before: int) -> int:
+        """Run the next try, and commit the earlier COPY before a call of it; the number of its calls."""
+        account, call, calls = copying.account, copying.account.call, count(1)
+
+        def calling(name: str, work: Any) -> Any:
+            if next(calls) == before:
+                account.finish()
+            return call(name, work)
+
+        patch.setattr(account, "call", calling)
+        patch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: account.finish())
+        copying.run(options, number=2)
+        return next(calls) - 1
+
+    @OPTIONS
+    def test_it_may_be_committed_before_any_call_of_the_next_try(
+        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    ) -> None:
+        for before in count(1):
+            copying = Copying(monkeypatch)
+            self.killed_while_it_runs(copying, options)
+            calls = self.retried(monkeypatch, copying, options, before)
+            assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
+            if calls < before:
+                break
 
     def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         self.killed_while_it_runs(copying, {})
