@@ -82,7 +82,8 @@ def get_cli_commands() -> list[CLICommand]:
             _arg(
                 "--unchanged",
                 action="store_true",
-                help="with rebuild: no file was changed, replaced or renamed since the failed last run",
+                help="with rebuild: since the last commit no file was replaced or renamed, or changed but by "
+                "growing",
             ),
             _arg("-y", "--yes", action="store_true", help="with rebuild, do not ask"),
             *pipe,
@@ -289,7 +290,7 @@ def channels(args: argparse.Namespace) -> None:
 @reported
 def lag(args: argparse.Namespace) -> None:
     """Print how far channels are; end with status 1 when a target is not committed."""
-    from airflow_provider_snowpipe.operators.backlog import file_backlogs
+    from airflow_provider_snowpipe.operators.source_record import file_backlogs
     from airflow_provider_snowpipe.streaming.lag import ChannelLag
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 

@@ -121,7 +121,7 @@ class SnowpipeLagNotifier(BaseNotifier):
             await passed_on
 
     def _asked(self, hook: SnowpipeHook) -> LagReport:
-        from airflow_provider_snowpipe.operators.backlog import file_backlogs
+        from airflow_provider_snowpipe.operators.source_record import file_backlogs
         from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
         expected = CommitTargets.parse(self.targets, self.offset_format) if self.targets else None

@@ -1,4 +1,4 @@
-"""One row held against a table's columns: the slow half of the check; and the columns that rows ask for.
+"""Checks one row against a table's columns exactly, and finds the columns that rows need.
 
 It takes what the service takes and refuses what the service skips (forms of values: "Snowpipe Streaming:
 supported data types"; compared value by value with the embedded service). A value that neither is sure of

@@ -91,11 +91,6 @@ class ClassDataArchive:
                 return (*_QUIET, f"-XX:DumpLoadedClassList={self._classes}")
         return ()
 
-    @property
-    def is_to_be_made(self) -> bool:
-        """True while a driver lists its classes, whose command line :meth:`notice` then takes."""
-        return self._classes is not None
-
     def notice(self, command: Sequence[str]) -> None:
         """Take the command line of the driver's JVM, which has the program and the class path."""
         self._command = command

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.spark.submit.class_data import ClassDataArchive
+from tests.waiting import wait_until
 
 HOUR = 3600
 
@@ -66,10 +67,7 @@ def make(archive: ClassDataArchive, command: list[str]) -> Path:
     classes.write_text("classes")
     archive.notice(command)
     archive.settle(is_whole=True)
-    ends = time.monotonic() + 60
-    while classes.exists():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    wait_until(lambda: not classes.exists(), seconds=60, what="the archive is made")
     return classes
 
 
