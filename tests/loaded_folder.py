@@ -15,12 +15,12 @@ from airflow_provider_snowpipe.operators.audit import SnowpipeAuditOperator
 from airflow_provider_snowpipe.operators.source_record import LoadedSource, SeenChannel, SourceRecord
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
-from tests.local_connection import context
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson
+from tests.local_connection import connect, context, make_table
 from tests.local_service import LocalService
 from tests.memory_source import InProcessSpark
 
-__all__ = ["Loaded", "variables"]
+__all__ = ["Loaded", "new", "variables"]
 
 
 class Loaded:
@@ -31,6 +31,7 @@ class Loaded:
         self.ids = iter(range(1_000))
         self.rules: dict[str, Any] = {}
         self.metadata: dict[str, str] | None = None
+        self.form = Ndjson()
 
     def write(self, name: str, *more: str, rows: int = 3) -> None:
         path = self.folder / name
@@ -45,7 +46,10 @@ class Loaded:
         :param after: how much later than now it is
         """
         now = dt.datetime.now(dt.UTC) + after
-        source, hook = FileSource(path=str(self.folder), metadata=self.metadata), self.hook()
+        source, hook = (
+            FileSource(path=str(self.folder), format=self.form, metadata=self.metadata),
+            self.hook(),
+        )
         pipe, url = hook.pipe_name(), hook.account_url()
         record = SourceRecord.read(pipe.address(url), source)
         with self.service.client(self.table) as client:
@@ -115,3 +119,15 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
     monkeypatch.setattr(source_record, "Variable", Variable)
     return kept
+
+
+@pytest.fixture
+def new(
+    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
+) -> Loaded:
+    """Files that are not loaded yet, and a table of the test's own."""
+    table = make_table(local_service, f"FOLDER_{abs(hash(request.node.nodeid))}")
+    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
+    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
+        loaded.write(name)
+    return loaded

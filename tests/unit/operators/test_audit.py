@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -18,24 +17,12 @@ from airflow_provider_snowpipe.streaming.admin import drop_channel
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.loaded_folder import Loaded, variables
-from tests.local_connection import connect, context, make_table
-from tests.local_service import LocalService
+from tests.loaded_folder import Loaded, new, variables
+from tests.local_connection import context
 
-__all__ = ["variables"]
+__all__ = ["new", "variables"]
 
 PREFIX = "d_src"
-
-
-@pytest.fixture
-def new(
-    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
-) -> Loaded:
-    table = make_table(local_service, f"AUDIT_{abs(hash(request.node.name))}")
-    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
-    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        loaded.write(name)
-    return loaded
 
 
 @pytest.fixture

@@ -13,25 +13,13 @@ import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition
-from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
+from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, Ndjson
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from tests.loaded_folder import Loaded, variables
-from tests.local_connection import connect, ids, make_table
-from tests.local_service import LocalService
+from tests.loaded_folder import Loaded, new, variables
+from tests.local_connection import ids
 
-__all__ = ["variables"]
-
-
-@pytest.fixture
-def new(
-    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
-) -> Loaded:
-    table = make_table(local_service, f"REBUILD_{abs(hash(request.node.name))}")
-    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
-    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        loaded.write(name)
-    return loaded
+__all__ = ["new", "variables"]
 
 
 @pytest.fixture
@@ -153,6 +141,22 @@ def test_what_cannot_be_known_is_refused_and_nothing_is_written(
     with pytest.raises(SystemExit, match=named):
         rebuild(load)
     assert not (load.folder / LOG_FOLDER).exists()
+
+
+def test_a_last_file_that_may_have_grown_needs_an_agreement_since_another_may_have_its_name(
+    new: Loaded,
+) -> None:
+    new.form = Ndjson(growing=True)
+    new.run()
+    lose_log(new)
+    new.write("a/2.ndjson", rows=2)
+    came_later(new.folder / "a/2.ndjson")
+    with pytest.raises(SystemExit, match=r"2\.ndjson.*--unchanged says that it has only grown"):
+        rebuild(new)
+    assert not (new.folder / LOG_FOLDER).exists()
+    rebuild(new, "--unchanged")
+    new.run()
+    assert rows(new) == all_rows(new)
 
 
 def test_a_table_that_shows_the_files_of_rows_decides_where_others_are_gone(new: Loaded) -> None:

@@ -52,7 +52,7 @@ class LastCommit:
     :param position: of its last committed row, as the lost log numbered it
     :param rows: rows of the partition up to there, those that were put aside among them
     :param seen_ns: when a run has seen that, nanoseconds since 1970; None where it was later
-    :param unchanged: True where no file has changed since the last commit, whenever that was
+    :param unchanged: True where no file has changed since the last commit, whenever that was, but by growing
     """
 
     channel: str
@@ -163,8 +163,11 @@ def _committed(
     end = next((one for one in units if one.file == commit.position.file), None)
     early = [one for one in units if one != end and came[one.name] <= latest]
     late = [one.name for one in units if came[one.name] > latest]
-    if end is not None and end.name in late and not counts.spec.form.growing:
-        raise _unknown(commit, f"{end.name!r} was written or moved after that, and may have other rows")
+    may_have_grown = counts.spec.form.growing
+    if end is not None and end.name in late and not (may_have_grown and commit.unchanged):
+        remedy = "; --unchanged says that it has only grown" if may_have_grown else ""
+        why = f"{end.name!r} was written or moved after that, and may have other rows{remedy}"
+        raise _unknown(commit, why)
     if in_table is not None:
         return _in_table([one for one in units if one != end], late, commit, counts, in_table), end
     if end is None:
