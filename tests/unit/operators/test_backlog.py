@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,21 +12,9 @@ import pytest
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.notifications.lag import REPORT_KEY, SnowpipeLagNotifier
 from tests.loaded_folder import Loaded, variables
-from tests.local_connection import connect, make_table
-from tests.local_service import LocalService
+from tests.loaded_folder import new as load
 
-__all__ = ["variables"]
-
-
-@pytest.fixture
-def load(
-    local_service: LocalService, set_connection: Any, variables: dict[str, str], tmp_path: Path, request: Any
-) -> Loaded:
-    table = make_table(local_service, f"BACKLOG_{abs(hash(request.node.name))}")
-    loaded = Loaded(local_service, table, connect(local_service, set_connection), tmp_path / "src")
-    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        loaded.write(name)
-    return loaded
+__all__ = ["load", "variables"]
 
 
 @pytest.fixture
