@@ -79,6 +79,7 @@ class Outcome:
     cpu: float = 0.0
     tests: Sequence[tuple[str, float, float]] = ()
     skips: Sequence[tuple[str, str, int]] = ()
+    failures: Sequence[tuple[str, str]] = ()
     slowness: float = 1.0
 
     @property
@@ -250,15 +251,18 @@ class Run:
         elif skips and process.returncode == 0:
             result = "skipped"
         tests: list[tuple[str, float, float]] = []
+        failures: list[tuple[str, str]] = []
         for report in sorted(reports.glob("*.json")):
             found = json.loads(report.read_text())
             tests += map(tuple, found["tests"])
             skips += map(tuple, found["skips"])
+            failures += map(tuple, found["failures"])
         wall, cpu = time.monotonic() - began, used.ru_utime + used.ru_stime
         with self._changed:
             print(f"\n===== {stage.name}\n{text}", end="")
             print(f"===== {stage.name}: {result}, {wall:.0f} s, {cpu:.0f} CPU-s", flush=True)
-        return Outcome(stage, result, wall, cpu, tests, skips, self.yardstick.slowness_since(mark))
+        slowness = self.yardstick.slowness_since(mark)
+        return Outcome(stage, result, wall, cpu, tests, skips, failures, slowness)
 
 
 @contextlib.contextmanager
@@ -317,6 +321,7 @@ def summary(outcomes: Sequence[Outcome], wall: float) -> Iterator[str]:
         yield f"\nslowest of {len(tests)} tests (seconds, CPU-s of the test's process)"
         yield from (f"{wall:8.1f} {cpu:7.1f}  {name}" for name, wall, cpu in tests[:SLOWEST])
     yield from _skips(outcomes)
+    yield from (f"\nFAILED: {name}\n{end}" for one in outcomes for name, end in one.failures)
     yield from (
         f"FAILED: {one.stage.name}: {one.result}{', but it grew' if one.result == 'passed' else ''}"
         for one in outcomes

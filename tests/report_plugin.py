@@ -1,6 +1,6 @@
-"""Pytest plugin: what each test cost and what was skipped, as JSON in the directory SNOWPIPE_TEST_REPORTS.
+"""Pytest plugin: what tests cost, what was skipped or failed, as JSON in the directory SNOWPIPE_TEST_REPORTS.
 
-``scripts/run_stages.py`` reads it to list the slowest tests and all skips of a run of several stages.
+``scripts/run_stages.py`` reads it to list the slowest tests, all skips and failures of a run of some stages.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 _CPU = "cpu_seconds"
+_LONGEST_FAILURE = 700
 _begun, _cpu = pytest.StashKey[float](), pytest.StashKey[float]()
 _is_last = pytest.StashKey[bool]()
 
@@ -58,17 +59,20 @@ class _Report:
         self._wall: defaultdict[str, float] = defaultdict(float)
         self._cpu: dict[str, float] = {}
         self._skips: Counter[tuple[str, str]] = Counter()
+        self._failures: list[tuple[str, str]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._wall[report.nodeid] += report.duration
         if report.when == "teardown":
             self._cpu[report.nodeid] = float(str(dict(report.user_properties).get(_CPU, 0.0)))
-        self._note_skip(report)
+        self._note(report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self._note_skip(report)
+        self._note(report)
 
-    def _note_skip(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def _note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if report.failed:
+            self._failures.append((report.nodeid, report.longreprtext[-_LONGEST_FAILURE:]))
         if report.skipped and isinstance(report.longrepr, tuple):
             path = report.nodeid.partition("::")[0]
             self._skips[path, report.longrepr[2].removeprefix("Skipped: ")] += 1
@@ -76,4 +80,5 @@ class _Report:
     def pytest_sessionfinish(self) -> None:
         tests = [[name, round(self._wall[name], 3), round(cpu, 3)] for name, cpu in self._cpu.items()]
         skips = [[path, reason, count] for (path, reason), count in sorted(self._skips.items())]
-        self._target.write_text(json.dumps({"tests": tests, "skips": skips}))
+        found = {"tests": tests, "skips": skips, "failures": self._failures}
+        self._target.write_text(json.dumps(found))

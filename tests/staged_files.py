@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import pytest
 import requests
 import snowflake.connector
 
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from tests.local_service import LocalService
 
 
@@ -28,6 +31,14 @@ def put(service: LocalService, folder: Path, stage: str, files: Mapping[str, str
             connection.cursor().execute(
                 f"PUT 'file://{local}' @{below} AUTO_COMPRESS = FALSE OVERWRITE = TRUE"
             )
+
+
+@contextlib.contextmanager
+def running_copy() -> Iterator[None]:
+    """Let every COPY run on for whoever asks in this process, and only for them: it ends as it would."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StatementClient, "state", lambda client, handle, statement: StatementState(handle))
+        yield
 
 
 def submit(service: LocalService, pipe: str, *paths: str) -> None:

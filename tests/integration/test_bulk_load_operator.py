@@ -24,6 +24,7 @@ from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
 from tests.spark_in_task import Submissions, submit_in_process
+from tests.staged_files import running_copy
 
 __all__ = ["set_connection"]
 
@@ -269,11 +270,10 @@ class TestLocations:
         assert done["folder"].startswith(f'@%"{bulk.table}"/')
         assert list((tmp_path / "shared").rglob("*")) == []
 
-    def test_the_triggerer_waits_for_copy(self, bulk: Bulk, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run._FIRST_POLLS", ())
+    def test_the_triggerer_waits_for_copy(self, bulk: Bulk) -> None:
         operator = bulk.operator()
         operator.deferrable = True
-        with pytest.raises(TaskDeferred) as deferred:
+        with running_copy(), pytest.raises(TaskDeferred) as deferred:
             operator.execute(bulk.context())
         trigger = deferred.value.trigger
 

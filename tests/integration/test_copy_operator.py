@@ -20,7 +20,6 @@ import pytest
 import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk import copy_run as copying
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
@@ -32,6 +31,7 @@ from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigge
 from tests.airflow_connections import SetConnection, set_connection
 from tests.local_connection import TaskInstance, connect, ids
 from tests.local_service import LocalService
+from tests.staged_files import running_copy
 from tests.waiting import wait_until
 
 __all__ = ["set_connection"]
@@ -204,15 +204,11 @@ class TestOncePerRun:
             target.copy(run="r2")
         assert target.copy(run="r2", on_nothing="report")["files"] == {}
 
-    def test_a_deferred_task_comes_back_for_its_result(
-        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_deferred_task_comes_back_for_its_result(self, target: CopyTarget) -> None:
         target.put({"a.csv": "1,x\n"})
         operator = target.operator(options=self.FORCED, deferrable=True)
-        with monkeypatch.context() as patch:
-            patch.setattr(copying, "_FIRST_POLLS", ())
-            with pytest.raises(TaskDeferred) as deferred:
-                operator.execute(target.context())
+        with running_copy(), pytest.raises(TaskDeferred) as deferred:
+            operator.execute(target.context())
         trigger: Any = deferred.value.trigger
         event = asyncio.run(_first(trigger.run()))
 

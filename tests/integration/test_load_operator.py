@@ -17,7 +17,6 @@ from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.bulk import copy_run as copying
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
@@ -28,7 +27,7 @@ from tests.file_loads import CHANNEL, Load, load
 from tests.loaded_folder import variables
 from tests.local_connection import ids
 from tests.outlet_events import OutletEvents
-from tests.staged_files import put
+from tests.staged_files import put, running_copy
 from tests.waiting import wait_until
 
 __all__ = ["load", "set_connection", "variables"]
@@ -129,16 +128,12 @@ def test_a_stream_that_commits_while_files_are_put_fails_the_load_before_copy(lo
 
 
 @pytest.mark.parametrize("way", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
-def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(
-    load: Load, way: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(load: Load, way: str) -> None:
     load.make_pipe("/in")
     load.write("1.ndjson")
     arguments = {**given(load, way), "deferrable": True}
-    with monkeypatch.context() as patch:
-        patch.setattr(copying, "_FIRST_POLLS", ())
-        with pytest.raises(TaskDeferred) as deferred:
-            load.operator(**arguments).execute(load.context())
+    with running_copy(), pytest.raises(TaskDeferred) as deferred:
+        load.operator(**arguments).execute(load.context())
     assert is_copy_intent(load.token)
     done = load.operator(**arguments).execute_complete(
         load.context(), event=_event(deferred.value), **(deferred.value.kwargs or {})

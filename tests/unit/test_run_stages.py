@@ -36,6 +36,8 @@ def test_passes(): pass
 
 @pytest.mark.parametrize("n", range(2))
 def test_needs_a_browser(n): pytest.skip("no chromium on this machine")
+
+def test_adds(): assert 1 + 1 == 3, "of no use"
 """
 
 
@@ -254,14 +256,15 @@ def test_slowness_is_measured_while_a_stage_runs(
     assert yardstick.slowness_since(yardstick.mark() + 10) == 1.0  # nothing was measured since
 
 
-def test_tests_and_skips_of_a_stage_are_summed_up(execute: Execute, tmp_path: Path) -> None:
+def test_tests_skips_and_failures_of_a_stage_are_summed_up(execute: Execute, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
     (outcome,) = execute(Stage("some", '"$PYTHON" -m pytest -q -p tests.report_plugin -c /dev/null $HERE'))
 
     lines = list(summary([outcome], 1))
 
-    assert outcome.result == "passed", (tmp_path / "stages" / "some.log").read_text()
-    assert len(outcome.tests) == 3
+    assert outcome.result == "failed: exit 1", (tmp_path / "stages" / "some.log").read_text()
+    assert len(outcome.tests) == 4
+    assert re.search(r"\nFAILED: .*test_adds\n(.*\n)*E .*of no use", "\n".join(lines))
     assert any("test_it.py::test_passes" in line for line in lines)
     assert "skipped: 2" in "\n".join(lines)
     assert any(line.endswith("test_it.py: no chromium on this machine") for line in lines)
