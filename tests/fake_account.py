@@ -128,6 +128,12 @@ class FakeLedger:
                 if row["state"] == before and row["query_id"] in ids:
                     row.update(state=state, version=row["version"] + 1)
             return [{"number of rows updated": 1}]
+        if "LOADED_AT" in statement:
+            state, good, bad, work, part = values
+            for row in self.rows:
+                if (row["work"], row["part"]) == (work, int(part)):
+                    row.update(state=state, rows_loaded=int(good), rows_rejected=int(bad))
+            return [{"number of rows updated": 1}]
         if "SET WORK" in statement:
             new, work, until = values
             for row in self.rows:

@@ -317,6 +317,18 @@ class Ledger:
         )
         return int(next(iter(row.values()))) == 1
 
+    def settle(self, entry: Entry, rows: int, rejected: int) -> None:
+        """Write that a pipe has loaded the files of an entry.
+
+        :param rows: that are in the table
+        :param rejected: that are not
+        """
+        self.run(
+            f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, ROWS_LOADED = %s::NUMBER, "  # noqa: S608
+            "ROWS_REJECTED = %s::NUMBER, LOADED_AT = CURRENT_TIMESTAMP() WHERE WORK = %s AND PART = %s",
+            (LOADED, str(rows), str(rejected), entry.work, str(entry.part)),
+        )
+
     def retire(self, work: str, until: dt.datetime) -> None:
         """Take the entries of a run that was deleted out of the work of a new one of the same id.
 

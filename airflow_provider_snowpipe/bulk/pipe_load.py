@@ -148,8 +148,10 @@ class PipeLoad:
             submission.require_whole(str(pipe), self.tolerance)
         return submission
 
-    def checked(self, value: Mapping[str, Any], loads: Mapping[str, Any]) -> dict[str, Any]:
-        """Add the loads to a task's value, after a last search for loads of the files by others.
+    def checked(
+        self, identity: RunIdentity, value: Mapping[str, Any], loads: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Add the loads to a task's value and to the ledger, after a last search for loads by others.
 
         :raises FilesGivenTwiceError: if somebody else has loaded one
         """
@@ -158,6 +160,8 @@ class PipeLoad:
         if loads:
             loaded = [SubmittedFile(path) for path in loads]
             self.files.known_loads(loaded, self.table, force=self.force)
+            if (target := self.files.target(self.table)) is not None:
+                PipePlan(identity, str(self.files.pipe), self.ledger_table).loaded(*target, loads.values())
         return {**value, "loads": dict(loads), "rows_loaded": rows}
 
     def _submitted(self, identity: RunIdentity) -> Submission:
@@ -271,6 +275,16 @@ class PipeFiles:
                 raise
             _warn(f"{error}; grant the role a privilege on the pipe's table and a warehouse")
             return None, self._seen(location)
+
+    def target(self, table: str | None) -> tuple[PipeAccount, str] | None:
+        """The account's hook for the pipe's table, and the table's name; None where nobody knows it.
+
+        :param table: as of :meth:`known_loads`
+        """
+        if table:
+            return self.hook, table
+        target = self._target(is_needed=False)
+        return None if target is None else (self.hook.of_table(*target.table), target.table[-1])
 
     def reported_loads(self, paths: Sequence[str]) -> list[FileLoad]:
         """The pipe's loads of these files as it reports them itself; it knows nothing of other loaders.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -488,6 +488,21 @@ class PipePlan:
         account, table, entry = self._planned
         with account.load_ledger(table, self.ledger_table) as ledger:
             ledger.change(entry, replace(entry, state=state))
+
+    def loaded(self, account: Account, table: str, loads: Collection[Mapping[str, Any]]) -> None:
+        """Write what the pipe has loaded.
+
+        :param loads: of its files, ``rows_loaded`` and ``errors_seen`` of each
+        """
+        good, bad = (sum(int(one[name]) for one in loads) for name in ("rows_loaded", "errors_seen"))
+        try:
+            with account.load_ledger(table, self.ledger_table) as ledger:
+                for one in ledger.entries(work_key(self.identity, ledger.target, self.loader)):
+                    ledger.settle(one, good, bad)
+        except (ConfigurationError, SqlError) as error:
+            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("the ledger does not show what pipe %s has loaded: %s", self.loader, error)
 
 
 def stage_of(account: Account, files: StagedFiles) -> str:

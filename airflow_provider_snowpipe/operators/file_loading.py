@@ -120,7 +120,7 @@ class FileLoading:
         if boundary is None:
             pipe = self._pipe()
             load = self._pipe_load(self._pipe_files(pipe, self._target(pipe), passes_over=True))
-            value = ingested_value(load.checked(submitted, event["files"]))
+            value = ingested_value(load.checked(self.identity, submitted, event["files"]))
             return {**value, "bytes": None, "channels": {}}
         self._reported = {path: FileLoad.from_result(path, one) for path, one in event["files"].items()}
         return self.run(LoadPath.PIPE, boundary)
@@ -252,7 +252,7 @@ class FileLoading:
         load = self._pipe_load(files)
         leave = partial(self.leave_pipe, load) if leaves and self.leave_pipe is not None else None
         value, loads = load.run(self.identity, self.announce, leave)
-        return ingested_value(load.checked(value, loads or {}))
+        return ingested_value(load.checked(self.identity, value, loads or {}))
 
 
 # -- What loads the files of a boundary: COPY or a file pipe, from a path in a stage that is its own -----

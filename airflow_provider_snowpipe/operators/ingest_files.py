@@ -203,7 +203,7 @@ class SnowpipeIngestFilesOperator(ReportsLineage, FileOperator):
             hook, rows = self.bulk_hook(self.table), sum(int(one["rows_loaded"]) for one in loads.values())
             self.task_lineage = TaskLineage(hook, sources=(self.stage,) if self.stage else (), rows=rows)
             describe_file_load(self, context, hook, self.table, rows, value["pipe"])
-        return load.checked(value, loads)
+        return load.checked(run_identity(context), value, loads)
 
     def _tolerance(self) -> Tolerance:
         return Tolerance(self.on_partial, self.on_failed)

@@ -80,6 +80,10 @@ class TestSubmit:
         assert target.ids() == [2]
         assert done["submitted"] == done["files"] == ["in/b.csv"]
         assert (done["posts"], done["loads"], done["loaded_before"]) == (1, {"in/b.csv": LOADED}, {})
+        (entry,) = target.service.sql(
+            f"SELECT * FROM SNOWPIPE_LOADS WHERE LOADER = 'LOCAL.PUBLIC.{target.pipe}'"
+        )
+        assert (entry["STATE"], entry["ROWS_LOADED"], entry["ROWS_REJECTED"]) == ("loaded", 1, 0)
         expected = {"committed": True, "rows": 1, "loader": f"LOCAL.PUBLIC.{target.pipe}"}
         assert events.made[asset.uri].extra == expected
         assert task.task_lineage is not None
