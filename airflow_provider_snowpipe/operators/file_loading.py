@@ -21,13 +21,12 @@ from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, 
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import CopyLoad, LeaveWorker, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
+from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
     CopyShare,
-    copy_arguments,
     loaded_since,
     refuse_loaded,
     refuse_waiting,
-    why_not_copy,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName

@@ -389,7 +389,7 @@ class LoadChoice:
 
         What cannot be judged is logged.
         """
-        from airflow_provider_snowpipe.spark.submit.file_boundary import row_options, why_not_copy
+        from airflow_provider_snowpipe.spark.submit.copy_rows import row_options, why_not_copy
 
         if self.boundary is None or self.files is None or why_not_copy(self.files) is not None:
             return None
@@ -423,7 +423,8 @@ class LoadChoice:
     def _why_not_copy(self) -> str | None:
         if self.files is None or self.boundary is None:
             return "only files are copied, and only into a table that is named"
-        from airflow_provider_snowpipe.spark.submit.file_boundary import share_of_copy, why_not_copy
+        from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
+        from airflow_provider_snowpipe.spark.submit.file_boundary import share_of_copy
 
         try:
             for position in self.positions:

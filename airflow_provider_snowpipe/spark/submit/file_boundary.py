@@ -16,29 +16,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.bulk.load_history import OVERLAP
-from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import (
-    BYTE_ORDER_MARK,
     compression_of,
-    line_without_a_document,
-    pieces,
 )
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, reader_of, resume_after
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    ByKey,
-    ColumnFormat,
-    Csv,
-    LineFormat,
-    Ndjson,
     SourceFile,
-    Text,
 )
+from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import (
     ChannelSource,
@@ -572,131 +562,3 @@ class FileBoundary:
 def _under_intent(share: CopyShare, token: str) -> TokenChange:
     """A change of a token that expects the share's intent."""
     return TokenChange(share.position.channel, token, str(share.intent), share.intent.rows_inserted)
-
-
-# -- How COPY has to read a source's files, so that the table gets the rows that the stream would make ---
-
-_BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
-_REFUSED = {
-    "force": "would load files that are in the table",
-    "purge": "would remove files by which an interrupted load is known again",
-    "size_limit": "would leave files out that the channel's token then skips",
-    "pattern": "would leave files out that the channel's token then skips",
-}
-
-
-def why_not_copy(spec: FileSource) -> str | None:
-    """Why COPY cannot make the rows that the stream makes of these files, None where it can."""
-    form = spec.form
-    if isinstance(spec.grouping, ByKey) and spec.grouping.as_columns:
-        return "as_columns adds values of the paths to the rows, which COPY does not"
-    if spec.metadata:
-        return "metadata adds columns to the rows, which COPY does not"
-    if isinstance(form, Csv | ColumnFormat) and form.columns is not None:
-        return "columns leaves columns of the files out, and COPY takes all of them"
-    if isinstance(form, ColumnFormat) and form.non_finite == "null":
-        return "non_finite writes NULL for NaN, infinities and years that COPY loads as they are"
-    if form.compression == "xz":
-        return "COPY does not read xz"
-    if isinstance(form, Csv) and form.escape and any(form.null_values):
-        return "escape and null_values are both given, and COPY looks for NULLs before it takes escapes away"
-    return None
-
-
-def why_not_copy_file(spec: FileSource, file: SourceFile) -> str | None:
-    """Why COPY would make other rows of one file than the stream, None where it makes the same.
-
-    A file of NDJSON is read for that: COPY takes documents wherever they begin and end, the stream lines.
-    """
-    form = spec.form
-    if isinstance(form, LineFormat) and compression_of(file, form.compression) == "xz":
-        return f"file {file.path!r} is compressed with xz, which COPY does not read"
-    if isinstance(form, Csv) and form.header and not _begins_with_header(form, file):
-        return (
-            f"file {file.path!r} has its header behind a blank line, or over several lines, and COPY takes "
-            "the first line for the header"
-        )
-    if not isinstance(form, Ndjson):
-        return None
-    blocks = reader_of(form).blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits())
-    line = next((line for block in blocks if (line := line_without_a_document(block)) is not None), None)
-    if line is None:
-        return None
-    return (
-        f"file {file.path!r}, line {line} is not one JSON document: COPY takes documents wherever they begin "
-        "and end, the stream takes lines"
-    )
-
-
-def _begins_with_header(form: Csv, file: SourceFile) -> bool:
-    """True where the first line of a CSV file is its header, and all of it."""
-    text = next(pieces(file, 0, compression=compression_of(file, form.compression)), b"")
-    line = text.removeprefix(BYTE_ORDER_MARK).partition(b"\n")[0]
-    quotes = line.count(form.quote.encode()) if form.quote else 0
-    return not text or (bool(line.strip(b"\r")) and quotes % 2 == 0)
-
-
-def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns, expressions and options of a COPY of the files of a source.
-
-    :param options: the author's options of COPY, which go before these
-    :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
-    """
-    why = why_not_copy(spec)
-    if why is not None:
-        raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
-    for name, reason in _REFUSED.items():
-        if options.get(name):
-            raise ConfigurationError(f"options has {name}={options[name]!r}, which {reason}: leave it out")
-    arguments: dict[str, Any] = {}
-    found: dict[str, Any] = {}
-    form = spec.form
-    if isinstance(form, Text):
-        arguments["columns"] = [form.column]
-        found["file_format"] = {
-            "type": "CSV",
-            "field_delimiter": None,
-            "escape_unenclosed_field": None,
-            "skip_blank_lines": True,
-            "null_if": [],
-        }
-    elif isinstance(form, Csv):
-        found["file_format"] = _csv(form)
-        if form.column_names is None:
-            found |= _BY_NAME
-        else:
-            arguments["columns"] = list(form.column_names)
-    else:
-        kind = "JSON" if isinstance(form, Ndjson) else type(form).__name__.upper()
-        found |= {"file_format": {"type": kind}, **_BY_NAME}
-    if form.compression != "auto":
-        found["file_format"]["compression"] = form.compression.upper()
-    CopyOptions.of({**found, **options})
-    return {**arguments, "options": {**found, **options}}
-
-
-def row_options(spec: FileSource, options: Mapping[str, Any]) -> RowOptions:
-    """What decides the rows that COPY makes of the files of a source.
-
-    :param options: the author's options of COPY; without any, COPY makes the rows of the stream
-    """
-    arguments = copy_arguments(spec, options)
-    return RowOptions.of(arguments["options"], arguments.get("columns"))
-
-
-def _csv(form: Csv) -> dict[str, Any]:
-    found: dict[str, Any] = {"type": "CSV", "field_delimiter": form.delimiter}
-    if form.quote:
-        found["field_optionally_enclosed_by"] = form.quote
-    if form.escape:
-        found["escape"] = form.escape
-    found["escape_unenclosed_field"] = form.escape or None
-    # NULL_IF would take an empty value in quotes as well.
-    found["empty_field_as_null"] = "" in form.null_values
-    found["null_if"] = [text for text in form.null_values if text]
-    found["skip_blank_lines"] = True
-    if form.column_names is None:
-        found["parse_header"] = True
-    elif form.header:
-        found["skip_header"] = 1
-    return found

@@ -14,7 +14,7 @@ from airflow_provider_snowpipe.operators.file_loading import copied_value
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.routing.load_plan import outcome_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.spark.submit.file_boundary import copy_arguments, row_options, why_not_copy
+from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-by-router.md"

@@ -16,11 +16,7 @@ from snowpipe_local.stages.definition import read_file_format
 
 from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import Csv, FileSourceSpec, SourceFile
-from airflow_provider_snowpipe.spark.submit.file_boundary import (
-    copy_arguments,
-    why_not_copy,
-    why_not_copy_file,
-)
+from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy, why_not_copy_file
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import option
