@@ -121,6 +121,10 @@ lock: install ## Resolve both pyproject.toml into requirements.lock and the vers
 dist: install ## Build sdist and wheel of both distributions into dist/, and check them as a package index does
 	scripts/dist.sh
 
+.PHONY: release-check
+release-check: install ## What a release needs: builds, metadata, empty environments, the quickstart; TAG=v0.1.0 compares versions
+	scripts/release-check.sh "$(TAG)"
+
 .PHONY: clean
 clean: ## Remove what the demo, the tests and the docs build left behind (.venv* stays)
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m demo stop; fi

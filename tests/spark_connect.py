@@ -14,6 +14,7 @@ import psutil
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from demo.ports import reserved_port
+from tests.python_workers import daemons_of
 from tests.spark_job import SPARK_SUBMIT
 from tests.waiting import wait_until
 
@@ -80,8 +81,7 @@ class ConnectServer:
         Not by psutil's iterator: it keeps processes, and leaves one out that has got an ended one's number.
         """
         assert self._process is not None
-        running = psutil.Process(self._process.pid).children()
-        return {one.pid for one in running if "pyspark.daemon" in one.cmdline()}
+        return {one.pid for one in daemons_of(psutil.Process(self._process.pid))}
 
     def _listens(self) -> bool:
         assert self._process is not None
