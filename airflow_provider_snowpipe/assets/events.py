@@ -232,7 +232,7 @@ def _add_partitions(event: Any, channels: list[LoadedChannel]) -> None:
     long = [key for key in keys if len(key) > _LONGEST_PARTITION_KEY]
     if long:
         log.warning(
-            "%d partition(s) have no event: their names are longer than %d characters, such as %.60r…",
+            "partitions without an event: %d, whose names are longer than %d characters, such as %.60r…",
             len(long),
             _LONGEST_PARTITION_KEY,
             long[0],

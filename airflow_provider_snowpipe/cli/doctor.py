@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.driver.session import check_versions, insta
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_identifier
+from airflow_provider_snowpipe.streaming.names import PipeName, counted, quote_identifier
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -318,7 +318,7 @@ class Doctor:
         pipe = self._pipe_or_skip()
         if missing := self._hook.missing_grants(self._role):
             raise _Ended(
-                f"role {self._role} lacks {len(missing)} privilege(s), or an object is not there",
+                f"role {self._role} lacks {counted(len(missing), 'privilege')}, or an object is not there",
                 "; ".join(missing),
             )
         return f"role {self._role} may stream through pipe {pipe}"
@@ -327,7 +327,7 @@ class Doctor:
         pipe = self._pipe_or_skip()
         with self._client() as client:
             client.pipe_info()
-        return f"pipe {pipe} is there, {len(self._hook.list_channels())} channel(s) listed"
+        return f"pipe {pipe} is there, {counted(len(self._hook.list_channels()), 'channel')} listed"
 
     # Spark.
 

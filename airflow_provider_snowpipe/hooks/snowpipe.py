@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Snowp
 from airflow_provider_snowpipe.streaming.names import (
     COMPARED_SUFFIX,
     PipeName,
+    counted,
     full_name,
     quote_identifier,
 )
@@ -307,7 +308,8 @@ class SnowpipeHook(AccountHook):
             return False, f"Failed at: {step}. {str(error).rstrip('.')}. {_REMEDIES[step]}"
         return (
             True,
-            f"Credentials accepted, ingest host {host}, pipe {pipe} is there, {channels} channel(s) listed.",
+            f"Credentials accepted, ingest host {host}, pipe {pipe} is there, "
+            f"{counted(channels, 'channel')} listed.",
         )
 
     def _pipe_of(self, settings: SnowpipeConnection) -> PipeName:

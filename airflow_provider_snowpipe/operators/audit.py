@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SqlError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName, full_name
+from airflow_provider_snowpipe.streaming.names import PipeName, counted, full_name
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -246,13 +246,15 @@ class SnowpipeAuditOperator(PipeArguments, AccountOperator):
             if value["differs"] and self.on_difference == "fail":
                 first = next(text for pipe in found for text in pipe.differences)
                 count = sum(len(pipe.differences) for pipe in found)
-                raise AuditError(f"the audit has found {count} difference(s); the first one: {first}")
+                raise AuditError(
+                    f"the audit has found {counted(count, 'difference')}; the first one: {first}"
+                )
         return value
 
     def preview(self) -> list[str]:
         """Report what would be audited."""
         return [
-            f"would audit {len(records)} source(s) of pipe {hook.pipe_name()}"
+            f"would audit {counted(len(records), 'source')} of pipe {hook.pipe_name()}"
             for hook, records in self._pipes()
         ]
 

@@ -22,6 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
     UnknownColumnsError,
 )
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.table_schema import (
     TableColumn,
     add_columns,
@@ -267,7 +268,8 @@ class SchemaPolicy:
             named = ", ".join(column.ddl for column in missing)
             if not self.policy.evolve_columns:
                 raise ConfigurationError(
-                    f"table {table} lacks {len(missing)} column(s) that source {address!r} has: {named}. "
+                    f"table {table} lacks {counted(len(missing), 'column')} that source {address!r} has: "
+                    f"{named}. "
                     "Nothing was sent, since their values would be skipped: set evolve_columns=True to "
                     "add them, or evolve_columns=None to load without them"
                 )

@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
 )
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import PipeName, counted
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -515,14 +515,14 @@ def shape_words(shape: Mapping[str, Any]) -> list[str]:
         ("with an end" if shape["bounded"] else "without an end") if "bounded" in shape else "",
         _fact(shape.get("rows"), "{:,.0f} rows".format),
         _fact(shape.get("bytes"), size),
-        _fact(files.get("count"), "{:,.0f} file(s)".format),
+        _fact(files.get("count"), lambda value: counted(round(value), "file")),
         _fact(files.get("bytes"), lambda value: f"{size(value)} stored"),
         _text(files.get("format")) or "",
         "staged" if files.get("staged") else "",
         _fact(shape.get("arrival_rate"), lambda value: f"{size(value)}/s"),
         _fact(shape.get("freshness"), lambda value: f"fresh within {duration(value)}"),
         "backfill" if shape.get("backfill") else "",
-        _fact(shape.get("partitions"), "{:,.0f} partition(s)".format),
+        _fact(shape.get("partitions"), lambda value: counted(round(value), "partition")),
     ]
     return [one for one in found if one]
 

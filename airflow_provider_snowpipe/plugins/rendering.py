@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
 )
 from airflow_provider_snowpipe.streaming.http import time_budget
+from airflow_provider_snowpipe.streaming.names import counted
 
 log = logging.getLogger(__name__)
 
@@ -203,6 +204,7 @@ def _templates() -> Environment:
         "size": size,
         "duration": duration,
         "span": _span,
+        "counted": counted,
         "credits": credit_count,
         "short": number,
         "state_class": _bad,

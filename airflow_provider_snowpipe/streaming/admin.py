@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.limits import FIRST_POLL_SECONDS, LONGEST_POLL_SECONDS, POLL_GROWTH
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import (
     CHANNEL_MISSING,
@@ -229,7 +230,11 @@ class TokenChange:
         if (found.committed, found.rows_inserted) == (self.expected, rows):
             return
         more = found.rows_inserted - rows
-        how = f"after {more:,} more row(s): somebody writes to it" if more >= 0 else "in a recreated channel"
+        how = (
+            f"after {counted(more, 'more row')}: somebody writes to it"
+            if more >= 0
+            else "in a recreated channel"
+        )
         raise OffsetTokenMovedError(
             f"channel {self.channel!r}: its committed token was {self.expected or 'NULL'!r} when "
             f"{self.token!r} was planned, and now is {found.committed or 'NULL'!r}, {how}. The token was not "
@@ -436,7 +441,7 @@ def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrit
     while True:
         found = client.channel_statuses([change.channel])[change.channel]
         if found.rows_inserted != rows:
-            why = f"{found.rows_inserted - rows:,} row(s) were committed"
+            why = f"it has committed {counted(found.rows_inserted - rows, 'row')}"
             raise _overwritten(change, why, found.committed)
         if found.committed == change.token:
             return

@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -473,7 +474,8 @@ def append_to_channel(
     if rejected and status is not None:
         last = status.last_error_message
         error = RowsRejectedError(
-            f"channel {channel!r}: the service rejected {rejected} row(s) and committed the others; the last "
+            f"channel {channel!r}: the service rejected {counted(rejected, 'row')} and committed the "
+            "others; the last "
             f"error: {last or 'no message'}. Fix those rows and append them as a batch of their own, or "
             "accept them with on_error='continue'",
             channel=channel,

@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
     WaitRefusedError,
 )
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import (
     STATUS_NAMES_PER_REQUEST,
@@ -252,8 +253,8 @@ def _failure(one: ChannelCommit) -> tuple[FailureReason, str]:
     status = one.status
     if one.state is CommitState.REJECTED:
         return FailureReason.ROWS_REJECTED, (
-            f"channel {status.channel!r}: the service skipped {one.rejected} row(s), the last one at or "
-            f"before offset {status.last_error_offset_upper_bound!r}: "
+            f"channel {status.channel!r}: the service skipped {counted(one.rejected, 'row')}, the last "
+            f"one at or before offset {status.last_error_offset_upper_bound!r}: "
             f"{status.last_error_message or 'no message'}. Fix those rows in the source and load them again; "
             "fail_on_rejected_rows=False accepts skipped rows"
         )

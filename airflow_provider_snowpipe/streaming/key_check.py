@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.streaming.arguments import MOST_NAMES, OnUnknown, add_counts, named
 from airflow_provider_snowpipe.streaming.errors import UnfitRowsError, UnknownColumnsError
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 from airflow_provider_snowpipe.streaming.row_values import Fault
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -227,7 +228,7 @@ class UnknownKeys:
             return
         row = min(faults)
         which = f"channel {self._channel!r}: row {row + 1} of {where}"
-        count = f"({len(faults)} such row(s))"
+        count = f"({counted(len(faults), 'such row')})"
         if faults[row] != NO_KEY:
             raise UnfitRowsError(
                 f"{which} has two keys for column {faults[row].column!r}, of which one value would be lost "

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets
 
 
@@ -180,7 +181,7 @@ class LagReport:
         judged = f", {self.late} of {expected} with a target late" if expected else ""
         total = self.backlog
         left = "" if total is None else f", {total.bytes} bytes behind ({total})"
-        lines = [f"pipe {self.pipe}: {len(self.channels)} channel(s){judged}{left}"]
+        lines = [f"pipe {self.pipe}: {counted(len(self.channels), 'channel')}{judged}{left}"]
         lines += [f"  {channel}" for channel in self.channels[:most]]
         if len(self.channels) > most:
             lines.append(f"  … and {len(self.channels) - most} more")

@@ -281,3 +281,11 @@ def grant_remedy(message: str) -> str:
     end = "" if message.endswith(".") else "."
     grants = ", for a view ".join(f"GRANT {_PRIVILEGES[one]} ON {one} {name} TO ROLE …" for one in kinds)
     return f"{end} Check the name; where it is right, {grants} opens it to the connection's role"
+
+
+def counted(number: int, thing: str) -> str:
+    """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``.
+
+    :param thing: the noun, in the singular
+    """
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

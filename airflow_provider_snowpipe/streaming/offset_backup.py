@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import PipeName, counted
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -201,7 +201,8 @@ def _lost_text(pipe: PipeName, lost: Mapping[str, KeptToken]) -> str:
         for name, kept in list(sorted(lost.items()))[:5]
     )
     return (
-        f"{len(lost)} channel(s) of pipe {pipe} have lost the token that the last backup holds: {shown}. A "
+        f"{counted(len(lost), 'channel')} of pipe {pipe} lost the token that the last backup holds: "
+        f"{shown}. A "
         "channel that takes no rows for 30 days is deleted, and one that is dropped is too. Restore the "
         "offsets from that backup, or, if the channels are gone for good, back up with on_lost='keep'; the "
         "backup was left as it is"
@@ -279,7 +280,7 @@ def plan_restore(
         shown = ", ".join(f"{s.channel!r} (committed {s.committed}, backup {s.token})" for s in ahead[:5])
         how = "" if offset_class is not None else " or cannot be compared, because no offset_format is known"
         raise SourcePositionError(
-            f"{len(ahead)} channel(s) of pipe {backup.pipe} have committed more than the backup of "
+            f"{counted(len(ahead), 'channel')} of pipe {backup.pipe} committed more than the backup of "
             f"{backup.taken_at.isoformat()} holds{how}: {shown}. Restoring would load those rows twice; "
             "nothing was changed. allow_older_tokens=True restores all the same"
         )

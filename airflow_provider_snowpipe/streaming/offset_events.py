@@ -457,7 +457,7 @@ class OffsetFollower:
         if not watermark.begun and self._rules.start == START_BEGINNING:
             watermark = Watermark(begun=True)
         if unsure:
-            log.info("%d message(s) are sent again: nobody knows whether they arrived", len(unsure))
+            log.info("messages that are sent again: %d; nobody knows whether they arrived", len(unsure))
         return OffsetWatch(pipe, self._rules.every_rows, watermark), unsure
 
     async def _search(self, stack: ExitStack) -> None:

@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceChangedError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedChannel
 
@@ -202,7 +203,8 @@ class EarlierChannels:
         total = sum(status.rows_error_count - found.errors for status, found in bad)
         status, found = bad[0]
         error = RowsRejectedError(
-            f"the service rejected {total} row(s) that nobody has reported, on {len(bad)} channel(s) whose "
+            f"the service rejected {counted(total, 'row')} that nobody has reported, on "
+            f"{counted(len(bad), 'channel')} whose "
             f"positions are taken over; channel {status.channel!r} (run {found.run}): "
             f"{status.last_error_message or 'no message'}. Nothing was sent; the next try takes the "
             "positions over",

@@ -29,6 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.key_check import UnknownKeys
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import BlockLines
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_check import CheckedBlock, RowCheck, RowFault
@@ -439,7 +440,7 @@ class Admission:
             self._put_aside(part, _with_faults(found, large))
         self.undecoded += len(large)
         log.warning(
-            "channel %r: %d row(s) are too large to be sent and were skipped", self._channel, len(large)
+            "channel %r: rows skipped, since they are too large to be sent: %d", self._channel, len(large)
         )
         return replace(part, body=lines.without(sorted(large)), rows=lines.rows - len(large), positions=None)
 
@@ -469,7 +470,8 @@ class Admission:
             )
             raise UnfitRowsError(
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
-                f"({len(found.faults)} such row(s) from {part.start} to {part.end}). Neither it nor a row "
+                f"({counted(len(found.faults), 'such row')} from {part.start} to {part.end}). Neither it "
+                "nor a row "
                 "after it was sent; fix the source or the table, load such rows with COPY INTO, or put them "
                 "aside with on_error (option onError) 'dead_letter'"
             )
@@ -495,7 +497,7 @@ def _with_faults(found: CheckedBlock, more: Mapping[int, Fault]) -> CheckedBlock
 def _undecoded_error(channel: str, undecoded: Sequence[Undecoded]) -> EncodingError:
     """Name the first record that cannot be decoded, where nothing else is to become of it."""
     return EncodingError(
-        f"channel {channel!r}: {undecoded[0].reason} ({len(undecoded)} such record(s) up to "
+        f"channel {channel!r}: {undecoded[0].reason} ({counted(len(undecoded), 'such record')} up to "
         f"{undecoded[-1].position}). Neither it nor a row after it was sent: on_error (option onError) "
         "'dead_letter' puts such records aside, and 'continue' skips and counts them"
     )

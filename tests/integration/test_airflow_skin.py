@@ -100,7 +100,7 @@ class TestHook:
         assert SnowpipeHook(conn_id).test_connection() == (
             True,
             f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
-            "0 channel(s) listed.",
+            "0 channels listed.",
         )
 
     def test_reports_that_the_key_is_not_the_users(

@@ -107,7 +107,7 @@ def test_first_bad_row_ends_the_run_before_anything_of_its_batch_is_sent(job, tm
     (line,) = refused.error_lines
     assert line.startswith(
         f"snowpipe error: UnfitRowsError: channel {job.channel('a')!r}: row 1/1.ndjson:120 does not fit the "
-        'table: column "ID": the value cannot be converted to NUMBER(38,0) (1 such row(s) from '
+        'table: column "ID": the value cannot be converted to NUMBER(38,0) (1 such row from '
         "1/1.ndjson:101 to 1/1.ndjson:200)"
     ), line
     assert refused.report.error_type == "UnfitRowsError"

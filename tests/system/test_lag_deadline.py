@@ -47,7 +47,7 @@ def test_the_triggerer_reports_a_late_channel_and_the_run_goes_on_waiting(stack:
     )
 
     assert len(_logged(stack, EXPECTED)) == 1
-    assert _logged(stack, "LOCAL.PUBLIC.LATE_READINGS-STREAMING: 1 channel(s), 1 of 1 with a target late")
+    assert _logged(stack, "LOCAL.PUBLIC.LATE_READINGS-STREAMING: 1 channel, 1 of 1 with a target late")
     assert api.run_state(DAG_ID, "late") == "running"
     wait_for(lambda: api.task(DAG_ID, "late", "wait")["state"] == "deferred", "nobody waits", RUN_SECONDS)
     wait_until_left(stack.airflow, DAG_ID, "late", "wait")

@@ -118,10 +118,10 @@ def test_a_tasks_link_leads_to_the_page_of_its_channel(pages: Pages, stack: Stac
     pages.wait_until_at("snowpipe/connections/snowflake_default/pipe?")
     pages.follow("Ask Snowflake now")
     pages.wait_until_at("snowpipe/connections/snowflake_default/channels?")
-    pages.wait_until_shown("//main[contains(., '3 channel(s), page 1 of 1')]")
+    pages.wait_until_shown("//main[contains(., '3 channels, page 1 of 1')]")
     pages.fill({"prefix": channel})
     pages.press("Show")
-    pages.wait_until_shown("//main[contains(., '1 channel(s)')]")
+    pages.wait_until_shown("//main[contains(., '1 channel')]")
     pages.follow(channel)
     assert pages.text_of("//*[@id='committed']") == committed
 

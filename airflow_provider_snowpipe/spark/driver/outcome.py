@@ -22,7 +22,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     UnfitRowsError,
     error_class,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.names import PipeName, counted
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ChannelTarget
 
 # -- The error that ended a Spark job, in the words of the task that met it ------------------------------
@@ -211,8 +211,8 @@ def refuse_rejected_rows(
         unreported = f" {count} of them were rejected before this run (after {runs}), which nobody reported."
     where = f"SELECT * FROM ERROR_TABLE({table})"  # noqa: S608  text for people, never run
     raise RowsRejectedError(
-        f"the service skipped {total} row(s) on {len(bad)} channel(s) of pipe {pipe}; channel "
-        f"{worst.channel!r}: {worst.rejected}, the last one at or before offset "
+        f"the service skipped {counted(total, 'row')} on {counted(len(bad), 'channel')} of pipe {pipe}; "
+        f"channel {worst.channel!r}: {worst.rejected}, the last one at or before offset "
         f"{status.last_error_offset_upper_bound!r}: {status.last_error_message or 'no message'}.{unreported} "
         "All other rows are committed and the tokens have advanced, so a repeated run sends none of them "
         f"again. Look at {where} where the table has ERROR_LOGGING = TRUE, and put the fixed rows into a "

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
 from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.names import plain_or_quoted
+from airflow_provider_snowpipe.streaming.names import counted, plain_or_quoted
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
@@ -359,7 +359,9 @@ class TableRows:
         for name, rows in own.items():
             if more := rows.rows - rows.different:
                 first = f"the first one is number {rows.doubled}"
-                audited = _differing(audited, f"{more:,} row(s) of {name} are in the table twice, {first}")
+                audited = _differing(
+                    audited, f"in the table twice: {counted(more, 'row')} of {name}, {first}"
+                )
         missing = one.inserted + before - sum(rows.different for rows in own.values())
         if missing <= 0 or one.rows is None:
             return audited

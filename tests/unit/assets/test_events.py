@@ -280,4 +280,4 @@ class TestPartitions:
         (event,) = describe(self.ASSET, channels=[A, long])
 
         assert event.keys == ["a"]
-        assert "1 partition(s) have no event" in caplog.text
+        assert "partitions without an event: 1" in caplog.text

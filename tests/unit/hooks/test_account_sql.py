@@ -200,5 +200,5 @@ class TestTestButton:
         assert SnowpipeHook(conn_id, table=table).test_connection() == (
             True,
             f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
-            "1 channel(s) listed.",
+            "1 channel listed.",
         )

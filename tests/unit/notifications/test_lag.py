@@ -77,7 +77,7 @@ def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channe
     text, level = reported(caplog)
     assert level == logging.INFO
     first, a, b = text.splitlines()
-    assert first == f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channel(s)"
+    assert first == f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channels"
     assert a.startswith("  'a' committed 1, 2 rows, 0 rejected, ")
     assert b.startswith("  'b' committed 7, 1 rows, 0 rejected, ")
 
@@ -100,7 +100,7 @@ def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channe
     text, level = reported(caplog)
     assert level == logging.WARNING
     first, b, missing, more = text.splitlines()
-    assert first.endswith("3 channel(s), 2 of 3 with a target late")
+    assert first.endswith("3 channels, 2 of 3 with a target late")
     assert b.startswith("  'b' committed 7 of 10 (late), ")
     assert missing.startswith("  'missing' committed NULL of 5 (late), 0 rows")
     assert missing.endswith("status ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED")

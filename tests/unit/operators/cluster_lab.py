@@ -26,7 +26,7 @@ REPORT = RunReport(
     "app", (ChannelReport(CHANNEL, "a", None, TARGET, TARGET, 0, True, rows=2, bytes=50),), 1.5
 )
 PASSING = replace(REPORT, error="service away", error_type="RetriesExhaustedError")
-LASTING = replace(REPORT, error="3 row(s) skipped", error_type="RowsRejectedError")
+LASTING = replace(REPORT, error="3 rows skipped", error_type="RowsRejectedError")
 SUCCEEDED = ("FINISHED", "SUCCEEDED")
 """How YARN calls the end of an application that went well."""
 keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")

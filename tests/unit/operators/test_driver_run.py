@@ -38,7 +38,7 @@ from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
 DONE = RunReport("app", (CHANNEL,), 1.5)
-REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 row(s) skipped", error_type="RowsRejectedError")
+REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 rows skipped", error_type="RowsRejectedError")
 PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="RetriesExhaustedError")
 
 START = start_text({"p_src_EWR": ChannelStart(7, 0, 0)})

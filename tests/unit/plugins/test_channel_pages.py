@@ -231,8 +231,8 @@ class TestList:
         first = get("channels", conn_id, **names, prefix="in_").text
         second = get("channels", conn_id, **names, prefix="in_", page=2).text
 
-        assert "102 channel(s), page 1 of 2" in whole
-        assert "101 channel(s), page 1 of 2" in first
+        assert "102 channels, page 1 of 2" in whole
+        assert "101 channels, page 1 of 2" in first
         assert 'rel="prev"' not in first
         assert "in_099" in first
         assert "in_100" not in first

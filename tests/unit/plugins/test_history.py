@@ -286,7 +286,7 @@ class TestPlans:
             hidden, _ = read_plans(session, Rights(frozenset(), lambda _: True), HistoryLimits(), Where(), 10)
 
         assert (load.plan, more, hidden) == (PLAN, False, [])
-        assert load.facts == ["with an end", "1,200 rows", "2 MB", "2 partition(s)"]
+        assert load.facts == ["with an end", "1,200 rows", "2 MB", "2 partitions"]
         lines = {one["name"]: (one["estimate"], one["outcome"]) for one in load.comparison}
         assert lines["Rows"] == ("1,200", "1,201")
         assert lines["Bytes"] == ("2 MB", "")
@@ -300,4 +300,4 @@ class TestPlans:
     def test_shape_that_is_not_known_has_no_text(self):
         assert shape_words({}) == []
         live = {"bounded": False, "arrival_rate": 2000, "files": {"count": 3, "staged": True}}
-        assert shape_words(live) == ["without an end", "3 file(s)", "staged", "2 kB/s"]
+        assert shape_words(live) == ["without an end", "3 files", "staged", "2 kB/s"]

@@ -111,7 +111,7 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named():
         replace(REPORT, channel=name, rejected=count) for name, count in zip("abc", (1, 4, 0), strict=True)
     ]
 
-    with pytest.raises(RowsRejectedError, match=r"5 row\(s\) on 2 channel") as refused:
+    with pytest.raises(RowsRejectedError, match=r"5 rows on 2 channel") as refused:
         refuse_rejected_rows(PIPE, reports, now)
 
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)

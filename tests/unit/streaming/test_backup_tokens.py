@@ -76,7 +76,7 @@ class TestTake:
         with pytest.raises(SourcePositionError) as caught:
             _backup(previous=before)
 
-        assert str(caught.value).startswith("7 channel(s)")
+        assert str(caught.value).startswith("7 channels")
         assert [f"'c{n}'" in str(caught.value) for n in range(7)] == [True] * 5 + [False] * 2
 
     @pytest.mark.parametrize(

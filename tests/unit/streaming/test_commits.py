@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.streaming.commits import (
     judge,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets, Progress
 from tests.checkpoints import binding_of, token
@@ -124,7 +125,7 @@ def test_the_slowest_channel_is_the_first_without_a_token_else_with_the_smallest
         (
             status("b", "9", rows_error_count=3, last_error_message="bad", last_error_offset_upper_bound="4"),
             FailureReason.ROWS_REJECTED,
-            ["skipped 3 row(s)", "'4': bad"],
+            ["skipped 3 rows", "'4': bad"],
         ),
     ],
 )
@@ -178,7 +179,7 @@ def test_rejected_rows_that_were_not_reported_fail_a_wait_that_asks_at_once(know
         owed = {"c": {"token": target, "errors": known}}
         verdict = integers(owed, status("c", "5", rows_error_count=errors), fail_on_rejected_rows=fails)
         assert verdict.reason is (FailureReason.ROWS_REJECTED if rejected else None)
-        assert not rejected or f"skipped {rejected} row(s)" in verdict.message
+        assert not rejected or f"skipped {counted(rejected, 'row')}" in verdict.message
 
 
 def test_a_checkpoint_shows_how_many_rejected_rows_were_reported():

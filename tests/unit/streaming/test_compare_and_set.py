@@ -162,7 +162,7 @@ def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(sno
         stream(snowpipe, 12)
         set_token(channel, token)
 
-    with pytest.raises(OffsetTokenMovedError, match=r"3 row\(s\).*overwritten") as raised:
+    with pytest.raises(OffsetTokenMovedError, match=r"3 rows.*overwritten") as raised:
         change(snowpipe, planned(snowpipe, LATER), set_late)
 
     assert (raised.value.channel, raised.value.expected, raised.value.committed) == ("c", LATER, LATER)

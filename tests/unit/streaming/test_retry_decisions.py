@@ -326,7 +326,7 @@ class TestAdvice:
 
     def test_the_spark_jobs_error_is_known_by_its_text(self):
         for text, worth in {
-            "snowpipe error: RowsRejectedError: 3 row(s) skipped": Worth.FAIL,
+            "snowpipe error: RowsRejectedError: 3 rows skipped": Worth.FAIL,
             "noise\nsnowpipe error: CommitTimeoutError: late": Worth.RETRY,
             "snowpipe error: NoSuchError: x": Worth.UNKNOWN,
             "snowpipe error: SnowpipeError: x": Worth.RETRY,

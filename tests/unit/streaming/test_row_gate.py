@@ -75,7 +75,7 @@ def test_record_that_cannot_be_decoded_is_refused_or_counted_where_values_are_no
     refusing = Admission(None, (), "ignore", "a/b", IntegerOffset, None)
     skipping = Admission(None, (), "ignore", "a/b", IntegerOffset, None, skips_undecoded=True)
 
-    with pytest.raises(EncodingError, match=r"'a/b': broken \(1 such record\(s\) up to 12\)"):
+    with pytest.raises(EncodingError, match=r"'a/b': broken \(1 such record up to 12\)"):
         refusing.admit(part)
     assert [skipping.admit(part), skipping.admit(part), skipping.admit(_part(13, 1))] == [
         part,
@@ -337,7 +337,7 @@ def test_without_a_dead_letter_path_the_first_bad_row_is_named():
 
     assert str(refused.value).startswith(
         "channel 'a/b': row 11 does not fit the table: column \"ID\": the value cannot be converted to "
-        "NUMBER(38,0) (2 such row(s) from 10 to 12). Neither it nor a row after it was sent; "
+        "NUMBER(38,0) (2 such rows from 10 to 12). Neither it nor a row after it was sent; "
     )
     assert "secret" not in str(refused.value)
 

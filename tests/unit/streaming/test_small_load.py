@@ -292,7 +292,7 @@ class TestRejectedRows:
             assert (load.rejected, load.errors) == (1, 5)
         assert ids(snowpipe) == [1, 3, 4]
         assert snowpipe.channels["c"].committed == token("7:4", rows=13, errors=6)
-        assert "rejected 1 row(s)" in caplog.text
+        assert "rejected 1 row" in caplog.text
         assert append().rejected == 0
         assert append([{"ID": 5}], batch=8).rejected == 0
 

@@ -43,6 +43,7 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
@@ -221,13 +222,15 @@ class DeltaSource(FrameSource):
     def _refuse_version(self, version: int, changed: int, nulls: int) -> None:
         if changed:
             raise SourcePositionError(
-                f"version {version} of {self._spec.address!r} changed or deleted {changed} row(s), and "
+                f"version {version} of {self._spec.address!r} changed or deleted "
+                f"{counted(changed, 'row')}, and "
                 "a channel only adds rows: bring them into the table by other means, and reset the channel's "
                 "offset token to that version on purpose. Nothing was sent"
             )
         if nulls:
             raise ConfigurationError(
-                f"version {version} of {self._spec.address!r} has {nulls} row(s) with NULL in order_by "
+                f"version {version} of {self._spec.address!r} has {counted(nulls, 'row')} with NULL in "
+                "order_by "
                 f"{self._key.name!r}, which orders them: choose a column that always has a value. Nothing "
                 "was sent"
             )
@@ -247,8 +250,8 @@ def _located(work: FrameWork, counts: dict[int, int]) -> FrameWork | None:
         if counts.get(committed.batch, 0) < done:
             raise SourcePositionError(
                 f"channel {work.channel!r}: {str(committed)!r} is committed, but version "
-                f"{committed.batch} has {counts.get(committed.batch, 0)} row(s) for it: the table was "
-                "recreated, or is another one. Nothing was sent"
+                f"{committed.batch} has {counted(counts.get(committed.batch, 0), 'row')} for it: the "
+                "table was recreated, or is another one. Nothing was sent"
             )
     rows = sum(counts.values()) - done
     if not rows:

@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
 from airflow_provider_snowpipe.spark.sources.files.spec import Csv, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 
 # -- Records of CSV files: found and counted without touching a single one from Python -------------------
 #
@@ -320,7 +321,7 @@ class CsvReader(LineFileReader):
             last = after + len(records.ends)
             if bad:
                 number, have = bad[0]
-                reason = f"record {after + number} has {have} value(s), the columns are {len(names)}"
+                reason = f"record {after + number} has {counted(have, 'value')}, the columns are {len(names)}"
             elif "UTF8" in str(error):
                 reason = f"records {after + 1} to {last} are not all UTF-8 text; convert the file"
             else:

@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 from airflow_provider_snowpipe.spark.sources.files.storage import Listed
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from airflow_provider_snowpipe.streaming.splice import IS_BLANK, with_columns
 
@@ -125,7 +126,7 @@ class LineFileReader(FileReader):
 def too_few_rows(file: SourceFile, have: int, line: int, unit: str) -> SourcePositionError:
     """Return the error that a committed row is not in its file any more."""
     return SourcePositionError(
-        f"file {file.path!r} has {have} {unit}(s) in {file.size} bytes, but {unit} {line} of it is "
+        f"file {file.path!r} has {counted(have, unit)} in {file.size} bytes, but {unit} {line} of it is "
         "committed: it was cut off or replaced. Nothing was sent; bring the file back, or reset the "
         "channel's offset token on purpose"
     )

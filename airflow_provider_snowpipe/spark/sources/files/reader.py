@@ -405,7 +405,7 @@ class FileSource(Source):
 def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
     more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
     return SourcePositionError(
-        f"channel {channel!r}: {len(changed)} file(s) have changed since they were taken: "
+        f"channel {channel!r}: files that have changed since they were taken: {len(changed):,}: "
         f"{', '.join(changed[:_MOST_NAMED])}{more}. Nothing was sent. Bring them back, and put other rows "
         "into files of their own; or set on_changed_files='reload' to load the new content, too, or 'ignore'"
     )

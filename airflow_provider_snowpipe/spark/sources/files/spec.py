@@ -30,6 +30,7 @@ from airflow_provider_snowpipe.spark.sources.files.storage_options import option
 from airflow_provider_snowpipe.streaming.arguments import NonFinite, UnknownTypes
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument, is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 # -- How files are read: a value for each format ---------------------------------------------------------
@@ -247,7 +248,8 @@ class ByDirectory(Grouping):
                 groups.setdefault(directory, []).append((within, name))
         if stray:
             raise ConfigurationError(
-                f"source path {path!r}: {len(stray)} matching file(s) such as {stray[0]!r} lie outside any "
+                f"source path {path!r}: {counted(len(stray), 'matching file')} such as {stray[0]!r} lie "
+                "outside any "
                 "group directory and would be left out; move them into one directory for each partition, or "
                 "use partitions=ByName(regex=…), or AllFiles()"
             )

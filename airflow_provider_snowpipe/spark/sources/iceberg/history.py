@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.spark.source import OnDataLoss
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.reader import ONLY
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
 
@@ -203,8 +204,8 @@ class History:
         if committed.row > have:
             raise SourcePositionError(
                 f"{str(committed)!r} is committed, but the snapshot of {self.address!r} with sequence number "
-                f"{committed.batch} has {have} row(s) for it: the table was recreated, or is another one. "
-                "Nothing was sent"
+                f"{committed.batch} has {counted(have, 'row')} for it: the table was recreated, or is "
+                "another one. Nothing was sent"
             )
 
 

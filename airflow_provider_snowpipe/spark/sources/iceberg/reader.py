@@ -38,6 +38,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
@@ -225,7 +226,8 @@ class TableReader:
             ):
                 if parquet.metadata.num_rows != file.rows:
                     raise SourcePositionError(
-                        f"data file {file.path!r} has {parquet.metadata.num_rows} row(s), its snapshot "
+                        f"data file {file.path!r} has {counted(parquet.metadata.num_rows, 'row')}, its "
+                        "snapshot "
                         f"states {file.rows}: it was changed or replaced, which no Iceberg writer does"
                     )
                 yield parquet

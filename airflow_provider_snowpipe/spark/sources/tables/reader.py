@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import (
     IntegerOffset,
@@ -142,7 +143,7 @@ def field_of(df: DataFrame, name: str, what: str) -> Any:
     found = [field for field in df.schema.fields if field.name.upper() == name.upper()]
     if len(found) != 1:
         raise ConfigurationError(
-            f"source {what} is {name!r}, but the rows have {len(found) or 'no'} such column(s): use one of "
+            f"source {what} is {name!r}, but the rows have {counted(len(found), 'such column')}: use one of "
             f"{[field.name for field in df.schema.fields][:50]}"
         )
     return found[0]
@@ -391,7 +392,7 @@ class TableSource(FrameSource):
             bad = asked_of_spark(self._rows.where(key.is_no_position).count, spec.address)
         if bad:
             raise ConfigurationError(
-                f"source {spec.address!r} has {bad} row(s) with NULL{key.or_years} in offset_column "
+                f"source {spec.address!r} has {counted(bad, 'row')} with NULL{key.or_years} in offset_column "
                 f"{key.name!r}: a row's position is its value; give them one, or leave them out in a query. "
                 "Nothing was sent"
             )

@@ -154,7 +154,7 @@ def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path):
     file = _avro(tmp_path / "a")
 
     assert AvroReader(Avro()).position_after(file, 50).done
-    with pytest.raises(SourcePositionError, match=r"has 50 row\(s\) in \d+ bytes, but row 51 of it"):
+    with pytest.raises(SourcePositionError, match=r"has 50 rows in \d+ bytes, but row 51 of it"):
         AvroReader(Avro()).position_after(file, 51)
 
 

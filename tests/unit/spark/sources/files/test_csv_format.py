@@ -115,7 +115,7 @@ def test_an_unfinished_record_of_a_growing_file_waits_for_the_next_run(path, wri
     [
         ('A,B\n5" pipe,x\n', "the quote .* at byte 5 stands within a value"),
         ('A,B\n1,2\n"3,4\n', "record at byte 8 has a quote that is never closed"),
-        ("A,B\n1,2\n3\n", r"record 2 has 1 value\(s\), the columns are 2"),
+        ("A,B\n1,2\n3\n", r"record 2 has 1 value, the columns are 2"),
         ("A,B\n1,2\r3,4\n", "carriage return without a newline"),
         (b"A\n\xff\n", "records 1 to 1 are not all UTF-8"),
         ("A,,C\n1,2,3\n", "column 2 of 3 has no name"),
@@ -162,5 +162,5 @@ def test_a_committed_record_that_is_not_there_is_an_error_with_evidence(path, co
     path.write_text(content)
 
     assert CsvReader(Csv()).position_after(listed(path), 3).done == (not content.endswith("\n\n"))
-    with pytest.raises(SourcePositionError, match=r"has 3 record\(s\) in \d+ bytes, but record 4 of it"):
+    with pytest.raises(SourcePositionError, match=r"has 3 records in \d+ bytes, but record 4 of it"):
         CsvReader(Csv()).position_after(listed(path), 4)

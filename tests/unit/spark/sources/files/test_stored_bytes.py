@@ -137,7 +137,7 @@ def test_a_committed_line_that_a_compressed_file_lacks_is_an_error_with_evidence
     path = tmp_path / f"a.ndjson.{ending}"
     path.write_bytes(PACKED[ending](TEXT))
 
-    with pytest.raises(SourcePositionError, match=r"has 40 line\(s\) in .*but line 41 of it is committed"):
+    with pytest.raises(SourcePositionError, match=r"has 40 lines in .*but line 41 of it is committed"):
         LineReader(Ndjson()).position_after(listed(path), 41)
 
 
