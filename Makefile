@@ -97,14 +97,8 @@ mutants-sample: install ## 400 mutants of the whole provider, other ones each da
 	$(BIN)/python scripts/mutants.py --sample 400 $(if $(SEED),--seed $(SEED))
 
 .PHONY: bench
-bench: install ## Ratios against peers and limits
-	$(BIN)/python benchmarks/spark_to_channel.py
-	$(BIN)/python benchmarks/row_shapes.py
-	$(BIN)/python benchmarks/small_load.py
-	$(BIN)/python benchmarks/object_storage.py
-	$(BIN)/python benchmarks/crossover.py
-	$(BIN)/python snowpipe-local/benchmarks/local_service.py
-	$(BIN)/python benchmarks/parse_time.py
+bench: install ## Ratios against peers and limits in one table, in a quarter of an hour; exits with 1 below a goal
+	@$(BIN)/python -m benchmarks
 
 ##@ Change
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
-import json
 import os
 import statistics
 import sys
@@ -45,9 +44,11 @@ from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import KeyPair
+from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import encode_ndjson
 from benchmarks.crossover_plot import plot
+from benchmarks.measuring import Target, report
 from benchmarks.rows import SCHEMA, batches
 from tests.local_service import LocalService
 
@@ -161,7 +162,10 @@ class Paths:
 
 def _rows(connection: Any, statement: str, values: Any = None) -> list[dict[str, Any]]:
     cursor = connection.cursor()
-    cursor.execute(statement, values)
+    try:
+        cursor.execute(statement, values)
+    except snowflake.connector.ProgrammingError as error:
+        raise SqlError(str(error), errno=error.errno) from error
     names = [column[0].lower() for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
@@ -243,9 +247,9 @@ def main() -> int:
         )
     if options.svg:
         options.svg.write_text(plot([(one.rows, one.stream, one.copy) for one in found], chosen))
-    facts = {"rounds": options.rounds, "load": os.getloadavg()[0]}
-    print(json.dumps({**facts, "sizes": [vars(one) for one in found]}))
-    return int(disagreed > 0)
+    what, detail = "sizes where the router chooses the slower path", f"of {len(found)} sizes"
+    target = Target(what, disagreed, 0, detail, at_most=True)
+    return report([target], rounds=options.rounds, sizes=[vars(one) for one in found])
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -134,6 +137,17 @@ def table_of(targets: Iterable[Target]) -> str:
         " | ".join([line[0].ljust(widths[0]), line[1].rjust(widths[1]), line[2].ljust(widths[2]), line[3]])
         for line in lines
     )
+
+
+def report(targets: Sequence[Target], **facts: Any) -> int:
+    """Print the results as a table, and in the last line as JSON, where ``python -m benchmarks`` reads them.
+
+    :param facts: how they were measured, and what else was
+    :return: the exit code: 1 where a target is missed
+    """
+    print(table_of(targets))
+    print(json.dumps({**facts, "load": os.getloadavg()[0], "results": [asdict(one) for one in targets]}))
+    return int(not all(one.is_met for one in targets))
 
 
 def peak_bytes(pid: int) -> int:

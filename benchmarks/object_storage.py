@@ -33,7 +33,7 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.listing import found_files
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
-from benchmarks.measuring import Stopwatch, Target, interleaved, table_of
+from benchmarks.measuring import Stopwatch, Target, interleaved, report
 from benchmarks.receiver_process import Receiver
 from benchmarks.rows import SHAPES
 from benchmarks.spark_loads import KINDS, Loads, local_spark, write_sources
@@ -254,9 +254,7 @@ def main() -> int:
     detail = f"{listed['objects']:,} objects, {listed['new']} new, in {listed['wall']:.1f} s"
     targets.append(Target("listing, processor seconds", listed["cpu"], 5, detail, at_most=True))
     targets.append(Target("listing, peak MB", listed["peak_mb"], 300, detail, at_most=True))
-    print(table_of(targets))
-    print(json.dumps({"load": os.getloadavg()[0], "loads": found, "listing": listed}))
-    return 0 if all(one.is_met for one in targets) else 1
+    return report(targets, loads=found, listing=listed)
 
 
 if __name__ == "__main__":

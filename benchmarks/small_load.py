@@ -2,7 +2,7 @@
 
 Each run is a task's process of its own, which loads the rows of one new file into the local service; what is
 timed is the operator's ``execute``, with the processor time of everything that it starts. ``rows`` are loaded
-without Spark, ``spark`` by it (``[snowpipe] local_rows_without_spark = False``), and their ratio is printed;
+without Spark, ``spark`` by it (``[snowpipe] local_rows_without_spark = False``), and their ratio counts;
 ``nothing new`` is a run that finds none; ``spark connect`` is a load over a server that runs already, whose
 own processor time does not count, and ``topic`` the same with new rows of a Kafka topic, of librdkafka's mock
 cluster, in place of a file. The kinds take turns.
@@ -28,13 +28,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.measuring import Cost
+from benchmarks.measuring import Cost, Target, report
 from tests.kafka_topics import MockCluster, numbered, produce
 from tests.local_service import LocalService
 from tests.spark_connect import ConnectServer
 from tests.spark_job import new_table, write_rows
 
 _KINDS = ("spark", "rows", "nothing new", "spark connect", "topic")
+_MOST: dict[str, tuple[float | None, float | None]] = {"rows": (1.5, 1.3), "nothing new": (0.15, None)}
+"""Seconds and processor seconds of a run with 1,000 rows at most."""
 _WARM_UP = 3
 """Runs until the class-data archive is used: one that sees the machine, one that makes it, one more."""
 
@@ -52,17 +54,22 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="small-load-") as folder:
         costs = _costs(Path(folder), given.rows, given.rounds, given.only)
+    results: list[Target] = []
     for kind, found in costs.items():
         wall, cpu = (statistics.median(getattr(one, name) for one in found) for name in ("wall", "cpu"))
         each = " ".join(f"{one.wall:.1f}/{one.cpu:.1f}" for one in found)
-        print(f"{kind}: {wall:.2f} s, {cpu:.2f} CPU-s (median of {len(found)}: {each})", flush=True)
+        detail = f"{wall:.2f} s, {cpu:.2f} CPU-s (median of {len(found)}: {each})"
+        seconds, processor = _MOST.get(kind, (None, None)) if given.rows <= 1000 else (None, None)
+        results.append(Target(f"{kind}, seconds", wall, seconds, detail, at_most=True))
+        results.append(Target(f"{kind}, CPU-s", cpu, processor, detail, at_most=True))
     if {"spark", "rows"} <= costs.keys():
         pairs = list(zip(costs["spark"], costs["rows"], strict=True))
         wall, cpu = (
             statistics.median(getattr(a, n) / getattr(b, n) for a, b in pairs) for n in ("wall", "cpu")
         )
-        print(f"spark to rows: {wall:.1f} times the seconds, {cpu:.1f} times the CPU-s", flush=True)
-    return 0
+        results.append(Target("by Spark / without, seconds", wall, 1.0, "medians of the rounds' ratios"))
+        results.append(Target("by Spark / without, CPU", cpu, 1.0, "medians of the rounds' ratios"))
+    return report(results, rows=given.rows, rounds=given.rounds)
 
 
 def _costs(folder: Path, rows: int, rounds: int, kinds: Sequence[str]) -> dict[str, list[Cost]]:

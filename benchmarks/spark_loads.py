@@ -6,14 +6,17 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from csv import DictReader
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.source import SnowpipeDataSource
@@ -22,7 +25,7 @@ from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.tables.rows import row_text
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -34,6 +37,36 @@ from tests.spark_session import spark_environment
 
 TABLE = "ROWS"
 KINDS = ("ndjson", "parquet")
+FILE_KINDS = (*KINDS, "csv", "avro")
+_NESTED = ["PLACE", "TAGS"]
+"""Columns that CSV has no form for."""
+_AVRO = {
+    "type": "record",
+    "name": "row",
+    "fields": [
+        {"name": "ID", "type": "long"},
+        {"name": "QUANTITY", "type": "int"},
+        *({"name": name, "type": "string"} for name in ("HOST", "PATH", "AGENT")),
+        {"name": "NOTE", "type": ["null", "string"]},
+        {
+            "name": "AMOUNT",
+            "type": {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 4},
+        },
+        {"name": "SEEN_AT", "type": {"type": "long", "logicalType": "timestamp-micros"}},
+        {"name": "IS_OPEN", "type": "boolean"},
+        {"name": "SCORE", "type": "double"},
+        {
+            "name": "PLACE",
+            "type": {
+                "type": "record",
+                "name": "place",
+                "fields": [{"name": "city", "type": "string"}, {"name": "code", "type": "long"}],
+            },
+        },
+        {"name": "TAGS", "type": {"type": "map", "values": "string"}},
+    ],
+}
+_ROW_GROUP = 10_000
 SDK_ROWS = 10_000
 """Rows in one ``append_rows``."""
 _FULL_SECONDS = 0.02
@@ -63,19 +96,27 @@ def source_file(folder: Path, kind: str, group: str = "g") -> Path:
 
 
 def write_sources(
-    folder: Path, rows: Iterable[pa.RecordBatch], schema: pa.Schema, group: str = "g"
+    folder: Path,
+    rows: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    group: str = "g",
+    kinds: Sequence[str] = KINDS,
 ) -> dict[str, int]:
     """Write rows as one file of each format; returns their bytes."""
-    files = {kind: source_file(folder, kind, group) for kind in KINDS}
+    files = {kind: source_file(folder, kind, group) for kind in kinds}
     for file in files.values():
         file.parent.mkdir(parents=True)
-    with (
-        files["ndjson"].open("wb") as lines,
-        pq.ParquetWriter(files["parquet"], schema, compression="zstd") as parquet,
-    ):
-        for batch in rows:
-            lines.write(encode_ndjson(batch))
-            parquet.write_batch(batch)
+    made = list(rows)
+    with files["ndjson"].open("wb") as lines:
+        lines.writelines(map(encode_ndjson, made))
+    table = pa.Table.from_batches(made, schema)
+    pq.write_table(table, files["parquet"], compression="zstd", row_group_size=_ROW_GROUP)
+    if "csv" in files:
+        csv.write_csv(table.drop_columns(_NESTED), files["csv"])
+    if "avro" in files:
+        with files["avro"].open("wb") as out:
+            records = (row for batch in made for row in _dicts(batch))
+            fastavro.writer(out, _AVRO, records, codec="deflate")
     return {kind: file.stat().st_size for kind, file in files.items()}
 
 
@@ -112,13 +153,23 @@ class Loads:
         write_credentials(key, self._credentials)
         self.spark.dataSource.register(UnpacedDataSource)
 
-    def job_of_files(self, kind: str, path: str | None = None, secrets: SourceSecrets | None = None) -> None:
-        """Our job, whose tasks read the files themselves.
+    def job_of_files(
+        self,
+        kind: str,
+        path: str | None = None,
+        secrets: SourceSecrets | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """Our job, whose tasks read the files themselves; each run has a log of its own.
 
         :param path: where they are, None for the folder
+        :param metadata: columns that show where a row is from
         """
-        where, listing = path or str(self.folder / kind), str(self.folder / "listing")
-        self._run(FileSourceSpec(where, format=kind, listing_path=listing), secrets)  # type: ignore[arg-type]
+        log_path = str(self.folder / "logs" / str(next(self._count)))
+        source = FileSource(
+            path or str(self.folder / kind), format=kind, log_path=log_path, metadata=metadata
+        )
+        self._run(source, secrets)
 
     def job_of_table(self) -> None:
         """Our job on rows that Spark reads, sorts by the offset column and writes as JSON."""
@@ -207,7 +258,14 @@ def _sdk_file(properties: Mapping[str, str], channel: str, kind: str, path: str)
     if kind == "parquet":
         with pq.ParquetFile(path) as file:
             return sdk_append(properties, channel, (_dicts(batch) for batch in file.iter_batches(SDK_ROWS)))
+    if kind == "csv":
+        with open(path, newline="") as lines:
+            found = DictReader(lines)
+            return sdk_append(properties, channel, iter(lambda: list(itertools.islice(found, SDK_ROWS)), []))
     with open(path, "rb") as stream:
+        if kind == "avro":
+            rows = fastavro.reader(stream)
+            return sdk_append(properties, channel, iter(lambda: list(itertools.islice(rows, SDK_ROWS)), []))
         some = iter(lambda: [json.loads(line) for line in itertools.islice(stream, SDK_ROWS)], [])
         return sdk_append(properties, channel, some)
 

@@ -10,22 +10,21 @@ turn. Medians are compared. Only the ratios mean something: receiver, Spark and 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.measuring import Cost, Stopwatch, Target, interleaved, table_of
+from benchmarks.measuring import Cost, Stopwatch, Target, interleaved, report
 from benchmarks.receiver_process import Receiver
 from benchmarks.rows import SCHEMA, batches
 from benchmarks.sender_rates import FileSenders, ReadyRows, Senders
-from benchmarks.spark_loads import KINDS, Loads, local_spark, write_sources
+from benchmarks.spark_loads import FILE_KINDS, Loads, local_spark, write_sources
 
 _QUICK_ROWS, _QUICK_ROUNDS = 30_000, 1
 _ANSWER_SECONDS = 0.05
@@ -34,6 +33,9 @@ _COMMIT_SECONDS = 0.05
 _COPIES = 5
 _JVM_WARM_UP = 4
 """Rounds until Spark's JVM has compiled what it runs for each row; before, that is a third of its time."""
+_METADATA = {"SRC_FILE": "filename", "SRC_ROW": "file_row_number"}
+_OF_SDK = {"ndjson": 9.0, "parquet": 12.0, "csv": 5.0, "avro": 5.0}
+"""How many times our processor time the SDK takes, at least."""
 _PARTS = ("files", "frames", "sender", "wire", "distance", "exactly-once")
 
 
@@ -73,14 +75,19 @@ class Benchmark:
         """Files and DataFrames, one task at a time."""
         found: list[Target] = []
         if "files" in chosen_ways:
-            for kind in KINDS:
-                ours, sdk = partial(loads.job_of_files, kind), partial(loads.sdk_of_files, kind)
-                costs = self.compare({"ours": ours, "SDK": sdk})
-                found += self._against(f"{kind} files", costs, "ours", cpu=5.0, wall=6.0)
+            for kind in FILE_KINDS:
+                works = {"ours": partial(loads.job_of_files, kind), "SDK": partial(loads.sdk_of_files, kind)}
+                if kind == "ndjson":
+                    works["columns"] = partial(loads.job_of_files, kind, metadata=_METADATA)
+                costs = self.compare(works)
+                found += self._against(f"{kind} files", costs, "ours", cpu=_OF_SDK[kind])
+                if kind == "ndjson":
+                    what = "file and row as columns / without, CPU"
+                    found.append(self._ratio(what, costs, "columns", "ours", 1.3, at_most=True, cpu=True))
         if "frames" in chosen_ways:
             works = {"frame": loads.frame, "table": loads.job_of_table, "SDK": loads.sdk_of_frame}
             costs = self.compare(works, warm_up=_JVM_WARM_UP)
-            found += self._against("DataFrame, df.write", costs, "frame", cpu=3.5, wall=5.0)
+            found += self._against("DataFrame, df.write", costs, "frame", cpu=5.0)
             found += self._against("DataFrame, table source with its sort", costs, "table")
         return found
 
@@ -96,13 +103,13 @@ class Benchmark:
             found.append(self._ratio("ready bodies / raw TLS socket, wall", costs, "raw", "ours", 0.9))
             works = {"ours": senders.compressed_and_sent, "alone": senders.compressed}
             costs = compare(works, settle=self.receiver.forget)
-            found.append(self._ratio("compress and send / compress, wall", costs, "alone", "ours", 0.95))
+            found.append(self._ratio("compress and send / compress, wall", costs, "alone", "ours", 0.97))
         if "distance" in chosen_ways:
             self.receiver.delays(append=_ANSWER_SECONDS)
             costs = compare({"ours": senders.compressed_and_sent, "serial": senders.serial})
             self.receiver.delays()
             found.append(
-                self._ratio("50 ms an answer / 1 MB bodies in series, wall", costs, "serial", "ours", 12.0)
+                self._ratio("50 ms an answer / 1 MB bodies in series, wall", costs, "serial", "ours", 14.0)
             )
         return found
 
@@ -173,7 +180,7 @@ def run(options: argparse.Namespace, folder: Path) -> list[Target]:
     found: list[Target] = []
     try:
         if {"files", "frames", "exactly-once"} & set(options.only):
-            sizes = write_sources(folder, batches(options.rows), SCHEMA)
+            sizes = write_sources(folder, batches(options.rows), SCHEMA, kinds=FILE_KINDS)
             print(f"{options.rows} rows, bytes of the sources: {sizes}", file=sys.stderr)
         if {"files", "frames"} & set(options.only):
             spark = local_spark(folder / "java")
@@ -193,7 +200,7 @@ def run(options: argparse.Namespace, folder: Path) -> list[Target]:
 
 
 def main() -> int:
-    """Measure, and print the results as a table and as JSON."""
+    """Measure, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--rows", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=5)
@@ -204,10 +211,7 @@ def main() -> int:
         options.rows, options.rounds = _QUICK_ROWS, _QUICK_ROUNDS
     with tempfile.TemporaryDirectory(prefix="snowpipe-bench-") as scratch:
         found = run(options, Path(scratch))
-    print(table_of(found))
-    facts = {"rows": options.rows, "rounds": options.rounds, "load": os.getloadavg()[0]}
-    print(json.dumps({**facts, "results": [asdict(one) for one in found]}))
-    return 0
+    return report(found, rows=options.rows, rounds=options.rounds)
 
 
 if __name__ == "__main__":

@@ -68,9 +68,9 @@ COLUMNS = (
 GROUP = 12 << 20
 _WARM_UP = 0.4
 TARGETS = {
-    "commit of NDJSON / typed parse": (">=", 0.60),
+    "commit of NDJSON / typed parse": (">=", 0.70),
     "64 KB bodies in groups / one commit a body": (">=", 14.0),
-    "select 1 / static answer": ("<=", 1.5),
+    "select 1 / static answer": ("<=", 1.3),
     "growth of memory over a soak": ("<=", 0.05),
 }
 
@@ -87,6 +87,12 @@ class Ratio:
         """True when the target is reached."""
         sign, target = TARGETS[self.name]
         return self.value >= target if sign == ">=" else self.value <= target
+
+    def as_json(self) -> dict[str, Any]:
+        """As the provider's benchmarks print theirs."""
+        sign, target = TARGETS[self.name]
+        values = {"what": self.name, "measured": self.value, "required": target, "detail": self.detail}
+        return {**values, "at_most": sign == "<="}
 
     def line(self) -> str:
         """One line for the reader."""
@@ -407,10 +413,9 @@ def main() -> None:
             service.stop()
     for ratio in ratios:
         print(ratio.line())
-    result: dict[str, Any] = {
-        ratio.name: {"ratio": round(ratio.value, 3), "detail": ratio.detail} for ratio in ratios
-    }
-    print(json.dumps({"rounds": options.rounds, "load": os.getloadavg()[0], **result}))
+    results = [ratio.as_json() for ratio in ratios]
+    print(json.dumps({"rounds": options.rounds, "load": os.getloadavg()[0], "results": results}))
+    sys.exit(not all(ratio.is_met() for ratio in ratios))
 
 
 if __name__ == "__main__":

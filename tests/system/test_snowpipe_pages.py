@@ -29,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 2 has no such pages"),
     pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing())),
 ]
+each_theme = pytest.mark.parametrize("name", ["light", "dark"])
 HOSTILE = "\"'><script>document.title='taken'</script>{{7*7}}#?&"
 VIEWER = "viewer"
 
@@ -187,7 +188,7 @@ def theme(pages: Pages) -> Iterator[object]:
     choose("light")
 
 
-@pytest.mark.parametrize("name", ["light", "dark"])
+@each_theme
 def test_overview(pages: Pages, theme, tmp_path: Path, name: str) -> None:
     theme(name)
     pages.visit("plugin/snowpipe")
@@ -212,17 +213,21 @@ def test_overview(pages: Pages, theme, tmp_path: Path, name: str) -> None:
     assert pages.reported_errors() == []
 
 
-def test_pipe_and_channel(pages: Pages, tmp_path: Path) -> None:
+@each_theme
+def test_pipe_and_channel(pages: Pages, theme, tmp_path: Path, name: str) -> None:
+    theme(name)
     pages.visit("plugin/snowpipe")
     pages.enter_frame()
     pages.follow("LOCAL.PUBLIC.ORDERS-STREAMING")
     pages.wait_until_shown("(//*[local-name()='svg'][@role='img'])[4]")
     pages.leave_frame()
-    assert picture(pages, "pipe-light", tmp_path, height=860).stat().st_size < 150_000
+    assert picture(pages, f"pipe-{name}", tmp_path, height=860).stat().st_size < 150_000
     pages.enter_frame()
     pages.follow("orders_eu")
     assert pages.text_of("//*[@id='committed']") == "f:2"
     pages.wait_until_shown("(//*[local-name()='svg'][@role='img'])[4]")
+    pages.leave_frame()
+    assert picture(pages, f"channel-{name}", tmp_path, height=860).stat().st_size < 150_000
     assert pages.reported_errors() == []
 
 
@@ -234,13 +239,15 @@ def test_a_task_opens_in_airflows_own_window(pages: Pages) -> None:
     pages.wait_until_at("dags/clicks/runs/manual__1/tasks/load")
 
 
-def test_plans(pages: Pages, tmp_path: Path) -> None:
+@each_theme
+def test_plans(pages: Pages, theme, tmp_path: Path, name: str) -> None:
+    theme(name)
     pages.visit("plugin/snowpipe")
     pages.enter_frame()
     pages.follow("Plans")
     pages.wait_until_shown("//article[contains(., 'rows are required within 60 s')]")
     pages.leave_frame()
-    assert picture(pages, "plans-light", tmp_path).stat().st_size < 150_000
+    assert picture(pages, f"plans-{name}", tmp_path).stat().st_size < 150_000
     assert pages.reported_errors() == []
 
 
@@ -248,7 +255,7 @@ def test_2000_channels_are_paged_and_sorted_by_the_keyboard(pages: Pages, shown:
     many = {f"meter_{at:04}": {"to": f"f:{at}", "rows": at, "committed": at % 50 != 0} for at in range(2_000)}
     shown.tables.leave(dag="meters", run="manual__1", **streamed(many, table="METERS"))
     pages.visit(of_pipe("METERS"))
-    pages.wait_until_shown("//*[@id='pages'][contains(., '2,000 channel(s), page 1 of 20')]")
+    pages.wait_until_shown("//*[@id='pages'][contains(., '2,000 channels, page 1 of 20')]")
     assert pages.text_of("//table[@id='channels']/tbody/tr[1]/td[1]") == "meter_1950"
     seconds = pages.run(
         "const one = performance.getEntriesByType('navigation')[0];"

@@ -3,8 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+
+from benchmarks.__main__ import chart, on_page
+from benchmarks.measuring import Target
 
 ROOT = Path(__file__).parents[2]
 _LOAD = """
@@ -28,3 +32,17 @@ def test_every_benchmark_loads(distribution, least):
     )
 
     assert ended.returncode == 0, ended.stderr[-2000:]
+
+
+def test_the_page_shows_each_result_with_its_goal_and_the_chart_is_an_svg():
+    found = [
+        Target("a & b", 9.5, 9.0, "x"),
+        Target("c", 0.4, 0.15, "y", at_most=True),
+        Target("d", 3, None, ""),
+    ]
+
+    lines = on_page(found, "today").splitlines()
+    assert "| a & b | at least 9 | 9.50 | x |" in lines
+    assert "| c | at most 0.15 | 0.40 **missed** | y |" in lines
+    bars = ElementTree.fromstring(chart(found)).findall("{*}rect")[1:]
+    assert [float(bar.get("width")) for bar in bars] == [211, 75]
