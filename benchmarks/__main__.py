@@ -1,13 +1,14 @@
 """All benchmarks that have a goal, one after the other: one table of one day, in about a quarter of an hour.
 
 python -m benchmarks                  # prints the table; 1 where a goal is missed or a benchmark failed
-python -m benchmarks --page           # and writes it into docs/reference/speed.md, with its chart
+python -m benchmarks --page           # and writes table and chart of docs/reference/speed.md
 python -m benchmarks --only wire      # those whose command has this word
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import datetime as dt
 import json
 import os
@@ -22,8 +23,8 @@ from xml.sax.saxutils import escape
 from benchmarks.measuring import Target, table_of
 
 _ROOT = Path(__file__).resolve().parents[1]
-_PAGE, _CHART = _ROOT / "docs/reference/speed.md", _ROOT / "docs/reference/speed.svg"
-_TABLE = re.compile(r"(?<=<!-- measured -->\n).*?(?=<!-- /measured -->)", re.DOTALL)
+_PAGE = _ROOT / "docs/reference/speed.md"
+_DAY = re.compile(r"(?<=<!-- measured -->).*?(?=<!-- /measured -->)")
 _SENDER = ("sender", "wire", "distance", "exactly-once")
 _COMMANDS = (
     ("benchmarks/spark_to_channel.py", "--rows", "200000", "--rounds", "3", "--only", "files", "frames"),
@@ -67,15 +68,17 @@ def measured(command: tuple[str, ...]) -> list[Target]:
     return [Target(**one) for one in found]
 
 
-def on_page(targets: list[Target], when: str) -> str:
-    """The table as Markdown, with the day and the machine."""
-    lines = [f"Measured {when}.", "", "| what | goal | measured | from |", "|---|---|---|---|"]
-    for one in targets:
-        sign = "at most" if one.at_most else "at least"
-        goal = "none" if one.required is None else f"{sign} {one.required:g}"
-        mark = "" if one.is_met else " **missed**"
-        lines.append(f"| {one.what} | {goal} | {one.measured:.2f}{mark} | {one.detail} |")
-    return "\n".join([*lines, ""])
+def write_rows(targets: list[Target], file: Path) -> None:
+    """Write the table as the documentation reads it."""
+    with file.open("w", newline="") as out:
+        rows = csv.writer(out, lineterminator="\n")
+        rows.writerow(["what", "goal", "measured", "from"])
+        for one in targets:
+            sign = "at most" if one.at_most else "at least"
+            goal = "none" if one.required is None else f"{sign} {one.required:g}"
+            rows.writerow(
+                [one.what, goal, f"{one.measured:.2f}{'' if one.is_met else ', missed'}", one.detail]
+            )
 
 
 def chart(targets: list[Target]) -> str:
@@ -114,9 +117,9 @@ def main() -> int:
     print(table_of(targets))
     when = f"{dt.datetime.now(dt.UTC):%d %B %Y}, {os.cpu_count()} cores, load {os.getloadavg()[1]:.1f}"
     if options.page:
-        text = on_page(targets, f"{when}, Python {platform.python_version()}")
-        _PAGE.write_text(_TABLE.sub(lambda _: text, _PAGE.read_text()))
-        _CHART.write_text(chart(targets))
+        _PAGE.write_text(_DAY.sub(f"{when}, Python {platform.python_version()}", _PAGE.read_text()))
+        write_rows(targets, _PAGE.with_suffix(".csv"))
+        _PAGE.with_suffix(".svg").write_text(chart(targets))
     return int(not all(one.is_met for one in targets))
 
 
