@@ -105,6 +105,10 @@ def get_provider_info() -> dict[str, Any]:
                         "Whether a load without an outlet of its table reports it as an asset.",
                         "boolean",
                     ),
+                    "credit_price": _setting(
+                        "0", "What a credit costs; with it the Snowpipe page shows costs in money.", "float"
+                    ),
+                    "currency": _setting("USD", "The currency of that price.", "string"),
                     "page_history_days": _setting("45", "Greatest age of tasks, days."),
                     "page_history_tasks": _setting("2000", "Most task instances, the latest ones."),
                     "page_history_megabytes": _setting("16", "Most megabytes of their XComs."),

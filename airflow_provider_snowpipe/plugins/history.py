@@ -34,9 +34,10 @@ from airflow_provider_snowpipe.links.snowpipe import (
     PageAddress,
     raw_json,
 )
-from airflow_provider_snowpipe.routing.load_plan import LoadPlan, credit_count, duration, size
+from airflow_provider_snowpipe.plugins.rendering import FIGURES, fact, number_in, shape_words
+from airflow_provider_snowpipe.routing.load_plan import LoadPlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName, counted
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
@@ -316,10 +317,10 @@ class PlannedLoad:
         return [
             {
                 "name": label,
-                "estimate": _fact(estimated.get(name), write),
-                "outcome": _fact(actual.get(name), write),
+                "estimate": fact(estimated.get(name), write),
+                "outcome": fact(actual.get(name), write),
             }
-            for name, label, write in (_FIGURES if actual else ())
+            for name, label, write in (FIGURES if actual else ())
         ]
 
 
@@ -499,45 +500,13 @@ def _values(
     return found, used
 
 
-_FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("rows", "Rows", "{:,.0f}".format),
-    ("bytes", "Bytes", size),
-    ("seconds", "All rows after", duration),
-    ("latency", "First rows after", duration),
-    ("credits", "Credits", credit_count),
-)
-
-
-def shape_words(shape: Mapping[str, Any]) -> list[str]:
-    """Write the shape of data as facts of a few words."""
-    files = _mapping(shape.get("files"))
-    found = [
-        ("with an end" if shape["bounded"] else "without an end") if "bounded" in shape else "",
-        _fact(shape.get("rows"), "{:,.0f} rows".format),
-        _fact(shape.get("bytes"), size),
-        _fact(files.get("count"), lambda value: counted(round(value), "file")),
-        _fact(files.get("bytes"), lambda value: f"{size(value)} stored"),
-        _text(files.get("format")) or "",
-        "staged" if files.get("staged") else "",
-        _fact(shape.get("arrival_rate"), lambda value: f"{size(value)}/s"),
-        _fact(shape.get("freshness"), lambda value: f"fresh within {duration(value)}"),
-        "backfill" if shape.get("backfill") else "",
-        _fact(shape.get("partitions"), lambda value: counted(round(value), "partition")),
-    ]
-    return [one for one in found if one]
-
-
-def _fact(value: Any, write: Callable[[float], str]) -> str:
-    return "" if _number(value) is None else write(value)
-
-
 # -- From the XComs of a task to what it did -------------------------------------------------------------
 
 
 def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskWork:
     value = _mapping(raw_json(values.get("return_value")))
     observed = {} if value else _mapping(raw_json(values.get(OBSERVED_KEY)))
-    seconds = _number(value.get("seconds"))
+    seconds = number_in(value.get("seconds"))
     if seconds is None and mark.start_date and mark.end_date:
         seconds = (mark.end_date - mark.start_date).total_seconds()
     works = _channel_works(value or observed, _mapping(raw_json(values.get("targets"))))
@@ -597,12 +566,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
 def _count(value: Any) -> int | None:
-    return None if _number(value) is None else int(value)
+    return None if number_in(value) is None else int(value)
 
 
 def _text(value: Any) -> str | None:

@@ -15,7 +15,7 @@ from itertools import count
 from threading import BoundedSemaphore
 from typing import Any
 
-from airflow.providers.common.compat.sdk import AirflowNotFoundException
+from airflow.providers.common.compat.sdk import AirflowNotFoundException, conf
 from fastapi import HTTPException, Request
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import HTMLResponse, Response
@@ -205,7 +205,7 @@ def _templates() -> Environment:
         "duration": duration,
         "span": _span,
         "counted": counted,
-        "credits": credit_count,
+        "credits": cost,
         "short": number,
         "state_class": _bad,
     }
@@ -317,3 +317,52 @@ def _round_up(value: float) -> float:
         return 0.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1, 2, 4, 5, 8, 10) if step * power >= value * (1 - 1e-9))
+
+
+# -- Figures of loads in words ----------------------------------------------------------------------------
+
+
+def cost(credits: float) -> str:
+    """Write credits, and what they cost where the configuration has their price."""
+    price = conf.getfloat("snowpipe", "credit_price", fallback=0.0)
+    money = f" ({credits * price:,.2f} {conf.get('snowpipe', 'currency', fallback='USD')})" if price else ""
+    return credit_count(credits) + money
+
+
+FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("rows", "Rows", "{:,.0f}".format),
+    ("bytes", "Bytes", size),
+    ("seconds", "All rows after", duration),
+    ("latency", "First rows after", duration),
+    ("credits", "Credits", cost),
+)
+
+
+def shape_words(shape: Mapping[str, Any]) -> list[str]:
+    """Write the shape of data as facts of a few words."""
+    files = shape.get("files")
+    files = files if isinstance(files, Mapping) else {}
+    found = [
+        ("with an end" if shape["bounded"] else "without an end") if "bounded" in shape else "",
+        fact(shape.get("rows"), "{:,.0f} rows".format),
+        fact(shape.get("bytes"), size),
+        fact(files.get("count"), lambda value: counted(round(value), "file")),
+        fact(files.get("bytes"), lambda value: f"{size(value)} stored"),
+        str(files.get("format") or ""),
+        "staged" if files.get("staged") else "",
+        fact(shape.get("arrival_rate"), lambda value: f"{size(value)}/s"),
+        fact(shape.get("freshness"), lambda value: f"fresh within {duration(value)}"),
+        "backfill" if shape.get("backfill") else "",
+        fact(shape.get("partitions"), lambda value: counted(round(value), "partition")),
+    ]
+    return [one for one in found if one]
+
+
+def fact(value: Any, write: Callable[[float], str]) -> str:
+    """Write a number of an XCom, nothing for what is none."""
+    return "" if number_in(value) is None else write(value)
+
+
+def number_in(value: Any) -> float | None:
+    """The number that an XCom holds, None for anything else."""
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -23,7 +23,7 @@ PIPE = PipeName("LOCAL", "PUBLIC", "ORDERS-STREAMING")
 @pytest.fixture(scope="module", autouse=True)
 def served():
     """Import what the API server does, when the first test runs: every process collects this file."""
-    global HistoryLimits, PipeState, Rights, Where, read_history, read_plans, shape_words
+    global HistoryLimits, PipeState, Rights, Where, cost, read_history, read_plans, shape_words
 
     from airflow_provider_snowpipe.plugins.history import (
         HistoryLimits,
@@ -31,9 +31,9 @@ def served():
         Where,
         read_history,
         read_plans,
-        shape_words,
     )
     from airflow_provider_snowpipe.plugins.pages import PipeState
+    from airflow_provider_snowpipe.plugins.rendering import cost, shape_words
 
 
 @pytest.fixture
@@ -291,6 +291,12 @@ class TestPlans:
         assert lines["Rows"] == ("1,200", "1,201")
         assert lines["Bytes"] == ("2 MB", "")
         assert lines["Credits"] == ("0.02", "0.03")
+
+    def test_cost_money_where_the_price_of_a_credit_is_known(self, monkeypatch):
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__CREDIT_PRICE", "3.1")
+        assert cost(1_000.0) == "1,000 (3,100.00 USD)"
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__CURRENCY", "EUR")
+        assert cost(0.02) == "0.02 (0.06 EUR)"
 
     def test_that_are_none_are_left_out(self):
         assert LoadPlan.from_json(PLAN.as_json()) == PLAN
