@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 from urllib.parse import quote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -48,6 +48,8 @@ class ObjectStorage(Storage):
 
     root: str
     options: SourceSecrets
+
+    renames: ClassVar[bool] = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "options": self.options}

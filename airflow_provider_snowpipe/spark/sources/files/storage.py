@@ -1,4 +1,4 @@
-"""Where the files of a source are: a directory of this machine, or a bucket."""
+"""Where the files of a source are: a directory of this machine, a bucket, or Hadoop's file system."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import BinaryIO, cast
+from typing import BinaryIO, ClassVar, cast
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -22,7 +22,9 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
-_CLASSES = dict.fromkeys(("s3", "s3a", "gs", "az", "abfs", "abfss"), "object_storage:ObjectStorage")
+_OBJECTS, _HADOOP = "object_storage:ObjectStorage", "hadoop_storage:HadoopStorage"
+_CLASSES = dict.fromkeys(("s3", "s3a", "gs", "az", "abfs", "abfss"), _OBJECTS)
+_CLASSES |= dict.fromkeys(("hdfs", "webhdfs"), _HADOOP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,8 @@ class Listed:
     :param size: in bytes
     :param modified_ns: when it was written last, nanoseconds since 1970
     :param version: what is another one when the content is, an object's ETag; empty for local files
-    :param node: the same for two paths that lead to one file; empty where a file has one path
+    :param node: the same for two paths that lead to one file, its second number for a renamed file as well;
+        empty where the storage has none
     """
 
     name: str
@@ -50,6 +53,8 @@ class Storage(ABC):
     """
 
     root: str
+    renames: ClassVar[bool] = True
+    """True where a renamed file keeps its time, and its version; False where it is a copy."""
 
     @abstractmethod
     def files(self, depth: int | None = None) -> Iterator[Listed]:
@@ -164,8 +169,8 @@ def check_path(path: str) -> None:
         )
     if not {"", ".", ".."}.isdisjoint([bucket, *folders]):
         raise ConfigurationError(
-            f"source path {path!r} lacks its bucket, or a name between two slashes: write "
-            f"{scheme}://bucket/folder"
+            f"source path {path!r} lacks its bucket or host, or a name between two slashes: write "
+            f"{scheme}://{'host:port' if _CLASSES[scheme] == _HADOOP else 'bucket'}/folder"
         )
 
 
