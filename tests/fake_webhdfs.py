@@ -37,7 +37,9 @@ class FakeHdfs:
     :param requests: each with node, method, operation, user and whether a password came along
     :param faults: what becomes of the next requests at the name node, one each: a status, or the name of an
         exception of Hadoop; empty lets it pass
-    :param data_faults: the same at the data node; ``cut`` ends the connection in the middle of the content
+    :param data_faults: the same at the data node; ``cut`` ends the connection in the middle of the content,
+        and what is ``lost`` is done and not answered
+    :param data_scheme: of the data node's address, as the name node gives it
     :param password: asks for this one, of ``loader``
     :param kerberos: asks for Kerberos
     :param http_fs: True answers a rename as HttpFS does, which knows no options
@@ -53,6 +55,7 @@ class FakeHdfs:
     faults: deque[str] = field(default_factory=deque)
     data_faults: deque[str] = field(default_factory=deque)
     allowed: Callable[[str], bool] = bool
+    data_scheme: str = "http"
     password: str = ""
     kerberos: bool = False
     http_fs: bool = False
@@ -123,10 +126,10 @@ class _Node(BaseHTTPRequestHandler):
         fault = faults.popleft() if faults else ""
         if fault.isdecimal():
             self._answer(int(fault), b"busy")
-        elif fault and fault != "cut":
+        elif fault not in ("", "cut", "lost"):
             self._refuse(fault, "as the test says\n\tat org.apache.hadoop")
         elif self.is_data:
-            self._data(path, query, content, is_cut=fault == "cut")
+            self._data(path, query, content, fault)
         elif not self._is_proven(proof):
             self._answer(401, b"<html>", {"WWW-Authenticate": "Negotiate"})
         elif not self.hdfs.allowed(query.get("user.name") or "dr.who"):
@@ -146,7 +149,7 @@ class _Node(BaseHTTPRequestHandler):
         if op in ("OPEN", "CREATE"):
             if op == "OPEN" and path not in hdfs.files:
                 return self._refuse("FileNotFoundException", path)
-            location = f"http://127.0.0.1:{hdfs.data_port}{_ABOVE}{quote(path)}?{urlsplit(self.path).query}"
+            location = f"{hdfs.data_scheme}://127.0.0.1:{hdfs.data_port}{_ABOVE}{quote(path)}?{urlsplit(self.path).query}"
             return self._answer(307, b"", {"Location": f"{location}&delegation=canary-token"})
         if op == "LISTSTATUS":
             return self._list(path)
@@ -155,18 +158,25 @@ class _Node(BaseHTTPRequestHandler):
                 return self._refuse("FileNotFoundException", path)
             return self._json({"FileStatus": _status("", hdfs.files[path])})
         if op == "RENAME":
-            hdfs.before_rename()
-            refused = hdfs.rename(path, query["destination"])
-            if hdfs.lost:
-                hdfs.lost -= 1
-                return self._answer(503, b"busy")
-            if hdfs.http_fs:
-                return self._json({"boolean": not refused})
-            return self._refuse(refused, path) if refused else self._answer(200, b"")
+            return self._rename(path, query["destination"], is_strict="renameoptions" in query)
         if op == "MKDIRS":
             hdfs.make(path)
             return self._json({"boolean": True})
         return self._json({"boolean": hdfs.files.pop(path, None) is not None})
+
+    def _rename(self, path: str, target: str, *, is_strict: bool) -> None:
+        """With options it fails with a reason; without, it answers true or false."""
+        hdfs = self.hdfs
+        hdfs.before_rename()
+        if target in hdfs.folders and not is_strict:
+            target += f"/{path.rpartition('/')[2]}"
+        refused = hdfs.rename(path, target)
+        if hdfs.lost:
+            hdfs.lost -= 1
+            return self._answer(503, b"busy")
+        if hdfs.http_fs or not is_strict:
+            return self._json({"boolean": not refused})
+        return self._refuse(refused, path) if refused else self._answer(200, b"")
 
     def _list(self, path: str) -> None:
         hdfs, below = self.hdfs, f"{path.rstrip('/')}/"
@@ -180,17 +190,19 @@ class _Node(BaseHTTPRequestHandler):
             found = [_status(one, hdfs.files.get(below + one)) for one in names]
         return self._json({"FileStatuses": {"FileStatus": found}})
 
-    def _data(self, path: str, query: dict[str, str], content: bytes, *, is_cut: bool) -> None:
+    def _data(self, path: str, query: dict[str, str], content: bytes, fault: str) -> None:
         hdfs = self.hdfs
         if query["op"] == "CREATE":
+            if path in hdfs.files and query.get("overwrite") != "true":
+                return self._refuse("FileAlreadyExistsException", path)
             hdfs.put(path, content)
-            return self._answer(201, b"")
+            return self._answer(504 if fault else 201, b"")
         data = hdfs.files[path].data
         first = int(query.get("offset", 0))
         if first > len(data):
             return self._refuse("IOException", f"Offset={first} out of the range")
         part = data[first : first + int(query.get("length", len(data)))]
-        if not is_cut:
+        if not fault:
             return self._answer(200, part)
         self.send_response(200)
         self.send_header("Content-Length", str(len(part)))

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -59,7 +59,7 @@ def _body(kind: str, numbers: range) -> bytes:
 
 @pytest.mark.parametrize(("url", "kind"), [("webhdfs", "ndjson"), ("hdfs", "parquet")], indirect=["url"])
 def test_files_are_loaded_once_and_then_from_where_they_were_left(
-    local_service: LocalService, set_connection: SetConnection, url: str, kind: str
+    local_service: LocalService, set_connection: SetConnection, url: str, kind: Literal["ndjson", "parquet"]
 ) -> None:
     root, scheme = f"{url}/{kind} files", url.partition(":")[0]
     storage, table = storage_of(root), make_table(local_service, f"FROM_{scheme}_{kind}".upper())

@@ -164,7 +164,12 @@ def test_a_target_that_is_there_is_not_replaced(hdfs, storage):
 
     assert {path: one.data for path, one in hdfs.files.items()} == {"/in/a": b"1", "/done/a": b"2"}
     assert not storage.create("a", b"3")
-    assert hdfs.files["/in/a"].data == b"1"
+    hdfs.put("/in/b/c", b"4")
+    assert not storage.create("b", b"5")
+    assert {path: one.data for path, one in hdfs.files.items() if path.startswith("/in/")} == {
+        "/in/a": b"1",
+        "/in/b/c": b"4",
+    }
 
 
 # -- What the cluster refuses, and what it does not answer -----------------------------------------------
@@ -267,6 +272,21 @@ def test_a_lost_answer_to_a_rename_does_not_make_two_winners(hdfs, storage):
     assert not storage.create("log/1", b"second")
 
     assert {path: one.data for path, one in hdfs.files.items()} == {"/in/log/1": b"first"}
+
+
+def test_a_file_whose_writing_was_not_answered_is_written_again(hdfs, storage):
+    hdfs.data_faults.append("lost")
+
+    assert storage.create("log/1", b"first")
+
+    assert {path: one.data for path, one in hdfs.files.items()} == {"/in/log/1": b"first"}
+
+
+def test_a_token_for_a_data_node_is_in_no_text(hdfs, storage):
+    hdfs.put("/in/a", b"1")
+    hdfs.data_scheme = "swebhdfs"
+
+    _refused(lambda: storage.read("a"), SourceUnavailableError, storage.path("a"))
 
 
 def test_of_two_name_nodes_the_active_one_is_asked(hdfs):
