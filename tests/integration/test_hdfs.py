@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import io
 import json
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -18,7 +19,11 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SourcePositionError,
+    SourceUnavailableError,
+)
 from tests.airflow_connections import SetConnection, set_connection
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids, make_table
@@ -105,6 +110,16 @@ def test_one_of_eight_writers_adds_an_entry_to_a_log(url: str) -> None:
         assert won.count(True) == 1
         assert (log.number, log.events["number"].to_pylist()[-1]) == (number, won.index(True))
     assert all(name.endswith(".parquet") for name in storage_of(f"{url}/log").names())
+
+
+@pytest.mark.nightly
+def test_a_name_node_that_accepts_and_says_nothing_ends_the_listing() -> None:
+    pytest.importorskip("hdfs_native", reason="needs the extra hdfs")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        storage = storage_of(f"hdfs://127.0.0.1:{silent.getsockname()[1]}/in")
+
+        with pytest.raises(SourceUnavailableError, match="no answer"):
+            list(storage.files())
 
 
 def test_what_hadoop_refuses_and_changes_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from threading import Thread
 from types import MappingProxyType
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
@@ -72,7 +74,7 @@ class HadoopStorage(Storage):
         with self._asking("connect", self.root):
             if scheme == "webhdfs":
                 return _WebClient(hosts or [name], options)
-            return _NativeClient(name, hosts, options)
+            return cast(_Client, _Bounded(_NativeClient(name, hosts, options)))
 
     def files(self, depth: int | None = None) -> Iterator[Listed]:
         """List the files, folder by folder."""
@@ -268,6 +270,8 @@ class _Client(Protocol):
 
 _PAUSES = (0.0, 0.5, 1.0, 2.0, 4.0)
 """Seconds before each attempt."""
+_SECONDS = 120
+"""For a whole call of hdfs-native, with its repetitions."""
 _PASSING = ("StandbyException", "RetriableException", "HTTP 429", "HTTP 502", "HTTP 503", "HTTP 504")
 _KINDS: Mapping[str, type[Exception]] = {
     "FileNotFoundException": FileNotFoundError,
@@ -450,6 +454,30 @@ class _NativeClient:
 
     def make_folder(self, path: str) -> None:
         self._client.mkdirs(path, create_parent=True)
+
+
+class _Bounded:
+    """A client whose every call ends in time, and can be interrupted: hdfs-native waits without an end."""
+
+    def __init__(self, client: _NativeClient) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return partial(self._call, getattr(self._client, name))
+
+    def _call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+        answer: Future[Any] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(method(*arguments))
+            except BaseException as error:  # noqa: BLE001  a panic of Rust is none of Exception
+                answer.set_exception(error if isinstance(error, Exception) else RuntimeError(str(error)))
+
+        Thread(target=ask, daemon=True).start()
+        if not wait([answer], _SECONDS).done:
+            raise OSError(f"no answer in {_SECONDS} s")
+        return answer.result()
 
 
 def _native_status(found: Any, name: str) -> _Status:
