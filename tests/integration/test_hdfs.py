@@ -113,7 +113,7 @@ def test_one_of_eight_writers_adds_an_entry_to_a_log(url: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_name_node_that_accepts_and_says_nothing_ends_the_listing() -> None:
+def test_a_name_node_that_accepts_and_does_not_answer_ends_the_listing() -> None:
     pytest.importorskip("hdfs_native", reason="needs the extra hdfs")
     with socket.create_server(("127.0.0.1", 0)) as silent:
         storage = storage_of(f"hdfs://127.0.0.1:{silent.getsockname()[1]}/in")

@@ -223,7 +223,7 @@ _REFUSALS = (
 
 
 def _reported(error: Exception) -> str:
-    """The first line of what Hadoop or a client says, without a query, which may hold a token."""
+    """The first line of what Hadoop or a client reports, without a query, which may hold a token."""
     found = _RPC.match(str(error))
     text = f"{found['name']}: {found['text']}" if found else str(error).partition("\n")[0]
     return re.sub(r"\?[^\s\"')]*", "", text)[:200].rstrip()
