@@ -215,7 +215,7 @@ _REFUSALS = (
         "allow it to the login of the source's conn_id, or to HADOOP_USER_NAME of driver and executors",
     ),
     (
-        r"InvalidArgument|UnsupportedFeature|File encryption|HTTP [34]\d\d",
+        r"InvalidArgument|HTTP [34]\d\d",
         "correct host and port in the path, or in the connection of conn_id; a name of several hosts needs "
         "HADOOP_CONF_DIR",
     ),
@@ -302,8 +302,8 @@ class _WebClient:
         self._session = ProvenSession()
         self._session.auth = (user or "", password) if password else _kerberos() or self._session.auth
         verify = options.get("hadoop_verify", "True")
-        roots = {"True": certificate_authorities(None), "False": False}
-        self._fixed = {"timeout": DEFAULT_TIMEOUTS, "verify": roots.get(verify, verify)}
+        roots = {"true": certificate_authorities(None), "false": False}
+        self._fixed = {"timeout": DEFAULT_TIMEOUTS, "verify": roots.get(verify.lower(), verify)}
 
     def list(self, folder: str) -> Sequence[_Status]:
         found = self._ask("GET", "LISTSTATUS", folder).json()

@@ -25,6 +25,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.fake_webhdfs import fake_webhdfs, web_connection
 from tests.file_formats import numbered_rows, write_file
 from tests.jumping_time import JumpingTime
+from tests.scripted_service import Reply, ScriptedService
 from tests.source_log import groups_of
 from tests.unit.spark.sources.files.conftest import rows_after
 
@@ -351,6 +352,23 @@ def test_a_connection_is_read_as_airflows_hook_reads_it(connection, options):
     found = options_of(connection).values
 
     assert {key: found.get(f"hadoop_{key}") for key in options} == options
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS")
+def test_a_gateway_is_asked_by_tls_at_its_path_and_has_to_prove_itself(hdfs, tmp_path):
+    with ScriptedService(tmp_path) as gateway:
+        gateway.on("in", *[Reply(body='{"FileStatuses": {"FileStatus": []}}')] * 9)
+
+        def ask(**extra):
+            fields = {"port": gateway.url.rpartition(":")[2], "schema": "gateway/lake", "use_ssl": "true"}
+            options = options_of(web_connection("127.0.0.1", **fields, **extra))
+            return list(storage_of("webhdfs://lake/in", options).files())
+
+        assert ask(verify=gateway.ca_bundle) == ask(verify=False) == []
+        with pytest.raises(ConfigurationError, match="certificate"):
+            ask()
+
+        assert {one.path for one in gateway.requests("in")} == {"/gateway/lake/webhdfs/v1/in"}
 
 
 @pytest.mark.parametrize("extra", [{"cookies": {"a": "b"}}, {"headers": {"a": "b"}}, {"proxy_user": "me"}])
