@@ -1,4 +1,4 @@
-"""A real YARN on this machine: Hadoop's mini cluster in one JVM, from Maven Central."""
+"""A real YARN on this machine: Hadoop's mini clusters, each in one JVM, from Maven Central."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ MASTER = "org.apache.spark.deploy.yarn.ApplicationMaster"
 EXECUTOR = "org.apache.spark.executor.YarnCoarseGrainedExecutorBackend"
 SPARK_HOME = Path(pyspark.__file__).parent
 _STOP_SECONDS = 60
-_MAIN = Path(__file__).parent / "clients" / "MiniYarn.java"
 
 
 @dataclass(frozen=True)
@@ -102,13 +101,26 @@ def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
 
     :param folder: for its files
     """
+    conf = folder / "conf"
+    conf.mkdir(parents=True)
+    with mini_cluster(folder, "MiniYarn", conf) as (process, ready):
+        yield YarnCluster(conf, ready, folder, process)
+
+
+@contextmanager
+def mini_cluster(folder: Path, name: str, argument: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run one of Hadoop's mini clusters; skips the test where its jars cannot be had.
+
+    :param folder: for its log
+    :param name: of its main class
+    :return: its JVM, and its address
+    """
     jars = [str(jar) for jar in maven_jars(*JARS)]
     home = ensure_java_home(folder / "java")
     assert home is not None, "no Java 17 or later"
-    conf = folder / "conf"
-    conf.mkdir(parents=True)
     command = [str(home / "bin" / "java"), "-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-    command += ["-cp", os.pathsep.join([*jars, f"{SPARK_HOME}/jars/*"]), str(_MAIN), str(conf)]
+    main = Path(__file__).parent / "clients" / f"{name}.java"
+    command += ["-cp", os.pathsep.join([*jars, f"{SPARK_HOME}/jars/*"]), str(main), str(argument)]
     with (folder / "cluster.log").open("wb") as log:
         process = subprocess.Popen(
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
@@ -116,7 +128,7 @@ def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
     try:
         ready = _answer(process, "ready")
         assert ready is not None, (folder / "cluster.log").read_text()[-3000:]
-        yield YarnCluster(conf, ready, folder, process)
+        yield process, ready
     finally:
         try:
             process.communicate(timeout=_STOP_SECONDS)

@@ -223,9 +223,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         files, source, options = self.source_files(), self.source, mapping_argument("options", self.options)
         if self.path != LoadPath.STREAM and is_in_object_store(source):
             raise ConfigurationError(
-                f"source path {source['path']!r} is in an object store, and path is {self.path!r}: COPY and "
-                "pipes load it from an external stage. Make one and give it as source, '@stage/path'; or "
-                "take path='stream'. Nothing was loaded"
+                f"source path {source['path']!r} is a URL, and path is {self.path!r}: COPY and pipes load "
+                "buckets from an external stage. Make one and give it as source, '@stage/path'; or take "
+                "path='stream'. Nothing was loaded"
             )
         may_lack_table, backlog = self.create_table is not None, None
         if has_backlog(source):

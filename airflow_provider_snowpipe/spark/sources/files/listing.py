@@ -167,6 +167,11 @@ class FileContents(Contents):
     storage: Storage
     reader: FileReader
 
+    @property
+    def renames(self) -> bool:
+        """As the storage does."""
+        return self.storage.renames
+
     def ends(self, found: Found, size: int) -> str:
         """Digest of the ends of a local file; of an object only where it is said to grow."""
         if not (isinstance(self.storage, LocalStorage) or self.may_grow(found)):

@@ -97,6 +97,11 @@ class Found:
 class Contents(ABC):
     """What a planner asks of the files themselves, only of those that are new or have changed."""
 
+    @property
+    @abstractmethod
+    def renames(self) -> bool:
+        """True where a renamed file keeps its time and its version, False where it is a new one."""
+
     @abstractmethod
     def ends(self, found: Found, size: int) -> str:
         """Digest of the first and the last bytes up to a size; empty for an object that cannot grow."""
@@ -332,17 +337,17 @@ def _renamed(
 ) -> dict[str, Unit]:
     """The last units of files that have a new name, by that name.
 
-    They have the same size, time and ends; or have grown since and have the same node and ends; or are a copy
-    of a file that was cut. In an object store a renamed object is a copy, and is a new file.
+    They have the same size, time, version and ends; or have grown since and have the same node and ends; or
+    are a copy of a file that was cut. In an object store a renamed object is a copy, and is a new file.
     """
-    new = [one for one in fresh if not one.version and one.size]
+    new = [one for one in fresh if contents.renames and one.size]
     if not new:
         return {}
-    by_content = {(one.size, one.modified_ns): one for one in new}
+    by_content = {(one.size, one.modified_ns, one.version): one for one in new}
     by_node = {one.node: one for one in new if one.node}
     listed = {one.name: one for one in found}
     likely = pc.or_(
-        pc.is_in(units["modified_ns"], value_set=pa.array([time for _, time in by_content], pa.int64())),
+        pc.is_in(units["modified_ns"], value_set=pa.array([time for _, time, _ in by_content], pa.int64())),
         pc.is_in(units["node"], value_set=pa.array(by_node, pa.int64())),
     )
     likely_rows = units.filter(likely).to_pylist()
@@ -355,11 +360,10 @@ def _renamed(
         unit = files.last[files.first[row["number"]]]
         there = listed.get(unit.name)
         is_held = files.held.get(unit.name) == files.first[unit.number]
-        if not is_held or (
-            there is not None and (there.size, there.modified_ns) == (unit.end, unit.modified_ns)
-        ):
+        content = (unit.end, unit.modified_ns, unit.version)
+        if not is_held or (there is not None and (there.size, there.modified_ns, there.version) == content):
             continue
-        one = by_content.get((unit.end, unit.modified_ns))
+        one = by_content.get(content)
         if one is None and unit.ends and (there is None or there.node != unit.node):
             one = by_node.get(unit.node)
             one = one if one is not None and one.size > unit.end else None

@@ -389,7 +389,8 @@ class FileSource(SourceSpec):
     """Ordered groups of files.
 
     :param path: the directory that holds them, as the Spark driver and its executors see it; or a URL of an
-        object store, ``s3://``, ``gs://``, ``az://`` or ``abfss://``
+        object store, ``s3://``, ``gs://``, ``az://`` or ``abfss://``; or of Hadoop's file system,
+        ``webhdfs://`` or ``hdfs://``
     :param pattern: glob that a file must match, and that takes names beginning with ``.`` only where it names
         them so: inside its group's directory, inside ``path`` where ``partitions`` is ``ByName`` or
         ``AllFiles``, at any depth below it where that is ``ByKey``; None for the format's own, such as
@@ -408,8 +409,8 @@ class FileSource(SourceSpec):
         and never to a file that has changed since it was taken
     :param archive_path: a folder, or a URL in the same bucket, that is not below ``path``
     :param retention: seconds that a committed file is kept before that, at least
-    :param conn_id: Airflow connection of the object store: ``aws``, ``google_cloud_platform`` or ``wasb``;
-        None for the identity that driver and executors have themselves
+    :param conn_id: Airflow connection of the store: ``aws``, ``google_cloud_platform``, ``wasb``,
+        ``webhdfs`` or ``hdfs``; None for the identity that driver and executors have themselves
     :param metadata: columns that show where rows are from, each with one of ``filename`` (below ``path``),
         ``file_row_number``, ``file_last_modified``, ``file_content_key`` (an object's ETag),
         ``start_scan_time``, ``run_id`` and ``unit``; times are UTC

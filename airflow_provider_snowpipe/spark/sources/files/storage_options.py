@@ -1,4 +1,4 @@
-"""The options of an object store's client, as Airflow's connections and the environment have them."""
+"""The options of a store's client, as Airflow's connections and the environment have them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 
 def options_of(connection: Any) -> SourceSecrets:
-    """Read the options of an object store's client from an Airflow connection, by obstore's names.
+    """Read the options of a store's client from an Airflow connection: obstore's names, ``hadoop_…``.
 
-    :param connection: of type ``aws``, ``google_cloud_platform``, ``wasb`` or ``adls``, with the fields and
-        the extra that Airflow's hooks of these types read
-    :raises ConfigurationError: if it is of another type, or names what obstore cannot use
+    :param connection: of type ``aws``, ``google_cloud_platform``, ``wasb``, ``adls``, ``webhdfs`` or
+        ``hdfs``, with the fields and the extra that Airflow's hooks of these types read
+    :raises ConfigurationError: if it is of another type, or names what the client cannot use
     """
     # Older forms of these connections write ``extra__google_cloud_platform__keyfile_dict``.
     extra = {str(key).split("__")[-1]: one for key, one in connection.extra_dejson.items()}
@@ -107,6 +107,21 @@ def _of_azure(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _of_hadoop(connection: Any, extra: Mapping[str, Any]) -> dict[str, Any]:
+    _refuse_unused(connection, extra, "cert", "cookies", "headers", "proxy_user")
+    hosts = [one.strip() for one in str(connection.host or "").split(",") if one.strip()]
+    port = f":{connection.port}" if connection.port else ""
+    verify = extra.get("verify")
+    return {
+        "hadoop_hosts": ",".join(one if ":" in one else f"{one}{port}" for one in hosts),
+        "hadoop_user": connection.login,
+        "hadoop_password": connection.password,
+        "hadoop_schema": connection.schema,
+        "hadoop_use_ssl": "true" if str(extra.get("use_ssl")).lower() == "true" else None,
+        "hadoop_verify": verify if verify is None else str(verify),
+    }
+
+
 def identity_of(values: dict[str, Any]) -> dict[str, Any]:
     """Take a connection's keys out of a client's options, so that none of the environment's joins them.
 
@@ -139,4 +154,6 @@ _OPTIONS: Mapping[str, Callable[[Any, Mapping[str, Any]], dict[str, Any]]] = {
     "google_cloud_platform": _of_google,
     "wasb": _of_azure,
     "adls": _of_azure,
+    "webhdfs": _of_hadoop,
+    "hdfs": _of_hadoop,
 }

@@ -1,0 +1,274 @@
+"""Files in a bucket or a container, read by obstore, Rust's ``object_store``.
+
+It lists as Arrow batches, reads ranges of one version of an object, repeats failed requests itself, and
+creates an object only where there is none. Neither ``pyarrow.fs`` nor fsspec has the last three for all
+stores.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, BinaryIO, ClassVar, cast
+from urllib.parse import quote
+
+from airflow_provider_snowpipe.spark.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.files.range_stream import RangeStream
+from airflow_provider_snowpipe.spark.sources.files.storage import (
+    Listed,
+    Storage,
+    bucket_of,
+    gone,
+    incomplete,
+    rewritten,
+)
+from airflow_provider_snowpipe.spark.sources.files.storage_options import identity_of
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceMissingError,
+    SourceUnavailableError,
+)
+
+_RETRY = {"max_retries": 10, "retry_timeout": dt.timedelta(seconds=60)}
+_CLIENT = {"connect_timeout": dt.timedelta(seconds=5), "timeout": dt.timedelta(seconds=30)}
+
+
+@dataclass(frozen=True)
+class ObjectStorage(Storage):
+    """A bucket or a container, or what is below a prefix of it.
+
+    :param root: its URL, without a slash at the end
+    :param options: of obstore's client, among them keys
+    """
+
+    root: str
+    options: SourceSecrets
+
+    renames: ClassVar[bool] = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "options": self.options}
+
+    @cached_property
+    def _client(self) -> Any:
+        """Obstore's client of the root, whose folders are taken as they are written."""
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+
+        scheme, _, rest = self.root.partition("://")
+        bucket, _, folder = rest.partition("/")
+        values: dict[str, Any] = dict(self.options.values)
+        account = values.get("azure_storage_account_name")
+        if account and "@" in bucket and bucket.partition("@")[2].partition(".")[0] != account:
+            raise ConfigurationError(
+                f"source path {self.root!r} is in another account than {account!r}, which the connection of "
+                "conn_id is for: correct one of them"
+            )
+        client = {**_CLIENT, "allow_http": values.pop("allow_http", "") == "true"}
+        client["timeout"] = values.pop("timeout", client["timeout"])
+        identity = identity_of(values)
+        try:
+            return from_url(  # type: ignore[call-overload]
+                f"{scheme.replace('s3a', 's3')}://{bucket}/{quote(folder)}",
+                config=values,
+                client_options=client,
+                retry_config=_RETRY,
+                **identity,
+            )
+        except (BaseError, ValueError) as error:
+            raise ConfigurationError(
+                f"source path {self.root!r}: its client cannot be made ({self._reported(error)}): correct "
+                "the URL, or the connection that conn_id names"
+            ) from None
+
+    def files(self, depth: int | None = None) -> Iterator[Listed]:
+        """List the objects that have content: a mark of a folder looks like an object without any."""
+        import obstore
+        import pyarrow as pa
+
+        try:
+            with self._asking("list", self.root):
+                for batch in obstore.list(self._client, chunk_size=1_000, return_arrow=True):
+                    listed = pa.record_batch(batch)
+                    times = listed.column("last_modified").cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
+                    columns = [listed.column("path"), listed.column("size"), times, listed.column("e_tag")]
+                    for name, size, modified, tag in zip(*(c.to_pylist() for c in columns), strict=True):
+                        if size and (depth is None or name.count("/") < depth):
+                            yield Listed(name, size, modified, _version(tag))
+        except FileNotFoundError:
+            raise SourceMissingError(
+                f"source path {self.root!r}: there is no such bucket: create it, or correct the path"
+            ) from None
+
+    def stat(self, path: str) -> Listed:
+        """Describe one object."""
+        import obstore
+
+        name = self._name(path)
+        with self._asking("head", path):
+            found = obstore.head(self._client, name)
+        return Listed(name, found["size"], _nanoseconds(found["last_modified"]), _version(found["e_tag"]))
+
+    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+        """Open one version of an object."""
+        if not version or size < 0:
+            found = self.stat(path)
+            version, size = version or found.version, found.size
+        return cast(BinaryIO, RangeStream(self, path, version, size))
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create an object by a conditional request, ``If-None-Match: *``."""
+        import obstore
+        from obstore.exceptions import AlreadyExistsError
+
+        with self._asking("put", self.path(name)):
+            try:
+                obstore.put(self._client, name, data, mode="create", use_multipart=False)
+            except AlreadyExistsError:
+                return False
+        return True
+
+    def read(self, name: str) -> bytes:
+        """Read a whole object."""
+        import obstore
+
+        with self._asking("get", self.path(name)):
+            return bytes(obstore.get(self._client, name).bytes())
+
+    def get(self, path: str, version: str, first: int, end: int) -> memoryview:
+        """Read a range of one version of an object.
+
+        :raises SourcePositionError: if it is another version now, or gone
+        """
+        import obstore
+        from obstore.exceptions import PreconditionError
+
+        options: dict[str, Any] = {"range": (first, end)}
+        if version:
+            options["if_match"] = f'"{version}"'
+        try:
+            with self._asking("get", path):
+                data = obstore.get(self._client, self._name(path), options=options).bytes()  # type: ignore[arg-type]
+        except PreconditionError:
+            raise rewritten(path) from None
+        except FileNotFoundError:
+            raise gone(path) from None
+        if len(data) != end - first:
+            raise incomplete(path, len(data), end - first)
+        return memoryview(data)
+
+    def delete(self, name: str) -> None:
+        """Delete an object."""
+        import obstore
+
+        with suppress(FileNotFoundError), self._asking("delete", self.path(name)):
+            obstore.delete(self._client, name)
+
+    def move(self, path: str, target: str) -> None:
+        """Copy an object within its bucket, and delete it then."""
+        import obstore
+
+        bucket = ObjectStorage(bucket_of(self.root), self.options)
+        try:
+            bucket.stat(target)
+        except FileNotFoundError:
+            with self._asking("copy", target):
+                obstore.copy(bucket._client, bucket._name(path), bucket._name(target))
+            self.delete(self._name(path))
+        else:
+            raise FileExistsError(17, "an object is there already", target)
+
+    def below(self, folder: str) -> ObjectStorage:
+        """The tree of a prefix."""
+        return ObjectStorage(f"{self.root}/{folder}", self.options)
+
+    def path(self, name: str) -> str:
+        """The URL."""
+        return f"{self.root}/{name}"
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(f"{self.root}/")
+
+    @contextmanager
+    def _asking(self, what: str, url: str) -> Iterator[None]:
+        """Name a request that failed: what listings report is known by its status only."""
+        from obstore.exceptions import BaseError, InvalidPathError, PreconditionError
+
+        try:
+            yield
+        except PreconditionError:
+            raise
+        except FileNotFoundError:
+            raise FileNotFoundError(2, "no such object or bucket", url) from None
+        except InvalidPathError as error:
+            raise ConfigurationError(
+                f"{url!r} has an object whose name cannot be read ({self._reported(error)}): rename it, or "
+                "give a path that does not hold it"
+            ) from None
+        except BaseError as error:
+            reported = self._reported(error)
+            found = re.search(r"status code: (\d+)", str(error))
+            status = int(found[1]) if found else 0
+            if status == 404:
+                raise FileNotFoundError(2, "no such object or bucket", url) from None
+            for kind, statuses, mark, remedy in _REFUSALS:
+                if status in statuses or (mark and re.search(mark, str(error))):
+                    raise kind(f"{url!r}: the request {what} failed ({reported}): {remedy}") from None
+            raise SourceUnavailableError(
+                f"{url!r}: the request {what} failed ({reported}): see whether the store answers from the "
+                "driver and the executors"
+            ) from None
+
+    def _reported(self, error: Exception) -> str:
+        """The client's words: what is known of the request's fate, never a body or a query with a secret."""
+        whole = str(error)
+        known = [found[1] for one in _FATES if (found := re.search(one, whole))]
+        text = ", ".join(known) or re.sub(r"\?[^\s\"')]*", "", " ".join(whole.partition("\n\n")[0].split()))
+        for value in self.options.values.values():
+            if len(value) > 5:
+                text = text.replace(value, "…")
+        return text[:200].rstrip()
+
+
+_FATES = (
+    r"status code: (\d+[\w ]*)",
+    r"<Code>(\w+)</Code>",
+    r"HttpError \{\s*kind: (\w+)",
+    r'message: "([^"]+)"',
+    r"(after \d+ retries)",
+)
+# Without a status the client has not sent the request.
+_REFUSALS: tuple[tuple[type[SnowpipeError], tuple[int, ...], str, str], ...] = (
+    (
+        ConfigurationError,
+        (401, 403),
+        "",
+        "allow it to the identity of the source's conn_id, or of driver and executors where there is none",
+    ),
+    (
+        ConfigurationError,
+        (301, 307, 400),
+        "redirect|builder error",
+        "correct region and endpoint in the connection that conn_id names",
+    ),
+    (
+        SourceUnavailableError,
+        (),
+        "token request|credential",
+        "give conn_id, or an identity to driver and executors",
+    ),
+)
+
+
+def _version(e_tag: str | None) -> str:
+    """An ETag as all requests state it: listings of Azure leave its quotes out."""
+    return (e_tag or "").strip('"')
+
+
+def _nanoseconds(time: dt.datetime) -> int:
+    return int(time.timestamp()) * 1_000_000_000 + time.microsecond * 1_000

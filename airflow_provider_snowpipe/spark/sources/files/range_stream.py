@@ -1,0 +1,119 @@
+"""A file of a store that gives ranges, as a stream that is read from any position."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, NamedTuple, Protocol
+
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+
+_WINDOW_BYTES = 8 << 20
+"""One request of a file: large enough that the time of a request does not show."""
+_WINDOWS_AHEAD = 2
+"""So many are fetched while those before are read."""
+
+
+class Ranges(Protocol):
+    """A store that gives ranges of one version of a file."""
+
+    def get(self, path: str, version: str, first: int, end: int) -> memoryview:
+        """Read a range.
+
+        :raises SourcePositionError: if the file is another version now, or gone
+        """
+        ...
+
+
+class _Window(NamedTuple):
+    """A part of a file that is asked for."""
+
+    first: int
+    end: int
+    data: Future[memoryview]
+
+
+class RangeStream(io.RawIOBase):
+    """One version of a file, read by windows; the next ones are fetched while reading goes straight on.
+
+    :param store: gives the windows
+    """
+
+    def __init__(self, store: Ranges, path: str, version: str, size: int) -> None:
+        self._store, self._path, self._version, self.size = store, path, version, size
+        self._at, self._last = 0, -1
+        self._windows: deque[_Window] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        self.failure: SnowpipeError | None = None
+        """Why it could not be read: Arrow's readers make errors of their own of it."""
+
+    def readable(self) -> bool:
+        """True, it is read."""
+        return True
+
+    def seekable(self) -> bool:
+        """True, at any position."""
+        return True
+
+    def tell(self) -> int:
+        """The position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Move to a position."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        """Read what is at the position."""
+        view = memoryview(into).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def read(self, size: int = -1) -> bytes:
+        """Read so many bytes, all that are left for a negative number."""
+        begin, windows = self._at, self._windows
+        end = self.size if size is None or size < 0 else min(begin + size, self.size)
+        if end <= begin:
+            return b""
+        while windows and not windows[0].first <= begin < windows[0].end:
+            windows.popleft()
+        self._fetch(begin, end, goes_on=begin == self._last or end - begin >= _WINDOW_BYTES // 2)
+        try:
+            parts = [
+                one.data.result()[max(begin - one.first, 0) : end - one.first]
+                for one in windows
+                if one.first < end
+            ]
+        except SnowpipeError as error:
+            self.failure = error
+            raise
+        self._at = self._last = end
+        return b"".join(parts)
+
+    def _fetch(self, begin: int, end: int, *, goes_on: bool) -> None:
+        """Have the windows for a read fetched, and where reading goes straight on those behind them.
+
+        A small file is one window, whatever is read of it first.
+        """
+        windows = self._windows
+        if self.size <= _WINDOW_BYTES:
+            begin, end = 0, self.size
+        fetched = windows[-1].end if windows else begin
+        last = self.size if goes_on else end
+        self._threads = self._threads or ThreadPoolExecutor(_WINDOWS_AHEAD + 1)
+        while fetched < end or (fetched < last and len(windows) <= _WINDOWS_AHEAD):
+            first, fetched = fetched, min(fetched + _WINDOW_BYTES, last)
+            data = self._threads.submit(self._store.get, self._path, self._version, first, fetched)
+            windows.append(_Window(first, fetched, data))
+
+    def close(self) -> None:
+        """Fetch nothing more."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        self._windows.clear()
+        super().close()
