@@ -93,6 +93,7 @@ def test_files_are_loaded_once_and_then_from_where_they_were_left(
     assert len(list(storage_of(f"{url}/done {kind}").files())) == 4
 
 
+@pytest.mark.nightly
 def test_one_of_eight_writers_adds_an_entry_to_a_log(url: str) -> None:
     begin = Barrier(8)
 

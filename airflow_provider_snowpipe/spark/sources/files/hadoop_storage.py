@@ -53,6 +53,11 @@ class HadoopStorage(Storage):
     root: str
     options: SourceSecrets
 
+    @property
+    def renames(self) -> bool:
+        """True over WebHDFS, which shows a file's number; size and time alone may be another's."""
+        return self.root.startswith("webhdfs:")
+
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "options": self.options}
 

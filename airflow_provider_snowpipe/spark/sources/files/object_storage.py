@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, cast
 from urllib.parse import quote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -49,7 +49,10 @@ class ObjectStorage(Storage):
     root: str
     options: SourceSecrets
 
-    renames: ClassVar[bool] = False
+    @property
+    def renames(self) -> bool:
+        """False: a renamed object is a copy."""
+        return False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "options": self.options}

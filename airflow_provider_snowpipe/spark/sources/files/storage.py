@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
-from typing import BinaryIO, ClassVar, cast
+from typing import BinaryIO, cast
 from uuid import uuid4
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -53,8 +53,11 @@ class Storage(ABC):
     """
 
     root: str
-    renames: ClassVar[bool] = True
-    """True where a renamed file keeps its time, and its version; False where it is a copy."""
+
+    @property
+    def renames(self) -> bool:
+        """True where a renamed file is known again: it keeps its time, and its number where it has one."""
+        return True
 
     @abstractmethod
     def files(self, depth: int | None = None) -> Iterator[Listed]:
