@@ -143,6 +143,35 @@ class TestFiles:
         assert (target.ids(), done["rows_loaded"]) == ([1], 1)
         assert (target.copy(try_number=3, options=options)["rows_loaded"], target.ids()) == (1, [1])
 
+    def test_options_of_the_stage_neither_load_files_again_nor_cut_values(self, target: CopyTarget) -> None:
+        target.service.sql(
+            f"CREATE OR REPLACE STAGE {target.stage} COPY_OPTIONS = (FORCE = TRUE TRUNCATECOLUMNS = TRUE)"
+        )
+        target.service.sql(f"CREATE OR REPLACE TABLE {target.table} (ID INTEGER, NAME VARCHAR(2))")
+        target.put({"a.csv": "1,x\n"})
+        runs = [target.copy(run=run)["rows_loaded"] for run in ("r1", "r2")]
+        target.put({"a.csv": "2,long\n"})
+
+        assert (runs, target.ids()) == ([1, 0], [1])
+        with pytest.raises(AirflowFailException, match="long"):
+            target.copy(run="r3")
+        assert target.copy(run="r4", options={**CSV, "truncate_columns": True})["rows_loaded"] == 1
+
+    def test_a_table_that_was_truncated_and_restored_is_not_loaded_by_another_run(
+        self, target: CopyTarget
+    ) -> None:
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        target.copy()
+        for statement in (
+            "CREATE TABLE {}_BACKUP AS SELECT * FROM {}",
+            "TRUNCATE TABLE {}",
+            "INSERT INTO {0} SELECT * FROM {0}_BACKUP",
+        ):
+            target.service.sql(statement.format(target.table, target.table))
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
+            target.copy(run="r2")
+        assert target.ids() == [1, 2]
+
     def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
         self, local_service: LocalService, target: CopyTarget
     ) -> None:
