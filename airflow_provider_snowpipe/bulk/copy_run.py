@@ -198,7 +198,7 @@ class CopyRun:
             if not one.is_loaded:
                 one = self._of_now(one, staged)
                 known = one.files and all((file.path, file.mark) in self._known for file in one.files)
-                one = self._load_nothing(one) if known else self._load_entry(one)
+                one = self._load_nothing(one, one.files) if known else self._load_entry(one)
             elif self._is_earlier(one):
                 one = self._copied_again(one, staged.files if self.listed is None else self.listed)
             done.append(one)
@@ -313,14 +313,15 @@ class CopyRun:
         ]
         if not kept:
             return entry
-        return self._load_nothing(replace(entry, statement=self._statement(kept, force=False)), kept)
+        return self._load_nothing(entry, kept)
 
-    def _load_nothing(self, entry: Entry, files: Sequence[StagedFile] | None = None) -> Entry:
+    def _load_nothing(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:
         """Run a COPY of files that COPY has to skip, because their rows are in the table.
 
-        :param files: the files that the statement names, None for all of the entry
+        :param files: those of the entry
         :raises FilesRejectedError: if it would load one
         """
+        entry = replace(entry, statement=self._statement(files, skips=True))
         try:
             return self._load_entry(entry, loads_nothing=True)
         except SqlError as error:
@@ -328,7 +329,7 @@ class CopyRun:
                 raise
             if not entry.is_loaded:
                 self.give_up([self._read(entry)])
-            raise self._in_doubt(entry.created, (one.path for one in files or entry.files)) from error
+            raise self._in_doubt(entry.created, (one.path for one in files)) from error
 
     def _rows_of(self, entry: Entry) -> int:
         return (
@@ -445,14 +446,15 @@ class CopyRun:
             if rows and (self._now.rows is None or self._now.rows > self._explained):
                 raise self._in_doubt(one.created, both)
 
-    def _statement(self, files: Sequence[StagedFile], *, force: bool = True) -> str:
+    def _statement(self, files: Sequence[StagedFile], *, skips: bool = False) -> str:
         """The COPY of some files.
 
-        :param force: False leaves the option out
+        :param skips: True leaves the options out that load files again
         """
         if not files:
             return ""
-        options = replace(self.copy.options, force=force and self.copy.options.force)
+        options = replace(self.copy.options, force=False, load_uncertain_files=False)
+        options = options if skips else self.copy.options
         written = [one.partition(" ")[0] for one in options.written()]
         off = [one for one in _OVERRIDES if one not in written]
         if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:

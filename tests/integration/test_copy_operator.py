@@ -185,6 +185,24 @@ class TestFiles:
         assert done["rows_loaded"] == 1
 
 
+def test_files_that_copy_forgot_after_64_days_are_not_loaded_again_where_the_ledger_has_them(
+    admin_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
+    target = CopyTarget(admin_service, tmp_path, connect(admin_service, set_connection))
+    target.put({"a.csv": "1,x\n"})
+    options = {**CSV, "load_uncertain_files": True}
+    target.copy(options=options)
+    admin_service.admin("clock", move=65 * 86_400)
+
+    assert target.copy(try_number=2, options=options)["rows_loaded"] == 1
+    assert target.copy(run="r2", options=options)["rows_loaded"] == 0
+    assert target.ids() == [1]
+
+
 class TestRejectedRows:
     FILES: Mapping[str, str] = {"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n"}
 
