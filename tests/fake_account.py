@@ -92,12 +92,19 @@ class FakeLedger:
         if "WHERE WORK" in statement:
             found = [row for row in self.rows if row["work"] == values[0]]
             return sorted(found, key=lambda row: row["part"])
+        if "ROWS_LOADED > 0 AND DAG_ID" in statement:
+            _, state, *names = values
+            keys = ("dag_id", "run_id", "task_id", "map_index")
+            found = [row for row in self.rows if row["state"] == state and row["rows_loaded"]]
+            return [row for row in found if [row[key] for key in keys] == names]
         _, stage, state, *more = values
         found = [row for row in self.rows if (row["stage"], row["state"]) == (stage, state)]
         if not more:
             return found
         if "TARGET_CREATED <>" in statement:
             return [row for row in found if row["target_created"] != dt.datetime.fromisoformat(more[0])]
+        if "LOADED_AT >=" in statement:
+            return [row for row in found if row["loaded_at"] >= dt.datetime.fromisoformat(more[0])]
         return [row for row in found if row["work"] != more[0] and row["loader"] != more[1]]
 
     def plan(self, statement: str, values: list[Any]) -> list[Row]:
@@ -110,7 +117,7 @@ class FakeLedger:
         }
         made = new["target_created"]
         new["target_created"] = None if made is None else dt.datetime.fromisoformat(made)
-        empty = dict.fromkeys(("reports", "error", "query_id"))
+        empty = dict.fromkeys(("reports", "error", "query_id", "loaded_at"))
         if any((row["work"], row["part"]) == (new["work"], new["part"]) for row in self.rows):
             return [{"number of rows inserted": 0}]
         self.rows.append({**empty, **new, "version": 1, "rows_loaded": 0})
@@ -147,6 +154,19 @@ class FakeLedger:
         new["target_created"] = new["target_created"] and dt.datetime.fromisoformat(new["target_created"])
         return [{"number of rows updated": self._set(work, int(part), int(version), new)}]
 
+    def files(self, _: str, values: list[str]) -> list[Row]:
+        _, stage, state, made, *_paths = values
+        return [
+            {"path": file["path"], "mark": file["mark"]}
+            for row in self.rows
+            if (row["stage"], row["state"]) == (stage, state) and row["rows_loaded"]
+            if row["target_created"] == dt.datetime.fromisoformat(made)
+            for file in json.loads(row["files"])
+            for report in json.loads(row["reports"] or "[]")
+            for one in report
+            if one["file"].endswith(file["path"]) and one["rows_loaded"]
+        ]
+
     def mark(self, statement: str, result: list[Row], created: dt.datetime) -> int:
         """Mark a COPY as loaded; the number of rows that were updated."""
         found = re.search(r"WHERE WORK = '(\w+)' AND PART = (\d+) AND VERSION = (\d+) ", statement)
@@ -159,7 +179,7 @@ class FakeLedger:
         reports = [*json.loads(row["reports"] or "[]"), result]
         rows = good or row["rows_loaded"]
         new = {"state": "loaded", "reports": json.dumps(reports), "error": None}
-        new |= {"rows_loaded": rows, "query_id": str(uuid.uuid4())}
+        new |= {"rows_loaded": rows, "query_id": str(uuid.uuid4()), "loaded_at": _now()}
         return self._set(work, part, version, new)
 
     def _set(self, work: str, part: int, version: int, values: Row) -> int:
@@ -256,6 +276,7 @@ class FakeAccount:
             ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
             ("SELECT FILE_NAME", "HISTORY", self._copy_history),
             ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
+            ("SELECT F.VALUE", "LEDGER", self.ledger.files),
             ("SELECT * FROM", "LEDGER", lambda *given: self.ledger.read(*given)),
             ("MERGE INTO", "PLAN", lambda *given: self.ledger.plan(*given)),
             ("UPDATE ", "PLAN", self.ledger.change),

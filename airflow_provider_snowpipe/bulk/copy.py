@@ -319,12 +319,14 @@ class RunIdentity:
     :param since: when the run began: what was loaded before was loaded by somebody else
     :param try_number: 1 for the first try
     :param began_once: True where the run is known to have begun only once, since nobody has cleared it
+    :param first: nothing of the run was loaded before, although it was cleared since; None for not known
     """
 
     names: tuple[str, ...]
     since: dt.datetime
     try_number: int = 1
     began_once: bool = False
+    first: dt.datetime | None = None
 
     def is_anew(self, since: dt.datetime) -> bool:
         """True where a run of these names that began then is another one, which was deleted meanwhile.

@@ -50,8 +50,9 @@ _MOST_NAMED = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _LONGEST_STAY = 1.0
 """A longer pause is spent in the triggerer."""
-_OVERRIDES = " PURGE = FALSE RETURN_FAILED_ONLY = FALSE"
-"""What a stage or table may set otherwise: files are removed after the commit, and every file is reported."""
+_OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "TRUNCATECOLUMNS")
+"""What a stage may set, and counts only if the task sets it: files are removed after the commit, every file
+is reported, none is loaded twice and no value is cut."""
 LeaveWorker = Callable[[Mapping[str, int], str, str], None]
 """Defers the task, given the entries' versions when the try began, a statement's handle and its text."""
 History = Callable[[Sequence[str]], Sequence[FileLoad]]
@@ -66,6 +67,7 @@ class CopyRun:
     :param stage: the stage of the files
     :param choice: tells the author's choice of files from another one
     :param details: what entries keep of the files beside their names
+    :param listed: what is staged now, None where that is what is loaded
     :param leave: leaves the worker while a statement runs, None to wait here
     :param begun: versions of the entries that were loaded when this try began, None for those of now
     :param resumed: True where the task was deferred for a statement: its error is this try's own
@@ -80,6 +82,7 @@ class CopyRun:
     choice: str
     details: str = ""
     url: str | None = None
+    listed: Mapping[str, StagedFile] | None = None
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
     resumed: bool = False
@@ -89,6 +92,8 @@ class CopyRun:
     """True where an earlier process has loaded some of the files."""
     _now: TableState = field(default=_UNKNOWN_TABLE, init=False)
     """The table when the files were planned."""
+    _known: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
+    """Paths and marks of the files that other work has loaded into the table, which has rows."""
     _explained: int = field(default=0, init=False)
     """Rows of the table then that the ledger shows to be loaded."""
     _running: tuple[str, str] | None = field(default=None, init=False)
@@ -164,6 +169,8 @@ class CopyRun:
         """
         self._resumes = any(one.reports for one in entries)
         entries = self._seen(entries)
+        if self.copy.options.force:
+            self._refuse_unforced(entries, staged)
         found = {one.part: one for one in entries}
         found |= {one.part: one for one in self._lost(entries, staged)}
         return [*found.values(), *self._new_entries(staged, found.values())]
@@ -189,9 +196,11 @@ class CopyRun:
         done = []
         for one in entries:
             if not one.is_loaded:
-                one = self._load_entry(self._of_now(one, staged))
-            elif self._is_earlier(one) and not self.copy.options.force:
-                one = self._copied_again(one, staged)
+                one = self._of_now(one, staged)
+                known = one.files and all((file.path, file.mark) in self._known for file in one.files)
+                one = self._load_nothing(one, one.files) if known else self._load_entry(one)
+            elif self._is_earlier(one):
+                one = self._copied_again(one, staged.files if self.listed is None else self.listed)
             done.append(one)
         outcome = self._outcome(done)
         if self._resumes or outcome.before:
@@ -276,36 +285,51 @@ class CopyRun:
             for one in (made, self._now.created)
         )
         has = "some" if self._now.rows is None else f"{self._now.rows:,}"
+        what = (
+            f"the ledger has these files as loaded, and COPY would load them again, as after a TRUNCATE. The "
+            f"table has {has} rows, and a restore or an INSERT may have brought theirs"
+            if made is not None and made == self._now.created
+            else f"these files were loaded into the table that was created {then}. The one of now was "
+            f"created {now} and has {has} rows, of which the ledger knows {self._explained:,}: a clone, a "
+            "swap or an INSERT may have brought theirs"
+        )
         return FilesRejectedError(
-            f"COPY into {self._table}: these files were loaded into the table that was created {then}. The "
-            f"one of now was created {now} and has {has} rows, of which the ledger knows "
-            f"{self._explained:,}: a clone, a swap or an INSERT may have brought theirs. Nothing was loaded. "
-            "Where they are missing, begin a run with options={'force': True}; where they are there, take "
-            "these files from the task",
+            f"COPY into {self._table}: {what}. Nothing was loaded. Where they are missing, begin a run with "
+            "options={'force': True}; where they are there, take these files from the task",
             files=tuple(files),
             rejected=0,
         )
 
-    def _copied_again(self, entry: Entry, staged: StagedFiles) -> Entry:
-        """Run a COPY again that skips what it remembers: it loads what is gone since, as after TRUNCATE.
+    def _copied_again(self, entry: Entry, staged: Mapping[str, StagedFile]) -> Entry:
+        """Run a COPY again, without FORCE, which skips what it remembers.
 
-        :raises FilesRejectedError: if it would load files although no row is missing
+        :raises FilesRejectedError: if it would load files, as after a TRUNCATE, although the table has rows
         """
         loads = entry.loads(self.stage, self.url)
         kept = [
             one
             for one in entry.files
-            if _is_done(loads.get(one.path), forced=False) and _same(staged.files.get(one.path), one)
+            if _is_done(loads.get(one.path), forced=False) and _same(staged.get(one.path), one)
         ]
         if not kept:
             return entry
-        has_all = self._now.rows is None or self._now.rows >= self._explained
+        return self._load_nothing(entry, kept)
+
+    def _load_nothing(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:
+        """Run a COPY of files that COPY has to skip, because their rows are in the table.
+
+        :param files: those of the entry
+        :raises FilesRejectedError: if it would load one
+        """
+        entry = replace(entry, statement=self._statement(files, skips=True))
         try:
-            return self._load_entry(replace(entry, statement=self._statement(kept)), loads_nothing=has_all)
+            return self._load_entry(entry, loads_nothing=True)
         except SqlError as error:
-            if error.errno != _DIVISION or not has_all:
+            if error.errno != _DIVISION:
                 raise
-            raise self._in_doubt(entry.created, (one.path for one in kept)) from error
+            if not entry.is_loaded:
+                self.give_up([self._read(entry)])
+            raise self._in_doubt(entry.created, (one.path for one in files)) from error
 
     def _rows_of(self, entry: Entry) -> int:
         return (
@@ -346,12 +370,14 @@ class CopyRun:
         }
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
-            again = (file for one in entries if one.state == PLANNED for file in one.files)
+            again = [file for one in entries if one.state == PLANNED for file in one.files]
             self._refuse_other_tables([*left, *again])
-        parts, before = (
-            self.copy.statements([one.path for one in left]),
-            max((one.part for one in entries), default=0),
-        )
+            self._known = self._loaded_by_others([*left, *again])
+        apart: tuple[list[str], list[str]] = ([], [])
+        for one in left:
+            apart[(one.path, one.mark) in self._known].append(one.path)
+        parts = [part for some in apart for part in self.copy.statements(some)]
+        before = max((one.part for one in entries), default=0)
         planned = []
         for number, (paths, _) in enumerate(parts, before + 1):
             files = tuple(staged.files[path] for path in paths)
@@ -375,6 +401,41 @@ class CopyRun:
             planned.append(new)
         return planned
 
+    def _loaded_by_others(self, files: Sequence[StagedFile]) -> frozenset[tuple[str, str]]:
+        """The files that COPY has to skip: the ledger has them as loaded into the table, which has rows."""
+        if not (files and self._explained and self._now.rows != 0):
+            return frozenset()
+        paths = [one.path for one in files]
+        return self.ledger.loaded_files(paths, self._stage_key, self._now.created)
+
+    def _refuse_unforced(self, entries: Sequence[Entry], staged: StagedFiles) -> None:
+        """Refuse to load with FORCE what this run has loaded otherwise: without FORCE, or by a lost ledger.
+
+        :raises FilesGivenTwiceError: if there is such a file
+        """
+        done = self.files_of(one for one in entries if one.is_loaded and not self._is_lost(one))
+        paths = [path for path in staged.files if path not in done]
+        since, twice = self.identity.first, set[str]()
+        if paths and not entries and self.identity.try_number > 1 and since is not None:
+            found = self._remembered(paths).items()
+            twice = {path for path, load in found if load.loaded_at and load.loaded_at >= since}
+            condition = " AND LOADED_AT >= %s::TIMESTAMP_LTZ"
+            for one in (
+                self.ledger.of_state(LOADED, self._stage_key, condition, since.isoformat()) if twice else ()
+            ):
+                twice -= self._loaded_paths(one)
+        for one in self.ledger.of_task(self.identity) if paths else ():
+            if one.work != self.work and not self.identity.is_anew(one.run_started or self.identity.since):
+                twice |= self._loaded_paths(one) if one.created == self._now.created else set()
+        if twice := twice.intersection(paths):
+            raise FilesGivenTwiceError(
+                f"an earlier try of this run has loaded {len(twice):,} of {len(paths):,} files into "
+                f"{self._table} without force, or its entry in the ledger {self._ledger} is gone, such as "
+                f"{min(twice)!r}. Force would double their rows. Where they are there, mark the task as "
+                "successful; to load them once more, begin another run",
+                files=tuple(sorted(twice)),
+            )
+
     def _refuse_other_tables(self, files: Sequence[StagedFile]) -> None:
         """Refuse files whose rows went into a table of this name that was replaced since by one with rows."""
         marks = {one.path: one.mark for one in files}
@@ -385,8 +446,21 @@ class CopyRun:
             if rows and (self._now.rows is None or self._now.rows > self._explained):
                 raise self._in_doubt(one.created, both)
 
-    def _statement(self, files: Sequence[StagedFile]) -> str:
-        return self.copy.statement([one.path for one in files]) + _OVERRIDES if files else ""
+    def _statement(self, files: Sequence[StagedFile], *, skips: bool = False) -> str:
+        """The COPY of some files.
+
+        :param skips: True leaves the options out that load files again
+        """
+        if not files:
+            return ""
+        options = replace(self.copy.options, force=False, load_uncertain_files=False)
+        options = options if skips else self.copy.options
+        written = [one.partition(" ")[0] for one in options.written()]
+        off = [one for one in _OVERRIDES if one not in written]
+        if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:
+            off.remove("TRUNCATECOLUMNS")
+        copy = replace(self.copy, options=options)
+        return " ".join([copy.statement([one.path for one in files]), *(f"{name} = FALSE" for name in off)])
 
     def _changed(self, entry: Entry, new: Entry) -> Entry:
         """Write a change of an entry, and read what it is now, by whomever."""
@@ -495,13 +569,7 @@ class CopyRun:
                     skipped[path] = load
         before = {path: load for path, load in skipped.items() if path not in loads}
         if before:
-            stage = StageReference.parse(self.copy.location)
-            history = [
-                load
-                for load in self.history(list(before))
-                if load.pipe is None and is_of_stage(load, stage, self.url)
-            ]
-            known = newest_loads(ExpectedFiles(tuple(before)), history)
+            known = self._remembered(before)
             before |= known
             unknown = [path for path in before if path in left_out and path not in known]
             if self.copy.options.size_limit is None:
@@ -532,12 +600,19 @@ class CopyRun:
 
     def _loaded_in(self, state: str) -> set[str]:
         """The files of this stage that COPY has loaded for any work, by entries of a state."""
-        return {
-            path
-            for one in self.ledger.of_state(state, self._stage_key)
-            for path, load in one.loads(self.stage, self.url).items()
-            if load.rows_loaded
-        }
+        found = self.ledger.of_state(state, self._stage_key)
+        return {path for one in found for path in self._loaded_paths(one)}
+
+    def _loaded_paths(self, entry: Entry) -> set[str]:
+        """The files from which an entry's COPY has loaded rows."""
+        return {path for path, load in entry.loads(self.stage, self.url).items() if load.rows_loaded}
+
+    def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
+        """The newest load of each file by COPY that load history knows."""
+        names, stage = tuple(paths), StageReference.parse(self.copy.location)
+        history = self.history(list(names))
+        own = [one for one in history if one.pipe is None and is_of_stage(one, stage, self.url)]
+        return newest_loads(ExpectedFiles(names), own)
 
     def _require_all(self, left_out: Iterable[str], entries: Iterable[Entry]) -> None:
         """Refuse to go on behind files that were planned and that COPY has not loaded.

@@ -253,6 +253,38 @@ class Ledger:
         )
         return [Entry.read(row) for row in rows]
 
+    def loaded_files(
+        self, paths: Sequence[str], stage: str, created: dt.datetime | None
+    ) -> frozenset[tuple[str, str]]:
+        """Paths and marks of files that have rows in the target, by any work.
+
+        :param paths: paths of the files below the stage
+        :param created: when the table of now was created
+        """
+        named = ""
+        if len(paths) <= MOST_NAMES:
+            named = f' AND F.VALUE:"path"::VARCHAR IN ({", ".join(["%s"] * len(paths))})'
+        rows = self.run(
+            'SELECT F.VALUE:"path"::VARCHAR AS PATH, F.VALUE:"mark"::VARCHAR AS MARK '  # noqa: S608
+            f"FROM (SELECT FILES, REPORTS FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "
+            f"AND TARGET_CREATED = %s::TIMESTAMP_LTZ AND ROWS_LOADED > 0) AS L, "
+            "LATERAL FLATTEN(INPUT => L.FILES) AS F, LATERAL FLATTEN(INPUT => L.REPORTS) AS T, "
+            'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
+            f'AND ENDSWITH(R.VALUE:"file"::VARCHAR, F.VALUE:"path"::VARCHAR){named} GROUP BY 1, 2',
+            (full_name(*self.target), stage, LOADED, _text(created), *(paths if named else ())),
+        )
+        return frozenset((str(row["path"]), str(row["mark"])) for row in rows)
+
+    def of_task(self, identity: RunIdentity) -> list[Entry]:
+        """Read loads with rows of a task's run into the target, whatever files were chosen."""
+        names = ("DAG_ID", "RUN_ID", "TASK_ID", "MAP_INDEX")[: len(identity.names)]
+        own = "".join(f" AND {name} = %s" for name in names)
+        rows = self.run(
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STATE = %s AND ROWS_LOADED > 0{own}",  # noqa: S608
+            (full_name(*self.target), LOADED, *identity.names[:4]),
+        )
+        return [Entry.read(row) for row in rows]
+
     def planned_by_others(self, work: str, loader: str | None, stage: str, since: dt.datetime) -> list[Entry]:
         """Read loads of a stage's files that other work has planned for another loader, and not begun.
 

@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFile,
     StagedFiles,
     StageReference,
+    age_of_table,
     file_names,
 )
 from airflow_provider_snowpipe.bulk.two_loaders import (
@@ -34,6 +35,7 @@ from airflow_provider_snowpipe.bulk.two_loaders import (
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    FilesRejectedError,
     NothingStagedError,
     SnowpipeError,
     SqlError,
@@ -335,6 +337,8 @@ class PipeFiles:
             passes_over=self.passes_over,
         )
         own = [load for load in loads if load.pipe == loader]
+        if begin is not None:
+            _require_rows(hook, table, {load.path: load for load in (*own, *passed.values())})
         here = str(location).removeprefix("@")
         return [
             *own,
@@ -404,6 +408,27 @@ class PipeFiles:
 
     def _url(self, location: StageReference) -> str | None:
         return self.hook.stage_url(f"@{location.owner}{location.name}")
+
+
+def _require_rows(hook: PipeAccount, table: str, loads: Mapping[str, FileLoad]) -> None:
+    """Refuse files that a pipe has loaded and does not load again, where the table has lost rows of them.
+
+    :param loads: the newest load of each file
+    :raises FilesRejectedError: if the table has fewer rows than that
+    """
+    loaded = sum(load.rows_loaded for load in loads.values())
+    if not loaded:
+        return
+    (now,) = hook.run_sql(*age_of_table((*hook.database_and_schema(), table)))
+    if now["found"] is None or int(now["found"]) >= loaded:
+        return
+    raise FilesRejectedError(
+        f"{loaded:,} rows of {len(loads):,} files were loaded into {table}, and it has {int(now['found']):,} "
+        "rows: some were deleted. After TRUNCATE set force=True. Otherwise the pipe takes a path once in 14 "
+        "days: stage what is missing under other names",
+        files=tuple(loads),
+        rejected=0,
+    )
 
 
 def _warn(why: str) -> None:

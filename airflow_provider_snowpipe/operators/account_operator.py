@@ -156,7 +156,8 @@ def run_identity(context: Context) -> RunIdentity:
     began = getattr(run, "start_date", None) or getattr(ti, "start_date", None) or dt.datetime.now(dt.UTC)
     names = (ti.dag_id, ti.run_id, ti.task_id, str(ti.map_index))
     began_once = getattr(run, "start_date", None) is not None and getattr(run, "clear_number", None) == 0
-    return RunIdentity(names, began, max(1, getattr(ti, "try_number", 1)), began_once)
+    first = min(began, getattr(run, "run_after", None) or began)
+    return RunIdentity(names, began, max(1, getattr(ti, "try_number", 1)), began_once, first)
 
 
 # -- What the operators of staged files and file pipes share ---------------------------------------------

@@ -393,6 +393,7 @@ class CopyLoad:
         known = run.files_of(entries)
         if known and (self.copy.options.force or run.resumed):
             log.info("%s: %d files are planned already", self._table, len(known))
+            run.listed = self.choice.find(self.hook, known).files
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
         found = self.choice.find(self.hook, run.files_of(one for one in entries if one.is_loaded))
         if not (found.files or any(one.is_loaded for one in entries)):

@@ -29,12 +29,12 @@ def _texts(but: str) -> str:
 _PASSWORD = re.compile(
     # The number of a port is no password.
     rf"(://){_texts(':/@[')}*:(?!\d+(?:[/,;?]|$)){_texts('@')}*@"
-    rf"|(jdbc:oracle:\w+:){_texts('/@')}+/{_texts('@')}+@"
+    rf"|(jdbc:oracle:\w+:){_texts('/@')}+/(?:\"[^\"]*\"|{_texts('@')}+)@"
 )
 _ADDRESS = re.compile(rf"\s*(?:{_TEMPLATE}|[A-Za-z][\w+.-]*)[:=]")
 """How URLs and connection strings begin, and SQL does not."""
 _PARAMETER = re.compile(
-    rf"(?<![^?&;:,(\s])([\w.-]+)=(?!true\b|false\b)(?:'[^']*'|\"[^\"]*\"|{_texts('?&;,)')}+)"
+    rf"(?<![^?&#;:,(\s])([\w.-]+)\s*=\s*(?!true\b|false\b)(?:'[^']*'|\"[^\"]*\"|{_texts('?&;,)')}+)"
 )
 
 
@@ -45,17 +45,19 @@ _SHAPES = (
     re.compile(r"(?<![\w-])eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]*"),
     re.compile(r"(?:(?<=[:=\"'])|^)\s*(?:bearer|basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(
-        r"\b(?:gh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{20}|xox[abeprs]-\w{8}|dapi[0-9a-f]{32})[\w-]*"
+        r"\b(?:gh[pousr]_\w{20}|github_pat_\w{20}|glpat-[\w-]{20}|xox[abeprs]-\w{8}|dapi[0-9a-f]{32}"
+        r"|sk-[\w-]{20}|AIza[\w-]{30}|hv[bs]\.\w{12}|A[KS]IA[A-Z0-9]{16}[:/]\S)\S*"
     ),
     re.compile(
-        r"\b(?:identified\s+by|password\s*=?|(?:aws_secret_key|aws_token|azure_sas_token|master_key)\s*=)"
-        r"\s*'[^']+'",
+        r"\b(?:identified\s+by|password(?:\s+for\s+\S+)?\s*=?|secret\b|[\w.]*secret_(?:access_)?key\s*=?"
+        r"|(?:aws_token|azure_sas_token|master_key|session_token)\s*=)\s*(?:'[^']+'|\"[^\"]+\")",
         re.IGNORECASE,
     ),
+    re.compile(r"secret_(?:access_)?key\s*=\s*[^\s;,&'\"]+", re.IGNORECASE),
     re.compile(rf"(?:(?<=[,;])|^)\s*{_USER}{_texts('@')}+@(?=[\w\[{{])"),
 )
 """What is a secret whatever its option is called: keys, tokens, passwords in SQL, ``user:password@host``."""
-_KEY_OF_OBJECT = re.compile(r'"([^"\\]+)"\s*:\s*"[^"]')
+_KEY_OF_OBJECT = re.compile(r'"([^"\\]+)"\s*:\s*(?:"[^"]|\d)')
 _BASE64 = re.compile(r"\s*(?:e[wy]|LS0t)[\w+/\s-]{40,}=*\s*")
 
 
@@ -95,7 +97,9 @@ def _is_object_with_secret(text: str) -> bool:
         text = base64.b64decode(data[: len(data) // 4 * 4]).decode("utf-8", "replace")
         if "PRIVATE KEY-----" in text:
             return True
-    return text.lstrip().startswith("{") and any(map(is_named_like_a_secret, _KEY_OF_OBJECT.findall(text)))
+    return text.lstrip().startswith(("{", "[")) and any(
+        map(is_named_like_a_secret, _KEY_OF_OBJECT.findall(text))
+    )
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Limits:
     session_idle_seconds: float = 4 * 3600.0
     statement_seconds: float = 172_800.0
     engine_bytes: int = 1 << 30
-    result_bytes: int = 1 << 30
+    result_bytes: int = 1 << 28
 
 
 DEFAULTS = Limits()

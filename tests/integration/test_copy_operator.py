@@ -143,6 +143,35 @@ class TestFiles:
         assert (target.ids(), done["rows_loaded"]) == ([1], 1)
         assert (target.copy(try_number=3, options=options)["rows_loaded"], target.ids()) == (1, [1])
 
+    def test_options_of_the_stage_neither_load_files_again_nor_cut_values(self, target: CopyTarget) -> None:
+        target.service.sql(
+            f"CREATE OR REPLACE STAGE {target.stage} COPY_OPTIONS = (FORCE = TRUE TRUNCATECOLUMNS = TRUE)"
+        )
+        target.service.sql(f"CREATE OR REPLACE TABLE {target.table} (ID INTEGER, NAME VARCHAR(2))")
+        target.put({"a.csv": "1,x\n"})
+        runs = [target.copy(run=run)["rows_loaded"] for run in ("r1", "r2")]
+        target.put({"a.csv": "2,long\n"})
+
+        assert (runs, target.ids()) == ([1, 0], [1])
+        with pytest.raises(AirflowFailException, match="long"):
+            target.copy(run="r3")
+        assert target.copy(run="r4", options={**CSV, "truncate_columns": True})["rows_loaded"] == 1
+
+    def test_a_table_that_was_truncated_and_restored_is_not_loaded_by_another_run(
+        self, target: CopyTarget
+    ) -> None:
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        target.copy()
+        for statement in (
+            "CREATE TABLE {}_BACKUP AS SELECT * FROM {}",
+            "TRUNCATE TABLE {}",
+            "INSERT INTO {0} SELECT * FROM {0}_BACKUP",
+        ):
+            target.service.sql(statement.format(target.table, target.table))
+        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
+            target.copy(run="r2")
+        assert target.ids() == [1, 2]
+
     def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
         self, local_service: LocalService, target: CopyTarget
     ) -> None:
@@ -154,6 +183,24 @@ class TestFiles:
 
         assert target.service.sql(f"SELECT ID, NAME FROM {target.table}") == [{"ID": 7, "NAME": "X"}]
         assert done["rows_loaded"] == 1
+
+
+def test_files_that_copy_forgot_after_64_days_are_not_loaded_again_where_the_ledger_has_them(
+    admin_service: LocalService,
+    set_connection: SetConnection,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
+    target = CopyTarget(admin_service, tmp_path, connect(admin_service, set_connection))
+    target.put({"a.csv": "1,x\n"})
+    options = {**CSV, "load_uncertain_files": True}
+    target.copy(options=options)
+    admin_service.admin("clock", move=65 * 86_400)
+
+    assert target.copy(try_number=2, options=options)["rows_loaded"] == 1
+    assert target.copy(run="r2", options=options)["rows_loaded"] == 0
+    assert target.ids() == [1]
 
 
 class TestRejectedRows:

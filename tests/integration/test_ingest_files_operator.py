@@ -102,6 +102,19 @@ class TestSubmit:
         assert done["unmatched"] == ["a.txt"]
         assert target.ids() == [1, 2]
 
+    @pytest.mark.parametrize("table", [True, False], ids=["table", "pipe"])
+    def test_files_whose_rows_were_deleted_fail_the_task(self, target: PipeTarget, table: bool) -> None:
+        """The pipe remembers them, and loads them no more."""
+        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        given = {"files": ["a.csv", "b.csv"], **({"table": target.table} if table else {})}
+        ingest(target, **given)
+        target.service.sql(f"DELETE FROM {target.table} WHERE ID = 1")
+        for run, number in (("r1", 2), ("r2", 1)):
+            with pytest.raises(AirflowFailException, match=r"FilesRejectedError.*deleted"):
+                ingest(target, run, number, **given)
+
+        assert target.ids() == [2]
+
     @pytest.mark.parametrize(
         "waits", [pytest.param(True, id="waits"), pytest.param(False, marks=pytest.mark.nightly, id="leaves")]
     )

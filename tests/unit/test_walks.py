@@ -123,5 +123,5 @@ def test_copy_of_one_file(monkeypatch):
         operator.execute(task_context(run, 1, began))
 
     walk = walked(way)
-    require(walk, "COPY of one file", functions=128, files=16, depth=10)
+    require(walk, "COPY of one file", functions=132, files=16, depth=10)
     assert any(file.endswith("bulk/copy.py") for file in walk.files)

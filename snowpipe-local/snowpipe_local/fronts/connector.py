@@ -69,8 +69,8 @@ _CANCEL = re.compile(
     re.IGNORECASE,
 )
 # A larger result comes in several parts, as Snowflake's does.
-_FIRST_ROWS = 20_000
-_CHUNK_ROWS = 80_000
+_FIRST_ROWS, _FIRST_BYTES = 20_000, 4 << 20
+_CHUNK_ROWS, _CHUNK_BYTES = 80_000, 16 << 20
 _MOST_DIGITS = 19
 _CHUNK_HEADER = "x-snowpipe-result-key"
 # Statement type of a request with several statements (Snowflake JDBC, SFStatementType.MULTI_STMT).
@@ -452,7 +452,7 @@ def _result_data(
     binds: int = 0,
     own: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    is_large = len(result.rows) > _FIRST_ROWS
+    is_large = len(_row_counts(result)) > 1
     return {
         "parameters": _parameters(session),
         "rowtype": [row_type(column.name, column.type, column.nullable) for column in result.columns],
@@ -500,13 +500,27 @@ def _rowset(result: Result) -> list[list[Any]]:
     return [[encode(value, kind) for value, kind in zip(row, kinds, strict=True)] for row in result.rows]
 
 
+def _row_counts(result: Result) -> list[int]:
+    """Return how many rows the answer itself has, and how many each further part."""
+    if result.held_bytes <= _FIRST_BYTES and len(result.rows) <= _FIRST_ROWS:
+        return [len(result.rows)]
+    counts, size, most_rows, most_bytes = [0], 0, _FIRST_ROWS, _FIRST_BYTES
+    for row in result.rows:
+        own = sum(len(value) for value in row if isinstance(value, (str, bytes)))
+        if counts[-1] and (counts[-1] == most_rows or size + own > most_bytes):
+            counts.append(0)
+            size, most_rows, most_bytes = 0, _CHUNK_ROWS, _CHUNK_BYTES
+        counts[-1] += 1
+        size += own
+    return counts
+
+
 def _in_chunks(session: Session, execution: Execution, result: Result, host: str) -> dict[str, Any]:
     """Return the first rows of a large result, and where the client finds the others.
 
     A chunk of Arrow is a stream, one of text an array of rows without its brackets (observed with 4.8.1).
     """
-    rest = len(result.rows) - _FIRST_ROWS
-    counts = [_FIRST_ROWS, *([_CHUNK_ROWS] * (rest // _CHUNK_ROWS)), *filter(None, [rest % _CHUNK_ROWS])]
+    counts = _row_counts(result)
     try:
         if result.statement_type != SELECT or _result_format(session, execution.parameters) != "ARROW":
             raise pa.ArrowInvalid("text is expected")
@@ -517,7 +531,7 @@ def _in_chunks(session: Session, execution: Execution, result: Result, host: str
         }
     except pa.ArrowException:
         rows = _rowset(result)
-        data = {"queryResultFormat": "json", "rowset": rows[:_FIRST_ROWS]}
+        data = {"queryResultFormat": "json", "rowset": rows[: counts[0]]}
         starts = itertools.accumulate(counts[:-1])
         chunks = [
             json.dumps(rows[start : start + count], separators=(",", ":"))[1:-1].encode()

@@ -16,6 +16,7 @@ from snowpipe_local.sql import once, timestamps
 # Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
 MAX_TEXT = 134_217_728
 _SHORT = 10_000
+_SHORT_REPLACEMENT = 16
 _SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
 # The engine tries no call of error().
 _TOO_LONG = "CAST('too long and would be truncated' AS INTEGER)"
@@ -362,6 +363,19 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     return around(node)
 
 
+def _bounded_replacement(node: exp.Replace | exp.RegexpReplace) -> exp.Expr:
+    """Refuse a text that may grow far beyond a VARCHAR by what it is given, before the engine makes room."""
+    new = node.args.get("replacement")
+    if new is None or (isinstance(new, exp.Literal) and len(new.name) <= _SHORT_REPLACEMENT):
+        return node
+    (text, new), around = once.bound([node.this, new], [2, 2])
+    size = "length(CAST(_0 AS VARCHAR)) * length(CAST(_1 AS VARCHAR))"
+    refused = f"CASE WHEN {size} > {4 * MAX_TEXT} THEN CAST({_TOO_LONG} AS VARCHAR) ELSE _1 END"
+    node.set("this", text)
+    node.set("replacement", fill(refused, [text, new]))
+    return around(node)
+
+
 def _months_between(node: exp.MonthsBetween) -> exp.Expr:
     """Six digits of a fraction ("MONTHS_BETWEEN", Examples)."""
     times = (timestamps.call("_ntz", part) for part in (node.this, node.expression))
@@ -674,6 +688,7 @@ _FORMS: dict[type[exp.Expr], Callable[[Any], exp.Expr]] = {
     **dict.fromkeys((exp.RegexpExtract, exp.RegexpExtractAll), _regexp_substr),
     **dict.fromkeys((exp.TimestampFromParts, exp.TimestampLtzFromParts), _from_parts),
     **dict.fromkeys((exp.Repeat, exp.Pad, exp.Space), _bounded),
+    **dict.fromkeys((exp.Replace, exp.RegexpReplace), _bounded_replacement),
     **dict.fromkeys((exp.Array, exp.Struct, exp.StarMap), _literal),
     **dict.fromkeys((exp.Cast, exp.TryCast, exp.JSONCast), _cast),
     **dict.fromkeys((exp.TsOrDsToDate, exp.TsOrDsToTime), timestamps.read_by_format),

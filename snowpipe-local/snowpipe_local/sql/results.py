@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import datetime as dt
 import decimal
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -275,28 +276,39 @@ def encode_stream(result: Result) -> str:
 def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     """Encode a result as several Arrow IPC streams of one schema.
 
+    Numbers and times are encoded at once, because their values choose the type. Texts are encoded for each
+    stream, because they may be large.
+
     :param counts: rows of each stream.
     :raises pyarrow.ArrowException: as :func:`encode_stream`.
     """
-    arrays, fields = [], []
+    encoders, fields = [], []
     for position, column in enumerate(result.columns):
-        values = [row[position] for row in result.rows]
-        array = _ENCODERS[column.type.kind](values, column.type)
-        arrays.append(array)
+        encode_texts = functools.partial(_texts_of, result, position)
+        array = encode_texts(0, 0)
+        if column.type.kind not in _OF_ANY_LENGTH:
+            array = _ENCODERS[column.type.kind]([row[position] for row in result.rows], column.type)
+        encoders.append(encode_texts if column.type.kind in _OF_ANY_LENGTH else array.slice)
         metadata = _metadata(column.type, array.type)
         # Always nullable: connector 5.2.0 refuses a mask on a field that declares none.
         fields.append(pa.field(column.name, array.type, nullable=True, metadata=metadata))
     schema = pa.schema(fields)
-    rows = pa.RecordBatch.from_arrays(arrays, schema=schema)
     streams, start = [], 0
     for count in counts:
         sink = pa.BufferOutputStream()
         with pa.RecordBatchStreamWriter(sink, schema, options=_IPC_OPTIONS) as writer:
             for at in range(start, start + count, _BATCH_ROWS):
-                writer.write_batch(rows.slice(at, min(_BATCH_ROWS, start + count - at)))
+                size = min(_BATCH_ROWS, start + count - at)
+                arrays = [encoder(at, size) for encoder in encoders]
+                writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         streams.append(sink.getvalue().to_pybytes())
         start += count
     return streams
+
+
+def _texts_of(result: Result, position: int, start: int, count: int) -> pa.Array:
+    column = result.columns[position].type
+    return _ENCODERS[column.kind]([row[position] for row in result.rows[start : start + count]], column)
 
 
 def _metadata(kind: ColumnType, arrow: pa.DataType) -> dict[str, str]:
@@ -390,6 +402,8 @@ _ENCODERS: dict[str, Callable[[Sequence[Any], ColumnType], pa.Array]] = {
     **dict.fromkeys(_SEMI_STRUCTURED, _json),
 }
 
+
+_OF_ANY_LENGTH = frozenset({"BINARY", "VARCHAR", *_SEMI_STRUCTURED})
 
 # -- Bound values of a statement, as connector protocol and SQL API send them ----------------------------
 

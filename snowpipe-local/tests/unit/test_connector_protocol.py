@@ -151,6 +151,24 @@ def test_a_large_result_comes_in_parts(service: ServiceInProcess) -> None:
         assert [one["rowCount"] for one in data["chunks"]] == [80_000, 1_000]
 
 
+@pytest.mark.parametrize("form", ["JSON", "ARROW"])
+def test_a_result_of_long_texts_comes_in_parts_of_few_bytes(service: ServiceInProcess, form: str) -> None:
+    session = service.connect(**PYTHON, SESSION_PARAMETERS={"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": form})
+    text = "SELECT REPEAT('x', 1000000 + seq4()) AS t, seq4() AS n FROM TABLE(GENERATOR(ROWCOUNT => 40))"
+    data = session.query(text)["data"]
+    parts = [service.call("GET", _path(one["url"]), None, data["chunkHeaders"]) for one in data["chunks"]]
+    assert len(data.get("rowset", data.get("rowsetBase64"))) < 8_000_000
+    assert max(len(one.content) for one in parts) < 20_000_000
+    if form == "JSON":
+        found = data["rowset"] + [row for one in parts for row in json.loads(b"[%b]" % one.content)]
+        values = [(len(t), int(n)) for t, n in found]
+    else:
+        streams = [b64decode(data["rowsetBase64"]), *(one.content for one in parts)]
+        table = pa.concat_tables([pa.ipc.open_stream(one).read_all() for one in streams])
+        values = [(len(t), n) for t, n in zip(*(table[name].to_pylist() for name in "TN"), strict=True)]
+    assert sorted(values) == [(1_000_000 + n, n) for n in range(40)]
+
+
 def test_results_expire_that_take_too_much_memory_together(tmp_path: Path) -> None:
     service = ServiceInProcess(tmp_path / "home", Limits(result_bytes=5_000_000))
     session = service.connect(**PYTHON, SESSION_PARAMETERS=AS_TEXT)

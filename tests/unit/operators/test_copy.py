@@ -440,6 +440,39 @@ class TestRunAgain:
         assert sorted(copying.account.rows) == rows_of(*FILES)
         assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
 
+    @pytest.mark.parametrize(("options", "run"), [({}, "r1"), ({}, "r2"), (FORCED, "r1")])
+    def test_files_of_a_table_that_was_emptied_and_has_rows_of_others_are_not_taken_for_loaded(
+        self, copying: Copying, options: dict[str, Any], run: str
+    ) -> None:
+        """TRUNCATE, and an INSERT of the same rows, or of others: nobody knows, and nothing doubles."""
+        copying.run(options)
+        left = list(copying.account.rows)
+        for gone in (copying.account.history, copying.account._copied):
+            gone.clear()
+        copying.account.put("e", "e1", "e2")
+        with pytest.raises(AirflowException, match=r"FilesRejectedError.*TRUNCATE"):
+            copying.run(options, run=run, number=2 if run == "r1" else 1)
+        assert [row for row in copying.account.rows if row[0] != "e"] == left
+
+    def test_force_that_is_set_between_two_tries_loads_nothing_again(self, copying: Copying) -> None:
+        copying.run({})
+        copying.account.put("e", "e1", "e2")
+        with pytest.raises(AirflowException, match="FilesGivenTwiceError"):
+            copying.run(number=2)
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+        assert copying.run({}, number=3)["rows_loaded"] == 10
+
+    def test_with_force_a_retry_that_finds_no_ledger_loads_nothing_again(self, copying: Copying) -> None:
+        """Somebody has dropped it, or the task names another one; what other runs load does not count."""
+        copying.run(run="r0")
+        copying.began = dt.datetime.now(dt.UTC)
+        copying.run()
+        copying.account.ledger.rows = [row for row in copying.account.ledger.rows if row["run_id"] == "r0"]
+        with pytest.raises(AirflowException, match=r"FilesGivenTwiceError.*ledger"):
+            copying.run(number=2)
+        assert copying.account.rows == 2 * rows_of(*FILES)
+        assert copying.run(run="r3")["rows_loaded"] == 8
+
     def test_with_force_fewer_rows_than_the_earlier_try_has_loaded_fail_the_task(
         self, copying: Copying
     ) -> None:

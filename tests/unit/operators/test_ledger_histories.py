@@ -109,6 +109,12 @@ class Histories(RuleBasedStateMachine):
         self.account.rows.append(f"inserted{self.inserted}")
         self.whose[f"inserted{self.inserted}"] = {"another program"}
 
+    @rule()
+    def restore(self) -> None:
+        """TRUNCATE, and an INSERT that brings the rows back: nothing remembers their loads."""
+        self.account.history.clear()
+        self.account._copied.clear()
+
     @precondition(lambda self: self.account.rows)
     @rule()
     def clone(self) -> None:
