@@ -189,6 +189,10 @@ class Partition(ABC):
         """
         return None
 
+    def recorded(self) -> Offset | None:
+        """Return the last position that the source's own record shows as committed, None without one."""
+        return None
+
     def row_keys(self) -> Sequence[tuple[str, ...]]:
         """What its rows have in the first columns of :attr:`SourceSpec.row_columns`, as texts."""
         return ()

@@ -134,6 +134,7 @@ class Run:
         if not source.claim(self._partitions, self._committed):
             return False
         self._results = self._nothing_sent()
+        self._rebind_quiet()
         return True
 
     def without_rows(self) -> RunReport | None:
@@ -213,7 +214,10 @@ class Run:
             self._check(name, position)
 
     def _own(self) -> list[OwnChannel]:
-        return [OwnChannel(self._sources[name], status) for name, status in self._start.items()]
+        return [
+            OwnChannel(self._sources[name], status, self._partitions[name].recorded())
+            for name, status in self._start.items()
+        ]
 
     def _take_over(self) -> None:
         """Refuse channels whose source partitions others have loaded, or give them those positions."""
@@ -359,6 +363,21 @@ class Run:
             self._results[name] = replace(
                 result, position=result.passed, token=result.passed_token, passed=None, passed_token=None
             )
+        self._rebind_quiet()
+
+    def _rebind_quiet(self) -> None:
+        """Give channels that go on for another source its binding, where no row has carried it.
+
+        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
+        """
+        for name, source in self._sources.items():
+            found, before, result = self._found[name], self._start[name].committed, self._results[name]
+            is_kept = source.rebind != "continue" or before is None or source.is_own(before)
+            if is_kept or result.token != before or found.position is None:
+                continue
+            token = source.token(found.position, found.rows, found.errors)
+            compare_and_set(self._client, TokenChange.after(self._start[name], token))
+            self._results[name] = replace(result, token=token)
 
     def _refuse_other_spellings(self) -> None:
         """Refuse to start a channel again that others have loaded under a name that differs in case.

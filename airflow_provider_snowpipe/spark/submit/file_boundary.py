@@ -318,7 +318,7 @@ class FileBoundary:
     ) -> None:
         self._spec = spec
         self._accepts_rejected = accepts_rejected
-        self._last, self._on_imbalance = last or {}, on_imbalance
+        self._last, self._on_imbalance = last, on_imbalance
         self._run, self._rebind = run, rebind
         self._channel_of = channel_of
         self._hook = hook
@@ -406,7 +406,10 @@ class FileBoundary:
                 self._on_imbalance,
                 accepts_rejected=self._accepts_rejected,
             )
-            self.rows_before = earlier.hand_over([OwnChannel(sources[name], found[name]) for name in sources])
+            recorded = {self._channel_of(one.name): one.recorded() for one in self._files}
+            self.rows_before = earlier.hand_over(
+                [OwnChannel(sources[name], found[name], recorded[name]) for name in sources]
+            )
 
     def shares(self, pipe: str | None = None, *, promised_only: bool = False) -> list[CopyShare]:
         """What COPY or a pipe takes of each partition; the channels are open.

@@ -558,6 +558,11 @@ class FilePartition(SourcePartition[Resume]):
         """Count the files that are not committed; the one that the position is in counts with its size."""
         return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
 
+    def recorded(self) -> UnitOffset | None:
+        """Return the last row of the last unit that the log has as committed."""
+        lines = ((one, self.group.committed.get(one.unit, 0)) for one in self.group.files)
+        return max((UnitOffset(one.unit, one.name, line) for one, line in lines if line > 0), default=None)
+
     def row_keys(self) -> Sequence[tuple[str, ...]]:
         """The names of its files, those of before among them; of replaced ones nobody knows which rows."""
         replaced = {one.name_below for one in self.group.files if one.unit in self.group.replaced}
