@@ -106,7 +106,7 @@ class Run:
             source = self._open_source().with_spark(self._session)
             self._take_partitions(source)
             self._take_over()
-            if source.claim(self._partitions, self._committed):
+            if self._claims(source):
                 return
         raise SourceUnavailableError(
             f"source {self._plan.source.address!r}: other runs have written its log {_MOST_PLANS} times "
@@ -131,11 +131,15 @@ class Run:
             if not partition.is_done(self._committed[name]):
                 return False
         self._client.pipe_info()
-        if not source.claim(self._partitions, self._committed):
+        if not self._claims(source):
             return False
         self._results = self._nothing_sent()
         self._rebind_quiet()
         return True
+
+    def _claims(self, source: Source) -> bool:
+        rebinds = self._plan.rebind is not None
+        return source.claim(self._partitions, self._committed, rebinds=rebinds)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.

@@ -426,7 +426,8 @@ class FileBoundary:
         positions = self.positions()
         for _ in range(_MOST_PLANS):
             own = {self._channel_of(one.name): one for one in self._files}
-            if self._source.claim(own, {one.channel: one.committed for one in positions}):
+            committed = {one.channel: one.committed for one in positions}
+            if self._source.claim(own, committed, rebinds=self._rebind is not None):
                 self._files = tuple(replace(one, last_unit=self._source.last_unit) for one in self._files)
                 break
             self._files = self._source.partitions()

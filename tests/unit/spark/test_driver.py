@@ -76,7 +76,7 @@ class AskedSource(MemorySource):
         self.given["for_target"] = given
         return self
 
-    def claim(self, *given):
+    def claim(self, *given, **options):
         self.given["claim"] = given
         return True
 
