@@ -177,6 +177,23 @@ class EarlierChannels:
             moved[one.name] = found.rows
         return moved
 
+    def refuse_twins(self, channels: Sequence[OwnChannel]) -> None:
+        """Refuse channels that were new, where another one has loaded the same source partition meanwhile.
+
+        :param channels: as they were before the load
+        :raises SourceChangedError: naming both channels
+        """
+        new = {one.partition: one for one in channels if one.is_new and one.source.rebind is None}
+        names = {one.name for one in channels}
+        for other in self._listed() if new else ():
+            mine = new.get(source_of_token(other.offset_token or ""))
+            if mine is not None and other.name not in names:
+                raise SourceChangedError(
+                    f"channels {mine.name!r} and {other.name!r} of pipe {self.client.pipe} have both loaded "
+                    f"{mine.source.binding.source} at one time: its rows are in the table twice. Stop one of "
+                    "the two tasks, delete its rows, and drop its channel"
+                )
+
     def _take(
         self, taken: Sequence[tuple[OwnChannel, str]], check: Callable[[str, Offset], None]
     ) -> dict[str, int]:

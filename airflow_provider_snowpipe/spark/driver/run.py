@@ -225,17 +225,19 @@ class Run:
 
     def _take_over(self) -> None:
         """Refuse channels whose source partitions others have loaded, or give them those positions."""
+        self._rows_before = self._earlier().hand_over(self._own(), self._check)
+        if self._rows_before:
+            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
+
+    def _earlier(self) -> EarlierChannels:
         plan = self._plan
-        earlier = EarlierChannels(
+        return EarlierChannels(
             self._client,
             self._list_channels or tuple,
             plan.last_checkpoints,
             plan.on_imbalance,
             accepts_rejected=plan.on_error == "continue",
         )
-        self._rows_before = earlier.hand_over(self._own(), self._check)
-        if self._rows_before:
-            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
 
     def _take_statuses(self, found: Mapping[str, ChannelStatus]) -> None:
         for name, status in found.items():
@@ -298,6 +300,7 @@ class Run:
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows, unless the plan has ``continue``
         :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``fail``
+        :raises SourceChangedError: if another new channel has loaded the same rows meanwhile
         """
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
@@ -310,6 +313,7 @@ class Run:
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
         for name, status in now.items():
             check_balance(name, self._sources[name].start(status).excess, self._plan.on_imbalance)
+        self._earlier().refuse_twins(self._own())
 
     def _renew(self, now: Mapping[str, ChannelStatus]) -> None:
         """Open channels that are quiet for long, each at its own token, so that the service keeps them."""
