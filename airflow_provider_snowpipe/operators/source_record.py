@@ -156,8 +156,10 @@ class SourceRecord:
                 "it held; or delete it, where no channel of this source has expired or was dropped since"
             ) from error
 
-    def last_checkpoints(self) -> dict[str, tuple[str, str]]:
-        """The channel and the checkpoint that each source partition had last."""
+    def last_checkpoints(self) -> dict[str, tuple[str, str]] | None:
+        """The channel and the checkpoint that each source partition had last; None without a record."""
+        if self.loaded is None:
+            return None
         return {digits: (one.channel, one.token) for digits, one in self.channels.items()}
 
     def require_split(self, split: str, rebind: Rebind | None) -> None:

@@ -189,6 +189,10 @@ class Partition(ABC):
         """
         return None
 
+    def recorded(self) -> Offset | None:
+        """Return the last position that the source's own record shows as committed, None without one."""
+        return None
+
     def row_keys(self) -> Sequence[tuple[str, ...]]:
         """What its rows have in the first columns of :attr:`SourceSpec.row_columns`, as texts."""
         return ()
@@ -312,13 +316,21 @@ class Source(ABC):
         :param ends: their committed positions, by partition name; None for one without a row
         """
 
-    def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
+    def claim(
+        self,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+        *,
+        rebinds: bool = False,
+    ) -> bool:
         """Write down what the run is to load, and refuse what has changed; before any channel is opened.
 
         :param partitions: the partitions by channel
         :param committed: the committed position of each channel, None for NULL
+        :param rebinds: True where a new channel may have a partition that was given to another one
         :return: False where they are others now: list the partitions again
         :raises SourcePositionError: if rows that were taken have changed
+        :raises SourceChangedError: if the rows were given to another channel
         """
         return True
 

@@ -411,6 +411,11 @@ class ChannelSource:
         has_meaning = is_checkpoint(token) or is_copy_intent(token)
         return (self.is_bare or self.rebind == "continue") and not has_meaning
 
+    def is_own(self, token: str) -> bool:
+        """Return whether a token is one that the source writes, of this binding."""
+        found = _Written.of(token)
+        return self.is_bare if found is None else found.binding == self.binding.digest
+
     def token(self, position: Offset, rows: int, errors: int) -> str:
         """Write the token of a position.
 

@@ -50,8 +50,9 @@ class NdjsonOptions:
 def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None = None) -> bytes:
     """Write rows as NDJSON, one object a line, the last line ended too.
 
-    Decimals keep every digit and their scale, integers every digit, timestamps their precision (in UTC with
-    ``Z`` when they have a zone), dates are ``YYYY-MM-DD``, structs, lists and maps are native JSON.
+    Decimals keep every digit and their scale, as texts where their type has more than 38 digits. Integers
+    keep every digit, timestamps their precision (in UTC with ``Z`` when they have a zone). Dates are
+    ``YYYY-MM-DD``; structs, lists and maps are native JSON.
 
     :param rows: the rows; column names become keys
     :param options: forms of the values that JSON has none for
@@ -123,6 +124,10 @@ class _Column:
 
     def plain(self, values: pa.Array) -> pa.Array:
         return values
+
+    def digits(self, values: pa.Array) -> pa.Array:
+        """The text of a decimal that no number of Snowflake holds; as a number it would become a double."""
+        return values.cast(pa.large_string())
 
     def nothing(self, values: pa.Array) -> pa.Array:
         return pa.nulls(len(values), pa.string())
@@ -297,10 +302,12 @@ def _any_of(*kinds: str) -> Callable[[pa.DataType], bool]:
     return lambda kind: any(test(kind) for test in tests)
 
 
+_MOST_DIGITS = 38
 _PLAIN = ("boolean", "integer", "decimal", "string", "large_string", "string_view")
 _UUID_GROUPS = (0, 8, 12, 16, 20, 32)
 _BINARY = ("binary", "large_binary", "fixed_size_binary", "binary_view")
 _CHANGES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[_Column, pa.Array], pa.Array]], ...] = (
+    (lambda kind: pa.types.is_decimal(kind) and kind.precision > _MOST_DIGITS, _Column.digits),
     (_any_of(*_PLAIN), _Column.plain),
     (pa.types.is_floating, _Column.floating),
     (pa.types.is_timestamp, _Column.timestamp),

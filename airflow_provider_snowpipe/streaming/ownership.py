@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
 from airflow_provider_snowpipe.streaming.channel import take_over
@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 LastCheckpoints = Mapping[str, tuple[str, str]]
 """Channel and checkpoint that each source partition had last, by the digits that stand for the partition."""
+_RECORD = "source-log"
+"""Stands for the run in a checkpoint of which the source alone shows the position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +47,12 @@ class OwnChannel:
 
     :param source: whose rows it gets
     :param status: what the service reports of it
+    :param recorded: the last position that the source's own record shows as committed
     """
 
     source: ChannelSource
     status: ChannelStatus
+    recorded: Offset | None = None
 
     @property
     def name(self) -> str:
@@ -71,11 +75,24 @@ class OwnChannel:
         return self.status.committed is not None and source_of_token(self.status.committed) != self.partition
 
 
-def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints) -> None:
+def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> LastCheckpoints:
+    """The last checkpoints of channels: by the record of earlier runs, without one by the source's own."""
+    if last is not None:
+        return last
+    return {
+        one.partition: (one.name, replace(one.source, run=_RECORD).token(one.recorded, 0, 0))
+        for one in channels
+        if one.recorded is not None
+    }
+
+
+def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> None:
     """Refuse a channel without a token where an earlier run has seen one of the same source partition.
 
+    :param last: what earlier runs have seen; None where they have left no record
     :raises SourcePositionError: names the channel and the last checkpoint
     """
+    last = _known(channels, last)
     for one in channels:
         lost = one.source.binding.lost
         if lost and last and one.is_new and one.source.rebind != "restart":
@@ -100,13 +117,13 @@ class EarlierChannels:
     """The other channels of a pipe, which may have loaded the same source partitions.
 
     :param list_channels: lists the channels of the pipe
-    :param last: what earlier runs have seen
+    :param last: what earlier runs have seen; None where they have left no record
     :param accepts_rejected: True where rejected rows are counted and do not fail the load
     """
 
     client: SnowpipeClient
     list_channels: Callable[[], Sequence[ListedChannel]]
-    last: LastCheckpoints
+    last: LastCheckpoints | None
     on_imbalance: OnImbalance = "warn"
     accepts_rejected: bool = False
 
@@ -150,8 +167,9 @@ class EarlierChannels:
                 )
             taken.append((mine, other.name))
         moved = self._take(taken, check)
+        last = _known(channels, self.last)
         for one in channels:
-            known = self.last.get(one.partition)
+            known = last.get(one.partition)
             if known is None or not one.is_new or one.source.rebind != "continue" or one.name in moved:
                 continue
             found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
@@ -159,6 +177,23 @@ class EarlierChannels:
             self._set_start(one, found.position)
             moved[one.name] = found.rows
         return moved
+
+    def refuse_twins(self, channels: Sequence[OwnChannel]) -> None:
+        """Refuse channels that were new, where another one has loaded the same source partition meanwhile.
+
+        :param channels: as they were before the load
+        :raises SourceChangedError: naming both channels
+        """
+        new = {one.partition: one for one in channels if one.is_new and one.source.rebind is None}
+        names = {one.name for one in channels}
+        for other in self._listed() if new else ():
+            mine = new.get(source_of_token(other.offset_token or ""))
+            if mine is not None and other.name not in names:
+                raise SourceChangedError(
+                    f"channels {mine.name!r} and {other.name!r} of pipe {self.client.pipe} have both loaded "
+                    f"{mine.source.binding.source} at one time: its rows are in the table twice. Stop one of "
+                    "the two tasks, delete its rows, and drop its channel"
+                )
 
     def _take(
         self, taken: Sequence[tuple[OwnChannel, str]], check: Callable[[str, Offset], None]

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
     SnowpipeError,
+    SourceChangedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -47,6 +48,38 @@ def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
 
     assert [(c.to_token, c.rows) for c in third] == [("603", 2), ("604", 1), ("599", 0)]
     assert loads.ids == [*range(601), 603, 604]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"options": {"pathGlobFilter": "b*"}}, {}),
+        ({"query": "{rows} -- WHERE FALSE\nWHERE ID > 1"}, {"query": "{rows} -- WHERE FALSE WHERE ID > 1"}),
+        ({"query": "{rows} WHERE NOTE <> 'a  '"}, {"query": "{rows} WHERE NOTE <> 'a '"}),
+    ],
+    ids=["option", "comment", "text"],
+)
+def test_what_decides_which_rows_there_are_is_part_of_the_binding(loads, before, after):
+    loads.write("a.parquet", [0, 1], NOTE=["a ", "a  "])
+    loads.write("b.parquet", [2])
+
+    def spec(values):
+        rows = f"SELECT * FROM parquet.`{loads.rows}`"
+        queries = {"query": values["query"].format(rows=rows), "name": "q"} if "query" in values else {}
+        return loads.spec(**{**values, **queries})
+
+    loads.load(spec(before))
+    loaded = loads.ids
+    with pytest.raises(SourceChangedError):
+        loads.load(spec(after))
+    assert loads.ids == loaded
+
+
+def test_the_layout_of_a_query_is_not_part_of_the_binding(loads):
+    loads.write("a.parquet", [0])
+    for query in ("SELECT *  FROM parquet.`{}`", "\n  SELECT *\n  FROM parquet.`{}`\n"):
+        loads.load(loads.spec(query=query.format(loads.rows), name="q"))
+    assert loads.ids == [0]
 
 
 def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_position(loads):

@@ -82,7 +82,8 @@ class JobPlan:
     :param on_imbalance: ``fail`` ends the run where a channel counts other rows than its checkpoint
     :param local_master: a local master whose tasks are threads of the driver; empty where Spark runs them
     :param last_checkpoints: channel and checkpoint that each source partition had last, as far as is known,
-        by the digits of the checkpoint that stand for it; a channel without a token has lost it then
+        by the digits of the checkpoint that stand for it; a channel without a token has lost it then. None
+        leaves it to the source's own record
     :param renew: channels that have been quiet for long; the run opens them, so that the service keeps them
     """
 
@@ -111,7 +112,7 @@ class JobPlan:
     rebind: Rebind | None = None
     on_imbalance: OnImbalance = "warn"
     local_master: str = ""
-    last_checkpoints: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    last_checkpoints: Mapping[str, tuple[str, str]] | None = None
     renew: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -231,8 +232,8 @@ class JobPlan:
             TableColumn(**checked_values(TableColumn, value, f"plan columns[{index}]"))
             for index, value in enumerate(columns)
         )
-        known = values.get("last_checkpoints", {})
-        values["last_checkpoints"] = {
+        known = values.get("last_checkpoints")
+        values["last_checkpoints"] = known and {
             digits: (str(name), str(token)) for digits, (name, token) in known.items()
         }
         values["renew"] = tuple(map(str, values.get("renew", ())))

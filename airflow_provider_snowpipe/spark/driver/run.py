@@ -106,7 +106,7 @@ class Run:
             source = self._open_source().with_spark(self._session)
             self._take_partitions(source)
             self._take_over()
-            if source.claim(self._partitions, self._committed):
+            if self._claims(source):
                 return
         raise SourceUnavailableError(
             f"source {self._plan.source.address!r}: other runs have written its log {_MOST_PLANS} times "
@@ -131,10 +131,15 @@ class Run:
             if not partition.is_done(self._committed[name]):
                 return False
         self._client.pipe_info()
-        if not source.claim(self._partitions, self._committed):
+        if not self._claims(source):
             return False
         self._results = self._nothing_sent()
+        self._rebind_quiet()
         return True
+
+    def _claims(self, source: Source) -> bool:
+        rebinds = self._plan.rebind is not None
+        return source.claim(self._partitions, self._committed, rebinds=rebinds)
 
     def without_rows(self) -> RunReport | None:
         """Do the whole run without Spark if it has no row to load.
@@ -213,21 +218,26 @@ class Run:
             self._check(name, position)
 
     def _own(self) -> list[OwnChannel]:
-        return [OwnChannel(self._sources[name], status) for name, status in self._start.items()]
+        return [
+            OwnChannel(self._sources[name], status, self._partitions[name].recorded())
+            for name, status in self._start.items()
+        ]
 
     def _take_over(self) -> None:
         """Refuse channels whose source partitions others have loaded, or give them those positions."""
+        self._rows_before = self._earlier().hand_over(self._own(), self._check)
+        if self._rows_before:
+            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
+
+    def _earlier(self) -> EarlierChannels:
         plan = self._plan
-        earlier = EarlierChannels(
+        return EarlierChannels(
             self._client,
             self._list_channels or tuple,
             plan.last_checkpoints,
             plan.on_imbalance,
             accepts_rejected=plan.on_error == "continue",
         )
-        self._rows_before = earlier.hand_over(self._own(), self._check)
-        if self._rows_before:
-            self._take_statuses(self._client.channel_statuses(list(self._rows_before)))
 
     def _take_statuses(self, found: Mapping[str, ChannelStatus]) -> None:
         for name, status in found.items():
@@ -290,6 +300,7 @@ class Run:
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows, unless the plan has ``continue``
         :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``fail``
+        :raises SourceChangedError: if another new channel has loaded the same rows meanwhile
         """
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
@@ -302,6 +313,7 @@ class Run:
             refuse_rejected_rows(self._plan.pipe, self.channels, now)
         for name, status in now.items():
             check_balance(name, self._sources[name].start(status).excess, self._plan.on_imbalance)
+        self._earlier().refuse_twins(self._own())
 
     def _renew(self, now: Mapping[str, ChannelStatus]) -> None:
         """Open channels that are quiet for long, each at its own token, so that the service keeps them."""
@@ -359,6 +371,21 @@ class Run:
             self._results[name] = replace(
                 result, position=result.passed, token=result.passed_token, passed=None, passed_token=None
             )
+        self._rebind_quiet()
+
+    def _rebind_quiet(self) -> None:
+        """Give channels that go on for another source its binding, where no row has carried it.
+
+        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
+        """
+        for name, source in self._sources.items():
+            found, before, result = self._found[name], self._start[name].committed, self._results[name]
+            is_kept = source.rebind != "continue" or before is None or source.is_own(before)
+            if is_kept or result.token != before or found.position is None:
+                continue
+            token = source.token(found.position, found.rows, found.errors)
+            compare_and_set(self._client, TokenChange.after(self._start[name], token))
+            self._results[name] = replace(result, token=token)
 
     def _refuse_other_spellings(self) -> None:
         """Refuse to start a channel again that others have loaded under a name that differs in case.

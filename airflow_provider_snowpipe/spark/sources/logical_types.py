@@ -254,6 +254,8 @@ def _logical_names(schema: Mapping[str, Any], path: str) -> Iterator[tuple[str, 
     yield path, str(schema.get("type")), schema.get("name")
     for one in schema.get("fields") or ():
         yield from _logical_names(one, f"{path}.{one['field']}" if path else str(one["field"]))
+    for one in schema.get("choices") or ():
+        yield from _logical_names(one, path)
     for key, mark in (("items", "[]"), ("values", "{}")):
         if isinstance(schema.get(key), Mapping):
             yield from _logical_names(schema[key], f"{path}.{mark}")
@@ -466,14 +468,14 @@ class _JsonSchema:
             return {"type": "any"}
         if "$ref" in schema:
             return self.connect(self._referenced(str(schema["$ref"])), depth + 1)
-        choices = [one for key in ("oneOf", "anyOf") for one in schema.get(key) or ()]
+        choices = [one for key in ("oneOf", "anyOf", "allOf") for one in schema.get(key) or ()]
         filled = [one for one in choices if not (isinstance(one, Mapping) and one.get("type") == "null")]
         if len(filled) == 1:
             return self.connect(filled[0], depth + 1)
         kinds = schema.get("type")
         kinds = [kind for kind in (kinds if isinstance(kinds, list) else [kinds]) if kind != "null"]
         if len(kinds) != 1 or filled:
-            return {"type": "any"}
+            return {"type": "any", "choices": [self.connect(one, depth + 1) for one in filled]}
         return {**self._typed(schema, str(kinds[0]), depth), **self._named(schema, str(kinds[0]))}
 
     def _typed(self, schema: Mapping[str, Any], kind: str, depth: int) -> dict[str, Any]:

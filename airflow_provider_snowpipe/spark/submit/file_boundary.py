@@ -308,7 +308,7 @@ class FileBoundary:
     ) -> None:
         self._spec = spec
         self._accepts_rejected = accepts_rejected
-        self._last, self._on_imbalance = last or {}, on_imbalance
+        self._last, self._on_imbalance = last, on_imbalance
         self._run, self._rebind = run, rebind
         self._channel_of = channel_of
         self._hook = hook
@@ -396,7 +396,10 @@ class FileBoundary:
                 self._on_imbalance,
                 accepts_rejected=self._accepts_rejected,
             )
-            self.rows_before = earlier.hand_over([OwnChannel(sources[name], found[name]) for name in sources])
+            recorded = {self._channel_of(one.name): one.recorded() for one in self._files}
+            self.rows_before = earlier.hand_over(
+                [OwnChannel(sources[name], found[name], recorded[name]) for name in sources]
+            )
 
     def shares(self, pipe: str | None = None, *, promised_only: bool = False) -> list[CopyShare]:
         """What COPY or a pipe takes of each partition; the channels are open.
@@ -413,7 +416,8 @@ class FileBoundary:
         positions = self.positions()
         for _ in range(_MOST_PLANS):
             own = {self._channel_of(one.name): one for one in self._files}
-            if self._source.claim(own, {one.channel: one.committed for one in positions}):
+            committed = {one.channel: one.committed for one in positions}
+            if self._source.claim(own, committed, rebinds=self._rebind is not None):
                 self._files = tuple(replace(one, last_unit=self._source.last_unit) for one in self._files)
                 break
             self._files = self._source.partitions()

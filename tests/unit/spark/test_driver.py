@@ -31,6 +31,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     PipeNotFoundError,
     RowsRejectedError,
+    SourceChangedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.lag import FileBehind
@@ -76,7 +77,7 @@ class AskedSource(MemorySource):
         self.given["for_target"] = given
         return self
 
-    def claim(self, *given):
+    def claim(self, *given, **options):
         self.given["claim"] = given
         return True
 
@@ -129,7 +130,7 @@ def make_run(snowpipe, monkeypatch):
             "airflow_provider_snowpipe.spark.driver.run.open_source",
             lambda spec, on_data_loss, secrets: source,
         )
-        run = Run(replace(PLAN, **plan), snowpipe.client(), object)
+        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=snowpipe.listed)
         run.source = source
         return run
 
@@ -174,6 +175,17 @@ def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, mak
     assert by_channel(run, "rows") == {"job_src_p": 6, "job_src_q": 4}
     assert all(by_channel(run, "committed").values())
     assert run.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
+
+
+def test_two_runs_whose_new_channels_load_one_partition_at_one_time_both_fail(snowpipe, make_run):
+    runs = make_run(P), make_run(P, channel_prefix="other")
+    for run in runs:
+        run.prepare()
+    for run in runs:
+        run.load(InProcessSpark())
+    for run in runs:
+        with pytest.raises(SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
+            run.verify()
 
 
 def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):

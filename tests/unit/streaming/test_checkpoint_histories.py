@@ -444,8 +444,11 @@ class Histories(RuleBasedStateMachine):
         if here is not None:
             if taken and here.source != job.source:
                 return Expected("refused")
-            start = here.next if rebind == "continue" else 0
-            return self.checked(job, Expected("loaded", start, here.unreported, taken, is_sure=False))
+            goes_on = rebind == "continue"
+            start = here.next if goes_on else 0
+            return self.checked(
+                job, Expected("loaded", start, here.unreported, taken, is_sure=False, sets=goes_on)
+            )
         if rebind == "continue" and others:
             first = self.channels[others[0]]
             if first.excess:

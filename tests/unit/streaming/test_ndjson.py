@@ -34,7 +34,7 @@ def test_values_are_written_exactly():
         ([0.1, None], pa.float32(), ["0.1", "null"]),
         ([Decimal("1.2300"), None], pa.decimal128(18, 4), ["1.2300", "null"]),
         ([Decimal("9" * 34 + ".9999")], pa.decimal128(38, 4), ["9" * 34 + ".9999"]),
-        ([Decimal("-0.5")], pa.decimal256(60, 4), ["-0.5000"]),
+        ([Decimal("-0.5")], pa.decimal256(60, 4), ['"-0.5000"']),
         ([True, False, None], pa.bool_(), ["true", "false", "null"]),
         (['q"\n\t\\é\u2028', ""], pa.string(), [r'"q\"\n\t\\é' + '\u2028"', '""']),
         (["v", None], pa.string_view(), ['"v"', "null"]),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import BinaryIO, cast
 
-from airflow_provider_snowpipe.spark.source import SourceSecrets
+from airflow_provider_snowpipe.spark.source import Partition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, LineFileReader, may_grow
-from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, Unit, ends_digest
+from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, SourceLog, Unit, ends_digest
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LOG_FOLDER,
@@ -30,9 +31,10 @@ from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
+    SourceChangedError,
     SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +113,37 @@ def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = ""
     """What positions in a partition of a source log mean."""
     whose = f"{spec.owner} of the source log {log_id}, partition {partition!r}"
     return Binding(whose, spec.form.numbering, lost)
+
+
+def given_to_channels(
+    log: SourceLog,
+    spec: FileSourceSpec,
+    partitions: Mapping[str, Partition],
+    committed: Mapping[str, Offset | None],
+    *,
+    rebinds: bool,
+) -> list[dict[str, object]]:
+    """The events that give partitions to channels, where the log gives them to none or to others.
+
+    Of two tasks that plan the same files at once, both with new channels, one creates the log's entry.
+
+    :raises SourceChangedError: if a new channel would load what another one was given
+    """
+    given = log.channels(spec.owner)
+    rows: list[dict[str, object]] = []
+    for channel, partition in partitions.items():
+        holder = given.get(partition.name, channel)
+        if holder != channel and committed[channel] is None and not rebinds:
+            raise SourceChangedError(
+                f"channel {channel!r} is new, and the source log gives partition {partition.name!r} to "
+                f"channel {holder!r}: its rows would be loaded twice. Nothing was sent. Use channel_prefix "
+                "and source_name of that channel; or set rebind='continue' or 'restart' where no other task "
+                "loads it"
+            )
+        if given.get(partition.name) != channel:
+            event = {"event": "channel", "number": 0, "owner": spec.owner}
+            rows.append({**event, "partition": partition.name, "name": channel})
+    return rows
 
 
 def canonical_path(path: str) -> str:

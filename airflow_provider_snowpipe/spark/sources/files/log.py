@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-Event = Literal["unit", "committed", "archived", "deleted"]
+Event = Literal["unit", "channel", "committed", "archived", "deleted"]
 
 _END_BYTES = 4096
 NO_ROWS = -1
@@ -152,6 +152,12 @@ class SourceLog:
     def all_units(self) -> list[Unit]:
         """The units, by number."""
         return _units(self.units)
+
+    def channels(self, owner: str) -> dict[str, str]:
+        """The channel that each partition of a load was given to last."""
+        given = self.events.filter(pc.equal(self.events["event"], "channel"))
+        given = given.filter(pc.equal(given["owner"], owner))
+        return dict(zip(given["partition"].to_pylist(), given["name"].to_pylist(), strict=True))
 
     @property
     def units(self) -> pa.Table:

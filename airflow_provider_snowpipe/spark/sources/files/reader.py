@@ -33,6 +33,7 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
     found_files,
+    given_to_channels,
     log_store,
     refuse_replaced,
 )
@@ -276,8 +277,14 @@ class FileSource(Source):
             binding = binding_of(spec, self._log.log_id, partition, why_lost)
             yield FilePartition(partition, group, spec, self._on_data_loss, binding, last, self.run, self._at)
 
-    def claim(self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]) -> bool:
-        """Write the new units into the log; refuse files that have changed.
+    def claim(
+        self,
+        partitions: Mapping[str, Partition],
+        committed: Mapping[str, Offset | None],
+        *,
+        rebinds: bool = False,
+    ) -> bool:
+        """Write the new units and their channels into the log; refuse files that have changed.
 
         A file of which no row is committed may be corrected: it becomes a unit again.
 
@@ -300,12 +307,14 @@ class FileSource(Source):
                 raise _changed_error(channel, texts)
         if not self._writes:
             return True
+        given = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebinds)
         corrected = {one.found.name for one, free in zip(changed, is_free, strict=True) if free}
         if corrected:
             self._new, _ = self._plan(lambda one: one.found.name in corrected)
             self._append(event_rows(self._new))
             return False
-        return not self._new or self._append(event_rows(self._new))
+        rows = [*given, *event_rows(self._new)]
+        return not rows or self._append(rows)
 
     def _append(self, rows: Sequence[dict[str, object]]) -> bool:
         added = self._store().append(self._log, rows, self.run)
@@ -557,6 +566,11 @@ class FilePartition(SourcePartition[Resume]):
     def behind(self, committed: Offset | None) -> Behind:
         """Count the files that are not committed; the one that the position is in counts with its size."""
         return Behind(FileBacklog.of(self.files_behind(committed)).bytes)
+
+    def recorded(self) -> UnitOffset | None:
+        """Return the last row of the last unit that the log has as committed."""
+        lines = ((one, self.group.committed.get(one.unit, 0)) for one in self.group.files)
+        return max((UnitOffset(one.unit, one.name, line) for one, line in lines if line > 0), default=None)
 
     def row_keys(self) -> Sequence[tuple[str, ...]]:
         """The names of its files, those of before among them; of replaced ones nobody knows which rows."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -145,6 +146,16 @@ class TableSource(TypedRowsSource):
     def address(self) -> str:
         """The table, the path, or the query's name."""
         return self.table or self.path or f"query {self.name}"
+
+
+_BLANKS = re.compile(
+    r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*\n?|/\*.*?\*/)|\s+""", re.DOTALL
+)
+
+
+def query_on_one_line(query: str) -> str:
+    """A query with one blank for several; those in texts, names and comments mean something, and stay."""
+    return _BLANKS.sub(lambda found: found[1] or " ", query.strip())
 
 
 TableSourceSpec = TableSource

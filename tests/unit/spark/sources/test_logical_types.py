@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.avro_format import rows_of
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
 from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
+from airflow_provider_snowpipe.spark.sources.logical_types import json_types
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from tests.schema_registry import RegistryService
@@ -212,3 +213,18 @@ def test_the_uuid_of_avro_on_sixteen_bytes_is_its_text():
     batch = rows.batch([{"U": value.bytes}, {"U": None}])
 
     assert batch.column(0).to_pylist() == [value, None]
+
+
+@pytest.mark.parametrize("key", ["oneOf", "anyOf", "allOf"])
+def test_a_logical_type_among_the_choices_of_a_json_schema_is_read_or_refused_and_never_guessed(key):
+    name = "org.apache.kafka.connect.data.Timestamp"
+    moment = {"type": "integer", "title": name, "connect.type": "int64"}
+
+    def types(*choices):
+        schema = {"type": "object", "properties": {"AT": {key: [*choices]}}}
+        return json_types(json.dumps(schema), "fail")
+
+    assert types(moment).types == {"AT": "TIMESTAMP_TZ(9)"}
+    with pytest.raises(EncodingError, match="'AT'"):
+        types(moment, {"type": "string"})
+    assert not types({"type": "integer"}, {"type": "string"}).translates

@@ -678,3 +678,26 @@ def test_files_that_another_log_of_the_pipe_has_are_refused(loads, tmp_path_fact
     with pytest.raises(SourceChangedError, match="source log"):
         again.run()
     assert again.table == []
+
+
+def test_a_partition_that_was_given_to_a_new_channel_is_not_given_to_another_one(tmp_path: Path) -> None:
+    (tmp_path / "eu").mkdir()
+    (tmp_path / "eu" / "1.ndjson").write_text('{"ID": 1}\n')
+    loads = Loads(tmp_path)
+
+    def planned() -> tuple[FileSource, FilePartition]:
+        source = loads.source()
+        return source, source.partitions()[0]
+
+    def claims(plan: tuple[FileSource, FilePartition], channel: str, **options: Any) -> bool:
+        return plan[0].claim({channel: plan[1]}, {channel: None}, **options)
+
+    one, other = planned(), planned()
+    assert claims(one, "d_eu")
+    assert not claims(other, "e_eu")  # the log has an entry now
+    with pytest.raises(SourceChangedError, match="'d_eu'"):
+        claims(planned(), "e_eu")
+    assert claims(planned(), "d_eu")
+    assert claims(planned(), "e_eu", rebinds=True)
+    with pytest.raises(SourceChangedError, match="'e_eu'"):
+        claims(planned(), "d_eu")
