@@ -14,8 +14,6 @@ from pkgutil import resolve_name
 from typing import ClassVar
 from uuid import uuid4
 
-import pyarrow.compute as pc
-
 from airflow_provider_snowpipe.spark.source import (
     Behind,
     OnDataLoss,
@@ -222,9 +220,8 @@ class FileSource(Source):
             other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
             if other.storage.root == store.storage.root or not other.storage.names():
                 continue
-            below = path.removeprefix(root).strip("/")
-            names = pc.starts_with(other.read().live_units["name"], f"{below}/" if below else "")
-            if pc.any(names).as_py():
+            below = path.removeprefix(f"{root.rstrip('/')}/") + "/" if path != root else ""
+            if any(one.name.startswith(below) for one in other.read().live_units):
                 raise SourceChangedError(
                     f"files of source path {path!r} are in the source log {other.storage.root!r} of this "
                     f"pipe, and would be loaded again by the log in {store.storage.root!r}: load them by the "
@@ -235,7 +232,7 @@ class FileSource(Source):
         spec, storage = self._spec, self._storage
         listed = {one.name: one for one in self._found}
         changed = {one.found.name for one in self._changed}
-        units = [one for one in self._log.all_units() if one.owner == spec.owner] + self._new
+        units = [one for one in self._log.units if one.owner == spec.owner] + self._new
         files_of_units = FilesOfUnits.of(units)
         self._held = files_of_units.held
         done = self._log.committed()
@@ -343,7 +340,7 @@ class FileSource(Source):
 
         :param lasts: the last unit of each partition that is committed now, as this run has seen it
         """
-        units = [one for one in self._log.all_units() if one.owner == self._spec.owner]
+        units = [one for one in self._log.units if one.owner == self._spec.owner]
         files, at = FilesOfUnits.of(units), self._log.times("committed")
         latest = time.time_ns() - int(self._spec.retention * 1e9)
         of_file: dict[str, list[Unit]] = {}
@@ -391,7 +388,7 @@ class FileSource(Source):
     ) -> list[dict[str, object]]:
         marked = self._log.committed()
         rows: list[dict[str, object]] = []
-        for one in self._log.all_units():
+        for one in self._log.units:
             end = _unit_of(ends.get(one.partition))
             if one.owner != self._spec.owner or one.number in marked:
                 continue

@@ -102,7 +102,7 @@ def rebuild(
             f"the log of source path {spec.path!r} is in {store.storage.root!r}, and has {log.last_unit} "
             "units: it is not lost. Move it away first if it is another source's, or an earlier state of it"
         )
-    units = [one for one in log.all_units() if one.owner == spec.owner]
+    units = [one for one in log.units if one.owner == spec.owner]
     last = {one.partition: one for one in units}
     positions = {}
     for partition, commit in commits.items():
