@@ -25,10 +25,11 @@ from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, list
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     BYTE_ORDER_MARK,
     compression_of,
-    line_without_a_document,
     pieces,
+    reader_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
+from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, resume_after
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ByKey,
@@ -508,12 +509,11 @@ class FileBoundary:
         start = source.start(replace(status, committed=before))
         committed = None if start.position is None else cast(UnitOffset, start.position)
         partition.check(committed)
-        reader = reader_of(self._spec.form)
-        resume_at = resume_after(group, reader, committed)
+        resume_at = resume_after(group, self._spec.form, committed)
         has_rest = False
         begun = group.files[resume_at.file_index] if resume_at.file_index < len(group.files) else None
         if begun is not None and resume_at.after_line > begun.after_line and not resume_at.done:
-            rest = reader.blocks(
+            rest = reader_of(self._spec.form).blocks(
                 begun,
                 after_line=resume_at.after_line,
                 offset=resume_at.offset,

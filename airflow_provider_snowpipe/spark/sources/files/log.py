@@ -280,9 +280,7 @@ def plan(
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
 
 
-def _fresh(
-    found: Sequence[Found], units: Sequence[Unit], owner: str
-) -> tuple[list[Found], dict[str, Unit]]:
+def _fresh(found: Sequence[Found], units: Sequence[Unit], owner: str) -> tuple[list[Found], dict[str, Unit]]:
     """The files that are new or may have changed, and the last unit of each name that a file has.
 
     A file that was renamed has left its name.
@@ -487,5 +485,8 @@ def event_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
     :param rows: those of an entry, each with some of the columns
     """
-    columns = [Array([row.get(one.name) for row in rows], type=one.type) for one in EVENTS]
+    columns = [
+        Array([row.get(name) for row in rows], type=kind)
+        for name, kind in zip(EVENTS.names, EVENTS.types, strict=True)
+    ]
     return Table.from_arrays(columns, schema=EVENTS)

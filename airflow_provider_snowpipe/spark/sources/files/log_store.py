@@ -123,8 +123,7 @@ class LogStore:
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             raise self._error(f"{name} cannot be read ({error})") from None
-        names = [one.name for one in EVENTS]
-        if table.schema.metadata.get(b"version") != _VERSION.encode() or table.column_names != names:
+        if table.schema.metadata.get(b"version") != _VERSION.encode() or table.column_names != EVENTS.names:
             raise self._error(f"{name} is of another release")
         return table
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import ClassVar
 from uuid import uuid4
 
@@ -22,11 +21,7 @@ from airflow_provider_snowpipe.spark.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    FileReader,
-    RowBlock,
-    may_grow,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock, may_grow, reader_of
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
@@ -45,7 +40,6 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ROW_NUMBER,
     ByDirectory,
@@ -85,7 +79,7 @@ class Resume:
     done: bool = False
 
 
-def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | None) -> Resume:
+def resume_after(group: FileGroup, form: FileFormat, committed: UnitOffset | None) -> Resume:
     """Find the position just after the committed position, reading the committed unit up to there.
 
     :raises SourcePositionError: if the committed line is gone
@@ -101,7 +95,7 @@ def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | N
         return Resume(index, committed.line, file.size, done=True)
     if committed.line <= file.after_line:
         return _begin_of(group, index)
-    resume_at = reader.position_after(file, committed.line)
+    resume_at = reader_of(form).position_after(file, committed.line)
     return Resume(index, committed.line, resume_at.offset, resume_at.done)
 
 
@@ -182,7 +176,7 @@ class FileSource(Source):
         return tuple(self._partitions())
 
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
-        contents = FileContents(self._spec, self._storage, reader_of(self._spec.form))
+        contents = FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
@@ -492,7 +486,7 @@ class FilePartition(SourcePartition[Resume]):
         position = _unit_of(committed)
         if position is not None:
             self._refuse_replaced(position)
-        resume = resume_after(self.group, reader_of(self.spec.form), position)
+        resume = resume_after(self.group, self.spec.form, position)
         return None if next(files_to_read(self.group, resume), None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:
@@ -540,6 +534,9 @@ class FilePartition(SourcePartition[Resume]):
 
         :return: blocks, each with the file that it is from
         """
+        # It brings PyArrow, which a run without new rows need not wait for, as the reader does.
+        from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
+
         reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
         numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
         for file, start in files_to_read(self.group, resume_at):
@@ -582,15 +579,3 @@ def _unit_of(position: Offset | None) -> UnitOffset | None:
 def _committed_unit(committed: Offset | None) -> int:
     position = _unit_of(committed)
     return 0 if position is None else position.unit
-
-
-# -- The file formats, each imported when it is used -----------------------------------------------------
-
-
-def reader_of(form: FileFormat) -> FileReader:
-    """Make the reader of files of a format.
-
-    :raises ConfigurationError: if the format's library is missing here
-    """
-    made: FileReader = resolve_name(f"{__package__}.{form.reader_class}")(form)
-    return made
