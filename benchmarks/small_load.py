@@ -15,12 +15,10 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -47,11 +45,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=_KINDS, default=_KINDS)
-    parser.add_argument("--run", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.run is not None:
-        print(json.dumps(_cost_here(json.loads(given.run))))
-        return 0
     with tempfile.TemporaryDirectory(prefix="small-load-") as folder:
         costs = _costs(Path(folder), given.rows, given.rounds, given.only)
     results: list[Target] = []
@@ -124,7 +118,8 @@ class _Load:
         self._folder, self._rows, self._files = folder / "src", rows, 0
         self.table = new_table(service, f"SMALL_{folder.name.upper()}")
         self.source: dict[str, Any] = {"path": str(self._folder)}
-        without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS")
+        # pip compiles what it installs; without that, a run would compile what it imports.
+        without = ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "SPARK_SUBMIT_OPTS", "PYTHONDONTWRITEBYTECODE")
         self._environment = {
             **{name: value for name, value in os.environ.items() if name not in without},
             **service.env,
@@ -146,7 +141,8 @@ class _Load:
         options = {"source": self.source, "table": self.table}
         variables = {"AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK": str(not by_spark)}
         done = subprocess.run(
-            [sys.executable, __file__, "--run", json.dumps(options)],
+            [sys.executable, "-m", "benchmarks.stream_run", json.dumps(options)],
+            cwd=Path(__file__).resolve().parents[1],
             env={**self._environment, **variables},
             capture_output=True,
             text=True,
@@ -171,29 +167,6 @@ class _TopicLoad(_Load):
 
     def write(self, ids: range) -> None:
         produce(self._cluster.address, self.source["topics"][0], numbered(ids))
-
-
-def _cost_here(options: dict[str, Any]) -> dict[str, float]:
-    """Run the operator in this process."""
-    from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-    from tests.stream_worker import TaskInstance
-
-    operator = SnowpipeStreamOperator(
-        task_id="load",
-        source=options["source"],
-        table=options["table"],
-        channel_prefix="p",
-    )
-    context: Any = {"ti": TaskInstance()}
-    cpu, began = _cpu_seconds(), time.perf_counter()
-    value = operator.execute(context)
-    return {"wall": time.perf_counter() - began, "cpu": _cpu_seconds() - cpu, "rows": value["rows"]}
-
-
-def _cpu_seconds() -> float:
-    """Processor seconds of this process and of those that it started and that have ended."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 if __name__ == "__main__":

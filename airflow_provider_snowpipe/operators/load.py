@@ -378,7 +378,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             SeenChannel(name, one["to"], earlier.get(name, 0), one["rows"] + one["rejected"])
             for name, one in channels.items()
         ]
-        self._write_record(seen, files.form.numbering)
+        self._write_record(self._pipe_hook(), seen, files.form.numbering)
         targets = {
             name: ChannelTarget(one["to"], UnitOffset.format_name, rows=one["rows"]).to_json()
             for name, one in channels.items()

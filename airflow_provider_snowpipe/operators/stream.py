@@ -340,7 +340,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         report = report_of(run.text(REPORT_FILE))
         if report is not None:
             self._reported(report, self._source()[0].offset_format)
-            self._keep_record(report, is_done=False)
+            self._keep_record(self._pipe_hook(), report, is_done=False)
         found = job_error(report, output)
         return None if found is None else (with_earlier_source(found[0]), found[1])
 
@@ -437,7 +437,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             self._known = SourceRecord.read(hook.pipe_name().address(hook.account_url()), source)
         return self._known
 
-    def _keep_record(self, report: RunReport, *, is_done: bool = True) -> None:
+    def _keep_record(self, hook: SnowpipeHook, report: RunReport, *, is_done: bool = True) -> None:
         """Write down what is committed on the source's channels, for the next run and for the audit.
 
         :param is_done: False for a run that has renewed no quiet channel
@@ -448,10 +448,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             else SeenChannel(one.channel, one.from_token if one.rows_before >= 0 else None, one.rows_before)
             for one in report.channels
         ]
-        self._write_record(seen, report.reading, renews=is_done)
+        self._write_record(hook, seen, report.reading, renews=is_done)
 
-    def _write_record(self, seen: Sequence[SeenChannel], reading: str, *, renews: bool = False) -> None:
-        hook, source = self._pipe_hook(), self._source()[0]
+    def _write_record(
+        self, hook: SnowpipeHook, seen: Sequence[SeenChannel], reading: str, *, renews: bool = False
+    ) -> None:
+        source = self._source()[0]
         pipe, now = hook.pipe_name(), dt.datetime.now(dt.UTC)
         loaded = LoadedSource(
             self.source,
@@ -505,16 +507,17 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         report = load.report
         self._reported(report, load.offset_format)
         context["ti"].xcom_push(key=TARGETS_KEY, value=targets_of(report, load.offset_format, self.on_error))
-        pipe = self._pipe_hook().pipe_name()
+        hook = self._pipe_hook()
+        pipe = hook.pipe_name()
         waited = self.wait_for_commit and not self._defers
         name = type(self).__name__
         count_load(report.channels, pipe, name, waited=waited, run_seconds=report.seconds)
-        describe_outlets(self, context, self._pipe_hook(), loaded_channels(report))
+        describe_outlets(self, context, hook, loaded_channels(report))
         value = value_of(report, pipe, load.offset_format)
         self._warn_of_unknown(report.unknown_columns, pipe)
-        self._keep_record(report)
+        self._keep_record(hook, report)
         memory.forget()
-        self._refuse_lost_columns(self._pipe_hook(), report.columns, report.rows)
+        self._refuse_lost_columns(hook, report.columns, report.rows)
         return value
 
     def _check_arguments(self) -> None:

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import RLock
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FILL = 0.85
 """Share of the wire limit that a batch is expected to take."""
@@ -156,13 +158,6 @@ class OpenBatch:
         return parts
 
 
-def sent_bytes(rows: bytes, limits: BatchLimits) -> int:
-    """Bytes that some rows take as a request of their own."""
-    if limits.compression == "none":
-        return len(rows)
-    return len(pa.Codec(limits.compression, compression_level=1).compress(rows))
-
-
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
@@ -179,9 +174,12 @@ class Compressor:
         self.ratio = 1.0 if limits.compression == "none" else _FIRST_RATIO
         self._is_guess = True
         self._lock = RLock()
-        self._codec = (
-            None if limits.compression == "none" else pa.Codec(limits.compression, compression_level=1)
-        )
+        self._codec: pa.Codec | None = None
+        if limits.compression != "none":
+            # Whoever only looks for new rows need not wait for it.
+            import pyarrow as pa
+
+            self._codec = pa.Codec(limits.compression, compression_level=1)
 
     def close(self, parts: Sequence[Part]) -> list[Batch]:
         """Turn parts into batches, one where it fits, more where it compresses worse than expected.

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
-from airflow_provider_snowpipe.streaming.batch import Part, Undecoded, sent_bytes
+from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
     DeadLetterError,
@@ -424,7 +424,7 @@ class Admission:
         lines = BlockLines.of(part.body)
         found = {}
         for row in np.flatnonzero(lines.ends - lines.starts > self._limits.wire_bytes).tolist():
-            if (size := sent_bytes(lines.row(row), self._limits)) > self._limits.wire_bytes:
+            if (size := _sent_bytes(lines.row(row), self._limits)) > self._limits.wire_bytes:
                 most = self._limits.wire_bytes
                 found[row] = Fault(None, f"it takes {size} bytes as sent, and a request carries {most}")
         return found
@@ -519,3 +519,10 @@ def _row_positions(part: Part, lines: BlockLines, faults: Sequence[RowFault]) ->
         while at < index:
             position, at = position.next(), at + 1
         yield position
+
+
+def _sent_bytes(rows: bytes, limits: BatchLimits) -> int:
+    """Bytes that some rows take as a request of their own."""
+    if limits.compression == "none":
+        return len(rows)
+    return len(pa.Codec(limits.compression, compression_level=1).compress(rows))

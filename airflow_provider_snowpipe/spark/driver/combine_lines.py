@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import IO
 
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile, file_count
-from airflow_provider_snowpipe.spark.sources.files.formats import pieces
+from airflow_provider_snowpipe.spark.sources.files.formats import BYTE_ORDER_MARK, pieces
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 _READ_BYTES = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _LEVEL = 4
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-"""COPY skips it at the start of a file only."""
 
 
 def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> WrittenFile:
@@ -97,7 +95,7 @@ def _split_header(found: Iterator[bytes], path: str) -> tuple[bytes, bytes]:
 
 def _unmarked(found: Iterator[bytes]) -> Iterator[bytes]:
     """The same text without a byte order mark before it."""
-    yield next(found, b"").removeprefix(_BYTE_ORDER_MARK)
+    yield next(found, b"").removeprefix(BYTE_ORDER_MARK)  # COPY skips it at the start of a file only
     yield from found
 
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError,
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.spec import check_one_input, check_reader_options
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown
 from airflow_provider_snowpipe.streaming.checked_values import (
     OnError,
@@ -33,9 +34,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-
-if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 
 PLAN_VERSION = 2
 
@@ -184,9 +182,6 @@ class JobPlan:
 
     def sink_settings(self) -> SinkSettings:
         """The part of the plan that travels to the executors."""
-        # It brings PyArrow, for which no DAG file waits.
-        from airflow_provider_snowpipe.spark.task.sink import SinkSettings
-
         return SinkSettings(
             account_url=self.account_url,
             ca_bundle=self.ca_bundle,

@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
 )
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, fewer_files
-from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines, start_spark
 from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import open_source
@@ -130,7 +129,8 @@ class Run:
                 return False
             if not partition.is_done(self._committed[name]):
                 return False
-        self._client.pipe_info()
+        if not any(status.committed for status in self._start.values()):
+            self._client.pipe_info()  # only what is there has committed a row
         if not self._claims(source):
             return False
         self._results = self._nothing_sent()
@@ -150,7 +150,7 @@ class Run:
         began = time.monotonic()
         if not self.has_no_rows():
             return None
-        self.verify()
+        self.verify(self._start)
         self.mark_reported()
         self.finish()
         return RunReport(self._plan.application, self.channels, elapsed(began), reading=self.reading)
@@ -267,6 +267,9 @@ class Run:
         :param begins: gets what the run found on each channel, before it opens one
         :raises SnowpipeError: if a task failed for good
         """
+        # It brings PyArrow, for which a run without new rows need not wait.
+        from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
+
         rounds = rounds_of(self._source, spark)
         self._results = self._nothing_sent()
         pending = rounds.locate(self._partitions, self._committed)
@@ -294,9 +297,10 @@ class Run:
                 )
         self._pass_what_is_no_row()
 
-    def verify(self) -> None:
+    def verify(self, now: Mapping[str, ChannelStatus] | None = None) -> None:
         """Read what is committed now and hold it against what was sent; the run's only evidence.
 
+        :param now: what is committed, where nothing was sent since it was read; None to read it
         :raises CommitTimeoutError: if a channel's committed token is behind its target
         :raises RowsRejectedError: if the service skipped rows, unless the plan has ``continue``
         :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``fail``
@@ -305,7 +309,8 @@ class Run:
         self.channels = tuple(self._report(name) for name in self._partitions)
         if not self._plan.wait_for_commit:
             return
-        now = self._client.channel_statuses(list(self._partitions))
+        if now is None:
+            now = self._client.channel_statuses(list(self._partitions))
         self.channels = settle(self.channels, now, self._plan.offset_format)
         refuse_missing_commits(self._plan.pipe, self.channels, now)
         self._settled = now

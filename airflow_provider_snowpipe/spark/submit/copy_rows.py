@@ -10,10 +10,10 @@ from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     BYTE_ORDER_MARK,
     compression_of,
-    line_without_a_document,
     pieces,
+    reader_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.line_format import line_without_a_document
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ByKey,
     ColumnFormat,

@@ -22,8 +22,9 @@ from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     compression_of,
+    reader_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, reader_of, resume_after
+from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, resume_after
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     SourceFile,
@@ -502,12 +503,11 @@ class FileBoundary:
         start = source.start(replace(status, committed=before))
         committed = None if start.position is None else cast(UnitOffset, start.position)
         partition.check(committed)
-        reader = reader_of(self._spec.form)
-        resume_at = resume_after(group, reader, committed)
+        resume_at = resume_after(group, self._spec.form, committed)
         has_rest = False
         begun = group.files[resume_at.file_index] if resume_at.file_index < len(group.files) else None
         if begun is not None and resume_at.after_line > begun.after_line and not resume_at.done:
-            rest = reader.blocks(
+            rest = reader_of(self._spec.form).blocks(
                 begun,
                 after_line=resume_at.after_line,
                 offset=resume_at.offset,

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.source import Partition, SourcePartition
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
@@ -37,8 +37,10 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING
-from airflow_provider_snowpipe.streaming.row_gate import Admission, DeadLetterFolder, OpenDeadLetters
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+
+if TYPE_CHECKING:
+    from airflow_provider_snowpipe.streaming.row_gate import OpenDeadLetters
 
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
@@ -157,7 +159,7 @@ def load_channel(
     known: Offset | None = None,
     source: ChannelSource,
     gaps_legal: bool = False,
-    open_dead_letters: OpenDeadLetters = DeadLetterFolder,
+    open_dead_letters: OpenDeadLetters | None = None,
 ) -> PartitionResult:
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
@@ -166,10 +168,14 @@ def load_channel(
     :param known: what was committed when the run began, None for NULL; a channel that has less now was
         dropped or reset, and gets no row
     :param gaps_legal: True when the source may skip positions
-    :param open_dead_letters: opens the store of rows that do not fit the table and are put aside
+    :param open_dead_letters: opens the store of rows that do not fit the table and are put aside, None for
+        that of a folder
     :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
+    # It brings PyArrow, for which a driver that finds no new rows need not wait.
+    from airflow_provider_snowpipe.streaming.row_gate import Admission, DeadLetterFolder
+
     open_session: Callable[..., ChannelSession] = partial(Channel.open, limits=settings.limits)
     if settings.sdk_profile is not None:
         from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
@@ -196,7 +202,7 @@ def load_channel(
                 channel,
                 source.positions,
                 committed,
-                open_dead_letters,
+                open_dead_letters or DeadLetterFolder,
                 skips_undecoded=settings.skips_undecoded,
                 limits=settings.limits if settings.sdk_profile is None else None,
             )

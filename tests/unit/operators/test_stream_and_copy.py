@@ -14,7 +14,7 @@ from snowpipe_local.loading.csv_reader import read_csv
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.stages.definition import read_file_format
 
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import Csv, FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy, why_not_copy_file
 from airflow_provider_snowpipe.streaming.errors import EncodingError

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import PySparkException
 
+from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
@@ -497,7 +498,7 @@ class TestRounds:
 
         idle, moved = partial(ended), partial(ended, rows=1)
         script = [idle(), idle(), moved(), idle(), idle(), ended(complete=True)]
-        monkeypatch.setattr(driver, "rounds_of", lambda source, spark: ScriptedRounds(script))
+        monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: ScriptedRounds(script))
         run = make_run(P, wait_for_commit=False)
 
         load(run)
@@ -878,7 +879,7 @@ def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel
     stands(snowpipe, "job_src_q", "3")
     rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
     monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
-    monkeypatch.setattr(driver, "rounds_of", lambda source, spark: rounds)
+    monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: rounds)
     run = make_run(CountedPartition("p", rows(6)), Q)
     found = []
     run.prepare()
@@ -908,6 +909,12 @@ class TestWithoutRows:
         found = {one.channel: (one.partition, shown(one.to_token), one.committed) for one in report.channels}
         assert found == {"job_src_p": ("p", "5", True), "job_src_q": ("q", "3", True)}
         assert ids(snowpipe) == list(range(6))
+
+    def test_it_reads_the_committed_tokens_once(self, make_run, snowpipe):
+        whole(make_run(P, Q))
+        before = len(snowpipe.calls)
+        assert make_run(P, Q).without_rows() is not None
+        assert [call.operation for call in snowpipe.calls[before:]] == ["hostname", "token", "status"]
 
     def test_one_new_row_takes_spark(self, make_run):
         whole(make_run(P, Q))

@@ -23,8 +23,8 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     RowBlock,
     open_listed,
     too_few_rows,
-    with_values,
 )
+from airflow_provider_snowpipe.spark.sources.files.metadata import with_values
 from airflow_provider_snowpipe.spark.sources.files.spark_values import of_orc, of_parquet, writer_zone
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage

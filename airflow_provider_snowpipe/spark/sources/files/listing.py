@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import BinaryIO, cast
 
 from airflow_provider_snowpipe.spark.source import Partition, SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, LineFileReader, may_grow
+from airflow_provider_snowpipe.spark.sources.files.formats import LineFileReader, may_grow, reader_of
 from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, SourceLog, Unit, ends_digest
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
@@ -198,7 +198,6 @@ class FileContents(Contents):
 
     spec: FileSourceSpec
     storage: Storage
-    reader: FileReader
 
     @property
     def renames(self) -> bool:
@@ -255,7 +254,7 @@ class FileContents(Contents):
             return not stream.read(end - start).strip(blanks)
 
     def _lines(self) -> LineFileReader:
-        return cast(LineFileReader, self.reader)
+        return cast(LineFileReader, reader_of(self.spec.form))
 
     def _file(self, found: Found, size: int, start: int = 0, after_line: int = 0) -> SourceFile:
         path = self.storage.path(found.name)

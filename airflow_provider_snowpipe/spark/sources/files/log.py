@@ -5,7 +5,7 @@ position of a row is the number of its unit and its line. What is new in a listi
 whenever it comes and whatever its name is. The log is a series of numbered entries. Each is created where
 there is none, before any row of its units is sent: of two planners, one creates it, and the other reads it
 and plans again. Every so often a snapshot replaces the entries before it. Entries and snapshots are
-Parquet files, and are compared with a listing as Arrow tables.
+Parquet files. They are read without PyArrow, whose import takes longer than a run without new rows.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import datetime as dt
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from hashlib import blake2b
+from itertools import compress
 from typing import Any, Literal
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+from arro3.core import Array, DataType, Field, Schema, Table
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
@@ -65,15 +65,14 @@ class Unit:
     node: int = 0
 
 
-_UNIT_SCHEMA = pa.schema(
+_UNIT_COLUMNS = {one.name: one.type for one in fields(Unit)}
+_ARROW = {"str": DataType.utf8(), "int": DataType.int64()}
+EVENTS = Schema(
     [
-        ("number", pa.int64()), ("owner", pa.string()), ("partition", pa.string()), ("file", pa.string()),
-        ("name", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("after_line", pa.int64()),
-        ("modified_ns", pa.int64()), ("version", pa.string()), ("ends", pa.string()),
-        ("renamed_from", pa.int64()), ("node", pa.int64()),
+        Field(name, _ARROW[str(kind)])
+        for name, kind in {"event": "str", "at_ns": "int", "run": "str", **_UNIT_COLUMNS}.items()
     ]
-)  # fmt: skip
-EVENTS = pa.schema([("event", pa.string()), ("at_ns", pa.int64()), ("run", pa.string()), *_UNIT_SCHEMA])
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class Contents(ABC):
         """True where a short piece of a file holds nothing but white space."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SourceLog:
     """What a log holds, as it was read.
 
@@ -142,61 +141,67 @@ class SourceLog:
     log_id: str
     source: str
     number: int
-    events: pa.Table = field(repr=False)
+    events: Table = field(repr=False)
 
     @classmethod
     def empty(cls) -> SourceLog:
         """One without an id and without entries."""
-        return cls("", "", 0, EVENTS.empty_table())
+        return cls("", "", 0, event_table([]))
 
-    def all_units(self) -> list[Unit]:
+    @cached_property
+    def units(self) -> list[Unit]:
         """The units, by number."""
-        return _units(self.units)
+        rows = zip(*(self.events[name].to_pylist() for name in _UNIT_COLUMNS), strict=True)
+        is_unit = (event == "unit" for event in self.events["event"].to_pylist())
+        return [Unit(*row) for row in compress(rows, is_unit)]
 
     def channels(self, owner: str) -> dict[str, str]:
         """The channel that each partition of a load was given to last."""
-        given = self.events.filter(pc.equal(self.events["event"], "channel"))
-        given = given.filter(pc.equal(given["owner"], owner))
-        return dict(zip(given["partition"].to_pylist(), given["name"].to_pylist(), strict=True))
+        columns = (self.events[name].to_pylist() for name in ("event", "owner", "partition", "name"))
+        rows = zip(*columns, strict=True)
+        return {
+            partition: name for event, whose, partition, name in rows if (event, whose) == ("channel", owner)
+        }
 
     @property
-    def units(self) -> pa.Table:
-        """The units, by number."""
-        return self.events.filter(pc.equal(self.events["event"], "unit"))
-
-    @property
-    def live_units(self) -> pa.Table:
+    def live_units(self) -> list[Unit]:
         """The units whose files nobody has archived or deleted, which have their names no more."""
-        cleaned = pc.is_in(self.events["event"], value_set=pa.array(["archived", "deleted"]))
-        numbers = self.events.filter(cleaned)["number"].combine_chunks()
-        units = self.units
-        return units.filter(pc.invert(pc.is_in(units["number"], value_set=numbers)))
+        cleaned = self._of_units("number", "archived", "deleted")
+        return [one for one in self.units if one.number not in cleaned]
 
     @property
     def last_unit(self) -> int:
         """The number of the last unit, 0 for none."""
-        return int(pc.max(self.units["number"]).as_py() or 0)
+        return max((one.number for one in self.units), default=0)
 
     def times(self, event: Event) -> dict[int, int]:
         """When something happened to units, nanoseconds since 1970, by number."""
-        chosen = self.events.filter(pc.equal(self.events["event"], event))
-        return dict(zip(chosen["number"].to_pylist(), chosen["at_ns"].to_pylist(), strict=True))
+        return self._of_units("at_ns", event)
 
     def committed(self) -> dict[int, int]:
         """The units of which every row was seen as committed, with their last lines.
 
         A line of 0 is one that nobody knows; :data:`NO_ROWS` stands for a unit without a row.
         """
-        chosen = self.events.filter(pc.equal(self.events["event"], "committed"))
-        return dict(zip(chosen["number"].to_pylist(), chosen["after_line"].to_pylist(), strict=True))
+        return self._of_units("after_line", "committed")
+
+    def _of_units(self, column: str, *events: Event) -> dict[int, int]:
+        """What events say of units in a column, by the units' numbers."""
+        columns = (self.events[name].to_pylist() for name in ("event", "number", column))
+        return {number: value for event, number, value in zip(*columns, strict=True) if event in events}
 
     def described(self) -> list[dict[str, Any]]:
         """What became of each unit, for people, by number."""
         ends: dict[int, dict[str, Any]] = {}
-        for row in self.events.filter(pc.not_equal(self.events["event"], "unit")).to_pylist():
-            ends.setdefault(row["number"], {})[row["event"]] = row
+        columns = zip(*(column.to_pylist() for column in self.events.columns), strict=True)
+        rows = [dict(zip(self.events.column_names, values, strict=True)) for values in columns]
+        for row in rows:
+            if row["event"] != "unit":
+                ends.setdefault(row["number"], {})[row["event"]] = row
         lines = []
-        for row in self.units.to_pylist():
+        for row in rows:
+            if row["event"] != "unit":
+                continue
             end = ends.get(row["number"], {})
             state = next((one for one in ("deleted", "archived", "committed") if one in end), "taken")
             lines.append(
@@ -218,14 +223,6 @@ class SourceLog:
 def _text_of_time(nanoseconds: int) -> str:
     at = dt.datetime.fromtimestamp(nanoseconds // 1_000_000_000, dt.UTC)
     return at.isoformat().replace("+00:00", "Z")
-
-
-def _units(rows: pa.Table) -> list[Unit]:
-    return [_unit(row) for row in rows.to_pylist()]
-
-
-def _unit(row: Mapping[str, Any]) -> Unit:
-    return Unit(**{name: row[name] for name in _UNIT_SCHEMA.names})
 
 
 # -- What is new in a listing: a pure function of the listing and the log --------------------------------
@@ -296,49 +293,34 @@ def plan(
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
 
 
-def _fresh(found: Sequence[Found], units: pa.Table, owner: str) -> tuple[list[Found], dict[str, Unit]]:
-    """The files that are new or may have changed, and the last unit of each of them that has one, by name.
+def _fresh(found: Sequence[Found], units: Sequence[Unit], owner: str) -> tuple[list[Found], dict[str, Unit]]:
+    """The files that are new or may have changed, and the last unit of each name that a file has.
 
-    All others are compared in Arrow. A file that was renamed has left its name.
+    A file that was renamed has left its name.
     """
-    names = units["name"].combine_chunks()
-    if not len(names):
-        return list(found), {}
-    listed = pa.table(
-        {
-            "partition": pa.array([one.partition for one in found], pa.string()),
-            "name": pa.array([one.name for one in found], pa.string()),
-            "end": pa.array([one.size for one in found], pa.int64()),
-            "modified_ns": pa.array([one.modified_ns for one in found], pa.int64()),
-            "version": pa.array([one.version for one in found], pa.string()),
-        }
-    )
-    backwards = pc.take(names, pa.array(np.arange(len(names) - 1, -1, -1)))
-    at = pc.subtract(len(names) - 1, pc.index_in(listed["name"], value_set=backwards))
-    last = units.take(at)
-    same = pc.equal(last["owner"], owner)
-    for column in listed.column_names:
-        same = pc.and_(same, pc.equal(listed[column], last[column]))
-    moved = units.filter(pc.not_equal(units["renamed_from"], 0))
-    files = FilesOfUnits.of(_units(units)) if moved.num_rows else None
-    if files is not None:
-        before = units.filter(pc.is_in(units["number"], value_set=moved["renamed_from"].combine_chunks()))
-        names_moved = pa.concat_arrays([moved["name"].combine_chunks(), before["name"].combine_chunks()])
-        same = pc.and_(same, pc.invert(pc.is_in(listed["name"], value_set=names_moved)))
-    is_fresh = pc.invert(pc.fill_null(same, False))
-    rows = last.filter(is_fresh).to_pylist()
-    fresh = [found[index] for index in np.flatnonzero(is_fresh.to_numpy()).tolist()]
-    if files is not None:
-        return fresh, {one.name: files.last[files.held[one.name]] for one in fresh if one.name in files.held}
-    known = zip(fresh, rows, strict=True)
-    return fresh, {one.name: _unit(row) for one, row in known if row["number"] is not None}
+    last = {one.name: one for one in units}
+    if any(one.renamed_from for one in units):
+        files = FilesOfUnits.of(units)
+        last = {name: files.last[file] for name, file in files.held.items()}
+
+    def is_same(one: Found) -> bool:
+        unit = last.get(one.name)
+        return unit is not None and (
+            unit.end == one.size
+            and unit.modified_ns == one.modified_ns
+            and unit.version == one.version
+            and unit.partition == one.partition
+            and unit.owner == owner
+        )
+
+    return [one for one in found if not is_same(one)], last
 
 
 def _renamed(
     found: Sequence[Found],
     fresh: Sequence[Found],
     last: Mapping[str, Unit],
-    units: pa.Table,
+    units: Sequence[Unit],
     contents: Contents,
 ) -> dict[str, Unit]:
     """The last units of files that have a new name, by that name.
@@ -352,18 +334,16 @@ def _renamed(
     by_content = {(one.size, one.modified_ns, one.version): one for one in new}
     by_node = {one.node: one for one in new if one.node}
     listed = {one.name: one for one in found}
-    likely = pc.or_(
-        pc.is_in(units["modified_ns"], value_set=pa.array([time for _, time, _ in by_content], pa.int64())),
-        pc.is_in(units["node"], value_set=pa.array(by_node, pa.int64())),
-    )
-    likely_rows = units.filter(likely).to_pylist()
-    cut = [unit for unit in last.values() if unit.ends and listed[unit.name].size < unit.end]
-    if not likely_rows and not cut:
+    times = {time for _, time, _ in by_content}
+    likely = [one for one in units if one.modified_ns in times or one.node in by_node]
+    known = [last[one.name] for one in fresh if one.name in last]
+    cut = [unit for unit in known if unit.ends and listed[unit.name].size < unit.end]
+    if not likely and not cut:
         return {}
-    files = FilesOfUnits.of(_units(units))
+    files = FilesOfUnits.of(units)
     renamed: dict[str, Unit] = {}
-    for row in likely_rows:
-        unit = files.last[files.first[row["number"]]]
+    for piece in likely:
+        unit = files.last[files.first[piece.number]]
         there = listed.get(unit.name)
         is_held = files.held.get(unit.name) == files.first[unit.number]
         content = (unit.end, unit.modified_ns, unit.version)
@@ -380,7 +360,9 @@ def _renamed(
     taken = {unit.number for unit in renamed.values()}
     for unit in cut:
         # Rotation by a copy: the file goes on empty under its name, and its content under the new one.
-        copies = (one for one in new if one.size >= unit.end and one.name not in {*renamed, *last})
+        copies = (
+            one for one in new if one.size >= unit.end and one.name not in renamed and one.name not in last
+        )
         copy = next((one for one in copies if contents.ends(one, unit.end) == unit.ends), None)
         if copy is not None and unit.number not in taken:
             renamed[copy.name] = unit
@@ -508,3 +490,15 @@ def ends_digest(read: Callable[[int, int], bytes], size: int) -> str:
 def event_rows(units: Sequence[Unit]) -> list[dict[str, Any]]:
     """The rows of an entry that makes units."""
     return [{"event": "unit", **asdict(one)} for one in units]
+
+
+def event_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Events as a table.
+
+    :param rows: those of an entry, each with some of the columns
+    """
+    columns = [
+        Array([row.get(name) for row in rows], type=kind)
+        for name, kind in zip(EVENTS.names, EVENTS.types, strict=True)
+    ]
+    return Table.from_arrays(columns, schema=EVENTS)

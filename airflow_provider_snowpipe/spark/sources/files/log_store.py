@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from arro3.core import Table
+from arro3.io import read_parquet, write_parquet
 
-from airflow_provider_snowpipe.spark.sources.files.log import EVENTS, SourceLog
+from airflow_provider_snowpipe.spark.sources.files.log import EVENTS, SourceLog, event_table
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
@@ -22,6 +22,7 @@ _VERSION = "1"
 _ENTRIES_BEFORE_A_SNAPSHOT = 24
 _ATTEMPTS = 20
 _READ_AT_ONCE = 16
+_BATCH_ROWS = 1 << 16
 _NAME = re.compile(r"(?P<kind>[es])(?P<number>[0-9]{12})\.parquet")
 
 
@@ -63,12 +64,11 @@ class LogStore:
             except FileNotFoundError as error:  # a snapshot has replaced it meanwhile
                 missing = f"{error.filename} is missing"
                 continue
-            ids = {(one.schema.metadata or {}).get(b"log", b"").decode() for one in tables}
+            ids = {one.schema.metadata.get(b"log", b"").decode() for one in tables}
             if len(ids) > 1:
                 raise self._error(f"its entries are those of {len(ids)} logs")
-            events = pa.concat_tables([EVENTS.empty_table(), *tables])
             origin = tables[-1].schema.metadata[b"source"].decode() if tables else ""
-            return SourceLog(ids.pop() if ids else "", origin, last, events.replace_schema_metadata(None))
+            return SourceLog(ids.pop() if ids else "", origin, last, _joined(tables))
         raise self._error(missing)
 
     def append(self, log: SourceLog, rows: Sequence[Mapping[str, Any]], run: str = "") -> SourceLog | None:
@@ -81,7 +81,7 @@ class LogStore:
         """
         log_id, number = log.log_id or uuid4().hex[:16], log.number + 1
         at = int(dt.datetime.now(dt.UTC).timestamp() * 1e9)
-        table = pa.Table.from_pylist([{"at_ns": at, "run": run, **one} for one in rows], EVENTS)
+        table = event_table([{"at_ns": at, "run": run, **one} for one in rows])
         try:
             if not self.storage.create(_name("e", number), self._bytes(table, log_id)):
                 return None
@@ -91,7 +91,7 @@ class LogStore:
                 return None
         except OSError as error:
             raise self._unusable("written", error) from None
-        added = SourceLog(log_id, self.source, number, pa.concat_tables([log.events, table]))
+        added = SourceLog(log_id, self.source, number, _joined([log.events, table]))
         if number % _ENTRIES_BEFORE_A_SNAPSHOT == 0:
             self._compact(added)
         return added
@@ -114,20 +114,23 @@ class LogStore:
                 found[match["kind"]].append(int(match["number"]))
         return found
 
-    def _table(self, name: str) -> pa.Table:
+    def _table(self, name: str) -> Table:
+        data = self.storage.read(name)
         try:
-            table = pq.read_table(io.BytesIO(self.storage.read(name)))
-        except pa.ArrowException as error:
+            table = read_parquet(data, batch_size=_BATCH_ROWS).read_all()
+        except BaseException as error:
+            # Arro3 panics at a footer that it cannot read, and a panic is not an Exception.
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             raise self._error(f"{name} cannot be read ({error})") from None
-        metadata = table.schema.metadata or {}
-        if metadata.get(b"version") != _VERSION.encode() or table.schema.names != EVENTS.names:
+        if table.schema.metadata.get(b"version") != _VERSION.encode() or table.column_names != EVENTS.names:
             raise self._error(f"{name} is of another release")
         return table
 
-    def _bytes(self, table: pa.Table, log_id: str) -> bytes:
+    def _bytes(self, table: Table, log_id: str) -> bytes:
         about = {"log": log_id, "version": _VERSION, "source": self.source, "target": self.target}
         out = io.BytesIO()
-        pq.write_table(table.replace_schema_metadata(about), out, compression="zstd")
+        write_parquet(table.with_schema(EVENTS.with_metadata(about)), out, compression="zstd(1)")
         return out.getvalue()
 
     def _unusable(self, how: str, error: OSError) -> ConfigurationError:
@@ -145,3 +148,7 @@ class LogStore:
 
 def _name(kind: str, number: int) -> str:
     return f"{kind}{number:012}.parquet"
+
+
+def _joined(tables: Sequence[Table]) -> Table:
+    return Table.from_batches([batch for one in tables for batch in one.to_batches()], schema=EVENTS)

@@ -10,11 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import ClassVar
 from uuid import uuid4
-
-import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.source import (
     Behind,
@@ -24,11 +21,7 @@ from airflow_provider_snowpipe.spark.source import (
     SourcePartition,
     SourceSecrets,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    FileReader,
-    RowBlock,
-    may_grow,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock, may_grow, reader_of
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
@@ -48,7 +41,6 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     plan,
 )
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
-from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ROW_NUMBER,
     ByDirectory,
@@ -88,7 +80,7 @@ class Resume:
     done: bool = False
 
 
-def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | None) -> Resume:
+def resume_after(group: FileGroup, form: FileFormat, committed: UnitOffset | None) -> Resume:
     """Find the position just after the committed position, reading the committed unit up to there.
 
     :raises SourcePositionError: if the committed line is gone
@@ -104,7 +96,7 @@ def resume_after(group: FileGroup, reader: FileReader, committed: UnitOffset | N
         return Resume(index, committed.line, file.size, done=True)
     if committed.line <= file.after_line:
         return _begin_of(group, index)
-    resume_at = reader.position_after(file, committed.line)
+    resume_at = reader_of(form).position_after(file, committed.line)
     return Resume(index, committed.line, resume_at.offset, resume_at.done)
 
 
@@ -185,7 +177,7 @@ class FileSource(Source):
         return tuple(self._partitions())
 
     def _plan(self, reload: Callable[[Changed], bool]) -> tuple[list[Unit], list[Changed]]:
-        contents = FileContents(self._spec, self._storage, reader_of(self._spec.form))
+        contents = FileContents(self._spec, self._storage)
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
@@ -223,9 +215,8 @@ class FileSource(Source):
             other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
             if other.storage.root == store.storage.root or not other.storage.names():
                 continue
-            below = path.removeprefix(root).strip("/")
-            names = pc.starts_with(other.read().live_units["name"], f"{below}/" if below else "")
-            if pc.any(names).as_py():
+            below = path.removeprefix(f"{root.rstrip('/')}/") + "/" if path != root else ""
+            if any(one.name.startswith(below) for one in other.read().live_units):
                 raise SourceChangedError(
                     f"files of source path {path!r} are in the source log {other.storage.root!r} of this "
                     f"pipe, and would be loaded again by the log in {store.storage.root!r}: load them by the "
@@ -236,7 +227,7 @@ class FileSource(Source):
         spec, storage = self._spec, self._storage
         listed = {one.name: one for one in self._found}
         changed = {one.found.name for one in self._changed}
-        units = [one for one in self._log.all_units() if one.owner == spec.owner] + self._new
+        units = [one for one in self._log.units if one.owner == spec.owner] + self._new
         files_of_units = FilesOfUnits.of(units)
         self._held = files_of_units.held
         done = self._log.committed()
@@ -352,7 +343,7 @@ class FileSource(Source):
 
         :param lasts: the last unit of each partition that is committed now, as this run has seen it
         """
-        units = [one for one in self._log.all_units() if one.owner == self._spec.owner]
+        units = [one for one in self._log.units if one.owner == self._spec.owner]
         files, at = FilesOfUnits.of(units), self._log.times("committed")
         latest = time.time_ns() - int(self._spec.retention * 1e9)
         of_file: dict[str, list[Unit]] = {}
@@ -400,7 +391,7 @@ class FileSource(Source):
     ) -> list[dict[str, object]]:
         marked = self._log.committed()
         rows: list[dict[str, object]] = []
-        for one in self._log.all_units():
+        for one in self._log.units:
             end = _unit_of(ends.get(one.partition))
             if one.owner != self._spec.owner or one.number in marked:
                 continue
@@ -504,7 +495,7 @@ class FilePartition(SourcePartition[Resume]):
         position = _unit_of(committed)
         if position is not None:
             self._refuse_replaced(position)
-        resume = resume_after(self.group, reader_of(self.spec.form), position)
+        resume = resume_after(self.group, self.spec.form, position)
         return None if next(files_to_read(self.group, resume), None) is None else resume
 
     def is_done(self, committed: Offset | None) -> bool:
@@ -552,6 +543,9 @@ class FilePartition(SourcePartition[Resume]):
 
         :return: blocks, each with the file that it is from
         """
+        # It brings PyArrow, which a run without new rows need not wait for, as the reader does.
+        from airflow_provider_snowpipe.spark.sources.files.metadata import constants_of, with_metadata
+
         reader, columns = reader_of(self.spec.form), self.spec.metadata or {}
         numbered = next((name for name, value in columns.items() if value == ROW_NUMBER), None)
         for file, start in files_to_read(self.group, resume_at):
@@ -599,15 +593,3 @@ def _unit_of(position: Offset | None) -> UnitOffset | None:
 def _committed_unit(committed: Offset | None) -> int:
     position = _unit_of(committed)
     return 0 if position is None else position.unit
-
-
-# -- The file formats, each imported when it is used -----------------------------------------------------
-
-
-def reader_of(form: FileFormat) -> FileReader:
-    """Make the reader of files of a format.
-
-    :raises ConfigurationError: if the format's library is missing here
-    """
-    made: FileReader = resolve_name(f"{__package__}.{form.reader_class}")(form)
-    return made

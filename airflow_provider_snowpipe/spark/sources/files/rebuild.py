@@ -18,7 +18,7 @@ from itertools import accumulate
 from typing import Any
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.formats import FileReader
+from airflow_provider_snowpipe.spark.sources.files.formats import FileReader, reader_of
 from airflow_provider_snowpipe.spark.sources.files.listing import (
     FileContents,
     binding_of,
@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     log_store,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, natural_order, plan
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     ByDirectory,
     FileSourceSpec,
@@ -102,7 +101,7 @@ def rebuild(
             f"the log of source path {spec.path!r} is in {store.storage.root!r}, and has {log.last_unit} "
             "units: it is not lost. Move it away first if it is another source's, or an earlier state of it"
         )
-    units = [one for one in log.all_units() if one.owner == spec.owner]
+    units = [one for one in log.units if one.owner == spec.owner]
     last = {one.partition: one for one in units}
     positions = {}
     for partition, commit in commits.items():
@@ -124,7 +123,7 @@ def _entry(
     """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
     found = [one for one in found_files(spec, storage) if one.partition in commits]
     reader = reader_of(spec.form)
-    units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage, reader))
+    units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage))
     counts = _Counts(spec, storage, reader)
     rows: list[dict[str, Any]] = []
     for partition, commit in sorted(commits.items()):

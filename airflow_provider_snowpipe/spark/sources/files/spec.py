@@ -84,7 +84,7 @@ class Ndjson(LineFormat):
 
     __slots__ = ()
     type = "ndjson"
-    reader_class = "formats:LineReader"
+    reader_class = "line_format:LineReader"
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -96,7 +96,7 @@ class Text(LineFormat):
 
     column: str = "LINE"
     type = "text"
-    reader_class = "formats:LineReader"
+    reader_class = "line_format:LineReader"
     _filled = ("column",)
 
 

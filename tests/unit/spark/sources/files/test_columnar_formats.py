@@ -11,7 +11,7 @@ import pytest
 from pyarrow import orc
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Orc, Parquet, SourceFile
 from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.formats import LineReader, RowBlock, text_rows
+from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
+from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader, text_rows
 from airflow_provider_snowpipe.spark.sources.files.spec import Ndjson, SourceFile, Text
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

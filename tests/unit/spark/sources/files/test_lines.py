@@ -2,10 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    position_after_line,
-    row_blocks,
-)
+from airflow_provider_snowpipe.spark.sources.files.line_format import position_after_line, row_blocks
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset

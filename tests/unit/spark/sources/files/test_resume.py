@@ -1,6 +1,5 @@
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.formats import LineReader
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
 from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, Ndjson, SourceFile
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
@@ -37,7 +36,7 @@ def group(tmp_path):
 )
 def test_reading_goes_on_behind_the_committed_line_of_a_unit(group, token, expected):
     committed = None if token is None else UnitOffset.parse(token)
-    found = resume_after(group, LineReader(Ndjson()), committed)
+    found = resume_after(group, Ndjson(), committed)
 
     assert found == expected
     assert [file.unit for file, _ in files_to_read(group, found)] == [
@@ -47,4 +46,4 @@ def test_reading_goes_on_behind_the_committed_line_of_a_unit(group, token, expec
 
 def test_file_shorter_than_the_committed_line_is_never_skipped(group):
     with pytest.raises(SourcePositionError, match="line 4"):
-        resume_after(group, LineReader(Ndjson()), UnitOffset(2, "b.log", 4))
+        resume_after(group, Ndjson(), UnitOffset(2, "b.log", 4))

@@ -14,7 +14,7 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.reader import reader_of
+from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of

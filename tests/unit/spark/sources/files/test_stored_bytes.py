@@ -8,12 +8,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    READ_BYTES,
-    LineReader,
-    compression_of,
-    pieces,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import READ_BYTES, compression_of, pieces
+from airflow_provider_snowpipe.spark.sources.files.line_format import LineReader
 from airflow_provider_snowpipe.spark.sources.files.spec import Ndjson, SourceFile
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from tests.unit.spark.sources.files.conftest import listed
