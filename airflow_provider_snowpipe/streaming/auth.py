@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from threading import Lock
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol, Self
 from urllib.parse import urlsplit
 
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
@@ -98,6 +97,8 @@ class KeyPair:
 
     def bearer(self) -> str:
         """A JWT that is valid for at least ten minutes more."""
+        import jwt
+
         with self._cache.lock:
             now = time.time()
             if self._cache.token is None or self._cache.expires_at - now < _JWT_RENEW_SECONDS:
@@ -109,7 +110,7 @@ class KeyPair:
                 }
                 if self.role:
                     claims["scp"] = f"session:role:{self.role}"
-                self._cache.token = _signed_jwt(claims, self._key)
+                self._cache.token = jwt.encode(claims, self._key, algorithm="RS256")
                 self._cache.expires_at = now + _JWT_LIFE_SECONDS
             return self._cache.token
 
@@ -120,30 +121,6 @@ class KeyPair:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a private key is not pickled: send executors a ScopedToken instead")
-
-
-def _signed_jwt(claims: Mapping[str, object], key: RSAPrivateKey) -> str:
-    """Sign by RS256 (RFC 7515), without PyJWT, whose import takes half as long as a run without new rows."""
-    from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    parts = (json.dumps(part).encode() for part in ({"alg": "RS256", "typ": "JWT"}, claims))
-    text = b".".join(_url_base64(part) for part in parts)
-    return b".".join((text, _url_base64(key.sign(text, PKCS1v15(), SHA256())))).decode()
-
-
-def _url_base64(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
-
-
-def jwt_claims(token: str) -> Mapping[str, Any]:
-    """Read the claims of a JWT without a check of its signature; none of a token that is not a JWT."""
-    try:
-        _, text, _ = token.split(".")
-        claims = json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except ValueError:
-        return {}
-    return claims if isinstance(claims, dict) else {}
 
 
 @dataclass(slots=True)

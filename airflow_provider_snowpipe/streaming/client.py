@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.streaming.auth import (
     Signed,
     base_url,
     exchange_form,
-    jwt_claims,
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
@@ -381,7 +380,12 @@ def _scoped_token(answer: Answer, host: str) -> ScopedToken:
 
 
 def _expiry(token: str, life: object) -> float:
-    expiry = jwt_claims(token).get("exp")
-    if isinstance(expiry, int | float):
-        return float(expiry)
+    import jwt  # DAG files that import a client should not wait for it
+
+    try:
+        claims = jwt.decode(token, options={"verify_signature": False})
+    except jwt.InvalidTokenError:
+        claims = {}
+    if isinstance(claims.get("exp"), int | float):
+        return float(claims["exp"])
     return time.time() + (float(life) if isinstance(life, int | float) else _OPAQUE_LIFE_SECONDS)
