@@ -134,7 +134,8 @@ class Run:
         if not self._claims(source):
             return False
         self._results = self._nothing_sent()
-        self._rebind_quiet()
+        if rebound := self._rebind_quiet():
+            self._start = {**self._start, **self._client.channel_statuses(rebound)}
         return True
 
     def _claims(self, source: Source) -> bool:
@@ -378,11 +379,13 @@ class Run:
             )
         self._rebind_quiet()
 
-    def _rebind_quiet(self) -> None:
+    def _rebind_quiet(self) -> list[str]:
         """Give channels that go on for another source its binding, where no row has carried it.
 
+        :return: these channels
         :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
         """
+        rebound = []
         for name, source in self._sources.items():
             found, before, result = self._found[name], self._start[name].committed, self._results[name]
             is_kept = source.rebind != "continue" or before is None or source.is_own(before)
@@ -391,6 +394,8 @@ class Run:
             token = source.token(found.position, found.rows, found.errors)
             compare_and_set(self._client, TokenChange.after(self._start[name], token))
             self._results[name] = replace(result, token=token)
+            rebound.append(name)
+        return rebound
 
     def _refuse_other_spellings(self) -> None:
         """Refuse to start a channel again that others have loaded under a name that differs in case.
