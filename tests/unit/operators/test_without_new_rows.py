@@ -20,6 +20,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.submit import local_spark
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     RecordUnavailableError,
@@ -195,6 +196,22 @@ def test_source_that_is_split_otherwise_than_before_is_refused(lab, variables):
         lab.execute(source=whole)
     assert not (lab.notes / "runs").exists()
     assert lab.starts_spark(source=whole, rebind="restart")
+
+
+def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab, variables):
+    lab.execute()
+    binding = Checkpoint.parse(lab.snowpipe.channels["p_src_a"].committed).binding
+    lab.program.write_text(
+        f"#!/bin/sh\necho 'snowpipe error: SourceChangedError: (binding {binding}).'; exit 1\n"
+    )
+    lab.write("a/3.ndjson", 1)
+
+    with pytest.raises(AirflowFailException, match=f"{lab.source}.*loaded by task 'load'"):
+        lab.execute()
+    variables.clear()
+    with pytest.raises(AirflowFailException, match="SourceChangedError") as poorer:
+        lab.execute()
+    assert "loaded by" not in str(poorer.value)
 
 
 def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, monkeypatch):

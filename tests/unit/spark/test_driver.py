@@ -716,6 +716,14 @@ class TestVerify:
             make_run(P, on_imbalance="fail").prepare()
         whole(make_run(P))
 
+    def test_row_that_another_program_adds_during_the_run_fails_it_if_it_is_to(self, snowpipe, make_run):
+        run = make_run(P, on_imbalance="fail")
+        load(run)
+        snowpipe.channels["job_src_p"].rows_inserted += 1
+
+        with pytest.raises(ImbalanceError, match="1 more"):
+            run.verify()
+
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
         snowpipe.holds_commits = True
         run = make_run(P, wait_for_commit=False)

@@ -399,7 +399,7 @@ class TableSource(FrameSource):
 
         def make(name: str, where: str = "", number: int = 0) -> TablePartition:
             binding = Binding(
-                f"{self._identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
+                f"{spec.identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
             )
             extra = RowColumns(spec.metadata or {}, self.run)
             return TablePartition(
@@ -416,14 +416,6 @@ class TableSource(FrameSource):
         return tuple(
             make(str(number), f", range {number} of {bounds}", number) for number in range(len(bounds) + 1)
         )
-
-    @property
-    def _identity(self) -> str:
-        """What is read, the same in every run: the table, the query's text, or the path with its format."""
-        spec = self._spec
-        if spec.query is not None:
-            return f"query {' '.join(spec.query.split())!r}"
-        return f"table {spec.table}" if spec.table is not None else f"{spec.format} files in {spec.path}"
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Ask for each channel's last row, the rows to load, and whether the committed one is there."""

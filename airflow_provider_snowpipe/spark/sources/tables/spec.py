@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 
+_CHOOSING = ("dbtable", "pathglobfilter", "query", "url")
+"""Options of Spark's readers that decide which rows there are."""
 METADATA = ("run_id", "version", "row")
 """What columns can be given of rows: the run, and the position of a row within a table's history."""
 
@@ -145,6 +147,17 @@ class TableSource(TypedRowsSource):
     def address(self) -> str:
         """The table, the path, or the query's name."""
         return self.table or self.path or f"query {self.name}"
+
+    @property
+    def identity(self) -> str:
+        """What is read, the same in every run: the table, the query's text, or the path with its format."""
+        if self.query is not None:
+            return f"query {' '.join(self.query.split())!r}"
+        if self.table is not None:
+            return f"table {self.table}"
+        given = sorted((name.lower(), value) for name, value in self.options.items())
+        chosen = "".join(f", {name} {value!r}" for name, value in given if name in _CHOOSING)
+        return f"{self.format} files in {self.path}{chosen}"
 
 
 TableSourceSpec = TableSource
