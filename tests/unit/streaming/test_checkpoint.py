@@ -77,7 +77,7 @@ def test_a_token_is_read_as_it_was_written(position, rows, errors):
     assert Checkpoint.parse(str(one)) == one
     assert position_of(str(one)) == position
     assert str(one).startswith(str(position))
-    assert len(str(one)) - len(str(position)) <= 80
+    assert len(str(one)) - len(str(position)) <= 73
 
 
 @given(text=st.text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -64,6 +65,13 @@ TABLE_EDITS: list[dict[str, Any]] = [
 
 def digest(source: FileSource, partition: str = "p") -> str:
     return binding_of(source, "5d41402abc4b2a76", partition).digest
+
+
+def test_the_page_of_checkpoints_has_the_texts_of_files():
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "checkpoints.md").read_text()
+
+    for text in (binding_of(FileSource(path="/data"), "<log id>", "EWR").source, Csv().numbering):
+        assert f"`{text}`" in page
 
 
 def test_every_argument_of_files_and_csv_is_judged_here():
