@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
@@ -129,7 +130,7 @@ def make_run(snowpipe, monkeypatch):
             "airflow_provider_snowpipe.spark.driver.run.open_source",
             lambda spec, on_data_loss, secrets: source,
         )
-        run = Run(replace(PLAN, **plan), snowpipe.client(), object)
+        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=snowpipe.listed)
         run.source = source
         return run
 
@@ -704,6 +705,21 @@ class TestVerify:
 
         assert refused.value.rejected == 1
         assert snowpipe.did("append") == ["append job_src_p 0..5"]
+
+    @pytest.mark.parametrize("skip", range(5))
+    def test_rejected_rows_of_a_channel_that_is_taken_over_are_logged_before_they_count_as_reported(
+        self, snowpipe, make_run, caplog, skip
+    ):
+        snowpipe.rejects = lambda row: row["ID"] == 1
+        load(make_run(P, run="first-run"))
+        snowpipe.fault(after="open", skip=skip, error=KilledError())
+
+        with pytest.raises((KilledError, RowsRejectedError)):
+            make_run(P, channel_prefix="new", rebind="continue").prepare()
+
+        marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
+        assert "first-run" in caplog.text or not marked
+        assert marked == (skip >= 2)
 
     @pytest.mark.parametrize("excess", [-1, 2])
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_run_if_it_is_to(
