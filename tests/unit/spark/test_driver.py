@@ -32,7 +32,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenMovedError,
     PipeNotFoundError,
     RowsRejectedError,
+    SourceChangedError,
     SourcePositionError,
+    SqlError,
 )
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -120,7 +122,7 @@ P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
 def make_run(snowpipe, monkeypatch):
     """A run over partitions in memory; the source that it opened is its ``source``."""
 
-    def make(*partitions, **plan):
+    def make(*partitions, listed=snowpipe.listed, **plan):
         source = (
             MemoryFrameSource(partitions)
             if isinstance(partitions[0], MemoryFramePartition)
@@ -130,7 +132,7 @@ def make_run(snowpipe, monkeypatch):
             "airflow_provider_snowpipe.spark.driver.run.open_source",
             lambda spec, on_data_loss, secrets: source,
         )
-        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=snowpipe.listed)
+        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=listed)
         run.source = source
         return run
 
@@ -705,6 +707,19 @@ class TestVerify:
 
         assert refused.value.rejected == 1
         assert snowpipe.did("append") == ["append job_src_p 0..5"]
+
+    def test_channel_of_another_prefix_is_found_where_the_role_may_list_channels_and_else_warned_of(
+        self, snowpipe, make_run, caplog
+    ):
+        def refused():
+            raise SqlError("the role may not list channels")
+
+        whole(make_run(P))
+        with pytest.raises(SourceChangedError, match=r"job_src_p"):
+            make_run(P, channel_prefix="new").prepare()
+        assert "may not list" not in caplog.text
+        make_run(P, channel_prefix="new", listed=refused).prepare()
+        assert "may not list" in caplog.text
 
     @pytest.mark.parametrize("skip", range(5))
     def test_rejected_rows_of_a_channel_that_is_taken_over_are_logged_before_they_count_as_reported(
