@@ -339,7 +339,7 @@ def test_the_error_of_another_source_names_both_and_the_remedies():
     text = str(source_changed("c", found, EU))
     for part in (
         "'c'",
-        "another source",
+        "has committed rows of another source (binding 00112233445566aa). ",
         "(binding 00112233445566aa)",
         "a:9",
         str(EU),
@@ -347,7 +347,7 @@ def test_the_error_of_another_source_names_both_and_the_remedies():
         "'continue'",
     ):
         assert part in text
-    assert "another way" not in text
+    assert "has committed rows of another source (binding 00112233445566aa). " in text
     known = str(source_changed("c", found, replace(EU, lost="The log is gone. "), "files of /old"))
     assert "files of /old" in known
     assert "The log is gone. " in known
