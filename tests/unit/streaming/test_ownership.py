@@ -64,7 +64,9 @@ class TestHandOver:
         found = [Checkpoint.parse(snowpipe.channels[name].committed) for name in ("new_p", "new_q")]
         assert [(str(one.position), one.rows, one.run) for one in found] == [("5", 0, "r1"), ("7", 0, "r1")]
 
-    def test_the_error_tells_a_new_channel_from_one_with_rows_of_another_source(self, snowpipe, earlier):
+    def test_the_error_of_a_new_channel_differs_from_that_of_one_with_rows_of_another_source(
+        self, snowpipe, earlier
+    ):
         snowpipe.channel("new_q", **loaded(1, 2, binding=binding_of("q")))
         snowpipe.channel("old_p", **loaded(5, 6))
         client = replace(earlier, last={})
