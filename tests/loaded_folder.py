@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.operators.audit import SnowpipeAuditOperator
 from airflow_provider_snowpipe.operators.source_record import LoadedSource, SeenChannel, SourceRecord
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson
 from tests.local_connection import connect, context, make_table
 from tests.local_service import LocalService
@@ -32,6 +33,8 @@ class Loaded:
         self.rules: dict[str, Any] = {}
         self.metadata: dict[str, str] | None = None
         self.form = Ndjson()
+        self.other: SourceSpec | None = None
+        """What is loaded instead of the folder."""
 
     def write(self, name: str, *more: str, rows: int = 3) -> None:
         path = self.folder / name
@@ -46,15 +49,13 @@ class Loaded:
         :param after: how much later than now it is
         """
         now = dt.datetime.now(dt.UTC) + after
-        source, hook = (
-            FileSource(path=str(self.folder), format=self.form, metadata=self.metadata),
-            self.hook(),
-        )
+        source, hook = self.source(), self.hook()
+        name = "src" if self.other is None else source.default_name
         pipe, url = hook.pipe_name(), hook.account_url()
         record = SourceRecord.read(pipe.address(url), source)
         with self.service.client(self.table) as client:
             plan = JobPlan(
-                "app", url, pipe, prefix, "src", source, ca_bundle=str(self.service.ca_file),
+                "app", url, pipe, prefix, name, source, ca_bundle=str(self.service.ca_file),
                 credentials_variable="NONE", rebind=rebind, last_checkpoints=record.last_checkpoints(),
                 renew=tuple(record.quiet(now)),
                 **self.rules,
@@ -71,7 +72,7 @@ class Loaded:
             source.as_json(),
             run.reading,
             source.split,
-            f"{prefix}_src_",
+            f"{prefix}_{name}_",
             where,
             self.conn_id,
             "d",
@@ -80,6 +81,10 @@ class Loaded:
             aside,
         )
         record.write(seen, record.quiet(now), now, loaded)
+
+    def source(self) -> SourceSpec:
+        """What is loaded."""
+        return self.other or FileSource(path=str(self.folder), format=self.form, metadata=self.metadata)
 
     def hook(self) -> SnowpipeHook:
         return SnowpipeHook(self.conn_id, table=self.table)

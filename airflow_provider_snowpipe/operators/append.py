@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +17,12 @@ from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
+from airflow_provider_snowpipe.operators.source_record import (
+    APPENDS,
+    LoadedSource,
+    SeenChannel,
+    SourceRecord,
+)
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
@@ -27,6 +34,7 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset, offset_class
+from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 
 if TYPE_CHECKING:
@@ -126,17 +134,24 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         rows = self._numbered(channel, rules)
         admission = self._admission(ti, channel, rows) if rows.lines else None
         source = self._channel_source(context)
+        record = self._record(channel)
         try:
             with self.hook.get_client() as client:
+                if record is not None and record.channels:
+                    own = OwnChannel(source, client.channel_statuses([channel])[channel])
+                    last = record.last_checkpoints()
+                    EarlierChannels(client, tuple, last, rules.on_imbalance).hand_over([own])
                 load = append_to_channel(client, channel, rows, source, rules, admission)
         except RowsRejectedError as error:
             if error.load is not None:
+                self._keep(record, error.load, source)
                 leave_observed(ti, type(error).__name__, {channel: self._value(error.load, rules)})
             raise
         except CommitTimeoutError as error:
             seen = {"committed": error.committed, "target": error.target}
             leave_observed(ti, type(error).__name__, {channel: seen})
             raise
+        self._keep(record, load, source)
         target = ChannelTarget(
             load.target_token,
             self.offset_format or self._format().format_name,
@@ -217,6 +232,30 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             f"positions in column {self.token_column!r}" if self.token_column else "batch:row",
         )
         return ChannelSource(self._format(), binding, self._name_run(context), self.rebind)
+
+    def _record(self, channel: str) -> SourceRecord | None:
+        """The channel's last checkpoint; None for rows of a batch, which no later run reads again."""
+        if not self.token_column:
+            return None
+        return SourceRecord.of_appends(self.hook.pipe_name().address(self.hook.account_url()), channel)
+
+    def _keep(self, record: SourceRecord | None, load: SmallLoad, source: ChannelSource) -> None:
+        if record is None:
+            return
+        pipe = self.hook.pipe_name()
+        loaded = LoadedSource(
+            {"kind": APPENDS},
+            source.binding.reading,
+            "",
+            load.channel,
+            (pipe.database, pipe.schema, pipe.pipe),
+            self.snowflake_conn_id,
+            self.dag_id,
+            self.task_id,
+            self.on_error,
+        )
+        seen = SeenChannel(load.channel, load.target_token if load.committed else load.from_token)
+        record.write([seen], (), dt.datetime.now(dt.UTC), loaded)
 
     def _batch(self, context: Context) -> int | None:
         if self.token_column:

@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     PipeArguments,
     failing_at_once,
 )
-from airflow_provider_snowpipe.operators.source_record import SourceRecord, known_records
+from airflow_provider_snowpipe.operators.source_record import APPENDS, SourceRecord, known_records
 from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     AuditError,
@@ -115,7 +115,7 @@ def audit_pipe(
     sources: list[SourceAudit] = []
     for record in records:
         loaded = record.loaded
-        if loaded is None:
+        if loaded is None or loaded.source.get("kind") == APPENDS:
             continue
         spec, secrets = connected_source(loaded.source, BaseHook.get_connection)
         aside = loaded.dead_letter_path if loaded.on_error == "dead_letter" else None

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+APPENDS = "append"
+"""The kind of a source that is rows in a task's memory."""
 VARIABLE_PREFIX = "snowpipe_channels_"
 INDEX_VARIABLE = "snowpipe_sources"
 """Holds the keys of all records, since a task cannot list variables; each load puts its own back."""
@@ -128,9 +130,21 @@ class SourceRecord:
         :raises RecordUnavailableError: if Airflow does not answer
         """
         query = " ".join(str(getattr(source, "query", None) or "").split())
-        identity = "\0".join((pipe, source.kind, source.address, query))
-        key = f"{VARIABLE_PREFIX}{blake2b(identity.encode(), digest_size=10).hexdigest()}"
-        return cls.of_key(key) or cls(key, source.address)
+        return cls._of(source.address, pipe, source.kind, source.address, query)
+
+    @classmethod
+    def of_appends(cls, pipe: str, channel: str) -> Self:
+        """Read the record of a channel whose rows come from tasks' memory.
+
+        :raises RecordUnavailableError: if Airflow does not answer
+        """
+        return cls._of(f"appends to channel {channel!r}", pipe, APPENDS, channel)
+
+    @classmethod
+    def _of(cls, address: str, *identity: str) -> Self:
+        digest = blake2b("\0".join(identity).encode(), digest_size=10).hexdigest()
+        key = f"{VARIABLE_PREFIX}{digest}"
+        return cls.of_key(key) or cls(key, address)
 
     @classmethod
     def of_key(cls, key: str) -> Self | None:

@@ -19,7 +19,12 @@ from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_s
 from airflow_provider_snowpipe.streaming.arguments import SentRows
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, check_balance
+from airflow_provider_snowpipe.streaming.checkpoint import (
+    ChannelSource,
+    OnImbalance,
+    check_balance,
+    excess_of,
+)
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.commits import decide
 from airflow_provider_snowpipe.streaming.errors import (
@@ -453,6 +458,7 @@ def append_to_channel(
     if passed is not None:
         compare_and_set(client, TokenChange(channel, str(reached), found.committed))
         status = found
+    excess = 0 if status is None else excess_of(status)
     if status is None and not left.lines:
         status = found
     rejected = 0 if status is None else decide(status, None, rejected_baseline=baseline).rejected
@@ -487,6 +493,7 @@ def append_to_channel(
         mark_reported(client, {channel: status})
         if rules.on_error != "continue":
             raise error
+    check_balance(channel, excess, rules.on_imbalance)
     return load
 
 

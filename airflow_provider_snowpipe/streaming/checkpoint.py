@@ -206,10 +206,7 @@ def source_of_token(token: str) -> str:
 
     :return: empty for what is neither a checkpoint nor a load of files under way
     """
-    if is_copy_intent(token):
-        intent = CopyIntent.parse(token)
-        return "" if intent is None else intent.binding[:_SOURCE_DIGITS]
-    found = _Written.of(token)
+    found = CopyIntent.parse(token) or _Written.of(token)
     return "" if found is None else found.binding[:_SOURCE_DIGITS]
 
 

@@ -247,7 +247,7 @@ class EarlierChannels:
             rejected=total,
             last_error=status.last_error_message,
         )
+        log.warning("%s", error)  # before the tokens show that they are reported
         mark_reported(self.client, {one.channel: one for one, _ in bad})
         if not self.accepts_rejected:
             raise error
-        log.warning("%s", error)

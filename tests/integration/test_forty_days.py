@@ -7,13 +7,21 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
+from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_batch
+from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from tests.airflow_connections import set_connection
+from tests.iceberg_tables import IcebergTable
 from tests.loaded_folder import Loaded, variables
-from tests.local_connection import connect, ids, make_table
+from tests.local_connection import connect, context, ids, make_table
 from tests.local_service import LocalService
+from tests.spark_session import Door
 
 __all__ = ["set_connection", "variables"]
 
@@ -28,6 +36,13 @@ class Days:
 
     def run(self, **options: Any) -> None:
         self.load.run(after=self.after, **options)
+
+    def of(self, name: str, source: dict[str, Any]) -> Days:
+        """A load of another source into a table of its own, with the same days."""
+        load = self.load
+        other = Loaded(load.service, make_table(load.service, name), load.conn_id, load.folder)
+        other.other = source_spec(source)
+        return Days(other)
 
     def passes(self, days: int) -> None:
         self.load.service.admin("clock", move=days * DAY.total_seconds())
@@ -82,3 +97,61 @@ def test_a_partition_that_was_deleted_meanwhile_is_refused_and_goes_on_where_it_
     days.run(rebind="continue")
 
     assert days.is_whole
+
+
+def test_quiet_partitions_of_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(
+    days: Days, tmp_path: Path
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.kafka_topics import MockCluster, numbered, produce
+
+    service, cluster = days.load.service, MockCluster()
+    cluster.make_topic("quiet")
+    table = IcebergTable(tmp_path / "lake", partitioned=True)
+    kafka = {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["quiet"]}
+    lake, topic = days.of("LAKE", table.source(partition_by="FILE")), days.of("TOPIC", kafka)
+    door = Door(service, "WRITTEN", tmp_path / "credentials.json", columns="ID NUMBER, K VARCHAR").create()
+    appended = make_table(service, "APPENDED")
+    written = {"quiet": [1], "daily": []}
+
+    def all_jobs(rows: int) -> None:
+        append = SnowpipeAppendRowsOperator(
+            task_id="t", table=appended, channel="a", rows=[{"ID": one} for one in range(rows)],
+            token_column="ID", snowflake_conn_id=days.load.conn_id,
+        )  # fmt: skip
+        append.execute(context())
+        write(door, written)
+        for one in (lake, topic):
+            one.after = days.after
+            one.run()
+
+    table.append([1])
+    produce(cluster.address, "quiet", numbered([1]), partition=1)
+    for day in range(0, 40, 4):
+        table.append([2 * day])
+        produce(cluster.address, "quiet", numbered([2 * day]), partition=0)
+        written["daily"].append(2 * day)
+        all_jobs(rows=3)
+        days.passes(4)
+    table.append([3])
+    produce(cluster.address, "quiet", numbered([3]), partition=1)
+    written["quiet"].append(3)
+    all_jobs(rows=4)
+
+    expected = sorted([1, 3, *range(0, 80, 8)])
+    assert [ids(service, one) for one in ("LAKE", "TOPIC", "WRITTEN")] == [expected] * 3
+    assert ids(service, appended) == [0, 1, 2, 3]
+    days.passes(31)
+    for one in (lake, topic):
+        one.after = days.after
+        with pytest.raises(SourcePositionError, match="30 days"):
+            one.run()
+
+
+def write(door: Door, numbers: dict[str, list[int]]) -> None:
+    """Write all rows as a DataFrame with a channel for each key, as Spark would: those of before, too."""
+    options = WriteOptions.parse(door.options(channelColumn="K", offsetColumn="ID"))
+    prepared = prepare(options, integer_offsets=True)
+    task = Task(options, prepared.token, prepared.seen, None, 0, 0, integer_offsets=True)
+    batches = (pa.record_batch({"ID": some, "K": [key] * len(some)}) for key, some in sorted(numbers.items()))
+    settle_batch(options, [task.run(batches)], "batch", integer_offsets=True)

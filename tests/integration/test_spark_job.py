@@ -119,19 +119,20 @@ def test_job_with_a_wrong_key_ends_with_one_line(job, source):
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        (("sales", "eu_orders", "eu_orders", False), ("sales_eu", "orders", "orders", False)),
-        (("sales", "orders", "january/orders", False), ("sales", "orders", "february/orders", False)),
-        (("sales", "orders", "orders", True), ("sales", "orders", "orders", False)),
+        (("sales", "eu_orders", "eu_orders/p", False), ("sales_eu", "orders", "orders/p", False)),
+        (("sales", "orders", "orders/eu_p", False), ("sales", "orders_eu", "orders_eu/p", False)),
+        (("sales", "orders", "january/orders/p", False), ("sales", "orders", "february/orders/p", False)),
+        (("sales", "orders", "orders/p", True), ("sales", "orders", "orders/p", False)),
     ],
-    ids=["two DAGs whose channels have one name", "another path", "another header"],
+    ids=["two DAGs whose channels have one name", "two sources of a DAG", "another path", "another header"],
 )
 def test_load_of_another_source_into_a_channel_is_refused(job, tmp_path, first, second):
     def run(prefix, name, folder, header):
         path = tmp_path / folder
-        (path / "p").mkdir(parents=True, exist_ok=True)
-        (path / "p" / "1.csv").write_text("".join(f"{number},f,n\n" for number in range(5)))
+        path.mkdir(parents=True, exist_ok=True)
+        (path / "1.csv").write_text("".join(f"{number},f,n\n" for number in range(5)))
         source = FileSourceSpec(
-            path=str(path), format=Csv(header=header, column_names=["ID", "FILE", "NOTE"])
+            path=str(path.parent), format=Csv(header=header, column_names=["ID", "FILE", "NOTE"])
         )
         return job.run(source=source, channel_prefix=prefix, source_name=name)
 
@@ -139,7 +140,7 @@ def test_load_of_another_source_into_a_channel_is_refused(job, tmp_path, first, 
     loaded = ids_in(job.service, job.table)
     line = _refused(run(*second), "SourceChangedError")
 
-    assert f"{'_'.join(first[:2])}_p" in line
+    assert f"{'_'.join(first[:2])}_{Path(first[2]).name}" in line
     assert ids_in(job.service, job.table) == loaded == list(range(int(first[3]), 5))
 
 

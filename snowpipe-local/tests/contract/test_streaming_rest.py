@@ -269,6 +269,20 @@ def test_a_token_is_set_by_sql_and_read_by_status_and_open(account: Account, tab
     assert pipe.open("moved").json()["channel_status"]["last_committed_offset_token"] == "41"
 
 
+@pytest.mark.guess
+def test_tokens_of_two_hundred_characters_are_kept_and_an_opening_sets_one_with_the_counters_as_they_are(
+    account: Account,
+) -> None:
+    pipe = account.pipe(account.new_table())
+    pipe.info()
+    appended, opened = (f"{number}/ä {'x' * 120}:1".ljust(200, "~") for number in (1, 2))
+    pipe.appended("c", pipe.opened("c"), line(1) + b'{"ID":"no number"}\n', appended)
+    pipe.committed("c", appended)
+    assert pipe.open("c", offset_token=opened).status_code in (200, 201)
+    status = pipe.committed("c", opened)
+    assert (status["rows_inserted"], status["rows_error_count"]) == (1, 1)
+
+
 def test_show_channels_reports_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
     pipe.appended("shown", pipe.opened("shown"), line(1), "7")
     pipe.committed("shown", "7")

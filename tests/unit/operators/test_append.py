@@ -18,11 +18,12 @@ from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperato
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import shown
+from tests.loaded_folder import variables
 from tests.local_connection import context
 from tests.metrics_receiver import receiver
 from tests.outlet_events import OutletEvents
 
-__all__ = ["receiver"]
+__all__ = ["receiver", "variables"]
 
 ROWS = [{"ID": number, "NAME": "x"} for number in range(5)]
 
@@ -84,6 +85,34 @@ class TestRows:
 
         assert (value["rows"], value["skipped"]) == (3, 2)
         assert snowpipe.channels["c"].rows == ROWS
+
+    @pytest.mark.parametrize(("rebind", "sent"), [("continue", ROWS[3:]), ("restart", ROWS)])
+    def test_of_a_column_are_not_appended_again_where_the_channel_has_lost_its_token(
+        self, snowpipe, append, variables, rebind, sent
+    ):
+        def later(**options):
+            return append(rows=ROWS, token_column="ID", **options)["rows"]
+
+        append(rows=ROWS[:3], token_column="ID")
+        del snowpipe.channels["c"]
+
+        with pytest.raises(AirflowFailException, match=r"SourcePositionError.*'2~i1"):
+            later()
+        assert "c" not in snowpipe.channels
+        assert later(rebind=rebind) == len(sent)
+        assert snowpipe.channels["c"].rows == sent
+        assert later() == 0
+
+    def test_of_another_task_are_refused_and_the_error_names_the_first_one(self, append, task, variables):
+        append(rows=ROWS[:2], token_column="ID")
+        other = context()
+        other["ti"].task_id = "other"
+
+        with pytest.raises(AirflowFailException, match=rf"loaded by task '{task().task_id}'"):
+            append(other, rows=ROWS, token_column="ID")
+        variables.clear()
+        with pytest.raises(AirflowFailException, match="SourceChangedError"):
+            append(other, rows=ROWS, token_column="ID")
 
     @pytest.mark.parametrize("other", [{"task_id": "other"}, {"map_index": 1}])
     def test_of_another_task_or_instance_are_refused_in_the_same_channel_and_batch(

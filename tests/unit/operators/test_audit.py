@@ -10,6 +10,7 @@ import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.audit import AUDIT_KEY, SnowpipeAuditOperator
 from airflow_provider_snowpipe.sources import KafkaSource
 from airflow_provider_snowpipe.spark.submit.audit import ChannelAudit, TableRows, positions_query
@@ -104,6 +105,18 @@ def test_what_cannot_be_read_here_is_noted_and_no_difference(load: Loaded) -> No
     )
     (pipe,) = operator.execute(context())["pipes"]
     assert all("not read" in note for one in pipe["found"] for note in one["notes"])
+
+
+def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load: Loaded) -> None:
+    append = SnowpipeAppendRowsOperator(
+        task_id="append", table=load.table, channel="c", rows=[{"ID": 100}], token_column="ID",
+        snowflake_conn_id=load.conn_id,
+    )  # fmt: skip
+    append.execute(context())
+    assert load.audit() == load.audit("rows") == []
+    with load.service.client(load.table) as client:
+        drop_channel(client, "c")
+    assert load.differs("'c'", "balance")
 
 
 class TestRows:

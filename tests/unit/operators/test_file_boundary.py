@@ -167,6 +167,19 @@ class TestLoad:
             B: {"partition": "b", "from": None, "to": "1.ndjson:1", "files": 1, "rows": 1, "rejected": 0},
         }  # fmt: skip
 
+    def test_channel_that_counts_other_rows_than_its_token_fails_the_load_if_it_is_to(
+        self, load: Load
+    ) -> None:
+        load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
+        load.write("a", "2.ndjson")
+        load.channels.inserted[A] += 1
+
+        with pytest.raises(AirflowFailException, match=r"ImbalanceError.*1 more"):
+            load.run(on_imbalance="fail")
+        assert "PUT" not in load.account.calls
+        load.run()
+        load.assert_every_row_is_there_once()
+
     def test_file_that_copy_would_read_otherwise_is_streamed_or_refused(self, load: Load) -> None:
         load.write("a", "1.ndjson", 3)
         (load.folder / "a" / "2.ndjson").write_text('{"ID":7}{"ID":8}\n')

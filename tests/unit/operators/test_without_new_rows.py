@@ -21,6 +21,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.submit import local_spark
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     RecordUnavailableError,
@@ -207,6 +208,22 @@ def test_rebind_without_a_new_row_is_in_the_token_of_the_next_run(lab):
     assert not lab.starts_spark(rebind="continue")
     assert not lab.starts_spark()
     assert shown(lab.snowpipe.channels["p_src_a"].committed) == "2.ndjson:2"
+
+
+def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab, variables):
+    lab.execute()
+    binding = Checkpoint.parse(lab.snowpipe.channels["p_src_a"].committed).binding
+    lab.program.write_text(
+        f"#!/bin/sh\necho 'snowpipe error: SourceChangedError: (binding {binding}).'; exit 1\n"
+    )
+    lab.write("a/3.ndjson", 1)
+
+    with pytest.raises(AirflowFailException, match=f"{lab.source}.*loaded by task 'load'"):
+        lab.execute()
+    variables.clear()
+    with pytest.raises(AirflowFailException, match="SourceChangedError") as poorer:
+        lab.execute()
+    assert "loaded by" not in str(poorer.value)
 
 
 def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, monkeypatch):

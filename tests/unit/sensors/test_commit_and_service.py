@@ -109,7 +109,7 @@ class TestRejectedRows:
 def test_every_setting_reaches_the_triggerer(snowpipe, conn_id):
     snowpipe.channel("c")
     given = {"max_consecutive_errors": 4, "stall_timeout": 50, "end_from_trigger": True}
-    given |= {"database": "DB", "schema": "S"}
+    given |= {"database": "DB", "schema": "S", "on_imbalance": "fail"}
     sensor = make(conn_id, deferrable=True, **given)
 
     with pytest.raises(TaskDeferred) as deferred:

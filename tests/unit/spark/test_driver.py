@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     CommitTimeoutError,
@@ -34,6 +35,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SourceChangedError,
     SourcePositionError,
+    SqlError,
 )
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -121,7 +123,7 @@ P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
 def make_run(snowpipe, monkeypatch):
     """A run over partitions in memory; the source that it opened is its ``source``."""
 
-    def make(*partitions, **plan):
+    def make(*partitions, listed=snowpipe.listed, **plan):
         source = (
             MemoryFrameSource(partitions)
             if isinstance(partitions[0], MemoryFramePartition)
@@ -131,7 +133,7 @@ def make_run(snowpipe, monkeypatch):
             "airflow_provider_snowpipe.spark.driver.run.open_source",
             lambda spec, on_data_loss, secrets: source,
         )
-        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=snowpipe.listed)
+        run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=listed)
         run.source = source
         return run
 
@@ -718,6 +720,34 @@ class TestVerify:
         assert refused.value.rejected == 1
         assert snowpipe.did("append") == ["append job_src_p 0..5"]
 
+    def test_channel_of_another_prefix_is_found_where_the_role_may_list_channels_and_else_warned_of(
+        self, snowpipe, make_run, caplog
+    ):
+        def refused():
+            raise SqlError("the role may not list channels")
+
+        whole(make_run(P))
+        with pytest.raises(SourceChangedError, match=r"job_src_p"):
+            make_run(P, channel_prefix="new").prepare()
+        assert "may not list" not in caplog.text
+        make_run(P, channel_prefix="new", listed=refused).prepare()
+        assert "may not list" in caplog.text
+
+    @pytest.mark.parametrize("skip", range(5))
+    def test_rejected_rows_of_a_channel_that_is_taken_over_are_logged_before_they_count_as_reported(
+        self, snowpipe, make_run, caplog, skip
+    ):
+        snowpipe.rejects = lambda row: row["ID"] == 1
+        load(make_run(P, run="first-run"))
+        snowpipe.fault(after="open", skip=skip, error=KilledError())
+
+        with pytest.raises((KilledError, RowsRejectedError)):
+            make_run(P, channel_prefix="new", rebind="continue").prepare()
+
+        marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
+        assert "first-run" in caplog.text or not marked
+        assert marked == (skip >= 2)
+
     @pytest.mark.parametrize("excess", [-1, 2])
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_run_if_it_is_to(
         self, snowpipe, make_run, excess
@@ -728,6 +758,14 @@ class TestVerify:
         with pytest.raises(ImbalanceError, match="job_src_p"):
             make_run(P, on_imbalance="fail").prepare()
         whole(make_run(P))
+
+    def test_row_that_another_program_adds_during_the_run_fails_it_if_it_is_to(self, snowpipe, make_run):
+        run = make_run(P, on_imbalance="fail")
+        load(run)
+        snowpipe.channels["job_src_p"].rows_inserted += 1
+
+        with pytest.raises(ImbalanceError, match="1 more"):
+            run.verify()
 
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
         snowpipe.holds_commits = True

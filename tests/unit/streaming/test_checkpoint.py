@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import datetime as dt
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -12,15 +13,24 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Binding,
     ChannelSource,
     Checkpoint,
+    Start,
     balanced,
+    check_balance,
+    described,
     excess_of,
     is_checkpoint,
     position_of,
+    rebound,
     reported,
     run_mark,
+    same_position,
+    source_changed,
+    source_of_token,
 )
+from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    ImbalanceError,
     OffsetTokenError,
     SourceChangedError,
 )
@@ -33,6 +43,11 @@ from airflow_provider_snowpipe.streaming.offsets import (
 )
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 
+TOKEN = "a:9~f1.00112233445566aa.12.r1.3"
+AUTHORS = "Z9~x1.00112233445566aa.12.r1.3"
+INTENT = str(
+    CopyIntent("a:1", "b", dt.datetime(2026, 3, 1, tzinfo=dt.UTC), 2, "99887766554433bb", None)
+)  # fmt: skip
 EU = Binding("files of /data/orders, partition 'eu'", "csv, header")
 US = Binding("files of /data/orders, partition 'us'", "csv, header")
 EU_OTHERWISE = Binding(EU.source, "csv, no header")
@@ -62,7 +77,7 @@ def test_a_token_is_read_as_it_was_written(position, rows, errors):
     assert Checkpoint.parse(str(one)) == one
     assert position_of(str(one)) == position
     assert str(one).startswith(str(position))
-    assert len(str(one)) - len(str(position)) <= 80
+    assert len(str(one)) - len(str(position)) <= 73
 
 
 @given(text=st.text())
@@ -187,7 +202,7 @@ def test_a_token_set_by_hand_gets_the_channels_binding_and_balances():
     assert (found.position, found.binding, found.rows, found.errors) == (
         FileLineOffset("a", 3), EU.digest, 9, 0,
     )  # fmt: skip
-    assert excess_of(replace(now, committed=str(found))) == 0
+    assert excess_of(replace(now, committed=str(found))) == excess_of(replace(now, committed="41")) == 0
     assert balanced("a:3", status(None)) == "a:3"
 
 
@@ -213,3 +228,171 @@ def test_a_run_has_the_same_name_on_every_try(began):
 
     assert mark == run_mark("dag task run", began) != run_mark("dag task other", began)
     assert is_checkpoint(f"1~i1.{EU.digest}.1.{mark}.0")
+
+
+@dataclass(frozen=True)
+class Lettered(LexicographicOffset):
+    """Positions of an author's class."""
+
+    code = "x"
+    format_name = "lettered"
+
+
+def test_a_binding_is_ten_digits_of_the_source_and_six_of_the_reading():
+    """As docs/reference/checkpoints.md has it."""
+    log = "source log 5d41402abc4b2a76"
+    files = Binding(f"files '*.ndjson', split by type 'directory' of the {log}, partition 'EWR'", "ndjson")
+
+    assert (files.digest, files.source_digest) == ("f5dd20c7b4344e34", "f5dd20c7b4")
+    assert str(EU) == "files of /data/orders, partition 'eu' (csv, header)"
+    assert str(Binding("a topic")) == "a topic"
+
+
+def test_a_run_is_named_by_when_it_began_and_four_digits():
+    assert run_mark("dag task", "2026-11-28T02:05:00+00:00") == f"2026-11-28T0205-{run_mark('dag task')}"
+    assert run_mark("dag task", "20261128T0205Z") == f"20261128T0205Z-{run_mark('dag task')}"
+    assert len(run_mark("dag task")) == 4
+    assert run_mark("dag task", "ä") == run_mark("dag task")
+
+
+def test_a_token_is_explained_part_by_part():
+    parts = {"version": 1, "binding": "00112233445566aa", "rows": 12, "run": "r1", "reported_errors": 3}
+
+    assert described(TOKEN) == {"position": "a:9", "format": "file:line", **parts}
+    assert described(AUTHORS) == {"position": "Z9", "format": "of its author's class", **parts}
+    for other, word in (
+        ("a:9", "not a checkpoint"),
+        (TOKEN.replace("f1", "f2"), "version 2"),
+        (INTENT, "begun"),
+    ):
+        with pytest.raises(OffsetTokenError, match=f"^offset token.*{word}|^a load.*{word}"):
+            described(other)
+
+
+def test_a_position_is_that_of_a_checkpoint_or_of_a_bare_text_whose_class_is_named():
+    assert position_of(TOKEN) == position_of(TOKEN, FileLineOffset) == FileLineOffset("a", 9)
+    assert position_of("a:8", FileLineOffset) == FileLineOffset("a", 8)
+    assert position_of(AUTHORS, Lettered) == Lettered("Z9")
+    wrong = [("a:8", None), (TOKEN, IntegerOffset), (INTENT, LexicographicOffset), (AUTHORS, None)]
+    for token, positions in (*wrong, ("x", IntegerOffset)):
+        with pytest.raises(OffsetTokenError, match="'c7'"):
+            position_of(token, positions, channel="c7")
+        with pytest.raises(OffsetTokenError) as without:
+            position_of(token, positions)
+        assert str(without.value).startswith(("offset token", "a load"))
+    for read in (position_of, Checkpoint.parse):
+        with pytest.raises(OffsetTokenError, match="'c7'"):
+            read(TOKEN.replace("a:9", "a"), FileLineOffset, channel="c7")
+
+
+def test_digits_of_the_source_are_those_of_a_checkpoint_or_of_a_load_under_way():
+    assert source_of_token(TOKEN) == source_of_token(AUTHORS) == "0011223344"
+    assert source_of_token(INTENT) == "9988776655"
+    assert source_of_token("a:9") == source_of_token("{}") == ""
+
+
+def test_two_tokens_are_of_one_position_however_many_rows_led_to_it():
+    other = "a:9~f1.00112233445566aa.99.r2.7"
+
+    assert same_position(TOKEN, other)
+    for changed in ("a:8~f1.00112233445566aa", "a:9~l1.00112233445566aa", "a:9~f1.00112233445566ab"):
+        assert not same_position(TOKEN, f"{changed}.12.r1.3")
+    assert same_position("a:9", "a:9")
+    assert same_position(None, None)
+    assert not same_position("a:9", TOKEN)
+    assert not same_position(None, TOKEN)
+
+
+def test_a_channel_is_given_to_another_source_at_its_position_with_the_rows_that_it_counts():
+    now = status(TOKEN, 10, 5)
+
+    assert rebound(now, "99887766554433bb") == "a:9~f1.99887766554433bb.15.r1.3"
+    for binding in (None, "", "99887766554433b", "99887766554433bbb", "99887766554433BB", "99887766554433bg"):
+        with pytest.raises(ConfigurationError, match="binding"):
+            rebound(now, binding)
+    for token in (None, "a:9"):
+        with pytest.raises(OffsetTokenError, match=rf"'c'.*{token or 'NULL'}"):
+            rebound(status(token), "99887766554433bb")
+
+
+@pytest.mark.parametrize(("known", "counted", "errors"), [(3, 9, 3), (3, 2, 2), (0, 9, 0)])
+def test_a_checkpoint_that_is_set_leaves_rejected_rows_unreported_that_were_so(known, counted, errors):
+    now = status(f"a:9~f1.00112233445566aa.12.r1.{known}", 10, counted)
+
+    for token in ("a:4", "a:4~f1.00112233445566aa.7.r1.8"):
+        found = Checkpoint.parse(balanced(token, now))
+        assert (str(found.position), found.rows, found.errors) == ("a:4", 10 + counted, errors)
+    for token in ("5", "5~i1.00112233445566aa.7.r1.8"):
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            balanced(token, now, FileLineOffset)
+    with pytest.raises(OffsetTokenError, match="'c'"):
+        balanced("five", now)
+    for committed in ("5~i1.00112233445566aa.7.r1.8", "a~f1.00112233445566aa.7.r1.8"):
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            balanced("a:4", status(committed), FileLineOffset)
+    assert balanced("Z1", status(AUTHORS, 12), Lettered) == "Z1~x1.00112233445566aa.12.r1.0"
+
+
+def test_the_error_of_another_source_names_both_and_the_remedies():
+    found = Checkpoint.parse(TOKEN)
+
+    text = str(source_changed("c", found, EU))
+    for part in (
+        "'c'",
+        "has committed rows of another source (binding 00112233445566aa). ",
+        "a:9",
+        str(EU),
+        EU.digest,
+        "'continue'",
+    ):
+        assert part in text
+    known = str(source_changed("c", found, replace(EU, lost="The log is gone. "), "files of /old"))
+    assert "files of /old" in known
+    assert "The log is gone. " in known
+    assert "00112233445566aa" not in known
+    same = Checkpoint.parse(source(EU_OTHERWISE).token(FileLineOffset("a", 3), 5, 0))
+    text = str(source_changed("c", same, EU))
+    assert "committed rows of the same source, numbered in another way (binding" in text
+    assert "another source" not in text
+
+
+@pytest.mark.parametrize("rebind", [None, "continue", "restart"])
+def test_what_a_channel_has_is_read_as_rebind_sets_it(rebind):
+    reads = source(rebind=rebind)
+    own, foreign = (source(one).token(FileLineOffset("a", 3), 5, 0) for one in (EU, US))
+
+    assert reads.read(own, channel="c") == FileLineOffset("a", 3)
+    if rebind is None:
+        with pytest.raises(SourceChangedError, match="'c'"):
+            reads.read(foreign, channel="c")
+    else:
+        assert reads.read(foreign, channel="c") == (FileLineOffset("a", 3) if rebind == "continue" else None)
+    if rebind == "continue":
+        assert reads.read("a:3", channel="c") == FileLineOffset("a", 3)
+        assert reads.start(status("a:3", 4, 1)) == Start(FileLineOffset("a", 3), 5, 1)
+    for read in (lambda token: reads.read(token, channel="c"), lambda token: reads.start(status(token))):
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            read("a" if rebind == "continue" else "a:3")
+    for token in (INTENT, "5~i1.00112233445566aa.12.r1.3"):
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            reads.read(token, channel="c")
+        with pytest.raises(OffsetTokenError, match="'c'"):
+            reads.start(status(token))
+
+
+def test_where_a_writer_of_another_source_begins():
+    token = source(US).token(FileLineOffset("a", 3), 5, 1)
+
+    assert source(rebind="continue").start(status(token, 3, 3)) == Start(FileLineOffset("a", 3), 6, 1, "r1")
+    assert source(rebind="restart").start(status(token, 3, 3)) == Start(None, 6, 1, "r1", restarted=6)
+    assert source().start(status(None, 2, 1)) == Start(None, 0, 0, excess=3)
+
+
+@pytest.mark.parametrize(("excess", "word"), [(2, "2 more"), (-1_000, "1,000 fewer")])
+def test_a_difference_is_logged_or_an_error(excess, word, caplog):
+    check_balance("c", excess, "warn")
+    assert "'c'" in caplog.text
+    assert word in caplog.text
+    with pytest.raises(ImbalanceError, match=word):
+        check_balance("c", excess, "fail")
+    check_balance("c", 0, "fail")

@@ -251,7 +251,9 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data(), again=st.booleans())
     def lose(self, data: st.DataObject, again: bool) -> None:
         """A channel expires or is dropped; somebody may make it again."""
-        name = data.draw(st.sampled_from(sorted(self.channels)))
+        self.drop(data.draw(st.sampled_from(sorted(self.channels))), again)
+
+    def drop(self, name: str, again: bool) -> None:
         self.leave(name, self.committed(name))
         self.lost[name] = self.channels.pop(name)
         self.client.drop_channel(name)
@@ -393,6 +395,31 @@ class Histories(RuleBasedStateMachine):
         self.edit(number, change, elsewhere=False)
         self.run(number, bad, rebind, NO_FAULT, held=True)
 
+    @rule(
+        number=JOBS,
+        again=st.booleans(),
+        bad=BAD,
+        rebind=st.sampled_from([None, "continue", "restart"]),
+        fault=ANY_FAULT,
+    )
+    def lose_and_load(
+        self, number: int, again: bool, bad: list[bool], rebind: str | None, fault: dict[str, Any]
+    ) -> None:
+        """A job finds that its channel has expired, or that somebody has made it again."""
+        if self.jobs[number].channel in self.channels:
+            self.drop(self.jobs[number].channel, again)
+        self.run(number, bad, rebind, fault, held=False)
+
+    @rule(number=JOBS, prefix=st.sampled_from(PREFIXES), bad=BAD, fault=ANY_FAULT)
+    def rename_after_rows_were_rejected(
+        self, number: int, prefix: str, bad: list[bool], fault: dict[str, Any]
+    ) -> None:
+        """A run dies before it reports its rejected rows, and the job takes over from a new name."""
+        self.run(number, [True], None, DEATH, held=False)
+        self.edit(number, {"prefix": prefix}, elsewhere=False)
+        for more in (bad, []):
+            self.run(number, more, "continue", fault, held=False)
+
     def run(
         self, number: int, bad: list[bool], rebind: str | None, fault: dict[str, Any], held: bool
     ) -> None:
@@ -423,13 +450,19 @@ class Histories(RuleBasedStateMachine):
             self.accept(job, expected, before[job.channel], rejected, run)
         elif end == "reported":
             assert rejected == expected.unreported
-            for name in expected.taken:
-                self.channels[name] = replace(self.channels[name], unreported=0)
         else:
             self.after_failure(job, expected, before, openings)
+        for name in expected.taken if expected.end == "reported" else ():
+            assert fault or not self.owed(name)
+            self.channels[name] = replace(self.channels[name], unreported=self.owed(name))
         for name in list(self.sessions):
             if name not in self.snowpipe.channels or not self.snowpipe.channels[name].received:
                 del self.sessions[name]
+
+    def owed(self, name: str) -> int:
+        """Rejected rows that the next run has to report: once more where the last one could not mark them."""
+        token = Checkpoint.parse(str(self.committed(name)), IntegerOffset)
+        return self.snowpipe.channels[name].rows_error_count - token.errors
 
     def expected(self, job: Job, rebind: str | None) -> Expected:
         here, others = self.channels.get(job.channel), self.others(job.source, job.channel)

@@ -203,6 +203,21 @@ def test_a_channel_of_another_source_than_its_target_is_an_error_and_no_wait(oth
     assert verdict_of(targets, status("c", token("a:5")), format_name=None).state is WaitState.COMPLETE
 
 
+@pytest.mark.parametrize("counted", [3, 5])
+def test_a_channel_that_counts_other_rows_than_its_checkpoint_fails_a_wait_that_is_to(counted, caplog):
+    found = status("c", token("a:5", rows=4), rows_inserted=counted - 1, rows_error_count=1)
+    targets = {"c": token("a:5")}
+
+    verdict = verdict_of(targets, found, format_name=None, on_imbalance="fail")
+    assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.IMBALANCE)
+    assert "'c'" in verdict.message
+    behind = verdict_of({"c": token("a:6")}, found, format_name=None, on_imbalance="fail")
+    assert behind.state is WaitState.WAITING
+    assert "'c'" not in caplog.text
+    assert verdict_of(targets, found, format_name=None).state is WaitState.COMPLETE
+    assert "'c'" in caplog.text
+
+
 def test_targets_are_a_mapping_of_channel_names_to_texts_or_its_json():
     def parse(targets):
         return CommitTargets.parse(targets, "file:line")

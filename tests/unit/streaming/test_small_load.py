@@ -212,6 +212,15 @@ class TestCommittedBefore:
         assert append().rows == 4
         assert "2 fewer" in caplog.text
 
+    def test_row_that_another_program_adds_while_these_are_committed_is_reported(self, snowpipe, append):
+        def add_one():
+            snowpipe.channels["c"].rows_inserted += 1
+
+        snowpipe.fault(after="append", do=add_one)
+
+        with pytest.raises(ImbalanceError, match="1 more"):
+            append(on_imbalance="fail")
+
     def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
         snowpipe.holds_commits = True
         snowpipe.fault(after="append", error=KilledError())

@@ -256,6 +256,13 @@ class KafkaCluster:
         self._refuse_error(found)
         return {(one.topic, one.partition): one.offset for one in found if one.offset >= _NO_OFFSET}
 
+    def cluster_id(self) -> str | None:
+        """Read the id of the cluster; None from brokers that report none."""
+        found: str | None = self._ask(
+            "topics", lambda: self._consumer.list_topics(timeout=self._timeout)
+        ).cluster_id
+        return found
+
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """Read the ids of topics; None for one whose brokers report none.
 

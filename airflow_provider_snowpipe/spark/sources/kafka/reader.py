@@ -88,12 +88,14 @@ class KafkaSource(Source):
         with KafkaCluster(self._settings) as cluster:
             bounds = cluster.bounds(cluster.partitions(spec.topics, spec.topic_pattern))
             ids = cluster.topic_ids({topic for topic, _ in bounds})
+            of_cluster = f"of cluster {cluster.cluster_id()}" if None in ids.values() else ""
             known = cluster.group_offsets(bounds) if spec.group_id else {}
             first = {**self._starts(cluster, bounds, known), **known}
+        whose = {topic: of_cluster if one is None else f"with the id {one}" for topic, one in ids.items()}
         self._listed = tuple(
             KafkaPartition(
                 name=f"{topic}_{number}",
-                binding=Binding(f"Kafka topic {topic!r} with the id {ids[topic]}, partition {number}"),
+                binding=Binding(f"Kafka topic {topic!r} {whose[topic]}, partition {number}"),
                 topic=topic,
                 number=number,
                 first=first[topic, number],

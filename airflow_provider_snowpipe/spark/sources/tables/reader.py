@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     keyed_parts,
     written,
 )
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec, query_on_one_line
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -399,7 +399,9 @@ class TableSource(FrameSource):
         ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
 
         def make(name: str, where: str = "", number: int = 0) -> TablePartition:
-            binding = Binding(f"{self._identity}{where}", self._reading)
+            binding = Binding(
+                f"{spec.identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
+            )
             extra = RowColumns(spec.metadata or {}, self.run)
             return TablePartition(
                 name, binding, key.name, key.offset_type, number, ndjson=ndjson, extra=extra
@@ -415,21 +417,6 @@ class TableSource(FrameSource):
         return tuple(
             make(str(number), f", range {number} of {bounds}", number) for number in range(len(bounds) + 1)
         )
-
-    @property
-    def _identity(self) -> str:
-        """What is read, the same in every run: the table, the query's text, or the path with its format."""
-        spec = self._spec
-        if spec.query is not None:
-            return f"query {query_on_one_line(spec.query)!r}"
-        return f"table {spec.table}" if spec.table is not None else f"{spec.format} files in {spec.path}"
-
-    @property
-    def _reading(self) -> str:
-        """What decides which rows there are, and their positions."""
-        options = sorted((name.lower(), value) for name, value in self._spec.options.items())
-        given = "".join(f", {name} {value!r}" for name, value in options)
-        return f"positions are values of {self._key.name!r} as {self._key.offset_type}{given}"
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Ask for each channel's last row, the rows to load, and whether the committed one is there."""

@@ -24,6 +24,13 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 
+_NOT_WHICH = frozenset(
+    {"batch-size", "columnpruning", "driver", "fetchsize", "file-open-cost", "hint", "lookback", "lowerbound"}
+    | {"mergeschema", "numpartitions", "partitioncolumn", "pushdownaggregate", "pushdownlimit"}
+    | {"pushdownoffset", "pushdownpredicate", "pushdowntablesample", "querytimeout", "split-size"}
+    | {"upperbound", "vectorization-enabled"}
+)
+"""Options of Spark's readers, in small letters, that decide how rows are read, and not which."""
 METADATA = ("run_id", "version", "row")
 """What columns can be given of rows: the run, and the position of a row within a table's history."""
 
@@ -146,6 +153,16 @@ class TableSource(TypedRowsSource):
     def address(self) -> str:
         """The table, the path, or the query's name."""
         return self.table or self.path or f"query {self.name}"
+
+    @property
+    def identity(self) -> str:
+        """What is read, the same in every run: the table, the query's text, or the path with its format."""
+        if self.query is not None:
+            return f"query {query_on_one_line(self.query)!r}"
+        given = sorted((name.lower(), value) for name, value in self.options.items())
+        options = "".join(f", {name} {value!r}" for name, value in given if name not in _NOT_WHICH)
+        what = f"table {self.table}" if self.table is not None else f"{self.format} files in {self.path}"
+        return f"{what}{options}"
 
 
 _BLANKS = re.compile(

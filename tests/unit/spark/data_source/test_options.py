@@ -62,9 +62,7 @@ def test_pipe_is_taken_letter_by_letter():
         pytest.param({**DEAD, "deadLetterPath": "kafka:dead"}, "a DataFrame has no brokers", id="topic"),
         pytest.param({**DEAD, "deadLetterPath": "dead"}, "'dead': give an absolute path", id="relative-path"),
         pytest.param({**DEAD, "deadLetterPath": "s3://k:s@b/d"}, "holds credentials", id="open-path"),
-        pytest.param(
-            {**DEAD, "deadLetterPath": "s3://b/d?secret_key=s"}, r"'s3://b/d\?…'", id="query"
-        ),
+        pytest.param({**DEAD, "deadLetterPath": "s3://b/d?secret_key=s"}, r"'s3://b/d\?…'", id="query"),
         pytest.param(
             {"deadLetterPaths": "/d"}, "'deadLetterPaths' is unknown: use accountUrl", id="no-secret"
         ),

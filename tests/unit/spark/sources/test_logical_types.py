@@ -218,13 +218,13 @@ def test_the_uuid_of_avro_on_sixteen_bytes_is_its_text():
 @pytest.mark.parametrize("key", ["oneOf", "anyOf", "allOf"])
 def test_a_logical_type_among_the_choices_of_a_json_schema_is_read_or_refused_and_never_guessed(key):
     name = "org.apache.kafka.connect.data.Timestamp"
-    moment = {"type": "integer", "title": name, "connect.type": "int64"}
+    instant = {"type": "integer", "title": name, "connect.type": "int64"}
 
     def types(*choices):
         schema = {"type": "object", "properties": {"AT": {key: [*choices]}}}
         return json_types(json.dumps(schema), "fail")
 
-    assert types(moment).types == {"AT": "TIMESTAMP_TZ(9)"}
+    assert types(instant).types == {"AT": "TIMESTAMP_TZ(9)"}
     with pytest.raises(EncodingError, match="'AT'"):
-        types(moment, {"type": "string"})
+        types(instant, {"type": "string"})
     assert not types({"type": "integer"}, {"type": "string"}).translates

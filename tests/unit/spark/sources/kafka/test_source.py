@@ -186,6 +186,17 @@ def test_topic_that_was_deleted_and_created_again_has_another_binding(brokers, t
     assert f"no id of topic {topic}" in caplog.text
 
 
+def test_topics_of_one_name_in_two_clusters_differ_where_brokers_know_no_ids_of_topics(brokers, topic):
+    other = MockCluster()
+    other.make_topic(topic)
+
+    def bindings(address):
+        return {one.binding.source_digest for one in _source(address, topic).partitions()}
+
+    assert bindings(brokers) == bindings(brokers)
+    assert not bindings(brokers) & bindings(other.address)
+
+
 def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, topic):
     produce(brokers, topic, [*numbered(range(3)), None, None])
     (zero, *_) = _source(brokers, topic, tombstones="drop").partitions()
