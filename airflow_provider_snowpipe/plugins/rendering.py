@@ -325,7 +325,8 @@ def _round_up(value: float) -> float:
 def cost(credits: float) -> str:
     """Write credits, and what they cost where the configuration has their price."""
     price = conf.getfloat("snowpipe", "credit_price", fallback=0.0)
-    money = f" ({credits * price:,.2f} {conf.get('snowpipe', 'currency', fallback='USD')})" if price else ""
+    currency = conf.get("snowpipe", "currency", fallback="USD")
+    money = f" ({credits * price:,.2f} {currency})" if price else ""
     return credit_count(credits) + money
 
 
