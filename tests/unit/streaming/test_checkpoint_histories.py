@@ -330,7 +330,8 @@ class Histories(RuleBasedStateMachine):
             self.sure_if(before is None and same and not self.others(now.source, step.channel), now.source)
             if before is not None:
                 self.unsure.add(before.source)
-            self.channels[step.channel] = now
+            # The token of the backup may be older than the last report of rejected rows.
+            self.channels[step.channel] = replace(now, unreported=self.owed(step.channel))
 
     def set_token(self, channel: str, token: str) -> None:
         self.snowpipe.channels[channel].committed = token
