@@ -142,7 +142,8 @@ class EarlierChannels:
         :raises SourcePositionError: if a channel has lost its token
         :raises RowsRejectedError: if the other one has rejected rows that nobody has reported; they are now
         """
-        refuse_lost(channels, self.last)
+        if self.last is not None:
+            refuse_lost(channels, self.last)
         asked = {
             one.partition: one
             for one in channels
@@ -166,6 +167,8 @@ class EarlierChannels:
                     "rebind='restart' to load everything again"
                 )
             taken.append((mine, other.name))
+        if self.last is None:  # the source's own record does not show which channel has committed
+            refuse_lost(channels, None)
         moved = self._take(taken, check)
         last = _known(channels, self.last)
         for one in channels:

@@ -213,7 +213,8 @@ class Run:
         self._take_statuses(self._client.channel_statuses(list(self._partitions)))
         for name, start in self._found.items():
             check_balance(name, start.excess, plan.on_imbalance)
-        refuse_lost(self._own(), plan.last_checkpoints)
+        if plan.last_checkpoints is not None:
+            refuse_lost(self._own(), plan.last_checkpoints)
         self._refuse_other_spellings()
         for name, position in self._committed.items():
             self._check(name, position)
