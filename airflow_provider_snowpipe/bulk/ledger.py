@@ -216,7 +216,7 @@ class Ledger:
     def entries(self, work: str) -> list[Entry]:
         """Read the entries of a piece of work, by their parts; the table is created on first use.
 
-        :raises ConfigurationError: with the SQL to run, if there is no ledger and the role may not create it
+        :raises ConfigurationError: if the role cannot create the ledger that is missing; names the SQL to run
         """
         statement = f"SELECT * FROM {self._table} WHERE WORK = %s ORDER BY PART"  # noqa: S608
         try:

@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cache, partial
 from importlib.util import find_spec
@@ -27,7 +26,6 @@ from airflow_provider_snowpipe.operators.submission import (
     worker_environment,
 )
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses
-from airflow_provider_snowpipe.spark.submit.class_data import ClassDataArchive
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 
 if TYPE_CHECKING:
@@ -354,7 +352,6 @@ class ClientRun:
         self._show = show
         self._hook: SubmitHook | None = None
         self._stopped = Event()
-        self._archive: ClassDataArchive | None = None
 
     @classmethod
     def new(
@@ -438,16 +435,6 @@ class ClientRun:
             environment = launch_environment(self.directory / "java", executor_python=python)
         return {**environment, **{name: str(value) for name, value in env_vars.items()}}
 
-    def use_archive(
-        self, hook: SubmitHook, environment: dict[str, str], reads: str
-    ) -> ClassDataArchive | None:
-        """Have the JVM of a local master use the archive of its classes, or list them for one."""
-        known = {**os.environ, **environment}
-        self._archive = ClassDataArchive.of(known, hook.binary, hook.driver_class_path, reads)
-        if self._archive is not None:
-            environment["SPARK_SUBMIT_OPTS"] = " ".join(self._archive.options())
-        return self._archive
-
     @property
     def _is_python_alone(self) -> bool:
         return self._remote is not None or bool(self._local_master)
@@ -527,18 +514,9 @@ class ClientRun:
         for line in lines:
             if line.startswith(_UI_KNOWN):
                 self._show_ui()
-                self._show_command()
             yield line
 
     def _show_ui(self) -> None:
         addresses = UiAddresses.read(self.directory / UI_FILE)
         if addresses is not None and addresses.running is not None:
             self._show(addresses.running)
-
-    def _show_command(self) -> None:
-        if self._archive is None or self._hook is None:
-            return
-        import psutil
-
-        with suppress(psutil.Error):  # the scripts of ``spark-submit`` become the JVM
-            self._archive.notice(psutil.Process(self._hook.process.pid).cmdline())

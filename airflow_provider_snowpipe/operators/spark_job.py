@@ -30,7 +30,6 @@ from airflow_provider_snowpipe.operators.submission import (
 from airflow_provider_snowpipe.spark.driver.local_tasks import is_local
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError
-from airflow_provider_snowpipe.spark.submit.class_data import ClassDataArchive
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -134,7 +133,6 @@ class SparkDriverOperator(SparkSubmitOperator):
         self._run: DriverRun | None = None
         self._killed = False
         self._small_on = ""
-        self._archive: ClassDataArchive | None = None
 
     @abstractmethod
     def _prepare(self, run: DriverRun, memory: DriverMemory) -> None:
@@ -145,10 +143,6 @@ class SparkDriverOperator(SparkSubmitOperator):
 
         :raises ConfigurationError: if this is one
         """
-
-    def _reads(self) -> str:
-        """The kind of source that the job reads, which decides what classes its JVM loads."""
-        return ""
 
     def _without_driver(self, memory: DriverMemory) -> Any:
         """Do what there is to do where that takes no driver; None where it does.
@@ -424,8 +418,6 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not submit.master.startswith(("local", f"{SPARK_CONNECT}://")):
             submit.add_py_files(run.put(write_package_archive(run.directory)))
         environment = run.prepare(submit, self.env_vars or {})
-        if is_local(submit.master) and isinstance(run, ClientRun) and not self._small_on:
-            self._archive = run.use_archive(submit, environment, self._reads())
         submit.submit_by(partial(run.submit, submit, environment))
         return hook
 
@@ -479,20 +471,14 @@ class SparkDriverOperator(SparkSubmitOperator):
         return self._outcome(run, memory)
 
     def _submit(self, context: Context, run: DriverRun) -> None:
-        is_whole = False
         try:
             super().execute(context)
-            is_whole = True
         except AirflowException as error:
             found = self._failure(run, str(error))
             if found is None:
                 raise
             text, permanent = found
             raise (AirflowFailException if permanent else AirflowException)(text) from None
-        finally:
-            archive, self._archive = self._archive, None
-            if archive is not None:
-                archive.settle(is_whole=is_whole)
 
     def _clean_up(self) -> None:
         run, self._run = self._run, None

@@ -367,9 +367,6 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             plan.source_name,
         )
 
-    def _reads(self) -> str:
-        return self._source()[0].kind
-
     def _without_driver(self, memory: DriverMemory) -> SubmittedLoad | None:
         """Do a run without rows here, by the driver's own code; any doubt is for the driver.
 

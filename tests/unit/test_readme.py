@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
 LINKS = set(re.findall(r"\]\((?!https?:)([^)#]+)", TEXT))
 REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snowpipe/blob/main/"
-WORDS = 45_750
+WORDS = 45_700
 """Of the pages of both distributions; it only goes down."""
 PAGES = [page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if "_build" not in page.parts]
 

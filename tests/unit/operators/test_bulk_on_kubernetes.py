@@ -108,7 +108,7 @@ class BulkLab:
 
 @pytest.fixture
 def lab(tmp_path, monkeypatch, set_connection):
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     with scripted_kubernetes() as cluster:
         lab = BulkLab(tmp_path, cluster, set_connection, monkeypatch)
         use_kubernetes(cluster, tmp_path, monkeypatch)

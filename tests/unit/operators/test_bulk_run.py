@@ -97,7 +97,7 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
     load: Load, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     load.account.holds = True
 
     def task() -> SnowpipeBulkLoadOperator:
@@ -252,7 +252,7 @@ def test_a_stalled_try_that_plans_late_changes_nothing(
     with pytest.raises((SqlError, ConfigurationError, FilesRejectedError)):
         load.load()
     account.holds = False
-    monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: account.finish())
+    monkeypatch.setattr("time.sleep", lambda _: account.finish())
     load.load(try_number=3)
     account.finish()
 

@@ -243,7 +243,7 @@ class TestEarlierTry:
             beside.append(len(copying.account.statements))
             copying.account.finish()
 
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", pause)
+        monkeypatch.setattr("time.sleep", pause)
         copying.run(options, number=2)
 
         assert beside == [1]
@@ -260,7 +260,7 @@ class TestEarlierTry:
             return call(name, work)
 
         patch.setattr(account, "call", calling)
-        patch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: account.finish())
+        patch.setattr("time.sleep", lambda _: account.finish())
         copying.run(options, number=2)
         return next(calls) - 1
 
@@ -279,9 +279,7 @@ class TestEarlierTry:
     def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
         self.killed_while_it_runs(copying, {})
         task = SnowpipeCopyOperator(task_id="copy", snowflake_conn_id="account", table="T", stage="@S")
-        monkeypatch.setattr(
-            "airflow_provider_snowpipe.bulk.statement_client.time.sleep", lambda _: task.on_kill()
-        )
+        monkeypatch.setattr("time.sleep", lambda _: task.on_kill())
 
         with pytest.raises(Exception, match="stopped"):
             task.execute(task_context("r1", 2, copying.began))

@@ -660,7 +660,7 @@ class TestPipe:
                 account.finish()
                 account.holds = True
 
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.statement_client.time.sleep", copy_ends_in_time)
+        monkeypatch.setattr("time.sleep", copy_ends_in_time)
         with pytest.raises(TaskDeferred) as deferred:
             piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
 

@@ -46,9 +46,7 @@ class Histories(RuleBasedStateMachine):
         self.account = FakeAccount()
         install(self.account, self.patch)
         self.patch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 2)
-        self.patch.setattr(
-            "airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: self.account.finish()
-        )
+        self.patch.setattr("time.sleep", lambda _: self.account.finish())
         self.versions: Counter[str] = Counter()
         self.whose: dict[str, set[str]] = {}
         self.began: dict[str, dt.datetime] = {}
@@ -203,16 +201,14 @@ class Histories(RuleBasedStateMachine):
         self.staged[run] = staged
         value = None
         if holds:
-            self.patch.setattr("airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: None)
+            self.patch.setattr("time.sleep", lambda _: None)
         try:
             value = task.execute(context) if kwargs is None else task.execute_complete(context, **kwargs)
         except TaskDeferred as left:
             self.deferred[run] = json.loads(json.dumps({"event": {"status": "ended"}, **(left.kwargs or {})}))
         except (CrashError, AirflowException, SnowpipeError):
             pass  # the invariants see to what it has left
-        self.patch.setattr(
-            "airflow_provider_snowpipe.bulk.copy_run.time.sleep", lambda _: self.account.finish()
-        )
+        self.patch.setattr("time.sleep", lambda _: self.account.finish())
         self.account.faults.clear()
         self.account.holds = False
         self.sync()

@@ -250,7 +250,7 @@ def test_a_file_that_somebody_copies_while_the_pipe_loads_it_fails_the_task(
         account.finish()
 
     if not deferrable:
-        monkeypatch.setattr("airflow_provider_snowpipe.bulk.files_watch.time.sleep", meanwhile)
+        monkeypatch.setattr("time.sleep", meanwhile)
         with pytest.raises(AirflowException, match="were loaded twice"):
             loading.run("pipe")
         return

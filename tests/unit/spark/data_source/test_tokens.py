@@ -53,7 +53,7 @@ def test_token_is_replaced_once_a_fifth_of_its_life_is_over(service, file, monke
     options = _options(service, file)
     first = driver_token(options)
     now = first.expires_at - 0.79 * 3600
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.data_source.gates.time.time", lambda: now)
+    monkeypatch.setattr("time.time", lambda: now)
 
     assert driver_token(options) is not first
     assert len(service.requests("token")) == 2
