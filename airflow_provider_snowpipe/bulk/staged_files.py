@@ -551,8 +551,7 @@ def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
     database = quote_identifier(table[0]).replace("%", "%%")  # the connector formats what binds values
     return (
         "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
-        f"FROM {database}.INFORMATION_SCHEMA.TABLES "
-        "WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        f"FROM {database}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         [table[1], table[2]],
     )
 

@@ -269,9 +269,8 @@ class SchemaPolicy:
             if not self.policy.evolve_columns:
                 raise ConfigurationError(
                     f"table {table} lacks {counted(len(missing), 'column')} that source {address!r} has: "
-                    f"{named}. "
-                    "Nothing was sent, since their values would be skipped: set evolve_columns=True to "
-                    "add them, or evolve_columns=None to load without them"
+                    f"{named}. Nothing was sent, since their values would be skipped: set "
+                    "evolve_columns=True to add them, or evolve_columns=None to load without them"
                 )
             try:
                 hook.run_sql(add_columns(table, missing))

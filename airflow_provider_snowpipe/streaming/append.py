@@ -481,9 +481,8 @@ def append_to_channel(
         last = status.last_error_message
         error = RowsRejectedError(
             f"channel {channel!r}: the service rejected {counted(rejected, 'row')} and committed the "
-            "others; the last "
-            f"error: {last or 'no message'}. Fix those rows and append them as a batch of their own, or "
-            "accept them with on_error='continue'",
+            f"others; the last error: {last or 'no message'}. Fix those rows and append them as a batch of "
+            "their own, or accept them with on_error='continue'",
             channel=channel,
             rejected=rejected,
             last_error=last,

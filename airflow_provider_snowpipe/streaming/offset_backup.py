@@ -202,10 +202,9 @@ def _lost_text(pipe: PipeName, lost: Mapping[str, KeptToken]) -> str:
     )
     return (
         f"{counted(len(lost), 'channel')} of pipe {pipe} lost the token that the last backup holds: "
-        f"{shown}. A "
-        "channel that takes no rows for 30 days is deleted, and one that is dropped is too. Restore the "
-        "offsets from that backup, or, if the channels are gone for good, back up with on_lost='keep'; the "
-        "backup was left as it is"
+        f"{shown}. A channel that takes no rows for 30 days is deleted, and one that is dropped is too. "
+        "Restore the offsets from that backup, or, if the channels are gone for good, back up with "
+        "on_lost='keep'; the backup was left as it is"
     )
 
 

@@ -242,10 +242,9 @@ class EarlierChannels:
         status, found = bad[0]
         error = RowsRejectedError(
             f"the service rejected {counted(total, 'row')} that nobody has reported, on "
-            f"{counted(len(bad), 'channel')} whose "
-            f"positions are taken over; channel {status.channel!r} (run {found.run}): "
-            f"{status.last_error_message or 'no message'}. Nothing was sent; the next try takes the "
-            "positions over",
+            f"{counted(len(bad), 'channel')} whose positions are taken over; channel {status.channel!r} "
+            f"(run {found.run}): {status.last_error_message or 'no message'}. Nothing was sent; the next "
+            "try takes the positions over",
             channel=status.channel,
             rejected=total,
             last_error=status.last_error_message,

@@ -471,9 +471,8 @@ class Admission:
             raise UnfitRowsError(
                 f"channel {self._channel!r}: {where} does not fit the table: {first.fault} "
                 f"({counted(len(found.faults), 'such row')} from {part.start} to {part.end}). Neither it "
-                "nor a row "
-                "after it was sent; fix the source or the table, load such rows with COPY INTO, or put them "
-                "aside with on_error (option onError) 'dead_letter'"
+                "nor a row after it was sent; fix the source or the table, load such rows with COPY INTO, "
+                "or put them aside with on_error (option onError) 'dead_letter'"
             )
         dead_letters = [
             DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))

@@ -222,17 +222,15 @@ class DeltaSource(FrameSource):
     def _refuse_version(self, version: int, changed: int, nulls: int) -> None:
         if changed:
             raise SourcePositionError(
-                f"version {version} of {self._spec.address!r} changed or deleted "
-                f"{counted(changed, 'row')}, and "
-                "a channel only adds rows: bring them into the table by other means, and reset the channel's "
-                "offset token to that version on purpose. Nothing was sent"
+                f"version {version} of {self._spec.address!r} changed or deleted {counted(changed, 'row')}, "
+                "and a channel only adds rows: bring them into the table by other means, and reset the "
+                "channel's offset token to that version on purpose. Nothing was sent"
             )
         if nulls:
             raise ConfigurationError(
                 f"version {version} of {self._spec.address!r} has {counted(nulls, 'row')} with NULL in "
-                "order_by "
-                f"{self._key.name!r}, which orders them: choose a column that always has a value. Nothing "
-                "was sent"
+                f"order_by {self._key.name!r}, which orders them: choose a column that always has a value. "
+                "Nothing was sent"
             )
 
 

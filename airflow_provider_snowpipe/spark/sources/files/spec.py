@@ -249,9 +249,8 @@ class ByDirectory(Grouping):
         if stray:
             raise ConfigurationError(
                 f"source path {path!r}: {counted(len(stray), 'matching file')} such as {stray[0]!r} lie "
-                "outside any "
-                "group directory and would be left out; move them into one directory for each partition, or "
-                "use partitions=ByName(regex=…), or AllFiles()"
+                "outside any group directory and would be left out; move them into one directory for each "
+                "partition, or use partitions=ByName(regex=…), or AllFiles()"
             )
         return groups
 

@@ -227,8 +227,8 @@ class TableReader:
                 if parquet.metadata.num_rows != file.rows:
                     raise SourcePositionError(
                         f"data file {file.path!r} has {counted(parquet.metadata.num_rows, 'row')}, its "
-                        "snapshot "
-                        f"states {file.rows}: it was changed or replaced, which no Iceberg writer does"
+                        f"snapshot states {file.rows}: it was changed or replaced, which no Iceberg writer "
+                        "does"
                     )
                 yield parquet
         except FileNotFoundError:
