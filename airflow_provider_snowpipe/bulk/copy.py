@@ -320,6 +320,7 @@ class RunIdentity:
     :param try_number: 1 for the first try
     :param began_once: True where the run is known to have begun only once, since nobody has cleared it
     :param first: nothing of the run was loaded before, although it was cleared since; None for not known
+    :param work: names the work itself, whichever run does it; None where it is the run's
     """
 
     names: tuple[str, ...]
@@ -327,13 +328,14 @@ class RunIdentity:
     try_number: int = 1
     began_once: bool = False
     first: dt.datetime | None = None
+    work: str | None = None
 
     def is_anew(self, since: dt.datetime) -> bool:
         """True where a run of these names that began then is another one, which was deleted meanwhile.
 
         A run that is cleared begins later as well, but the tries of its tasks are numbered on.
         """
-        return since < self.since and (self.try_number == 1 or self.began_once)
+        return self.work is None and since < self.since and (self.try_number == 1 or self.began_once)
 
     @property
     def query_tag(self) -> str:

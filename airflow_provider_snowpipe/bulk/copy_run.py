@@ -111,6 +111,11 @@ class CopyRun:
         :raises ConfigurationError: if one with FORCE was planned for another choice of files
         """
         found = self.ledger.entries(self.work)
+        if self.identity.work is not None and any(one.state == GIVEN_UP for one in found):
+            raise SqlError(
+                f"COPY into {self._table}: another task has given this load of files up, and may have loaded "
+                "them another way. Nothing was loaded; run again"
+            )
         deleted = [one for one in found if one.run_started and self.identity.is_anew(one.run_started)]
         forced = self.copy.options.force
         if deleted and forced and self.identity.try_number > 1:
@@ -154,6 +159,25 @@ class CopyRun:
     def give_up(self, entries: Iterable[Entry]) -> None:
         """Keep statements that are not committed yet from being committed."""
         self.discard(one for one in entries if one.state == PLANNED)
+
+    def take_back(self) -> dict[str, int]:
+        """Keep what is not committed of this work from being committed, by whatever process.
+
+        :return: rows of the files that are loaded, by their paths
+        """
+        self.give_up(self.ledger.entries(self.work))
+        found = self.ledger.entries(self.work)
+        if not found:
+            never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
+            self.ledger.plan(never, self.identity, self._stage_key)
+            found = self.ledger.entries(self.work)
+        loads = [one.loads(self.stage, self.url) for one in found if one.is_loaded]
+        return {
+            path: load.rows_loaded
+            for some in loads
+            for path, load in some.items()
+            if load.status != LOAD_FAILED
+        }
 
     def discard(self, entries: Iterable[Entry]) -> None:
         """Take entries out of the work, whatever they have loaded."""

@@ -168,7 +168,9 @@ def work_key(identity: RunIdentity, target: tuple[str, str, str], choice: str = 
 
     :param choice: tells the files' choice from another one, where each choice is other work
     """
-    named = json.dumps([*identity.names, *target, choice])
+    named = json.dumps(
+        [*identity.names, *target, choice] if identity.work is None else [identity.work, *target]
+    )
     return blake2b(named.encode(), digest_size=16).hexdigest()
 
 
@@ -300,7 +302,7 @@ class Ledger:
             "WORK": ("%s", entry.work),
             "PART": ("%s::NUMBER", str(entry.part)),
             "LAST_PART": ("%s::NUMBER", str(entry.last)),
-            "STATE": ("%s", PLANNED),
+            "STATE": ("%s", entry.state),
             "DAG_ID": ("%s", dag_id),
             "RUN_ID": ("%s", run_id),
             "TASK_ID": ("%s", task_id),

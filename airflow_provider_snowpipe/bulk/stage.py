@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
-from airflow_provider_snowpipe.bulk.staged_files import LOADED, PARTIALLY_LOADED, FileLoad, StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    SourcePositionError,
     StagedFileDiffersError,
 )
 from airflow_provider_snowpipe.streaming.names import option, string_literal
@@ -194,88 +192,12 @@ def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
     return Sameness.UNKNOWN if listed.size == encrypted else Sameness.CHANGED
 
 
-# -- Paths in a stage that name what a file holds, so that a changed file is never taken for the one before --
-#
-# COPY knows a file again by path and ETag, and a file that is uploaded a second time may have another ETag
-# for the same content (files are encrypted on their way). A path that holds a digest of the content is
-# uploaded once, and a load of it in load history is a load of this very content.
-
 _UNSAFE = re.compile(r"[^A-Za-z0-9._=-]")
-_READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class ContentPath:
-    """A file's path in a stage, by what it holds.
-
-    :param digest: of channel, name and content, so that it alone distinguishes one file from another
-    :param name: the file's own name, in letters that need no quotes
-    """
-
-    folder: str
-    digest: str
-    name: str
-
-    @classmethod
-    def of(cls, channel: str, name: str, file: Path, size: int) -> ContentPath:
-        """Find the path of a file.
-
-        :param size: bytes of it that count
-        :raises SourcePositionError: if it has fewer
-        """
-        digest = blake2b(f"{channel}\0{name}\0".encode(), digest_size=12)
-        left = size
-        with file.open("rb") as stream:
-            while left and (data := stream.read(min(left, _READ_BYTES))):
-                digest.update(data)
-                left -= len(data)
-        if left:
-            raise SourcePositionError(
-                f"file {str(file)!r} shrank by {left:,} bytes while it was read: run again when nothing "
-                "changes it"
-            )
-        return cls(_plain(channel), digest.hexdigest(), _plain(name))
-
-    @classmethod
-    def read(cls, staged: str) -> ContentPath | None:
-        """Read the path of a staged file, None for one that is too short."""
-        parts = staged.split("/")[-3:]
-        return cls(*parts) if len(parts) == 3 else None
-
-    @property
-    def path(self) -> str:
-        """The whole path."""
-        return f"{self.folder}/{self.digest}/{self.name}"
-
-
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
     """A name in letters that need no quotes; where it has others, a digest in front keeps it distinct."""
     plain = _UNSAFE.sub("_", name)
     if plain == name:
         return name
     return f"{blake2b(name.encode(), digest_size=4).hexdigest()}-{plain}"
-
-
-def loaded_contents(paths: Sequence[ContentPath], history: Iterable[FileLoad]) -> dict[str, FileLoad]:
-    """The loads of these contents, by their paths.
-
-    :param history: loads from the oldest, of whichever loader counts
-    :raises SourcePositionError: if another content of one of the files was loaded
-    """
-    expected = {one.digest: one for one in paths}
-    names = {(one.folder, one.name) for one in paths}
-    found: dict[str, FileLoad] = {}
-    for load in history:
-        content = ContentPath.read(f"{load.location.rstrip('/')}/{load.path}")
-        if load.status not in (LOADED, PARTIALLY_LOADED) or content is None:
-            continue
-        if (ours := expected.get(content.digest)) is not None:
-            found[ours.path] = replace(load, path=ours.path)
-        elif (content.folder, content.name) in names:
-            raise SourcePositionError(
-                f"file {content.name!r} of channel {content.folder!r} has changed: an interrupted load has "
-                f"loaded {load.rows_loaded:,} rows of its former content"
-                f"{f' at {load.loaded_at:%Y-%m-%d %H:%M:%S %Z}' if load.loaded_at else ''}. Bring that back, "
-                "or remove these rows and reset the channel's offset token on purpose. Nothing was loaded"
-            )
-    return found

@@ -32,6 +32,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFiles,
     StageReference,
     exact_pattern,
+    file_names,
     stage_prefix,
 )
 from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
@@ -351,6 +352,11 @@ class CopyLoad:
             lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
 
+    def take_back(self) -> dict[str, int]:
+        """Keep what is not committed of this work from being committed; the rows of each file that is."""
+        with self._prepared() as run:
+            return run.take_back()
+
     def give_up(self) -> None:
         """Keep a COPY of an earlier try from being committed, before another loader gets its files."""
         with self._prepared() as run:
@@ -391,7 +397,13 @@ class CopyLoad:
     def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
         """The files to load: what is staged now; with FORCE, or after a deferral, what is planned already."""
         known = run.files_of(entries)
-        if known and (self.copy.options.force or run.resumed):
+        is_whole = self.copy.options.force or run.resumed
+        if self.identity.work is not None:
+            # Another task may have planned some of the files.
+            chosen = {run.stage.below(path) for path in file_names(self.choice.files)}
+            known = {path: file for path, file in known.items() if path in chosen}
+            is_whole = len(known) == len(chosen)
+        if known and is_whole:
             log.info("%s: %d files are planned already", self._table, len(known))
             run.listed = self.choice.find(self.hook, known).files
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))

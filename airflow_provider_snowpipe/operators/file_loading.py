@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from os.path import commonprefix
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,22 +15,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
-from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, OVERLAP, REMEMBERED
+from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
-from airflow_provider_snowpipe.bulk.stage import ContentPath, Staging, loaded_contents
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
-from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, staged_at
+from airflow_provider_snowpipe.bulk.stage import Staging
+from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import CopyLoad, LeaveWorker, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
-from airflow_provider_snowpipe.spark.submit.file_boundary import (
-    CopyShare,
-    loaded_since,
-    refuse_loaded,
-    refuse_waiting,
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    NothingStagedError,
+    SnowpipeError,
+    SourcePositionError,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe import Submission
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
     from airflow_provider_snowpipe.sources import FileSource
-    from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary
+    from airflow_provider_snowpipe.spark.submit.file_boundary import CopyShare, FileBoundary
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,23 +92,15 @@ class FileLoading:
             return {**value, "bytes": None, "channels": {}}
         pipe = self._pipe() if path is LoadPath.PIPE else None
         self._loader(pipe, leaves=False)  # which finds what is wrong before anything is touched
+        # Another loader's load is waited for here: it is not known again when the task comes back.
         return load_files(
-            boundary,
-            # Another loader's load is waited for here: it is not known again when the task comes back.
-            lambda name: self._loader(name, leaves=name == pipe),
-            self.on_rejected,
-            pipe=pipe,
+            boundary, lambda name: self._loader(name, leaves=name == pipe), self.on_rejected, pipe=pipe
         )
 
     def finish(self, boundary: FileBoundary) -> None:
-        """Load what an interrupted load was to take, and no more."""
+        """End a load that was interrupted, and no more."""
         # What is to be streamed afterwards would be forgotten with the worker.
-        load_files(
-            boundary,
-            lambda name: self._loader(name, leaves=False),
-            self.on_rejected,
-            promised_only=True,
-        )
+        load_files(boundary, lambda name: self._loader(name, leaves=False), self.on_rejected, begun_only=True)
 
     def after_pipe(
         self, event: Mapping[str, Any], submitted: Mapping[str, Any], boundary: FileBoundary | None
@@ -150,10 +145,15 @@ class FileLoading:
             raise ConfigurationError(f"source is {self.source!r}: only files are copied")
         arguments = copy_arguments(self.files, self.options)
 
-        def copy(paths: Sequence[str]) -> dict[str, Any]:
-            return self._copier(self.stage, arguments, paths, leaves=leaves).run()
+        def copier(paths: Sequence[str], work: str) -> CopyLoad:
+            return self._copier(self.stage, arguments, paths, work=work, leaves=leaves)
 
-        return FileLoader(self.hook_of(self.table), StageReference.parse(self.stage), copy)
+        return FileLoader(
+            self.hook_of(self.table),
+            StageReference.parse(self.stage),
+            lambda paths, work: copier(paths, work).run(),
+            lambda paths, work: copier(paths, work).take_back(),
+        )
 
     def _pipe_loader(self, pipe: str, leaves: bool) -> FileLoader:
         target = self._target(pipe)
@@ -166,14 +166,16 @@ class FileLoading:
                 "staged, before the channel's token shows it: name a pipe without it in file_pipe=…"
             )
 
-        def ingest(paths: Sequence[str]) -> dict[str, Any]:
-            value = self._ingested(self._pipe_files(pipe, target, files=list(paths)), leaves=leaves)
-            # The paths name content that nobody else loads: what was loaded before, this load has loaded.
-            loads = {**value["loaded_before"], **value["files"]}
-            rows = sum(int(load["rows_loaded"]) for load in loads.values())
-            return {**value, "rows_loaded": rows, "files": loads, "loaded_before": {}}
+        def ingest(paths: Sequence[str], _: str) -> dict[str, Any]:
+            reported = {path: self._reported[path].result() for path in paths if path in self._reported}
+            loads = dict(reported)
+            if rest := [path for path in paths if path not in reported]:
+                value = self._ingested(self._pipe_files(pipe, target, files=rest), leaves=leaves)
+                # The paths name units that nobody else loads: what was loaded before, this load has loaded.
+                loads |= {**value["loaded_before"], **value["files"]}
+            return ingested_value({"pipe": pipe, "loads": loads, "loaded_before": {}})
 
-        return FileLoader(self.hook_of(self.table), target.stage, ingest, pipe, self._reported)
+        return FileLoader(self.hook_of(self.table), target.stage, ingest, pipe=pipe)
 
     def _pipe(self) -> str:
         if not self.file_pipe:
@@ -213,7 +215,13 @@ class FileLoading:
         return PipeName(*self.hook_of(self.table).database_and_schema(), pipe)
 
     def _copier(
-        self, stage: str, arguments: Mapping[str, Any], files: Sequence[str] | None = None, *, leaves: bool
+        self,
+        stage: str,
+        arguments: Mapping[str, Any],
+        files: Sequence[str] | None = None,
+        *,
+        work: str | None = None,
+        leaves: bool,
     ) -> CopyLoad:
         if self.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
@@ -222,8 +230,9 @@ class FileLoading:
             hook,
             copy_into(hook, self.table, stage, **arguments),
             StagedChoice(stage, files),
-            self.identity,
-            on_rejected=self.on_rejected,
+            replace(self.identity, work=work),
+            # Of files of this machine those count that have not changed since.
+            on_rejected=self.on_rejected if work is None else "report",
             on_nothing="report",
             ledger_table=self.ledger_table,
             leave_worker=self.leave_copy if leaves else None,
@@ -256,8 +265,8 @@ class FileLoading:
 
 # -- What loads the files of a boundary: COPY or a file pipe, from a path in a stage that is its own -----
 
-Load = Callable[[Sequence[str]], dict[str, Any]]
-"""Loads staged files, given by their paths below the loader's path; what a COPY task returns."""
+Load = Callable[[Sequence[str], str], dict[str, Any]]
+"""Loads staged files, given by their paths below the loader's path, as a work; what a COPY task returns."""
 
 
 _PARALLEL = 4
@@ -268,146 +277,95 @@ _PARALLEL = 4
 class FileLoader:
     """COPY or a file pipe.
 
-    :param hook: for the table's load history and for the stage
+    :param hook: for the stage, and for the table's load history
     :param stage: where files are staged for it, with or without a path
     :param load: has them loaded
+    :param take_back: keeps what a work has not committed from being committed; the rows of each file that is,
+        by its path below the stage. None for a pipe, which cannot be kept from it
     :param pipe: the pipe, None for COPY
-    :param reported: loads that load history may not know yet, by the files' paths below the stage
     """
 
     hook: SnowpipeBulkHook
     stage: StageReference
     load: Load
+    take_back: Callable[[Sequence[str], str], Mapping[str, int]] | None = None
     pipe: str | None = None
-    reported: Mapping[str, FileLoad] = field(default_factory=dict)
 
-    def loaded(self, shares: Sequence[CopyShare]) -> dict[str, FileLoad]:
-        """The loads by an interrupted run, by path below the stage.
+    def put(self, shares: Sequence[CopyShare]) -> None:
+        """Stage the files that are not staged.
 
-        :raises FilesGivenTwiceError: if files are loaded that are not to be, by the channel's token
-        :raises SourcePositionError: if a file has changed after it was loaded, or may be loaded still
-        """
-        table = str(self.hook.table)
-        fresh = [share for share in shares if share.position.intent is None]
-        if fresh:
-            known = self._known_loads(table, fresh)
-            for share in fresh:
-                refuse_loaded(share, loaded_contents(share.paths, known))
-        begun = [share for share in shares if share.position.intent is not None]
-        found: dict[str, FileLoad] = {}
-        if begun:
-            self._require_remembered(begun)
-            # A pipe may have been given a former content of a file, which may have ended at any time.
-            since = None if self.pipe else min(share.intent.since for share in begun) - OVERLAP
-            history = [FileLoad.read(row, COPY_HISTORY) for row in self.hook.past_loads(table, since)]
-            own = [load for load in history if load.pipe == self._own_name]
-            for share in begun:
-                found |= loaded_since(share, own)
-                found |= {
-                    one.path: self.reported[one.path] for one in share.paths if one.path in self.reported
-                }
-                if self.pipe is not None:
-                    refuse_waiting(share, self._staged(share), history, self.pipe)
-        return found
-
-    def put(self, shares: Sequence[CopyShare], loaded: Mapping[str, FileLoad]) -> list[str]:
-        """Stage the files that are not loaded; their paths below the loader's path.
-
-        :raises SourcePositionError: if a file grew meanwhile
+        :raises SourcePositionError: if a file changed meanwhile
         """
         chosen = [
-            (file, path)
-            for share in shares
-            for file, path in zip(share.files, share.paths, strict=True)
-            if path.path not in loaded
+            (file, path) for share in shares for file, path in zip(share.files, share.paths, strict=True)
         ]
-        if not chosen:
-            return []
         with TemporaryDirectory(prefix="snowpipe-put-") as folder:
             for file, path in chosen:
-                link = Path(folder, path.path)
+                link = Path(folder, path)
                 link.parent.mkdir(parents=True, exist_ok=True)
                 link.symlink_to(file.path)
-            files = [StagedSource(path.path, file.size, file.path) for file, path in chosen]
+            files = [StagedSource(path, file.size, file.path) for file, path in chosen]
             prefix = commonprefix([file.below for file in files])  # noqa: RUF071  LIST takes any start of a path
-            # What has that path has that content.
-            staging = Staging(self.stage, if_staged="skip")
+            # A file that is there is of this very unit, whole or cut by a worker that died.
+            staging = Staging(self.stage, if_staged="skip_same")
             self.hook.get_stage_upload(staging, Folder(Path(folder)), prefix, _PARALLEL).run(files)
         for file, _ in chosen:
-            if (size := Path(file.path).stat().st_size) != file.size:
+            now = Path(file.path).stat()
+            if (now.st_size, now.st_mtime_ns) != (file.size, file.modified_ns):
                 raise SourcePositionError(
-                    f"file {file.path!r} grew from {file.size:,} to {size:,} bytes while it was staged: load "
-                    "it when nothing appends to it, or set growing=True, which leaves the last file to the "
-                    "stream. Nothing was loaded"
+                    f"file {file.path!r} was written to while it was staged, from {file.size:,} to "
+                    f"{now.st_size:,} bytes: load it when nothing appends to it, or set growing=True, which "
+                    "leaves the last file to the stream. Nothing was loaded"
                 )
-        return [path.path for _, path in chosen]
+
+    def ended(self, share: CopyShare) -> dict[str, int]:
+        """Rows of the files of a share for which a pipe is known to have ended, by their paths."""
+        table, paths = str(self.hook.table), [self.stage.below(path) for path in share.paths]
+        known = self.hook.loads_of(table, paths, self.pipe) if share.replaced else ()
+        return {load.path: load.rows_loaded for load in known if load.status in FINAL}
+
+    def refuse_changed(self, share: CopyShare, rows: Mapping[str, int]) -> None:
+        """Refuse to go on behind a file that has changed since it was given away, unless that has failed.
+
+        :param rows: rows of its former content that are in the table, by path below the stage
+        :raises SourcePositionError: if there is one
+        """
+        for file, path in zip(share.files, share.paths, strict=True):
+            known = rows.get(self.stage.below(path))
+            if file.unit not in share.replaced or known == 0:
+                continue
+            loader = "COPY" if self.pipe is None else f"pipe {self.pipe!r}"
+            what = f"may load its former content, staged as {path!r}"
+            if known is not None:
+                what = f"has loaded {known:,} rows of its former content"
+            raise SourcePositionError(
+                f"channel {share.position.channel!r}: file {file.name!r} has changed, and {loader} {what}. "
+                "Bring that content back; or remove these rows, and set the channel's token to the row "
+                "before. Nothing else was loaded"
+            )
 
     def refuse_forgotten(self, shares: Sequence[CopyShare], value: Mapping[str, Any]) -> None:
-        """Refuse to go on behind files that COPY has left out because it cannot know any more of their loads.
+        """Refuse to go on behind files that are staged, and that COPY has not loaded.
 
         :raises SourcePositionError: if there is one
         """
         left_out = {path for path, one in value["loaded_before"].items() if one["status"] == LOAD_SKIPPED}
-        before = dt.datetime.now(dt.UTC) - COPY_MEMORY
         for share in shares:
-            left = {path.path: path.name for path in share.paths if self.below(path) in left_out}
-            if not left:
-                continue
-            for row in self.hook.list_files(str(self.stage), f"{share.paths[0].folder}/"):
-                content, since = ContentPath.read(str(row["name"])), staged_at(row.get("last_modified"))
-                if content is not None and content.path in left and since is not None and since < before:
+            for file, path in zip(share.files, share.paths, strict=True):
+                if self.stage.below(path) in left_out:
                     raise SourcePositionError(
-                        f"channel {share.position.channel!r}: COPY has left out file {left[content.path]!r}, "
-                        f"staged as {row['name']!r} at {since:%Y-%m-%d %H:%M %Z}: after "
-                        f"{COPY_MEMORY.days} days it does not know whether it has loaded it. Where its rows "
-                        "are not in the table, run again with options={'load_uncertain_files': True}; where "
-                        f"they are, set the channel's token to {share.end!r}"
+                        f"channel {share.position.channel!r}: COPY has left out file {file.name!r}, staged "
+                        f"as {path!r}, and nothing shows that it was loaded: after {COPY_MEMORY.days} days "
+                        "COPY does not know. Where its rows are not in the table, run again with "
+                        "options={'load_uncertain_files': True}; where they are, set the channel's token to "
+                        f"{share.end!r}"
                     )
 
     def rows_of(self, share: CopyShare, value: Mapping[str, Any], counted: str = "rows_loaded") -> int:
         """Rows of a share that are in the table, or another count of the loads of its files."""
         loads = {**value["loaded_before"], **value["files"]}
-        found = (loads.get(self.below(path)) or loads.get(path.path) for path in share.paths)
+        found = (loads.get(self.stage.below(path)) or loads.get(path) for path in share.paths)
         return sum(int(load[counted]) for load in found if load)
-
-    def below(self, path: ContentPath) -> str:
-        """A file's path below the stage itself."""
-        return self.stage.below(path.path)
-
-    def _known_loads(self, table: str, fresh: Sequence[CopyShare]) -> list[FileLoad]:
-        """Loads of files that are to be loaded for the first time; a pipe has no memory of COPY's own.
-
-        A channel without a token may be one that was deleted after 30 idle days: then the loads may be older
-        than what the information schema knows.
-        """
-        known = self.hook.loads_of(table, [self.below(one) for share in fresh for one in share.paths])
-        untold = [
-            self.below(one) for share in fresh if share.position.committed is None for one in share.paths
-        ]
-        if self.pipe is None or not untold:
-            return known
-        return [*self.hook.older_copies(table, untold), *known]
-
-    @property
-    def _own_name(self) -> str | None:
-        """The loader, as load history names it."""
-        return None if self.pipe is None else str(PipeName(*self.hook.database_and_schema(), self.pipe))
-
-    def _staged(self, share: CopyShare) -> list[str]:
-        """The files that are staged for the share's channel, as LIST names them."""
-        folder = f"{share.paths[0].folder}/"
-        return [str(row["name"]) for row in self.hook.list_files(str(self.stage), folder)]
-
-    def _require_remembered(self, shares: Sequence[CopyShare]) -> None:
-        oldest = min(shares, key=lambda share: share.intent.since)
-        if self.pipe is not None and oldest.intent.since < dt.datetime.now(dt.UTC) - REMEMBERED:
-            raise SourcePositionError(
-                f"channel {oldest.position.channel!r}: pipe {self.pipe!r} was given files up to "
-                f"{oldest.intent.last_file!r} at {oldest.intent.since:%Y-%m-%d %H:%M:%S %Z}, and neither "
-                "pipe nor load history remembers loads of more than 14 days ago: see which of their rows are "
-                f"in the table, and set the channel's token to {oldest.end!r} if all are, or to "
-                f"{oldest.intent.after or 'the first row'!r} if none is. Nothing was loaded"
-            )
 
 
 # -- Loading what is left of a source's files, and moving the channels' tokens behind them ---------------
@@ -428,49 +386,106 @@ def load_files(
     on_rejected: str,
     *,
     pipe: str | None = None,
-    promised_only: bool = False,
+    begun_only: bool = False,
 ) -> dict[str, Any]:
     """Load what is left of a source's files, and move the channels' tokens behind them.
 
-    What an interrupted load was to take comes first and by itself, and by the same loader: so that a try of
-    the same run finds the statement of the one before, which may still run, and because a pipe may still have
-    the files in its queue.
+    A load that has begun is ended first and by the same loader: a pipe may still have the files in its queue.
 
-    :param on_rejected: ``fail`` refuses files that an interrupted load has loaded in part
+    :param on_rejected: ``fail`` refuses files that were loaded in part
     :param pipe: the pipe that is to take the files, None for COPY
-    :param promised_only: True for what an interrupted load was to take, and no more
+    :param begun_only: True ends loads that have begun, and no more
     :return: as of a COPY task, and ``bytes`` of the files and ``channels``
     """
     boundary.open_channels()
-    begun = boundary.shares(promised_only=True)
     value: dict[str, Any] = _NOTHING
-    for name in dict.fromkeys(share.intent.pipe for share in begun):
-        own = [share for share in begun if share.intent.pipe == name]
-        value = _joined(value, _loaded(boundary, loader_of(name), own, on_rejected))
-    if promised_only:
+    begun: dict[tuple[str, str | None], list[CopyShare]] = {}
+    for share in boundary.begun():
+        begun.setdefault((share.hold.work, share.hold.pipe), []).append(share)
+    for (_, name), own in begun.items():
+        value = _joined(value, _ended(boundary, loader_of(name), own, on_rejected))
+        boundary.list_again()
+    shares = [] if begun_only else boundary.shares(pipe)
+    if not shares:
         return value
-    return _joined(value, _loaded(boundary, loader_of(pipe), boundary.shares(pipe), on_rejected))
+    loader = loader_of(pipe)
+    loader.put(shares)
+    boundary.promise(shares)
+    try:
+        return _joined(value, _loaded(boundary, loader, shares, on_rejected))
+    except SnowpipeError as error:
+        if not error.retryable:
+            _taken_back(boundary, loader, shares)
+        raise
+
+
+def _ended(
+    boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
+) -> dict[str, Any]:
+    """End a load that has begun: with its rows in the table, or with the tokens from before it."""
+    channel, hold = shares[0].position.channel, shares[0].hold
+    if loader.pipe is not None and hold.since < dt.datetime.now(dt.UTC).date() - REMEMBERED:
+        raise SourcePositionError(
+            f"channel {channel!r}: pipe {loader.pipe!r} was given files on {hold.since}, and neither pipe "
+            "nor load history remembers loads of more than 14 days ago: see which of their rows are in the "
+            f"table, and set the channel's token to {shares[0].end!r} if all are, or to "
+            f"{shares[0].before or 'the first row'!r} if none is. Nothing was loaded"
+        )
+    try:
+        return _loaded(boundary, loader, shares, on_rejected)
+    except SnowpipeError as error:
+        # Staged files that are gone come back with another load only.
+        may_pass = error.retryable and not isinstance(error, NothingStagedError)
+        if may_pass or not _taken_back(boundary, loader, shares):
+            raise
+        log.warning("a load that had begun cannot be ended, and its files are planned again: %s", error)
+    return _NOTHING
+
+
+def _taken_back(boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare]) -> bool:
+    """Put the tokens back to what is loaded of a load that has failed; False where the tokens stay."""
+    if loader.take_back is None:
+        return False
+    paths = [path for share in shares for path in share.paths]
+    done = loader.take_back(paths, shares[0].hold.work)
+    loaded = {path for path in paths if loader.stage.below(path) in done}
+    first = {path for share in shares for path in takewhile(loaded.__contains__, share.paths)}
+    # A file that is loaded behind one that is not has no token; where all are, the error is one of policy.
+    if loaded != first or len(loaded) == len(paths):
+        return False
+    boundary.settle(shares, loaded)
+    return True
 
 
 def _loaded(
     boundary: FileBoundary, loader: FileLoader, shares: Sequence[CopyShare], on_rejected: str
 ) -> dict[str, Any]:
-    if not shares:
-        return _NOTHING
-    before = loader.loaded(shares)
-    missing = loader.put(shares, before)
-    boundary.promise(shares)
-    outcome = CopyOutcome(tuple(before.values()))
-    outcome.require(on_rejected, boundary.table)
-    value = outcome.result()
-    if missing:
-        value = copied_value(value, loader.load(missing))
-        loader.refuse_forgotten(shares, value)
-    ends = boundary.settle(shares)
+    for share in shares if loader.pipe is not None else ():
+        loader.refuse_changed(share, loader.ended(share))
+    chosen = [
+        (file, path)
+        for share in shares
+        for file, path in zip(share.files, share.paths, strict=True)
+        if file.unit not in share.replaced
+    ]
+    work, every = shares[0].hold.work, [path for share in shares for path in share.paths]
+    value = loader.load([path for _, path in chosen], work) if chosen else _NOTHING
+    loads = {**value["loaded_before"], **value["files"]}
+    if loader.take_back is not None:
+        rows = {path: int(one["rows_loaded"]) for path, one in loads.items()}
+        if not chosen:  # what is running still might be committed
+            rows = dict(loader.take_back(every, work))
+        for share in shares:
+            loader.refuse_changed(share, dict.fromkeys(map(loader.stage.below, every), 0) | rows)
+    current = [loader.stage.below(path) for _, path in chosen]
+    judged = tuple(FileLoad.from_result(path, loads[path]) for path in current if path in loads)
+    CopyOutcome(judged).require(on_rejected, boundary.table)
+    loader.refuse_forgotten(shares, value)
+    ends = boundary.settle(shares, frozenset(every))
     channels = {
         share.position.channel: {
             "partition": share.position.partition,
-            "from": share.intent.after,
+            "from": share.before,
             "to": ends[share.position.channel],
             "files": len(share.files),
             "rows": loader.rows_of(share, value),
@@ -478,8 +493,7 @@ def _loaded(
         }
         for share in shares
     }
-    size = sum(file.size for share in shares for file in share.files)
-    return {**value, "bytes": size, "channels": channels}
+    return {**value, "bytes": sum(file.size for file, _ in chosen), "channels": channels}
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             if path is not LoadPath.STREAM:
                 loading = self._file_loading(context)
                 return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
-            if any(position.intent for position in choice.positions):
+            if any(position.hold for position in choice.positions):
                 self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
                 self._file_loading(context).finish(self.boundary())
         return self._streamed(context, super().execute(context))

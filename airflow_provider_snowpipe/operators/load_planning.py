@@ -279,7 +279,7 @@ class LoadChoice:
                 )
             why = None if self.plan.is_forced or planned is LoadPath.COPY else self._why_not_pipe()
             return (planned, None) if why is None else (LoadPath.COPY, why)
-        loaders = {position.intent.pipe for position in self.positions if position.intent}
+        loaders = {position.hold.pipe for position in self.positions if position.hold}
         if self.plan.is_forced and planned is not LoadPath.STREAM:
             loaders.add(self._pipe_of(planned))
         for pipe in loaders:
@@ -356,7 +356,7 @@ class LoadChoice:
 
         Which options they were loaded with is not known: those of today may be the ones.
         """
-        begun = [one for one in self.positions if one.committed or one.intent]
+        begun = [one for one in self.positions if one.committed or one.hold]
         copied = [one.channel for one in begun if not one.rows_inserted]
         for pipe in dict.fromkeys((None, self.file_pipe)) if copied else ():
             if (why := self._other_rows(pipe)) is not None:

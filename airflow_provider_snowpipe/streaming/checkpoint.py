@@ -7,9 +7,12 @@ doubled row, or a rejected row that nobody has reported.
 
 Grammar (docs/reference/checkpoints.md)::
 
-    token   = position "~" code version "." binding "." rows "." run "." errors
+    token   = position "~" code version "." binding "." rows "." run "." errors [ "." hold ]
 
 for example ``messages_1.log:20~f1.9c0f6a2d41b7e3aa.120.20261128T0205Z-3f.0``.
+
+A checkpoint with a *hold* is not committed: COPY or a pipe is loading the files up to its position. No
+stream reads it as a position, so that no row is sent that is being loaded otherwise.
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Self
 
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ImbalanceError,
@@ -45,7 +47,7 @@ _MOST_RUN = 20
 _COUNT = r"0|[1-9][0-9]{0,14}"
 _FORM = re.compile(
     rf"(?P<position>.+)~(?P<code>[a-z])(?P<version>[1-9][0-9]?)\.(?P<binding>[0-9a-f]{{16}})\.(?P<rows>{_COUNT})"
-    rf"\.(?P<run>[A-Za-z0-9_-]{{1,{_MOST_RUN}}})\.(?P<errors>{_COUNT})",
+    rf"\.(?P<run>[A-Za-z0-9_-]{{1,{_MOST_RUN}}})\.(?P<errors>{_COUNT})(?:\.(?P<hold>[A-Za-z0-9_%-]+))?",
     re.ASCII | re.DOTALL,
 )
 _AS_WRITTEN = "{}~{}{}.{}.{}.{}.{}"
@@ -108,6 +110,7 @@ class _Written:
     rows: int
     run: str
     errors: int
+    hold: str | None = None
 
     @classmethod
     def of(cls, token: str | None) -> Self | None:
@@ -119,7 +122,8 @@ class _Written:
         return cls(**{**found.groupdict(), **counts})  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return _AS_WRITTEN.format(*astuple(self))
+        *parts, hold = astuple(self)
+        return _AS_WRITTEN.format(*parts) + ("" if hold is None else f".{hold}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +187,7 @@ def _parts_of(text: str, whose: str) -> _Written:
     :raises OffsetTokenError: if it is not a checkpoint that this release reads
     """
     found = _Written.of(text)
-    if found is None and is_copy_intent(text):
+    if found is not None and found.hold is not None:
         raise OffsetTokenError(
             f"{whose}a load of this partition's files has begun and is not known to have ended "
             f"({text[:200]}): run the load task that began it, which finishes it before it streams"
@@ -204,9 +208,9 @@ def _parts_of(text: str, whose: str) -> _Written:
 def source_of_token(token: str) -> str:
     """The digits of a token that stand for its source partition, whatever the class of its position.
 
-    :return: empty for what is neither a checkpoint nor a load of files under way
+    :return: empty for what is not a checkpoint
     """
-    found = CopyIntent.parse(token) or _Written.of(token)
+    found = _Written.of(token)
     return "" if found is None else found.binding[:_SOURCE_DIGITS]
 
 
@@ -215,13 +219,29 @@ def is_checkpoint(token: str | None) -> bool:
     return _Written.of(token) is not None
 
 
+def held_apart(token: str | None) -> tuple[str | None, str | None]:
+    """Take the hold off a token: the checkpoint without it, and the hold, None where there is none."""
+    found = _Written.of(token)
+    if found is None or found.hold is None:
+        return token, None
+    return str(replace(found, hold=None)), found.hold
+
+
+def held(token: str, hold: str) -> str:
+    """Put a hold on a checkpoint.
+
+    :param hold: letters, digits, ``_``, ``%`` and ``-``
+    """
+    return f"{token}.{hold}"
+
+
 def position_of(token: str, positions: type[Offset] | None = None, *, channel: str | None = None) -> Offset:
     """Read the position of a token: of a checkpoint, or of a bare text whose format is named.
 
     :param positions: the class of the position; required for a bare text
     :raises OffsetTokenError: if it is neither
     """
-    if positions is None or is_checkpoint(token) or is_copy_intent(token):
+    if positions is None or is_checkpoint(token):
         return Checkpoint.parse(token, positions, channel=channel).position
     return positions.parse(token, channel=channel)
 
@@ -236,9 +256,9 @@ def balanced(token: str, status: ChannelStatus, positions: type[Offset] | None =
     :param positions: the class of the position; None takes that of the checkpoint
     :raises OffsetTokenError: if the position is of another class than the channel's
     """
-    known = None
-    if is_checkpoint(status.committed):
-        known = Checkpoint.parse(str(status.committed), positions, channel=status.channel)
+    known, (now, _) = None, held_apart(status.committed)
+    if now is not None and is_checkpoint(now):
+        known = Checkpoint.parse(now, positions, channel=status.channel)
     if is_checkpoint(token):
         base = Checkpoint.parse(token, positions, channel=status.channel)
     elif known is not None:
@@ -262,7 +282,7 @@ def rebound(status: ChannelStatus, binding: str | None) -> str:
             f"binding is {binding!r}: give its 16 hexadecimal digits, as the error of the load shows them"
         )
     found = _Written.of(status.committed)
-    if found is None:
+    if found is None or found.hold is not None:
         raise OffsetTokenError(
             f"channel {status.channel!r} has the token {status.committed or 'NULL'}: it is not a checkpoint"
         )
@@ -274,7 +294,8 @@ def described(token: str) -> dict[str, object]:
 
     :raises OffsetTokenError: if it is not a checkpoint
     """
-    found = _parts_of(token, "")
+    plain, hold = held_apart(token)
+    found = _parts_of(str(plain), "")
     positions = offset_class_of_code(found.code)
     return {
         "position": found.position,
@@ -284,6 +305,7 @@ def described(token: str) -> dict[str, object]:
         "rows": found.rows,
         "run": found.run,
         "reported_errors": found.errors,
+        **({} if hold is None else {"hold": hold}),
     }
 
 
@@ -293,7 +315,7 @@ def reported(status: ChannelStatus) -> str | None:
     :param status: the status by which they are reported
     """
     found = _Written.of(status.committed)
-    if found is None or found.errors == status.rows_error_count:
+    if found is None or found.hold is not None or found.errors == status.rows_error_count:
         return None
     return str(replace(found, errors=status.rows_error_count))
 
@@ -312,7 +334,8 @@ def same_position(one: str | None, other: str | None) -> bool:
     first, second = _Written.of(one), _Written.of(other)
     if first is None or second is None:
         return one == other
-    return (first.position, first.code, first.binding) == (second.position, second.code, second.binding)
+    parts = [(part.position, part.code, part.binding, part.hold) for part in (first, second)]
+    return parts[0] == parts[1]
 
 
 # -- The source of one channel: it reads the channel's token, and writes the next one ---------------------
@@ -405,8 +428,7 @@ class ChannelSource:
         return None
 
     def _reads_bare(self, token: str) -> bool:
-        has_meaning = is_checkpoint(token) or is_copy_intent(token)
-        return (self.is_bare or self.rebind == "continue") and not has_meaning
+        return (self.is_bare or self.rebind == "continue") and not is_checkpoint(token)
 
     def is_own(self, token: str) -> bool:
         """Return whether a token is one that the source writes, of this binding."""

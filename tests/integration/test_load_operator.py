@@ -20,7 +20,7 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
-from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
+from airflow_provider_snowpipe.streaming.checkpoint import held_apart
 from tests.airflow_connections import set_connection
 from tests.checkpoints import shown
 from tests.file_loads import CHANNEL, Load, load
@@ -134,7 +134,7 @@ def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(load: L
     arguments = {**given(load, way), "deferrable": True}
     with running_copy(), pytest.raises(TaskDeferred) as deferred:
         load.operator(**arguments).execute(load.context())
-    assert is_copy_intent(load.token)
+    assert held_apart(load.token)[1] is not None
     done = load.operator(**arguments).execute_complete(
         load.context(), event=_event(deferred.value), **(deferred.value.kwargs or {})
     )

@@ -21,10 +21,10 @@ from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     excess_of,
+    held_apart,
     is_checkpoint,
     source_of_token,
 )
-from airflow_provider_snowpipe.streaming.copy_intent import is_copy_intent
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, SnowpipeError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import counted, plain_or_quoted
@@ -89,7 +89,7 @@ def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> Channe
     token = status.committed
     found: Checkpoint | None = None
     notes: tuple[str, ...] = ()
-    if token is not None and is_checkpoint(token):
+    if token is not None and is_checkpoint(token) and held_apart(token)[1] is None:
         try:
             found = Checkpoint.parse(token)
         except OffsetTokenError as error:
@@ -110,7 +110,7 @@ def _differences(status: ChannelStatus, found: Checkpoint | None, seen: LastSeen
     if token is None:
         if seen is not None:
             yield f"it has no token, and {seen.token} was committed: it was dropped, recreated or has expired"
-    elif is_copy_intent(token):
+    elif held_apart(token)[1] is not None:
         yield "a load of files has begun and is not known to have ended: run the task that began it"
     elif not is_checkpoint(token):
         if seen is None or is_checkpoint(seen.token):

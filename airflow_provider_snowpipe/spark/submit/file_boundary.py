@@ -1,24 +1,26 @@
 """Files of one source that are streamed in one run and copied in another: what each may take, and the token.
 
 The order of things makes every crash harmless. The channels are opened, which shuts writers out and waits
-for their commit; the files are staged under paths that name their content; each channel's token becomes an
-intent, if it still is the one that was planned on; COPY loads, or a pipe; each intent becomes the position
-of the last loaded row. A crash before the intent leaves staged files and nothing else. A crash after it
-leaves an intent, which stops every stream, and with which the next load asks load history, has the same
-loader load what is not in, and sets the token.
+for their commit; the files are staged under paths that name their units; each channel's token becomes that
+of the last row with a hold, if it still is the one that was planned on; COPY loads, or a pipe; each hold is
+taken off. A crash before the hold leaves staged files and nothing else. A crash after it leaves a hold, which
+stops every stream. The next load asks the ledger, under the work that the hold names, whether the COPY was
+committed: then it takes the hold off, otherwise it finishes the COPY or puts the token back. What a pipe was
+given it gives to the pipe again, which loads no path twice.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from urllib.parse import quote, unquote
+from uuid import uuid4
 
-from airflow_provider_snowpipe.bulk.load_history import OVERLAP
-from airflow_provider_snowpipe.bulk.stage import ContentPath, loaded_contents
-from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad
+from airflow_provider_snowpipe.bulk.stage import plain_name
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     compression_of,
@@ -26,25 +28,24 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
 )
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, resume_after
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    SourceFile,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, SourceFile
 from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy_file
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, fence, open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import (
     ChannelSource,
+    Checkpoint,
     OnImbalance,
     Rebind,
     check_balance,
+    held,
+    held_apart,
 )
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    FilesGivenTwiceError,
+    OffsetTokenError,
     PartlyStreamedError,
     PipeNotFoundError,
     SourceChangedError,
-    SourcePositionError,
     SourceUnavailableError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -68,13 +69,55 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A load of files that has begun, and is not known to have ended.
+
+    :param unit: number of the unit up to which the stream was before, 0 for none
+    :param line: its last line then
+    :param since: the day on which it began
+    :param work: its work in the ledger
+    :param pipe: the file pipe that was given the files, and may still load them; None for COPY
+    """
+
+    unit: int
+    line: int
+    since: dt.date
+    work: str
+    pipe: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read the hold of a checkpoint.
+
+        :raises OffsetTokenError: if it is none
+        """
+        found = _HOLD.fullmatch(text)
+        if found is None:
+            raise OffsetTokenError(
+                f"{text[:200]!r} is no hold of a load: reset the channel's token to the last row that is in "
+                "the table"
+            )
+        unit, line, since, work, pipe = found.groups()
+        day = dt.datetime.strptime(since, "%Y%m%d").replace(tzinfo=dt.UTC).date()
+        return cls(int(unit), int(line), day, work, None if pipe is None else unquote(pipe))
+
+    def __str__(self) -> str:
+        pipe = "" if self.pipe is None else f"-{quote(self.pipe, safe='').translate(_IN_A_HOLD)}"
+        return f"{self.unit}-{self.line}-{self.since:%Y%m%d}-{self.work}{pipe}"
+
+
+_HOLD = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{8})-([0-9a-f]{12})(?:-(.+))?", re.ASCII)
+_IN_A_HOLD = str.maketrans({".": "%2E", "~": "%7E"})
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionPosition:
     """How far a partition's rows are in the table.
 
     :param files: its units that have rows, by number
-    :param committed: the last row that is in, None for none; under an intent, the last one before the COPY
+    :param committed: the last row that is in, None for none; under a hold, the last one before the COPY
     :param has_rest: True where the file of that row has more rows
-    :param intent: the load of files that has begun and is not known to have ended
+    :param hold: the load of files that has begun and is not known to have ended
     :param token: the channel's committed offset token as it is stored, None for NULL
     :param rows_inserted: rows that were streamed into the channel and are visible
     :param rows: rows that the channel counts, rejected ones among them
@@ -86,7 +129,7 @@ class PartitionPosition:
     files: tuple[SourceFile, ...]
     committed: UnitOffset | None = None
     has_rest: bool = False
-    intent: CopyIntent | None = None
+    hold: Hold | None = None
     token: str | None = None
     rows_inserted: int = 0
     rows: int = 0
@@ -95,19 +138,12 @@ class PartitionPosition:
     @property
     def untouched(self) -> tuple[SourceFile, ...]:
         """The files of which no row is committed."""
-        after = self.committed
-        if after is None:
-            return self.files
-        return tuple(
-            one
-            for one in self.files
-            if one.unit > after.unit or (one.unit == after.unit and after.line <= one.after_line)
-        )
+        return tuple(one for one in self.files if _is_behind(one, self.committed))
 
     @property
     def is_done(self) -> bool:
         """True when no row is left."""
-        return not (self.untouched or self.has_rest or self.intent)
+        return not (self.untouched or self.has_rest or self.hold)
 
 
 def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[SourceFile, ...]:
@@ -115,23 +151,15 @@ def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tupl
 
     :param growing: True while something appends to the last file, which is left to the stream
     :raises PartlyStreamedError: if a file is streamed in part
-    :raises SourcePositionError: if a file has changed since a COPY began, or is gone
     """
     committed = position.committed
-    if committed is not None and position.has_rest and position.intent is not None:
-        raise SourcePositionError(
-            f"channel {position.channel!r}: file {committed.file!r} of partition {position.partition!r} has "
-            f"got rows after row {committed.line} since a COPY of the files after it began: those would be "
-            "skipped. Cut them off, or move them to a file of their own after the others"
-        )
     if committed is not None and position.has_rest:
         raise PartlyStreamedError(
             f"channel {position.channel!r}: file {committed.file!r} of partition {position.partition!r} is "
             f"streamed up to row {committed.line}, and has more: COPY takes whole files, so that its first "
             f"{committed.line} rows would be loaded twice. Finish it with path='stream'; nothing was loaded"
         )
-    promised = promised_files(position)
-    free = position.untouched[len(promised) :]
+    free = position.untouched
     if growing and free and free[-1] == position.files[-1]:
         free = free[:-1]
     piece = next((one for one in free if one.start), None)
@@ -141,36 +169,7 @@ def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tupl
             f"grown, and its first {piece.after_line} lines are taken: COPY takes whole files, so that these "
             "would be loaded twice. Load it with path='stream'; nothing was loaded"
         )
-    return promised + free
-
-
-def promised_files(position: PartitionPosition) -> tuple[SourceFile, ...]:
-    """The files of a COPY that has begun, which has to be finished before anything else is loaded.
-
-    :raises SourcePositionError: if the last of them is not there any more
-    """
-    if position.intent is None:
-        return ()
-    files, last = position.untouched, position.intent.last_file
-    number, _, name = last.partition("/")
-    # A file that was corrected meanwhile has a later number.
-    at = next(
-        (index for index, one in enumerate(files) if one.name == name and one.unit >= int(number)), None
-    )
-    if at is None:
-        raise SourcePositionError(
-            f"channel {position.channel!r}: a COPY of the files up to {last!r} of partition "
-            f"{position.partition!r} began at {position.intent.since:%Y-%m-%d %H:%M:%S %Z} and is not known "
-            "to have ended, and that file is not in the source any more: bring it back, or reset the "
-            f"channel's offset token on purpose, to {position.intent.after or 'the first row'!r} if the "
-            "files are not in the table. Nothing was loaded"
-        )
-    return files[: at + 1]
-
-
-def _copied_name(file: SourceFile) -> str:
-    """A file as an intent names it."""
-    return f"{file.unit}/{file.name}"
+    return free
 
 
 class TableAccount(Protocol):
@@ -197,7 +196,7 @@ class TableAccount(Protocol):
         """Sets tokens of channels, unconditionally."""
 
 
-# -- What COPY or a pipe takes of one partition, and what load history reports of it ---------------------
+# -- What COPY or a pipe takes of one partition -----------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,73 +206,27 @@ class CopyShare:
     :param position: how far the partition is in the table
     :param files: the files, in order; at least one
     :param paths: where each is staged
-    :param end: the channel's token when they are loaded
-    :param last: its position
-    :param intent: the channel's token until then
+    :param before: the channel's token before, without a hold; None for NULL
+    :param token: its token until they are loaded: the last row's, with a hold
+    :param replaced: those of the files that have other content now
     """
 
     position: PartitionPosition
     files: tuple[SourceFile, ...]
-    paths: tuple[ContentPath, ...]
-    end: str
-    last: UnitOffset
-    intent: CopyIntent
+    paths: tuple[str, ...]
+    before: str | None
+    token: str
+    replaced: frozenset[int] = frozenset()
 
+    @property
+    def end(self) -> str:
+        """The channel's token when they are loaded."""
+        return str(held_apart(self.token)[0])
 
-def loaded_since(share: CopyShare, history: Sequence[FileLoad]) -> dict[str, FileLoad]:
-    """The loads of a share's files since its load began, by path.
-
-    :param history: loads from the oldest
-    :raises SourcePositionError: if a file has changed after it was loaded
-    """
-    earliest = share.intent.since - OVERLAP
-    lately = [load for load in history if load.loaded_at is None or load.loaded_at >= earliest]
-    return loaded_contents(share.paths, lately)
-
-
-def refuse_loaded(share: CopyShare, loads: Mapping[str, FileLoad]) -> None:
-    """Refuse files that are loaded although the channel's token shows that they are not in the table.
-
-    :raises FilesGivenTwiceError: if there are any
-    """
-    if not loads:
-        return
-    first = next(iter(loads.values()))
-    when = f" at {first.loaded_at:%Y-%m-%d %H:%M:%S %Z}" if first.loaded_at else ""
-    raise FilesGivenTwiceError(
-        f"channel {share.position.channel!r}: its committed token {share.position.committed or 'NULL'!s} "
-        f"shows that file {share.files[0].name!r} and later ones are not in the table, and "
-        f"{'COPY' if first.pipe is None else f'pipe {first.pipe}'} has loaded {len(loads):,} of these "
-        f"{len(share.files):,} files, the first one{when}. Where the token was set back to load them again, "
-        "take path='stream', since a staged file is loaded once; where their rows are in the table, set the "
-        f"token to {share.end!r}. Nothing was loaded",
-        files=tuple(loads),
-    )
-
-
-def refuse_waiting(share: CopyShare, staged: Sequence[str], loads: Sequence[FileLoad], pipe: str) -> None:
-    """Refuse files whose former content may wait in a pipe's queue.
-
-    :param share: what the pipe was given before
-    :param staged: files of the channel in the pipe's stage, as ``LIST`` names them
-    :param loads: loads into the table, from the oldest
-    :raises SourcePositionError: if there is one that the pipe has neither loaded nor failed to load
-    """
-    now = {path.name: path.digest for path in share.paths}
-    ended = {
-        ContentPath.read(f"{load.location.rstrip('/')}/{load.path}") for load in loads if load.status in FINAL
-    }
-    for name in staged:
-        content = ContentPath.read(name)
-        if content is None or content in ended:
-            continue
-        if now.get(content.name, content.digest) != content.digest:
-            raise SourcePositionError(
-                f"file {content.name!r} of channel {share.position.channel!r} has changed, and pipe {pipe!r} "
-                f"may have its former content, staged as {name!r}, in its queue: bring that content back; or "
-                "see that SYSTEM$PIPE_STATUS reports no pending file, and REMOVE the staged one. Nothing "
-                "was loaded"
-            )
+    @property
+    def hold(self) -> Hold:
+        """Who loads them."""
+        return Hold.parse(str(held_apart(self.token)[1]))
 
 
 _COMMIT_SECONDS = 600.0
@@ -359,7 +312,7 @@ class FileBoundary:
 
         :return: None where it makes the same of all
         """
-        files = (file for position in positions for file in position.untouched if position.intent is None)
+        files = (file for position in positions for file in position.untouched if position.hold is None)
         return self._why_not_copy(files)
 
     def compressions(self) -> set[str]:
@@ -386,10 +339,10 @@ class FileBoundary:
                 open_when_committed(client, channel, _COMMIT_SECONDS)
             found = client.channel_statuses(list(sources))
             for name, status in found.items():
-                intent = CopyIntent.parse(status.committed)
-                before = intent.after if intent else status.committed
-                start = sources[name].start(replace(status, committed=before))
-                check_balance(name, start.excess, self._on_imbalance)
+                plain, hold = held_apart(status.committed)
+                start = sources[name].start(replace(status, committed=plain))
+                # Who has written in spite of a hold has sent what is being loaded.
+                check_balance(name, start.excess, self._on_imbalance if hold is None else "fail")
             earlier = EarlierChannels(
                 client,
                 self._hook.list_channels,
@@ -402,43 +355,62 @@ class FileBoundary:
                 [OwnChannel(sources[name], found[name], recorded[name]) for name in sources]
             )
 
-    def shares(self, pipe: str | None = None, *, promised_only: bool = False) -> list[CopyShare]:
-        """What COPY or a pipe takes of each partition; the channels are open.
+    def begun(self) -> list[CopyShare]:
+        """What loads that have begun were to take, and are not known to have loaded."""
+        found = []
+        for one, position in zip(self._files, self.positions(), strict=True):
+            if position.hold is None or position.token is None:
+                continue
+            after, last = position.committed, _position_of(position.token).unit
+            files = tuple(file for file in one.group.files if _is_behind(file, after) and file.unit <= last)
+            paths = tuple(self._path(position.channel, file) for file in files)
+            source = self._channel_source(one)
+            before = None if after is None else source.token(after, position.rows, position.errors)
+            replaced = (one.group.replaced | self._source.changed_units) & {file.unit for file in files}
+            found.append(CopyShare(position, files, paths, before, position.token, replaced))
+        return found
+
+    def list_again(self) -> None:
+        """List the files again, after a load that had begun has ended."""
+        self._files = self._source.partitions()
+
+    def shares(self, pipe: str | None = None) -> list[CopyShare]:
+        """What COPY or a pipe takes of each partition; the channels are open, and no load has begun.
 
         :param pipe: the pipe that is to take what nobody has begun to load, None for COPY
-        :param promised_only: True for what an interrupted load was to take, and no more
         :raises PartlyStreamedError: if a file is streamed in part
         :raises ConfigurationError: if COPY would make other rows of a file than the stream
         :raises SourcePositionError: if a file before the committed one has changed since the last run
         """
-        now = dt.datetime.now(dt.UTC)
-        # To the millisecond, as it comes back from an intent's text.
-        now = now.replace(microsecond=now.microsecond // 1000 * 1000)
-        positions = self.positions()
+        positions = self._claimed(self.positions())
+        today, work = dt.datetime.now(dt.UTC).date(), uuid4().hex[:12]
+        found = []
+        for one, position in zip(self._files, positions, strict=True):
+            if position.hold is not None:
+                Checkpoint.parse(str(position.token), UnitOffset, channel=position.channel)
+            if files := share_of_copy(position, growing=self._spec.form.growing):
+                after = position.committed
+                unit, line = (0, 0) if after is None else (after.unit, after.line)
+                found.append(self._share(one, position, files, Hold(unit, line, today, work, pipe)))
+        return found
+
+    def _claimed(self, positions: list[PartitionPosition]) -> list[PartitionPosition]:
+        """Have the source log take what is new; the positions among the files as they are then."""
         for _ in range(_MOST_PLANS):
             own = {self._channel_of(one.name): one for one in self._files}
             committed = {one.channel: one.committed for one in positions}
             if self._source.claim(own, committed, rebinds=self._rebind is not None):
                 self._files = tuple(replace(one, last_unit=self._source.last_unit) for one in self._files)
-                break
+                return positions
             self._files = self._source.partitions()
             positions = self.positions()
-        else:
-            raise SourceUnavailableError(
-                f"source {self._spec.address!r}: other loads have written the source log {_MOST_PLANS} times "
-                "meanwhile. Nothing was loaded; run again"
-            )
-        found = []
-        for one, position in zip(self._files, positions, strict=True):
-            files = share_of_copy(position, growing=self._spec.form.growing)
-            if promised_only:
-                files = promised_files(position)
-            if files:
-                found.append(self._share(one, position, files, now, pipe))
-        return found
+        raise SourceUnavailableError(
+            f"source {self._spec.address!r}: other loads have written the source log {_MOST_PLANS} times "
+            "meanwhile. Nothing was loaded; run again"
+        )
 
     def promise(self, shares: Sequence[CopyShare]) -> None:
-        """Replace the tokens by the intents, and make sure that nobody has written meanwhile.
+        """Replace the tokens by those with a hold, and make sure that nobody has written meanwhile.
 
         All channels are compared with what was planned before any token is set, so that a stream that has
         committed while files were staged leaves everything as it is.
@@ -446,34 +418,53 @@ class FileBoundary:
         :raises OffsetTokenMovedError: if somebody has written; nothing is loaded
         """
         changes = [
-            TokenChange(
-                share.position.channel,
-                str(share.intent),
-                share.position.token,
-                share.intent.rows_inserted,
-            )
-            for share in shares
+            TokenChange(one.position.channel, one.token, one.position.token, one.position.rows_inserted)
+            for one in shares
         ]
         with self._hook.get_client() as client:
-            fresh = [change for change in changes if change.token != change.expected]
-            for change in changes if len(fresh) > 1 else [one for one in changes if one not in fresh]:
-                fence(client, change)
-            self._set(client, fresh)
+            if len(changes) > 1:
+                for change in changes:
+                    fence(client, change)
+            self._set(client, changes)
             # Where there are many, the first of them were set a while ago.
             self._require(client, shares)
 
-    def settle(self, shares: Sequence[CopyShare]) -> dict[str, str]:
-        """Replace each intent by the position of the last loaded row; the channels' tokens.
+    def settle(self, shares: Sequence[CopyShare], loaded: Container[str]) -> dict[str, str]:
+        """Move each channel's token behind the files that are loaded, and take its hold off.
 
+        :param loaded: the paths of those files; of each share they are the first ones
+        :return: the channels' tokens
         :raises OffsetTokenMovedError: if somebody has written meanwhile
         """
+        if any(share.replaced for share in shares):
+            self._claimed(self.positions())  # while no row of them counts as committed
+        ends: dict[str, str] = {}
+        lasts: dict[str, UnitOffset | None] = {}
+        for share in shares:
+            done = sum(1 for _ in takewhile(loaded.__contains__, share.paths))
+            ends[share.position.channel] = self._reached(share, done)
+            if done:
+                lasts[share.position.partition] = _position_of(ends[share.position.channel])
         with self._hook.get_client() as client:
             if len(shares) > 1:
                 self._require(client, shares)
-            self._set(client, [_under_intent(share, share.end) for share in shares])
-        ends = {share.position.partition: share.last for share in shares}
-        self._source.mark_complete(ends, is_all=False)
-        return {share.position.channel: share.end for share in shares}
+            self._set(client, [_under_hold(share, ends[share.position.channel]) for share in shares])
+        self._source.mark_complete(lasts, is_all=False)
+        return ends
+
+    def _reached(self, share: CopyShare, done: int) -> str:
+        """The token of a channel with the first files of a share loaded.
+
+        A channel that had none keeps one before its first row: NULL cannot be set.
+        """
+        position, first = share.position, share.files[0]
+        if done == len(share.files):
+            return share.end
+        if not done and share.before is not None:
+            return share.before
+        last = self._last_row(share.files[done - 1]) if done else UnitOffset(first.unit, first.name, 0)
+        partition = next(one for one in self._files if one.name == position.partition)
+        return self._channel_source(partition).token(last, position.rows, position.errors)
 
     def _set(self, client: SnowpipeClient, changes: Sequence[TokenChange]) -> None:
         if not changes:
@@ -483,86 +474,97 @@ class FileBoundary:
                 compare_and_set(client, change, set_token=set_token)
 
     def _require(self, client: SnowpipeClient, shares: Sequence[CopyShare]) -> None:
-        """Make sure that each channel holds its intent, and as many rows as before it."""
+        """Make sure that each channel holds its token with a hold, and as many rows as before it."""
         found = client.channel_statuses([share.position.channel for share in shares])
         for share in shares:
-            _under_intent(share, share.end).require(found[share.position.channel])
+            _under_hold(share, share.end).require(found[share.position.channel])
 
     def _position(self, partition: FilePartition, status: ChannelStatus) -> PartitionPosition:
         channel, token = status.channel, status.committed
-        intent = CopyIntent.parse(token)
-        before = intent.after if intent else token
+        plain, held = held_apart(token)
+        hold = None if held is None else Hold.parse(held)
         group, source = partition.group, self._channel_source(partition)
-        if intent is not None and intent.binding != source.binding.digest:
+        if plain is not None and hold and not source.is_own(plain):
             raise SourceChangedError(
                 f"channel {channel!r} holds a load of files of another source, or numbered in another way, "
                 f"that has begun and is not known to have ended ({token}); {source.binding} is asked for. "
                 "Nothing was loaded. Run the task that began it, which finishes it, or give this one a "
                 "channel_prefix of its own"
             )
-        start = source.start(replace(status, committed=before))
+        start = source.start(replace(status, committed=plain))
         committed = None if start.position is None else cast(UnitOffset, start.position)
-        partition.check(committed)
-        resume_at = resume_after(group, self._spec.form, committed)
         has_rest = False
-        begun = group.files[resume_at.file_index] if resume_at.file_index < len(group.files) else None
-        if begun is not None and resume_at.after_line > begun.after_line and not resume_at.done:
-            rest = reader_of(self._spec.form).blocks(
-                begun,
-                after_line=resume_at.after_line,
-                offset=resume_at.offset,
-                keep_tail=True,
-                limits=BatchLimits(),
-            )
-            has_rest = any(block.rows for block in rest)
+        if hold is not None:
+            name = next((one.name for one in group.files if one.unit == hold.unit), "?")
+            committed = UnitOffset(hold.unit, name, hold.line) if hold.unit else None
+        else:
+            partition.check(committed)
+            has_rest = self._has_rest(group, committed)
         files = tuple(
             file
             for file in group.files
             if file.size > file.start and file.unit not in group.gone | group.replaced
         )
+        rows = status.rows_inserted + status.rows_error_count
         return PartitionPosition(
-            group.partition,
-            channel,
-            files,
-            committed,
-            has_rest,
-            intent,
-            token,
-            status.rows_inserted,
-            status.rows_inserted + status.rows_error_count,
+            group.partition, channel, files, committed, has_rest, hold, token, status.rows_inserted, rows,
             start.errors,
+        )  # fmt: skip
+
+    def _has_rest(self, group: FileGroup, committed: UnitOffset | None) -> bool:
+        """True where the file of a row has more rows."""
+        resume_at = resume_after(group, self._spec.form, committed)
+        begun = group.files[resume_at.file_index] if resume_at.file_index < len(group.files) else None
+        if begun is None or resume_at.after_line <= begun.after_line or resume_at.done:
+            return False
+        blocks = reader_of(self._spec.form).blocks(
+            begun,
+            after_line=resume_at.after_line,
+            offset=resume_at.offset,
+            keep_tail=True,
+            limits=BatchLimits(),
         )
+        return any(block.rows for block in blocks)
 
     def _channel_source(self, partition: FilePartition) -> ChannelSource:
         """Whose rows the channel of a partition gets."""
         return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)
 
     def _share(
-        self,
-        partition: FilePartition,
-        position: PartitionPosition,
-        files: tuple[SourceFile, ...],
-        now: dt.datetime,
-        pipe: str | None,
+        self, partition: FilePartition, position: PartitionPosition, files: tuple[SourceFile, ...], hold: Hold
     ) -> CopyShare:
-        if position.intent is None and (why := self._why_not_copy(files)) is not None:
+        if (why := self._why_not_copy(files)) is not None:
             raise ConfigurationError(f"{why}. Nothing was loaded: correct the file, or take path='stream'")
-        paths = tuple(
-            ContentPath.of(position.channel, file.name, Path(file.path), file.size) for file in files
-        )
-        before = position.intent
-        after = before.after if before else position.token
-        since, loader = (before.since, before.pipe) if before else (now, pipe)
-        rows = before.rows_inserted if before else position.rows_inserted
-        intent = CopyIntent(after, _copied_name(files[-1]), since, rows, partition.binding.digest, loader)
+        paths = tuple(self._path(position.channel, file) for file in files)
+        source = self._channel_source(partition)
+        end = source.token(self._last_row(files[-1]), position.rows, position.errors)
+        return CopyShare(position, files, paths, position.token, held(end, str(hold)))
+
+    def _path(self, channel: str, file: SourceFile) -> str:
+        """Where a file is staged: a unit never changes, so its path always has the same content."""
+        return f"{plain_name(channel)}/{self._source.log_id}/{file.unit}/{plain_name(file.name)}"
+
+    def _last_row(self, file: SourceFile) -> UnitOffset:
         reader, line = reader_of(self._spec.form), 0
-        for block in reader.blocks(files[-1], after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
+        for block in reader.blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()):
             line = block.last_line
-        last = UnitOffset(files[-1].unit, files[-1].name, line)
-        end = self._channel_source(partition).token(last, position.rows, position.errors)
-        return CopyShare(position, files, paths, end, last, intent)
+        return UnitOffset(file.unit, file.name, line)
 
 
-def _under_intent(share: CopyShare, token: str) -> TokenChange:
-    """A change of a token that expects the share's intent."""
-    return TokenChange(share.position.channel, token, str(share.intent), share.intent.rows_inserted)
+def _position_of(token: str) -> UnitOffset:
+    """The position of a checkpoint, with a hold or without one."""
+    return cast(UnitOffset, Checkpoint.parse(str(held_apart(token)[0]), UnitOffset).position)
+
+
+def _is_behind(file: SourceFile, committed: UnitOffset | None) -> bool:
+    """True for a file of which no row is committed, and which has rows."""
+    if file.size <= file.start:
+        return False
+    if committed is None or file.unit > committed.unit:
+        return True
+    return file.unit == committed.unit and committed.line <= file.after_line
+
+
+def _under_hold(share: CopyShare, token: str) -> TokenChange:
+    """A change of a token that expects the one with the hold."""
+    return TokenChange(share.position.channel, token, share.token, share.position.rows_inserted)

@@ -1,26 +1,21 @@
-"""Files in a stage: which an upload leaves out, how PUT is written, and paths that name what a file holds."""
+"""Files in a stage: which an upload leaves out, how PUT is written, and names that need no quotes."""
 
-import datetime as dt
 import hashlib
+import re
 
 import pytest
 
 from airflow_provider_snowpipe.bulk.stage import (
-    ContentPath,
     ListedFile,
     PutKind,
     Sameness,
     SourceFile,
     Staging,
-    loaded_contents,
+    plain_name,
     sameness,
 )
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StageReference
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourcePositionError,
-    StagedFileDiffersError,
-)
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, StagedFileDiffersError
 from tests.refusals import refused
 
 MD5 = hashlib.md5(b"content", usedforsecurity=False).hexdigest()
@@ -104,52 +99,10 @@ class TestUpload:
         refused(ConfigurationError, staging().listed, [[{**row, "name": "s3://bucket/a.csv"}]], "external")
 
 
-class TestContentPath:
-    """Paths in a stage that name what a file holds."""
+@pytest.mark.parametrize("names", [("東京", "大阪"), ("a b", "a_b"), ("a b", "a/b"), ("é", "_")], ids=str)
+def test_names_in_a_path_need_no_quotes_and_stay_apart(names):
+    first, second = (plain_name(f"{name}.csv.gz") for name in names)
 
-    NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
-
-    @pytest.fixture
-    def path(self, tmp_path):
-        def path(text, channel="p_s_a", name="1 ä.ndjson", size=None):
-            file = tmp_path / "file"
-            file.write_text(text)
-            return ContentPath.of(channel, name, file, len(text) if size is None else size)
-
-        return path
-
-    def test_is_that_of_the_bytes_that_were_listed_and_of_the_names(self, path):
-        one = path("x")
-
-        assert path("x") == path("xyz", size=1) == one
-        assert (one.folder, one.name) == ("p_s_a", "3bc7dc94-1__.ndjson")
-        others = {path("y"), path("x", channel="p_s a"), path("x", name="1__")}
-        assert len({other.digest for other in others} | {one.digest}) == 4
-        with pytest.raises(SourcePositionError, match="9 bytes"):
-            path("x", size=10)
-        for names in [("東京", "大阪"), ("a b", "a_b"), ("a b", "a/b"), ("é", "_")]:
-            first, second = (path("x", channel=name, name=f"{name}.csv.gz") for name in names)
-            assert first.folder != second.folder
-            assert first.name != second.name
-            assert first.name.endswith(".csv.gz")
-            assert not loaded_contents([second], [FileLoad(first.path, "S/", "LOADED", 3)])
-
-    def test_loads_are_known_again_wherever_the_location_ends(self, path):
-        one = path("x")
-        former = f"p_s_a/{one.digest}/1__.ndjson"  # a release before wrote the names so
-        for location, where in [
-            ("DB.S.STAGE/", one.path),
-            ("DB.S.STAGE/p_s_a/", one.path.removeprefix("p_s_a/")),
-            ("S/", former),
-        ]:
-            loads = [FileLoad(where, location, "LOADED", 3), FileLoad("other", location, "LOADED")]
-            found = loaded_contents([one], loads)
-            assert {key: load.rows_loaded for key, load in found.items()} == {one.path: 3}
-        no_loads = [FileLoad(one.path, "S/", "LOAD_FAILED"), FileLoad("x.csv", "", "LOADED")]
-        assert not loaded_contents([one], no_loads)
-
-    def test_a_load_of_a_former_content_is_an_error_with_its_timestamp(self, path):
-        former, now = path("x"), path("y")
-
-        with pytest.raises(SourcePositionError, match=r"loaded 3 rows .* at 2026-01-31"):
-            loaded_contents([now], [FileLoad(former.path, "S/", "LOADED", 3, loaded_at=self.NOW)])
+    assert first != second
+    assert re.fullmatch(r"[\w.=-]+\.csv\.gz", first, re.ASCII)
+    assert plain_name("p_s_a") == "p_s_a"

@@ -1,4 +1,4 @@
-"""Files that are streamed in one run and loaded in another: an intent stands for the token meanwhile."""
+"""Files that are streamed in one run and loaded in another: the token has a hold meanwhile."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import datetime as dt
 import hashlib
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Mapping
-from email.utils import format_datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,19 @@ from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileS
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.streaming import admin
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent, is_copy_intent
+from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesNotLoadedError,
     OffsetTokenError,
     SourceMissingError,
+    SqlError,
 )
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
-from tests.source_log import taken, unit_token
+from tests.source_log import unit_token
 from tests.unit.operators.account_in_task import install, task_context
 
 A, B = "p_s_a", "p_s_b"
@@ -45,6 +46,10 @@ STAGE = "%T"
 PIPE = "LOCAL.PUBLIC.P"
 PIPE_COPY = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'
 BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+
+
+def is_held(token: str | None) -> bool:
+    return held_apart(token)[1] is not None
 
 
 class Load:
@@ -93,7 +98,8 @@ class Load:
     @property
     def positions(self) -> dict[str, str | None]:
         """The committed positions."""
-        return {name: shown(token) for name, token in self.account.tokens.items()}
+        tokens = self.account.tokens.items()
+        return {name: "held" if is_held(token) else shown(token) for name, token in tokens}
 
     def operator(self, **arguments: Any) -> SnowpipeLoadOperator:
         piped = {"file_pipe": "P", "poll_interval": 0.01, "load_timeout": 5.0} if self.path == "pipe" else {}
@@ -284,7 +290,7 @@ class TestTokens:
             load.stands(A, token)
             position = load.position()
             names = tuple(one.name for one in position.untouched)
-            assert (names, position.has_rest, position.intent) == (untouched, has_rest, None)
+            assert (names, position.has_rest, position.hold) == (untouched, has_rest, None)
         with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
             load.run()
         assert (load.account.rows, load.positions[A]) == ([], "1.ndjson:1")
@@ -418,11 +424,11 @@ class TestCrashes:
 
         load.assert_every_row_is_there_once()
 
-    def test_a_copy_that_still_runs_is_joined(self, load: Load) -> None:
+    def test_a_copy_that_still_runs_is_joined(self, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
         begun(load)
         load.account.holds = True
         load.crash("submit", AFTER)
-        load.account.finish()
+        monkeypatch.setattr("time.sleep", lambda _: load.account.finish())
         load.run(try_number=2)
 
         load.assert_every_row_is_there_once()
@@ -439,27 +445,31 @@ class TestCrashes:
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
 
-class TestIntent:
-    """Between the intent and the token that replaces it."""
+class TestHold:
+    """Between the hold and the end of the load."""
 
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> None:
         begun(load)
 
-    def test_it_stays_where_copy_fails_and_is_settled_when_the_file_is_repaired(self, load: Load) -> None:
+    def test_it_is_taken_off_where_copy_fails_and_a_repaired_file_is_loaded(self, load: Load) -> None:
         file = load.folder / "a" / "3.ndjson"
         good = file.read_text()
         file.write_text(good + '{"ID": "bad"}\n')
+        first = load.folder / "b" / "1.ndjson"
+        good_first = first.read_text()
+        first.write_text('{"ID": "bad"}\n')
         before = list(load.account.rows)
         with pytest.raises(AirflowFailException, match="SqlError"):
             load.run()
-        assert is_copy_intent(load.account.tokens[A])
+        assert load.positions == {A: "1.ndjson:3", B: "1.ndjson:0"}
         assert load.account.rows == before
         file.write_text(good)
+        first.write_text(good_first)
         load.run("r2")
 
         load.assert_every_row_is_there_once()
-        assert load.positions[A] == "3.ndjson:2"
+        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
     @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
     def test_of_another_folder_is_finished_by_the_task_that_began_it(
@@ -474,58 +484,113 @@ class TestIntent:
         load.assert_every_row_is_there_once()
 
     @pytest.mark.parametrize("change", ["grown", "gone", "streamed-one-grown"])
-    def test_files_that_changed_since_are_refused(self, load: Load, change: str) -> None:
+    def test_what_was_loaded_counts_whatever_has_become_of_its_files(self, load: Load, change: str) -> None:
         load.crash("submit", AFTER)
         loaded = list(load.account.rows)
         if change == "gone":
             (load.folder / "a" / "3.ndjson").unlink()
+            load.run("r2")
         else:
             load.write("a", "3.ndjson" if change == "grown" else "1.ndjson")
-        with pytest.raises(AirflowFailException, match=r"PartlyStreamedError|SourcePositionError"):
-            load.run("r2")
+            with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
+                load.run("r2")
         assert load.account.rows == loaded
-        assert is_copy_intent(load.account.tokens[A])
+        assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    def test_a_load_that_the_accounts_clock_dates_before_the_intent_is_known(self, load: Load) -> None:
+    def test_a_loaded_file_that_has_other_content_since_is_refused(self, load: Load) -> None:
         load.crash("submit", AFTER)
-        intent = CopyIntent.parse(load.account.tokens[A])
-        assert intent is not None
-        for entry in load.account.history:
-            entry["last_load_time"] = intent.since - dt.timedelta(minutes=9)
-        load.account.statements.clear()
-        load.account._copied.clear()
+        loaded = list(load.account.rows)
+        (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n')
+        for _ in range(2):
+            with pytest.raises(AirflowFailException, match=r"SourcePositionError.*2 rows"):
+                load.run("r2")
+            assert (load.account.rows, load.positions[A]) == (loaded, "held")
+
+    @pytest.mark.parametrize("changed", ["some", "all"])
+    def test_files_that_were_not_loaded_and_have_other_content_are_loaded_with_that(
+        self, load: Load, changed: str
+    ) -> None:
+        load.crash("submit", BEFORE)
+        running = list(load.account.statements.values())
+        files = [
+            load.folder / "a" / "2.ndjson",
+            load.folder / "a" / "3.ndjson",
+            load.folder / "b" / "1.ndjson",
+        ]
+        for file in files[: 1 if changed == "some" else 3]:
+            lines = file.read_text().replace("}", ', "N": 1}').splitlines()
+            load.written = [*(one for one in load.written if f"{one}\n" not in file.read_text()), *lines]
+            file.write_text("".join(f"{line}\n" for line in lines))
         load.run("r2")
+
+        load.assert_every_row_is_there_once()
+        assert load.positions == {A: "3.ndjson:2" if changed == "all" else "2.ndjson:2", B: "1.ndjson:2"}
+        assert not running
+
+    def test_a_task_that_ends_a_load_of_which_it_sees_a_part_leaves_the_rest_to_the_other_one(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One has set the hold of the first channel when another one comes, and goes on meanwhile."""
+        promise = FileBoundary._set
+
+        def slow(boundary: FileBoundary, client: Any, changes: Any) -> None:
+            promise(boundary, client, changes[:1])
+            monkeypatch.setattr(FileBoundary, "_set", promise)
+            begun = load.operator().boundary().begun()
+            loader = load.operator()._file_loading(task_context("r2"))._loader(None, leaves=False)
+            loader.load(list(begun[0].paths), begun[0].hold.work)
+            promise(boundary, client, changes[1:])
+
+        monkeypatch.setattr(FileBoundary, "_set", slow)
+        load.run()
 
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    @pytest.mark.parametrize("days", [63, 65])
+    def test_a_task_that_wakes_up_after_another_one_has_given_its_load_up_loads_nothing(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has set the hold, and has not planned its COPY yet."""
+        promise = FileBoundary.promise
+
+        def slow(boundary: FileBoundary, shares: Any) -> None:
+            promise(boundary, shares)
+            monkeypatch.setattr(FileBoundary, "promise", promise)
+            load.account.stages[STAGE].clear()  # so that the other one fails
+            load.operator(path="stream")._file_loading(task_context("r2")).finish(boundary)
+
+        monkeypatch.setattr(FileBoundary, "promise", slow)
+        before = list(load.account.rows)
+        with pytest.raises(SqlError, match="given"):
+            load.run()
+        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
+        load.run("r3")
+        load.assert_every_row_is_there_once()
+
     def test_it_stays_where_copy_left_a_file_out_of_which_it_may_have_forgotten_the_load(
-        self, load: Load, days: int
+        self, load: Load
     ) -> None:
         """As where a try died between PUT and COPY, and the next one comes after 64 days."""
-        load.account.staged_at = format_datetime(dt.datetime.now(dt.UTC) - dt.timedelta(days=days))
         load.crash("SET TOKEN", BEFORE)
         for path, content in load.account.stages[STAGE].items():
             load.account._copied.add((STAGE, path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
-        if days < 64:  # COPY remembers that it has loaded it
-            assert shown(load.run(try_number=2)["channels"][A]["to"]) == load.positions[A] == "3.ndjson:2"
-            return
         with pytest.raises(AirflowFailException, match="load_uncertain_files"):
             load.run(try_number=2)
-        assert is_copy_intent(load.account.tokens[A])
+        assert load.positions[A] == "held"
 
         load.account._copied.clear()
         load.run(try_number=3, options={"load_uncertain_files": True})
         load.assert_every_row_is_there_once()
 
-    def test_files_that_somebody_copied_before_the_token_was_set_back_are_refused(self, load: Load) -> None:
+    def test_files_that_were_copied_before_the_token_was_set_back_are_not_copied_again(
+        self, load: Load
+    ) -> None:
         load.run()
         load.stands(A, "1.ndjson:3")
-        rows = list(load.account.rows)
-        with pytest.raises(AirflowFailException, match="FilesGivenTwiceError"):
-            load.run("r2")
-        assert (load.account.rows, load.positions[A]) == (rows, "1.ndjson:3")
+        assert load.run("r2")["rows_loaded"] == 0
+
+        load.assert_every_row_is_there_once()
+        assert load.positions[A] == "3.ndjson:2"
 
 
 class TestPipe:
@@ -547,7 +612,7 @@ class TestPipe:
         for path in ("pipe", "copy"):
             with pytest.raises(FilesNotLoadedError):
                 piped.run(path, path=path, file_pipe="P", poll_interval=0.01, load_timeout=0.05)
-        assert is_copy_intent(piped.account.tokens[A])
+        assert is_held(piped.account.tokens[A])
         piped.account.finish()
         piped.write("a", "4.ndjson")
         piped.run("r2", path="copy", file_pipe="P", poll_interval=0.01)
@@ -562,8 +627,8 @@ class TestPipe:
         del piped.account.calls[:]
         file = piped.folder / "a" / "3.ndjson"
         good = file.read_text()
-        file.write_text(f'{good}{{"ID": 99}}\n')
-        self.refused(piped, "PartlyStreamedError")
+        file.write_text(f"{good[::-1]}\n")
+        self.refused(piped, "SourcePositionError")
         file.write_text(good)
         piped.account.finish()
         piped.run("r2")
@@ -576,10 +641,7 @@ class TestPipe:
         file.write_text("bad\n")
         with pytest.raises(AirflowFailException, match="load_failed"):
             piped.run()
-        intent = CopyIntent.parse(piped.account.tokens[A])
-        assert intent is not None
-        assert (shown(intent.after), intent.pipe) == ("1.ndjson:3", "P")
-        assert intent.last_file.endswith("/3.ndjson")
+        assert str(piped.account.tokens[A]).endswith("-P")
         file.write_text(good)
         piped.run("r2")
 
@@ -588,11 +650,9 @@ class TestPipe:
 
     def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
-        before = piped.token("a", "1.ndjson:3", 3)
-        own = taken(FileSource(path=str(piped.folder)), piped.target)["a"]
-        last = f"{own.group.files[-1].unit}/3.ndjson"
-        piped.account.tokens[A] = str(CopyIntent(before, last, long_ago, 3, own.binding.digest, "P"))
-        self.refused(piped, r"SourcePositionError.*14 days.*'3/3\.ndjson:2~.*' if all are")
+        end = piped.token("a", "3.ndjson:2", 3)
+        piped.account.tokens[A] = held(end, f"1-3-{long_ago:%Y%m%d}-{'0' * 12}-P")
+        self.refused(piped, rf"SourcePositionError.*14 days.*'{re.escape(end)}' if all are")
         assert "PUT" not in piped.account.calls
 
     @pytest.mark.parametrize(
@@ -626,7 +686,7 @@ class TestPipe:
         operator, context = piped.operator(deferrable=True, load_timeout=77.0), task_context("r1")
         with pytest.raises(TaskDeferred) as deferred:
             operator.execute(context)
-        assert is_copy_intent(piped.account.tokens[A])
+        assert is_held(piped.account.tokens[A])
         return operator, context, deferred.value
 
     def test_what_load_history_does_not_know_yet_is_taken_from_the_trigger(self, piped: Load) -> None:
@@ -665,7 +725,7 @@ class TestPipe:
             piped.operator(deferrable=True).execute(task_context("r1", 2, piped.began))
 
         assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
-        assert (piped.positions[B], is_copy_intent(account.tokens[A])) == ("1.ndjson:2", True)
+        assert (piped.positions[B], is_held(account.tokens[A])) == ("1.ndjson:2", True)
 
     def test_a_wait_that_nobody_ends_speaks_of_the_files(self, piped: Load) -> None:
         operator, context, _ = self.waiting(piped)
@@ -803,7 +863,7 @@ class TestOptions:
             with pytest.raises(AirflowFailException, match="FilesRejectedError"):
                 load.run(run, options={"on_error": "CONTINUE"})
             load.assert_every_row_is_there_once()
-            assert is_copy_intent(load.account.tokens[A])
+            assert is_held(load.account.tokens[A])
 
         assert load.run("r3", options={"on_error": "CONTINUE"}, on_error="continue")["rejected"] == 1
         load.assert_every_row_is_there_once()

@@ -9,29 +9,24 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
+    Hold,
     PartitionPosition,
-    promised_files,
     share_of_copy,
 )
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
-from airflow_provider_snowpipe.streaming.errors import (
-    OffsetTokenError,
-    PartlyStreamedError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
+from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, PartlyStreamedError
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
-SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
+SINCE = dt.date(2026, 1, 31)
+TOKEN = "3/a.ndjson:5~u1.9c0f6a2d41b7e3aa.120.r1.0"
 FILES = tuple(SourceFile(name, f"/{name}", 9, unit=unit) for unit, name in ((1, "a"), (2, "b"), (4, "c")))
 
 
 def position(
-    committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
+    committed: str | None = None, *, rest: bool = False, hold: Hold | None = None
 ) -> PartitionPosition:
-    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0, "b")
     offset = None if committed is None else UnitOffset.parse(committed)
-    return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
+    return PartitionPosition("p", "x_p", FILES, offset, rest, hold)
 
 
 def names(files: tuple[SourceFile, ...]) -> str:
@@ -55,28 +50,10 @@ def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share
     assert names(share_of_copy(position(committed), growing=growing)) == share
 
 
-def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
-    begun = position("1/a:10", copying_to="2/b")
-
-    assert names(promised_files(begun)) == "b"
-    assert names(share_of_copy(begun)) == "bc"
-    assert promised_files(position("1/a:10")) == ()
-
-
 def test_what_a_file_has_got_is_left_to_the_stream():
-    grown = replace(FILES[0], unit=5, start=9, after_line=3)
+    grown = replace(FILES[0], unit=5, size=12, start=9, after_line=3)
     with pytest.raises(PartlyStreamedError, match="'a'"):
         share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
-
-
-def test_a_promised_file_that_is_gone_is_an_error():
-    with pytest.raises(SourcePositionError, match="bb"):
-        promised_files(position("1/a:10", copying_to="2/bb"))
-
-
-def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error():
-    with pytest.raises(SourcePositionError, match="row 10"):
-        share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
 
 
 @pytest.mark.parametrize(
@@ -85,7 +62,7 @@ def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_err
         (position("4/c:5"), True),
         (position("4/c:5", rest=True), False),
         (position("2/b:5"), False),
-        (position("2/b:5", copying_to="4/c"), False),
+        (position("4/c:5", hold=Hold(1, 10, SINCE, "0" * 12)), False),
     ],
     ids=["all-in", "rest", "file-left", "copying"],
 )
@@ -93,8 +70,15 @@ def test_a_partition_is_done_when_no_row_is_left(given, done):
     assert given.is_done is done
 
 
-def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
-    token = str(CopyIntent("1/a:10", "2/b:c", SINCE, 0, "b"))
+@pytest.mark.parametrize("pipe", [None, "P", 'a "b" - é.~', "DB.S.P-1"])
+def test_a_hold_is_read_as_it_was_written(pipe):
+    hold = Hold(3, 20, SINCE, "0f" * 6, pipe)
 
-    with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
-        Checkpoint.parse(token, UnitOffset, channel="x")
+    assert Hold.parse(str(hold)) == hold
+    assert held_apart(held(TOKEN, str(hold))) == (TOKEN, str(hold))
+
+
+@pytest.mark.parametrize("text", ["", "copy", "1-2-20260131", "1-2-20260131-xyz"])
+def test_what_is_no_hold_is_refused(text):
+    with pytest.raises(OffsetTokenError, match="hold"):
+        Hold.parse(text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass, replace
 
 import pytest
@@ -18,6 +17,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     check_balance,
     described,
     excess_of,
+    held_apart,
     is_checkpoint,
     position_of,
     rebound,
@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     source_changed,
     source_of_token,
 )
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     ImbalanceError,
@@ -45,9 +44,7 @@ from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 
 TOKEN = "a:9~f1.00112233445566aa.12.r1.3"
 AUTHORS = "Z9~x1.00112233445566aa.12.r1.3"
-INTENT = str(
-    CopyIntent("a:1", "b", dt.datetime(2026, 3, 1, tzinfo=dt.UTC), 2, "99887766554433bb", None)
-)  # fmt: skip
+HELD = f"{TOKEN}.2-10-20260301-abcdef012345"
 EU = Binding("files of /data/orders, partition 'eu'", "csv, header")
 US = Binding("files of /data/orders, partition 'us'", "csv, header")
 EU_OTHERWISE = Binding(EU.source, "csv, no header")
@@ -258,14 +255,14 @@ def test_a_run_is_named_by_when_it_began_and_four_digits():
 def test_a_token_is_explained_part_by_part():
     parts = {"version": 1, "binding": "00112233445566aa", "rows": 12, "run": "r1", "reported_errors": 3}
 
+    assert described(HELD) == {**described(TOKEN), "hold": "2-10-20260301-abcdef012345"}
     assert described(TOKEN) == {"position": "a:9", "format": "file:line", **parts}
     assert described(AUTHORS) == {"position": "Z9", "format": "of its author's class", **parts}
     for other, word in (
         ("a:9", "not a checkpoint"),
         (TOKEN.replace("f1", "f2"), "version 2"),
-        (INTENT, "begun"),
     ):
-        with pytest.raises(OffsetTokenError, match=f"^offset token.*{word}|^a load.*{word}"):
+        with pytest.raises(OffsetTokenError, match=f"^offset token.*{word}"):
             described(other)
 
 
@@ -273,7 +270,7 @@ def test_a_position_is_that_of_a_checkpoint_or_of_a_bare_text_whose_class_is_nam
     assert position_of(TOKEN) == position_of(TOKEN, FileLineOffset) == FileLineOffset("a", 9)
     assert position_of("a:8", FileLineOffset) == FileLineOffset("a", 8)
     assert position_of(AUTHORS, Lettered) == Lettered("Z9")
-    wrong = [("a:8", None), (TOKEN, IntegerOffset), (INTENT, LexicographicOffset), (AUTHORS, None)]
+    wrong = [("a:8", None), (TOKEN, IntegerOffset), (HELD, FileLineOffset), (AUTHORS, None)]
     for token, positions in (*wrong, ("x", IntegerOffset)):
         with pytest.raises(OffsetTokenError, match="'c7'"):
             position_of(token, positions, channel="c7")
@@ -287,8 +284,22 @@ def test_a_position_is_that_of_a_checkpoint_or_of_a_bare_text_whose_class_is_nam
 
 def test_digits_of_the_source_are_those_of_a_checkpoint_or_of_a_load_under_way():
     assert source_of_token(TOKEN) == source_of_token(AUTHORS) == "0011223344"
-    assert source_of_token(INTENT) == "9988776655"
+    assert source_of_token(HELD) == "0011223344"
     assert source_of_token("a:9") == source_of_token("{}") == ""
+
+
+def test_a_token_with_a_hold_is_another_one_that_no_reader_takes_for_committed():
+    now = status(HELD, 12, 9)
+
+    assert held_apart(HELD) == (TOKEN, "2-10-20260301-abcdef012345")
+    assert held_apart(TOKEN) == (TOKEN, None)
+    assert held_apart("a:9") == ("a:9", None)
+    assert not same_position(TOKEN, HELD)
+    assert same_position(HELD, HELD)
+    assert reported(now) is None
+    assert balanced("a:3", now) == "a:3~f1.00112233445566aa.21.r1.3"
+    with pytest.raises(OffsetTokenError, match="'c'"):
+        rebound(now, EU.digest)
 
 
 def test_two_tokens_are_of_one_position_however_many_rows_led_to_it():
@@ -373,7 +384,7 @@ def test_what_a_channel_has_is_read_as_rebind_sets_it(rebind):
     for read in (lambda token: reads.read(token, channel="c"), lambda token: reads.start(status(token))):
         with pytest.raises(OffsetTokenError, match="'c'"):
             read("a" if rebind == "continue" else "a:3")
-    for token in (INTENT, "5~i1.00112233445566aa.12.r1.3"):
+    for token in (HELD, "5~i1.00112233445566aa.12.r1.3"):
         with pytest.raises(OffsetTokenError, match="'c'"):
             reads.read(token, channel="c")
         with pytest.raises(OffsetTokenError, match="'c'"):

@@ -1,6 +1,5 @@
 """Targets carry a checkpoint, or a bare position and its format, and the rejected rows that were reported."""
 
-import datetime as dt
 import itertools
 import json
 
@@ -8,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.commits import WaitState, judge
-from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
@@ -99,7 +97,7 @@ def test_format_of_a_bare_target_is_named_and_never_guessed():
 
 
 def test_committed_token_that_is_not_of_the_targets_positions_fails_the_wait():
-    intent = str(CopyIntent("a:4", "b", dt.datetime.now(dt.UTC), 0, "b1"))
+    intent = f"{token('a:9')}.2-10-20260301-abcdef012345"
     for target, committed in [
         (token("a:9"), "a:9"), (token("a:9"), token(9)), (token("a:9"), "x"), (token("a:9"), intent),
     ]:  # fmt: skip

@@ -181,6 +181,16 @@ class FileSource(Source):
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
+    def log_id(self) -> str:
+        """What identifies the log."""
+        return self._log.log_id
+
+    @property
+    def changed_units(self) -> frozenset[int]:
+        """The last units of the files that have other content now, and no new unit yet."""
+        return frozenset(one.before.number for one in self._changed)
+
+    @property
     def last_unit(self) -> int:
         """The number of the last unit of the log."""
         return self._log.last_unit
@@ -285,7 +295,7 @@ class FileSource(Source):
         if self._ignored:
             names = ", ".join(sorted(self._ignored))
             log.warning("source path %r: changed files are ignored: %s", self._spec.path, names)
-        reached = {partition.name: _committed_unit(committed[name]) for name, partition in partitions.items()}
+        reached = {partition.name: _begun_unit(committed[name]) for name, partition in partitions.items()}
         changed = [one for one in self._changed if one.found.name not in self._ignored]
         is_free = [self._held[one.found.name] > reached.get(one.found.partition, 0) for one in changed]
         for channel, partition in partitions.items():
@@ -588,6 +598,12 @@ def _unit_of(position: Offset | None) -> UnitOffset | None:
     if position is None or isinstance(position, UnitOffset):
         return position
     raise SourcePositionError(f"{position!r} is no position of a unit, which a file source needs")
+
+
+def _begun_unit(committed: Offset | None) -> int:
+    """The last unit of which a row is committed: line 0 is the position before the first one."""
+    position = _unit_of(committed)
+    return 0 if position is None else position.unit - (position.line == 0)
 
 
 def _committed_unit(committed: Offset | None) -> int:
