@@ -9,50 +9,37 @@ from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 
 variant_utils = pytest.importorskip("pyspark.sql.variant_utils")
 
-VARIANT = pa.struct(
-    [
-        pa.field("value", pa.binary(), nullable=False),
-        pa.field("metadata", pa.binary(), nullable=False),
-    ]
-)
-
 NAMES = frozenset({"V", 'V"', "W"})
 
 
+def _column(*values):
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    return pa.array(
+        [one and dict(zip(("value", "metadata"), one, strict=True)) for one in values], pa.struct(fields)
+    )
+
+
 def _variants(*texts):
-    values = []
-    for text in texts:
-        value, metadata = (None, None) if text is None else variant_utils.VariantUtils.parse_json(text)
-        values.append(None if text is None else {"value": value, "metadata": metadata})
-    return pa.array(values, VARIANT)
-
-
-def _rows(**columns):
-    return pa.record_batch(list(columns.values()), names=list(columns))
-
-
-def _encoded(rows, **options):
-    return [json.loads(line) for line in encode_rows(rows, NdjsonOptions(**options), NAMES).splitlines()]
+    return _column(*(text and variant_utils.VariantUtils.parse_json(text) for text in texts))
 
 
 def test_variants_become_native_json_beside_other_columns():
-    rows = _rows(
-        ID=pa.array([1, 2, 3]),
-        V=_variants('{"a":[1,2.5,"nan\\n",null]}', '"x"', "12345678901234567890.125"),
-        W=_variants("true", None, "{}"),
-    )
+    ids = pa.array([1, 2, 3])
+    first = _variants('{"a":[1,2.5,"nan\\n",null]}', '"x"', "12345678901234567890.125")
+    rows = pa.record_batch({"ID": ids, "V": first, "W": _variants("true", None, "{}")})
 
-    assert _encoded(rows) == [
+    encoded = encode_rows(rows, NdjsonOptions(), NAMES)
+
+    assert [json.loads(line) for line in encoded.splitlines()] == [
         {"ID": 1, "V": {"a": [1, 2.5, "nan\n", None]}, "W": True},
         {"ID": 2, "V": "x", "W": None},
         {"ID": 3, "V": 12345678901234567890.125, "W": {}},
     ]
-    assert b'"V":12345678901234567890.125,' in encode_rows(rows, NdjsonOptions(), NAMES)
+    assert b'"V":12345678901234567890.125,' in encoded
 
 
 def test_number_that_json_has_not_is_refused():
-    value = bytes([7 << 2]) + b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
-    rows = _rows(V=pa.array([{"value": value, "metadata": b"\x01\x00\x00"}], VARIANT))
+    nan = bytes([7 << 2]) + b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
 
     with pytest.raises(EncodingError, match="column 'V': a VARIANT holds NaN"):
-        encode_rows(rows, NdjsonOptions(), NAMES)
+        encode_rows(pa.record_batch({"V": _column((nan, b"\x01\x00\x00"))}), NdjsonOptions(), NAMES)
