@@ -174,7 +174,6 @@ def test_copy_is_as_soon_as_the_warehouse_lets_it_that_is_larger_than_the_larges
 class TestDescription:
     def test_tiny_files_are_combined_to_the_size_that_is_advised(self):
         plan = plan_load(stage(100_000, 4 * KB))
-
         assert plan.compact is not None
         assert (plan.compact.files, plan.compact.combined) == (100_000, 3)
         assert 100 * MB < plan.compact.file_bytes < 250 * MB
@@ -207,7 +206,6 @@ class TestDescription:
     def test_a_schedule_of_copies_follows_the_freshness(self):
         copy = plan_load(drops(1 * GB, MINUTE, freshness=HOUR)).estimate(COPY)
         one_thread = 8 * GB / (573 * GB / 3600) + 0.1
-
         assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
         assert copy.seconds == HOUR
 
@@ -215,7 +213,6 @@ class TestDescription:
         one, many = (
             plan_load(stage(count, 400 * GB / count, compressed=True)).estimate() for count in (1, 4000)
         )
-
         assert (one.warehouse, many.warehouse) == ("X-SMALL", "X-SMALL")
         assert one.seconds == pytest.approx(8 * many.seconds, rel=0.01)
         assert one.credits == pytest.approx(8 * many.credits, rel=0.01)
@@ -223,7 +220,6 @@ class TestDescription:
     def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self):
         shape = stage(100, 40 * GB, "JSON", compressed=True)
         estimate = plan_load(shape, LoadPolicy(load_within=HOUR)).estimate()
-
         assert estimate.warehouse == "LARGE"
         assert estimate.credits == pytest.approx(16 * TB / (269 * GB), rel=0.01)
 
@@ -248,21 +244,18 @@ class TestDescription:
     def test_measured_latency_is_the_floor_of_its_path(self):
         shape = stage(24, 1 * MB, freshness=120)
         slow_pipe = LoadPolicy(has_pipe=True, measured={PIPE: 150.0})
-
         assert plan_load(shape, LoadPolicy(has_pipe=True)).path is PIPE
         assert plan_load(shape, slow_pipe).path is COPY
         assert plan_load(shape, slow_pipe).estimate(PIPE).latency == 150.0
 
     def test_data_of_which_there_is_none_costs_nothing(self):
         plan = plan_load(files(0, 0.0), previous=STREAM)
-
         assert plan.lines() == ["path stream: nothing to load: 0 files"]
         assert [one.credits for one in plan.estimates] == [0.0, 0.0, 0.0]
         assert plan.as_json()["nothing_to_load"] is True
 
     def test_a_forced_plan_is_no_previous_path_and_one_that_is_much_dearer_does_not_stay(self):
         shape = data(5 * GB)
-
         assert plan_load(shape, previous=plan_load(shape, LoadPolicy(path="stream"))).path is COPY
         assert plan_load(shape, previous=plan_load(data(GB))).path is STREAM
         assert plan_load(data(50 * GB), previous=STREAM).path is COPY
@@ -270,7 +263,6 @@ class TestDescription:
     def test_a_plan_is_json_and_words(self):
         plan = plan_load(files(100_000, 4 * KB))
         written, row = plan.as_json(), plan.table()[1]
-
         assert (written["path"], type(written["path"]), written["compact"]["combined"]) == ("copy", str, 3)
         assert {line.split()[0] for line in plan.lines()} == {"path", "advice:", "warning"}
         assert (row["path"], row["chosen"]) == ("copy", "yes")
@@ -360,7 +352,6 @@ class TestThresholds:
     def test_a_freshness_that_a_path_does_not_keep_is_compared_with_first_and_last_rows(self):
         plan = plan_load(replace(self.FEW, freshness=45), LoadPolicy(has_pipe=True))
         (warning,) = plan_load(stage(1_000, 100 * MB, freshness=20)).warnings
-
         assert warning.concern is Concern.NOT_FRESH
         assert "has the first ones after 30 s at best, all of them after 110 s: ask" in warning.text
         assert plan.estimate(PIPE).unfit == "first rows after 90 s at best, required within 45 s"

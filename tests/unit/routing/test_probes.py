@@ -94,7 +94,6 @@ class TestFolder:
     def test_one_file_is_a_shape_too_and_a_missing_folder_an_error(self, tmp_path):
         (tmp_path / "a.json").write_bytes(b"{}")
         found = folder_shape(tmp_path / "a.json", NOW).files
-
         assert (found.count, found.format) == (1, "JSON")
         with pytest.raises(ConfigurationError, match="cannot be listed"):
             folder_shape(tmp_path / "missing", NOW)
@@ -120,7 +119,6 @@ class TestFolder:
 
 def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
     shape = backlog_shape({0: (90, 0, 100), 1: (None, 5, 10), 2: (3, 20, 30), 3: (50, 0, 50)}, 200)
-
     assert (shape.rows, shape.bytes, shape.partitions) == (10 + 5 + 10, 5000, 4)
     assert backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
     assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0, "made again"

@@ -34,7 +34,6 @@ def test_a_shape_that_cannot_be_is_refused():
 
 def test_what_a_template_has_made_text_of_is_read_again():
     given = {"rows": "5", "bytes": "1e3", "backfill": "True", "files": {"count": "2", "bytes": "3"}}
-
     assert DataShape.from_json(given) == DataShape(rows=5, bytes=1e3, backfill=True, files=FileSet(2, 3))
     assert DataShape.known('{"freshness": "60"}') == {"freshness": 60}
 
@@ -42,7 +41,6 @@ def test_what_a_template_has_made_text_of_is_read_again():
 def test_a_shape_is_json_and_back():
     shape = DataShape(files=FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
     written = shape.as_json()
-
     assert ("rows" in written, "largest" in written["files"]) == (False, False)
     assert DataShape.from_json(written) == shape
 
@@ -66,7 +64,6 @@ def test_a_policy_that_cannot_be_is_refused():
 class TestCostModel:
     def test_every_figure_has_a_unit_and_a_source(self):
         figures = CostModel().figures()
-
         assert len(figures) >= 25
         assert all(one.unit and one.source for one in figures)
         assert {one.name for one in figures if one.is_guess} > {"copy_file_seconds", "pipe_floor_seconds"}
@@ -82,7 +79,6 @@ class TestCostModel:
 
     def test_figures_can_be_replaced_by_name(self):
         costs = CostModel.with_figures({"stream_credits_per_gb": "0.01", "warehouse_threads": 16})
-
         assert (costs.stream_credits_per_gb, costs.warehouse_threads) == (0.01, 16.0)
         assert costs.pipe_credits_per_gb == 0.0037
 

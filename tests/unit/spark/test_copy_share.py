@@ -1,7 +1,5 @@
 """Where streaming ends and COPY begins in a series of files."""
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import replace
 
@@ -26,15 +24,12 @@ SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
 FILES = tuple(SourceFile(name, f"/{name}", 9, unit=unit) for unit, name in ((1, "a"), (2, "b"), (4, "c")))
 
 
-def position(
-    committed: str | None = None, *, rest: bool = False, copying_to: str | None = None
-) -> PartitionPosition:
-    intent = None if copying_to is None else CopyIntent(committed, copying_to, SINCE, 0, "b")
-    offset = None if committed is None else UnitOffset.parse(committed)
-    return PartitionPosition("p", "x_p", FILES, offset, rest, intent)
+def position(committed=None, *, rest=False, copying_to=None):
+    intent = copying_to and CopyIntent(committed, copying_to, SINCE, 0, "b")
+    return PartitionPosition("p", "x_p", FILES, committed and UnitOffset.parse(committed), rest, intent)
 
 
-def names(files: tuple[SourceFile, ...]) -> str:
+def names(files):
     return "".join(one.name for one in files)
 
 
@@ -57,44 +52,27 @@ def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share
 
 def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
     begun = position("1/a:10", copying_to="2/b")
-
-    assert names(promised_files(begun)) == "b"
-    assert names(share_of_copy(begun)) == "bc"
+    assert (names(promised_files(begun)), names(share_of_copy(begun))) == ("b", "bc")
     assert promised_files(position("1/a:10")) == ()
-
-
-def test_what_a_file_has_got_is_left_to_the_stream():
-    grown = replace(FILES[0], unit=5, start=9, after_line=3)
-    with pytest.raises(PartlyStreamedError, match="'a'"):
-        share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
-
-
-def test_a_promised_file_that_is_gone_is_an_error():
     with pytest.raises(SourcePositionError, match="bb"):
         promised_files(position("1/a:10", copying_to="2/bb"))
 
 
-def test_rows_that_came_behind_the_committed_one_while_a_copy_is_open_are_an_error():
+def test_what_a_file_has_got_is_left_to_the_stream_and_rows_behind_an_open_copy_are_an_error():
+    grown = replace(FILES[0], unit=5, start=9, after_line=3)
+    with pytest.raises(PartlyStreamedError, match="'a'"):
+        share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
     with pytest.raises(SourcePositionError, match="row 10"):
         share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
 
 
-@pytest.mark.parametrize(
-    ("given", "done"),
-    [
-        (position("4/c:5"), True),
-        (position("4/c:5", rest=True), False),
-        (position("2/b:5"), False),
-        (position("2/b:5", copying_to="4/c"), False),
-    ],
-    ids=["all-in", "rest", "file-left", "copying"],
-)
-def test_a_partition_is_done_when_no_row_is_left(given, done):
-    assert given.is_done is done
+def test_a_partition_is_done_when_no_row_is_left():
+    assert position("4/c:5").is_done
+    for left in (position("4/c:5", rest=True), position("2/b:5"), position("2/b:5", copying_to="4/c")):
+        assert not left.is_done
 
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
     token = str(CopyIntent("1/a:10", "2/b:c", SINCE, 0, "b"))
-
     with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
         Checkpoint.parse(token, UnitOffset, channel="x")

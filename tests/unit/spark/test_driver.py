@@ -206,9 +206,7 @@ def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make
 
 def test_channel_without_rows_and_token_has_no_target(make_run):
     run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
-
     whole(run)
-
     assert by_channel(run, "to_token") == by_channel(run, "target_token") == {"job_src_p": None}
 
 
@@ -216,14 +214,12 @@ class TestPrepare:
     @pytest.mark.parametrize("token", ["a.log:3", "4:1"])
     def test_token_that_is_not_a_checkpoint_names_the_channel(self, snowpipe, make_run, token):
         snowpipe.channel("job_src_q", committed=token)
-
         with pytest.raises(OffsetTokenError, match="job_src_q"):
             make_run(P, Q).prepare()
         assert snowpipe.did("open") == []
 
     def test_position_that_the_source_has_no_more_names_the_channel(self, snowpipe, make_run):
         stands(snowpipe, "job_src_q", "1")
-
         with pytest.raises(SourcePositionError, match="job_src_q"):
             make_run(P, replace(Q, first=10)).prepare()
 
@@ -311,7 +307,6 @@ class TestRunWithoutRows:
         monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
         run = Run(PLAN, snowpipe.client())
         run.has_no_rows()
-
         assert run.is_small() is expected
 
     def test_source_claims_its_rows_only_where_there_are_none(self, snowpipe, opens):
@@ -363,9 +358,7 @@ class TestRounds:
     )
     def test_run_needs_more_rounds_than_one_token_lives(self, snowpipe, make_run, partition):
         run = make_run(partition)
-
         whole(run)
-
         assert len(snowpipe.did("token")) > 1
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert by_channel(run, "rows") == {"job_src_p": 6}
@@ -375,7 +368,6 @@ class TestRounds:
         spark = InProcessSpark()
         # The quick channel is loaded first: the slow one uses up the token.
         whole(make_run(replace(Q, name="a"), SLOW), spark)
-
         assert spark.jobs[0] == 2
         assert set(spark.jobs[1:]) == {1}
         assert len([call for call in snowpipe.did("open") if call == "open job_src_a"]) == 1
@@ -446,10 +438,8 @@ class TestRounds:
         run = make_run(SLOW, wait_for_commit=False)
         run.prepare()
         run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), token("3"), rows=4)}
-
         run._take([PartitionResult("job_src_p", complete=False)])
         run.verify()
-
         assert by_channel(run, "target_token") == {"job_src_p": "3"}
 
     def test_report_sums_up_the_results_of_all_rounds(self, snowpipe, make_run):
@@ -524,26 +514,20 @@ class TestEndWithoutRows:
         snowpipe.fault(before="open", skip=1, error=KilledError())
         with pytest.raises(KilledError):
             load(make_run(self.BAD, **rules))
-
         whole(make_run(self.BAD, **rules))
-
         assert sum(len(pq.read_table(file)) for file in tmp_path.rglob("*.parquet")) == 4
         assert snowpipe.channels["job_src_p"].position == "3"
 
     def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
         run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
-
         whole(run)
-
         assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
         opens = [call for call in snowpipe.calls if call.operation == "open"]
         assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
 
     def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
         run = make_run(replace(SLOW, rows=({"ID": 0}, {"ID": 1}, *self.BAD.rows)), **rules)
-
         whole(run)
-
         assert snowpipe.did("append") == ["append job_src_p 0..3"]
         assert by_channel(run, "target_token") == {"job_src_p": "5"}
         assert all(by_channel(run, "committed").values())
@@ -552,7 +536,6 @@ class TestEndWithoutRows:
 class TestFailure:
     def test_fenced_task_ends_the_run(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(409, STALE), times=1000)
-
         with pytest.raises(TaskFailedError) as failed:
             load(make_run(P, Q))
         assert failed.value.error_type == "ChannelFencedError"
@@ -561,15 +544,12 @@ class TestFailure:
         snowpipe.fault(before="append", channel="job_src_q", error=error(400, "BAD"))
         with pytest.raises(TaskFailedError):
             load(make_run(P, Q))
-
         whole(make_run(P, Q))
-
         assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
         assert snowpipe.did("append").count("append job_src_p 0..5") == 1
 
     def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
-
         with pytest.raises(AuthenticationError, match="1 more"):
             load(make_run(P, Q))
 
@@ -624,7 +604,6 @@ class TestVerify:
     ):
         stands(snowpipe, "job_src_p", "3")
         snowpipe.channels["job_src_p"].rows_inserted += excess
-
         with pytest.raises(ImbalanceError, match="job_src_p"):
             make_run(P, on_imbalance="fail").prepare()
         whole(make_run(P))
@@ -633,7 +612,6 @@ class TestVerify:
         run = make_run(P, on_imbalance="fail")
         load(run)
         snowpipe.channels["job_src_p"].rows_inserted += 1
-
         with pytest.raises(ImbalanceError, match="1 more"):
             run.verify()
 
@@ -659,10 +637,8 @@ class TestVerify:
         run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
         load(run)
         before = len(snowpipe.did("status"))
-
         run.verify()
         run.finish()
-
         assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
 
 
@@ -685,7 +661,6 @@ class TestUnknownColumns:
     def test_run_is_refused_before_the_row_is_sent(self, snowpipe, make_run, rules, partition, key):
         with pytest.raises(TaskFailedError, match=key) as caught:
             load(make_run(partition, columns=COLUMNS, **rules))
-
         assert (caught.value.error_type, caught.value.retryable) == ("UnknownColumnsError", False)
         assert "job_src_p" in str(caught.value)
         assert snowpipe.did("append") == []
@@ -693,16 +668,13 @@ class TestUnknownColumns:
     @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
     def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, make_run, rules):
         run = make_run(self.STRANGE, **rules)
-
         whole(run)
-
         assert by_channel(run, "rows") == {"job_src_p": 2}
         assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
 
 
 def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
     monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
-
     assert elapsed(2.0) == 10.346
 
 

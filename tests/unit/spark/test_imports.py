@@ -24,7 +24,6 @@ print(sorted({"airflow", "pyspark"} & set(sys.modules)))
 
 def test_everything_for_spark_imports_without_airflow_and_the_local_service():
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
-
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert int(first.split()[0]) >= 10

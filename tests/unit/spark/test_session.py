@@ -76,7 +76,6 @@ def start(monkeypatch):
 
 def test_session_gets_the_settings_of_exactly_once(start):
     own = object()
-
     assert start(own) == (own, [NAME, ZONE, ("config", "spark.speculation", "false"), START])
 
 
@@ -107,7 +106,6 @@ def test_jobs_over_connect_share_a_session_of_the_day_that_none_of_them_releases
 
 def test_session_that_the_address_names_is_used_and_left(start):
     named, asked = start(RemoteSession(), remote="sc://host/;session_id=mine")
-
     assert asked[2:] == [("remote", "sc://host/;session_id=mine"), START]
     assert (named.added, named.release_session_on_close) == ([PACKAGE], False)
 
@@ -133,7 +131,6 @@ def test_server_that_cannot_be_reached_is_asked_once(start):
 
 def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     running = RemoteSession()
-
     assert start(running, remote="sc://host", running=running) == (running, [NAME, ZONE, START])
     assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
 
@@ -141,7 +138,7 @@ def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
 class Context:
     """Stands for a Spark context; ``stop`` returns when PySpark's server of accumulators has noticed."""
 
-    version, uiWebUrl, applicationId = pyspark.__version__, None, "app-1"  # noqa: N815 - PySpark's names
+    version, uiWebUrl, applicationId = pyspark.__version__, None, "app-1"
 
     def __init__(self, settings=None):
         self.stopped, self.noticed = [], Event()
@@ -186,18 +183,14 @@ class TestJobSession:
 
     def test_tasks_run_on_the_context_of_a_session_that_a_source_has_asked_for(self, spark):
         job = JobSession(self.PLAN)
-
         started = job.start()
-
         assert job.executors() is started.sparkContext
         assert (spark.contexts, spark.sessions) == ([], [started])
 
     @pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
     def test_tasks_over_spark_connect_get_a_session(self, spark, monkeypatch, name):
         monkeypatch.setenv(name, "1")
-
         JobSession(self.PLAN).executors()
-
         assert (spark.contexts, len(spark.sessions)) == ([], 1)
 
     @pytest.mark.parametrize("begin", [JobSession.executors, JobSession.start])
@@ -205,7 +198,6 @@ class TestJobSession:
         with JobSession(self.PLAN) as job:
             begin(job)
             job.stop()
-
         [context] = spark.contexts or [spark.sessions[0].sparkContext]
         assert context.stopped == ["JVM"]
         context.noticed.set()

@@ -16,11 +16,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     RowsRejectedError,
     SourceChangedError,
 )
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import binding_of, token
+from tests.fake_snowpipe import PIPE
 
-PIPE = PipeName("DB", "S", "T-STREAMING")
 REPORT = ChannelReport(
     channel="c", partition="p", from_token=token(3, 4), to_token=token(9, 10), target_token=token(9, 10),
     rows=6, bytes=60, rejected=0, committed=False, inserted_before=100, errors_before=7, rejected_before=7,
@@ -32,95 +31,63 @@ def status(position, name="c", inserted=106, errors=7, **more):
     return ChannelStatus(name, "SUCCESS", committed, inserted, inserted + errors, errors, **more)
 
 
-def settled(report=REPORT, offsets="integer", **now):
-    position = now.pop("position", 9)
-    (one,) = settle([report], {"c": status(position, **now)}, offsets)
+def settled(offsets="integer", position=9, now=None, **changes):
+    """The report with some changes, settled by a status."""
+    (one,) = settle([replace(REPORT, **changes)], {"c": now or status(position)}, offsets)
     return one
 
 
-@pytest.mark.parametrize(
-    ("position", "counts"),
-    [(None, False), (8, False), (9, True), (10, True), (80, True)],
-    ids=["NULL", "behind", "at", "ahead", "far ahead"],
-)
-def test_channel_is_committed_only_at_or_past_its_target(position, counts):
-    one = settled(position=position)
-
-    assert one.committed is counts
-    assert one.to_token == (None if position is None else token(position, 10))
-
-
-def test_target_is_compared_by_the_order_of_its_format():
-    report = replace(REPORT, target_token=token("a.log:10"))
-
-    assert not settled(report, "file:line", position="a.log:9").committed
-    assert settled(report, "file:line", position="b.log:1").committed
-
-
-@pytest.mark.parametrize("position", [None, 3])
-def test_channel_without_a_target_owes_nothing(position):
-    assert settled(replace(REPORT, target_token=None), position=position).committed
+def test_channel_is_committed_only_at_or_past_its_target_by_the_order_of_its_format():
+    for position, counts in [(None, False), (8, False), (9, True), (10, True), (80, True)]:
+        one = settled(position=position)
+        assert (one.committed, one.to_token) == (counts, None if position is None else token(position, 10))
+    for position, counts in [("a.log:9", False), ("b.log:1", True)]:
+        one = settled("file:line", position, target_token=token("a.log:10"))
+        assert one.committed is counts
+    for position in (None, 3):
+        assert settled(position=position, target_token=None).committed, "it owes nothing"
 
 
 def test_token_of_another_format_or_source_is_an_error_with_the_channel():
     with pytest.raises(OffsetTokenError, match="'c'"):
         settled(position="a.log:3")
     with pytest.raises(SourceChangedError, match="'c'"):
-        settled(replace(REPORT, target_token=token(9, binding=binding_of("q"))))
+        settled(target_token=token(9, binding=binding_of("q")))
 
 
-def test_rows_are_those_sent_or_those_that_the_service_counted():
-    counted = [(6, 106, 7), (2, 106, 7), (6, 104, 9), (2, 104, 9), (6, 100, 7), (6, 90, 0)]
-    for sent, inserted, errors in counted:
-        assert settled(replace(REPORT, rows=sent), inserted=inserted, errors=errors).rows == 6
-
-
-@pytest.mark.parametrize(("errors", "rejected"), [(7, 0), (9, 2), (0, 0)])
-def test_rejected_rows_count_from_the_baseline_on(errors, rejected):
-    assert settled(errors=errors).rejected == rejected
+def test_rows_are_those_sent_or_those_that_the_service_counted_and_rejected_ones_count_from_the_baseline():
+    for sent, inserted, errors, rejected in [
+        (6, 106, 7, 0), (2, 106, 7, 0), (6, 104, 9, 2), (2, 104, 9, 2), (6, 100, 7, 0), (6, 90, 0, 0),
+    ]:  # fmt: skip
+        one = settled(now=status(9, inserted=inserted, errors=errors), rows=sent)
+        assert (one.rows, one.rejected) == (6, rejected)
 
 
 def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_not_its_rows():
-    one = settled(replace(REPORT, rows=0, rejected_before=4), inserted=100, errors=7)
-
-    assert (one.rejected, one.rows) == (3, 0)
-
-
-def test_latency_is_the_services_own():
-    assert settled(latency_ms=12).latency_ms == 12
+    one = settled(now=status(9, inserted=100, latency_ms=12), rows=0, rejected_before=4)
+    assert (one.rejected, one.rows, one.latency_ms) == (3, 0, 12)
 
 
 @pytest.mark.parametrize("position", [None, 8])
 def test_channel_behind_its_target_is_refused(position):
     now = {"c": status(position), "d": status(9, "d")}
     reports = settle([replace(REPORT, channel="d"), REPORT], now, "integer")
-
     with pytest.raises(CommitTimeoutError) as missing:
         refuse_missing_commits(PIPE, reports, now)
-
     found = (missing.value.channel, missing.value.committed, missing.value.target)
     assert found == ("c", now["c"].committed, REPORT.target_token)
 
 
-def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named():
-    now = {
-        name: status(9, name, last_error_message=f"error of {name}", last_error_offset_upper_bound="8")
-        for name in "abc"
-    }
-    reports = [
-        replace(REPORT, channel=name, rejected=count) for name, count in zip("abc", (1, 4, 0), strict=True)
-    ]
+def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_the_run_that_left_them():
+    known = {"last_error_offset_upper_bound": "8"}
+    now = {name: status(9, name, last_error_message=f"error of {name}", **known) for name in "abc"}
+    rejected = {"a": 1, "b": 4, "c": 0}
+    reports = [replace(REPORT, channel=name, rejected=count) for name, count in rejected.items()]
 
-    with pytest.raises(RowsRejectedError, match=r"5 rows on 2 channel") as refused:
+    with pytest.raises(RowsRejectedError, match=r"5 rows on 2 channel.*ERROR_TABLE\(T\)") as refused:
         refuse_rejected_rows(PIPE, reports, now)
-
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)
     assert refused.value.last_error == "error of b"
-    assert "ERROR_TABLE(T)" in str(refused.value)
-
-
-def test_rejected_rows_that_nobody_has_reported_are_named_with_the_run_that_left_them():
-    reports = [replace(REPORT, rejected=3, unreported=2, unreported_run="20261128-ab12")]
-
+    left = replace(REPORT, rejected=3, unreported=2, unreported_run="20261128-ab12")
     with pytest.raises(RowsRejectedError, match=r"2 of them .*20261128-ab12"):
-        refuse_rejected_rows(PIPE, reports, {"c": status(9)})
+        refuse_rejected_rows(PIPE, [left], {"c": status(9)})

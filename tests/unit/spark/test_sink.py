@@ -133,7 +133,6 @@ def test_task_sends_every_row_in_order_with_its_tokens_and_ends_when_the_last_on
 
 def test_received_rows_are_no_success_until_they_are_committed_within_the_limit_of_the_plan(snowpipe, load):
     snowpipe.holds_commits = True
-
     with pytest.raises(CommitTimeoutError) as late:
         load(settings=replace(SETTINGS, commit_timeout=7.0))
     assert (late.value.committed, late.value.target) == (None, "5")
@@ -142,9 +141,7 @@ def test_received_rows_are_no_success_until_they_are_committed_within_the_limit_
 
 def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
     snowpipe.holds_commits = True
-
     result = load(settings=replace(SETTINGS, wait_for_commit=False))
-
     assert (result.position, result.rows) == (IntegerOffset(5), 6)
     assert snowpipe.channels["c"].committed is None
     assert snowpipe.did("status") == ["status c"]
@@ -184,9 +181,7 @@ def test_position_that_was_found_is_not_searched_again_and_is_read_within_the_li
     monkeypatch.setattr(MemoryPartition, "resume", None)
     monkeypatch.setattr(MemoryPartition, "read", lambda *asked: read.append(asked[1:]) or whole(*asked))
     snowpipe.channel("c", **loaded(1))
-
     result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
-
     assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
 
 
@@ -258,16 +253,12 @@ class TestResume:
     @pytest.mark.parametrize("found", [None, 1])
     def test_token_is_read_again_at_open_and_the_position_found_again(self, snowpipe, load, found):
         snowpipe.channel("c", **loaded(3))
-
         load(committed=found)
-
         assert snowpipe.did("append") == ["append c 4..5"]
 
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
         snowpipe.channel("c", **loaded(9))
-
         result = load()
-
         assert result.error_type == "SourcePositionError"
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
@@ -287,9 +278,7 @@ class TestResume:
         self, snowpipe, load, foreign, kind
     ):
         snowpipe.channel("c", committed=foreign)
-
         result = load()
-
         assert (result.error_type, result.error.count("channel 'c'")) == (kind, 1)
         assert snowpipe.did() == ["status c"]
 
@@ -298,25 +287,19 @@ class TestResume:
         self, snowpipe, load, rebind, sent
     ):
         snowpipe.channel("c", **loaded(3, 9, 2, 2, binding=binding_of("q")))
-
         result = load(settings=replace(SETTINGS, rebind=rebind, run="r2"))
-
         assert ids(snowpipe) == sent
         assert result.token == snowpipe.channels["c"].committed == token(5, 9 + len(sent), 2, run="r2")
 
     def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
         snowpipe.channel("c", committed="3")
-
         result = load(settings=replace(SETTINGS, has_bare_tokens=True))
-
         assert (ids(snowpipe), result.token, snowpipe.channels["c"].committed) == ([4, 5], "5", "5")
 
     @pytest.mark.parametrize("now", [None, 2])
     def test_channel_that_has_less_than_the_run_has_found_gets_no_row(self, snowpipe, load, now):
         snowpipe.channel("c", **loaded(now))
-
         result = load(committed=3)
-
         assert result.error_type == "TokenWentBackError"
         assert f"went from 3 back to {now or 'NULL'}" in result.error
         assert snowpipe.appends() == []
@@ -330,7 +313,6 @@ class TestBalance:
     @pytest.mark.parametrize(("rows", "word"), [(9, "more"), (7, "fewer")])
     def test_channel_that_counts_other_rows_is_reported(self, snowpipe, load, caplog, rows, word):
         snowpipe.channel("c", **loaded(3, 8)).rows_inserted = rows
-
         refused = load(settings=self.STRICT)
         assert (refused.error_type, snowpipe.appends()) == ("ImbalanceError", [])
         assert f"'c' counts 1 {word}" in refused.error
@@ -342,7 +324,6 @@ class TestBalance:
         snowpipe.fault(after="append", skip=1, error=KilledError())
         with pytest.raises(KilledError):
             load(settings=self.STRICT)
-
         assert [load(settings=self.STRICT).error_type for _ in range(2)] == [None, None]
         assert snowpipe.channels["c"].committed == token(5, rows=6, run=SETTINGS.run)
 
@@ -366,9 +347,7 @@ class TestAnswers:
         self, snowpipe, load, operation, skip, when, failure
     ):
         snowpipe.fault(**{when: operation}, skip=skip, error=failure, times=2)
-
         result = load()
-
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert result.retries == 2
 
@@ -383,17 +362,14 @@ class TestAnswers:
     )
     def test_refused_append_ends_the_attempt_without_another_request(self, snowpipe, load, answer, kind):
         snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-
         with pytest.raises(ApiError) as refused:
             load()
-
         assert type(refused.value) is kind
         assert snowpipe.did("append", "open", "status")[1:] == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("appends", [0, 1, 2])
     def test_stale_attempt_ends_and_never_opens_the_channel_again(self, snowpipe, load, appends):
         snowpipe.fault(before="append", skip=appends, do=partial(snowpipe.open_elsewhere, "c"))
-
         with pytest.raises(ChannelFencedError):
             load()
         assert snowpipe.did("open") == ["open c"]
@@ -405,9 +381,7 @@ class TestAnswers:
     ):
         snowpipe.holds_commits = operation == "status"
         snowpipe.fault(before=operation, skip=1, do=lambda: snowpipe.channels.pop("c"))
-
         result = load()
-
         assert result.error_type == "TokenWentBackError"
         assert "channel 'c' was dropped" in result.error
         assert len(snowpipe.did("open")) == 1
@@ -425,9 +399,7 @@ class TestAnswers:
     def test_append_that_no_attempt_can_send_is_a_result(self, snowpipe, load, answer, kind):
         """A task cannot renew the driver's token."""
         snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-
         result = load()
-
         assert (result.channel, result.error_type, result.complete) == ("c", kind, True)
         assert snowpipe.did("append", "open") == ["open c", "append c 0..1", "append c 2..3"]
 
@@ -435,20 +407,17 @@ class TestAnswers:
 class TestShortToken:
     def test_task_stops_ahead_of_the_tokens_end_with_what_it_sent_committed(self, snowpipe, load):
         result = load(replace(SIX, seconds_per_part=1000.0))
-
         assert (result.complete, result.rows, result.position) == (False, 4, IntegerOffset(3))
         assert snowpipe.channels["c"].position == "3"
 
     @pytest.mark.parametrize("life", [-1.0, 0.0])
     def test_token_that_has_expired_before_asks_nobody(self, snowpipe, load, life):
         result = load(life=life)
-
         assert (result.channel, result.complete, result.error_type) == ("c", False, None)
         assert snowpipe.calls == []
 
     def test_token_that_is_refused_while_it_lives_is_an_error(self, snowpipe, load):
         snowpipe.fault(before="status", error=error(401, "390303"), times=1000)
-
         assert load(life=0.5).error_type == "AuthenticationError"
 
 
@@ -486,9 +455,7 @@ class TestDeadLetters:
     def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
         seen = []
         snowpipe.fault(before="append", do=lambda: seen.append(self.positions(tmp_path)))
-
         load(self.BAD, settings=aside)
-
         assert "1" in seen[0]
 
     def test_bad_rows_go_to_the_store_of_the_source_from_the_position_found_at_open(
@@ -529,9 +496,7 @@ def test_keys_that_match_no_column_are_counted_or_end_the_run_as_the_plan_specif
     snowpipe, load, rule, expected
 ):
     strange = MemoryPartition("p", ({"ID": 0}, {"ID": 1, "KIMD": "x"}))
-
     result = load(strange, settings=replace(SETTINGS, columns=COLUMNS, unknown_columns=rule))
-
     found = result.rows, result.unknown_columns, result.error_type
     assert found == (expected or (0, {}, "UnknownColumnsError"))
     assert bool(snowpipe.did("append")) is (expected is not None)
@@ -545,7 +510,6 @@ class TestUndecoded:
     @pytest.mark.parametrize("rules", [None, RowRules(COLUMNS, None, "app")], ids=["unchecked", "checked"])
     def test_first_one_ends_the_run_and_is_named(self, snowpipe, load, rules):
         result = load(self.LOST, settings=replace(SETTINGS, row_rules=rules))
-
         assert (result.error_type, snowpipe.did("append")) == ("EncodingError", [])
         assert result.error.startswith("channel 'c': record 2 is broken")
         assert "on_error" in result.error
@@ -566,8 +530,6 @@ class TestUndecoded:
     def test_without_any_row_nothing_is_appended_and_the_task_reports_what_it_passed(self, snowpipe, load):
         snowpipe.channel("c", **loaded(1))
         partition = UndecodedPartition("p", rows(6), lost=(2, 3, 4, 5))
-
         result = load(partition, committed=1, settings=replace(SETTINGS, skips_undecoded=True))
-
         assert snowpipe.did("append") == []
         assert (result.position, result.passed, result.undecoded) == (IntegerOffset(1), IntegerOffset(5), 4)

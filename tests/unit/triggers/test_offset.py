@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offset_events import WatermarkJournal
-from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger, store_of
+from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
+from airflow_provider_snowpipe.streaming.polling import StatusPoll
+from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffsetTrigger, store_of
 from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
@@ -23,13 +22,8 @@ pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
 def make(conn_id="conn", **options):
-    arguments = {
-        "channel": "c1",
-        "snowflake_conn_id": conn_id,
-        "table": "T",
-        "poll_interval": 0.02,
-    }
-    return SnowpipeOffsetTrigger(**{**arguments, **options})
+    arguments = {"channel": "c1", "table": "T", "poll_interval": 0.02, **options}
+    return SnowpipeOffsetTrigger(snowflake_conn_id=conn_id, **arguments)
 
 
 class Commits:
@@ -41,14 +35,12 @@ class Commits:
         service.on("bulk-channel-status", lambda _: self._status())
 
     def _status(self):
-        for name, rows in self.rows.items():
-            self.rows[name] = min(rows + 3, self.last)
-        return statuses(
-            **{
-                name: {"last_committed_offset_token": str(rows), "rows_inserted": rows, "created_on_ms": 1}
-                for name, rows in self.rows.items()
-            }
-        )
+        self.rows = {name: min(rows + 3, self.last) for name, rows in self.rows.items()}
+        known = {
+            name: {"last_committed_offset_token": str(rows), "rows_inserted": rows, "created_on_ms": 1}
+            for name, rows in self.rows.items()
+        }
+        return statuses(**known)
 
 
 async def first_events(trigger, count, seconds=240):
@@ -62,10 +54,8 @@ async def first_events(trigger, count, seconds=240):
 class TestArguments:
     def test_survive_the_round_trip_through_json(self):
         trigger = make(channel=None, channel_prefix="p_", every_rows=5)
-
         path, arguments = trigger.serialize()
         restored = SnowpipeOffsetTrigger(**json.loads(json.dumps(arguments)))
-
         assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
         assert restored.serialize() == (path, arguments)
 
@@ -74,7 +64,6 @@ class TestArguments:
             ({"channel_prefix": "p"}, "are both given"),
             ({"pipe": "P"}, "are both given"),
             ({"every_rows": 0}, "every_rows is 0"),
-            ({"every_rows": True}, "every_rows is True"),
             ({"start": "yesterday"}, "start is 'yesterday'"),
             ({"poll_interval": 0}, "poll_interval is 0"),
             ({"channel": "ELASTIC"}, "reserved for the elastic channel"),
@@ -82,12 +71,10 @@ class TestArguments:
             refused(ConfigurationError, lambda given: make(**given), [options], text)
 
     def test_of_the_pace_do_not_change_the_watermark(self):
-        key = make().watermark_key()
-
-        assert make(poll_interval=60, list_interval=5, start="beginning").watermark_key() == key
-        assert make(every_rows=5).watermark_key() != key
-        assert make(channel="c2").watermark_key() != key
-        assert make(table="U").watermark_key() != key
+        paced = make(poll_interval=60, list_interval=5, start="beginning")
+        others = [make(every_rows=5), make(channel="c2"), make(table="U")]
+        assert paced.watermark_key() == make().watermark_key()
+        assert make().watermark_key() not in [one.watermark_key() for one in others]
 
 
 class TestWithoutSharedStreams:
@@ -95,9 +82,7 @@ class TestWithoutSharedStreams:
 
     def test_reports_what_is_committed_from_the_first_poll_on(self, service, service_connection):
         Commits(service, 9)
-
-        (first, second) = asyncio.run(first_events(make(service_connection), 2))
-
+        first, second = asyncio.run(first_events(make(service_connection), 2))
         assert first["pipe"] == "DB.S.T-STREAMING"
         assert first["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "3", "previous_rows": 3}
         assert second["channels"]["c1"]["previous_token"] == "6"
@@ -124,9 +109,7 @@ class TestWithoutSharedStreams:
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
         down = error(503, "ERR_BUSY")
         service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))
-
         (event,) = asyncio.run(first_events(make(service_connection), 1))
-
         assert event["rows"] == 5
 
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
@@ -143,9 +126,6 @@ class TestWithoutSharedStreams:
 
         assert not asyncio.run(until_it_is_reported())
         assert "account" in caplog.text
-
-
-Run = Callable[..., Any]
 
 
 class Triggerer:
@@ -201,7 +181,7 @@ class TestThroughSharedStreams:
 
     def test_an_event_is_written_down_until_airflow_has_it(self, service, service_connection):
         Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def run():
             triggerer = Triggerer(events)
@@ -217,25 +197,22 @@ class TestThroughSharedStreams:
 
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
-        async def live(*, until_token, confirm):
+        async def live(*, confirm):
             triggerer = Triggerer(events)
-            async with triggerer.running((make(service_connection), state)):
-                if not confirm:
-                    await until(lambda: events and events[-1]["channels"]["c1"]["token"] == until_token)
-                    return
-                # Each event has to be confirmed before there is a next one.
-                await until(
-                    lambda: triggerer.confirm() or events[-1]["channels"]["c1"]["token"] == until_token
-                )
-                await until(lambda: triggerer.confirm() or not kept(state)["sent"])
+            confirmed = triggerer.confirm if confirm else lambda: None
 
-        asyncio.run(live(until_token="6", confirm=False))
-        commits.last = 12
-        asyncio.run(live(until_token="12", confirm=True))
-        commits.last = 15
-        asyncio.run(live(until_token="15", confirm=True))
+            def has_last():
+                return events and events[-1]["channels"]["c1"]["token"] == str(commits.last)
+
+            async with triggerer.running((make(service_connection), state)):
+                # Each event has to be confirmed before there is a next one.
+                await until(lambda: confirmed() or has_last())
+                await until(lambda: not confirm or confirmed() or not kept(state)["sent"])
+
+        for commits.last, confirm in (6, False), (12, True), (15, True):
+            asyncio.run(live(confirm=confirm))
 
         first, again, *others = events
         assert (first["redelivered"], again["redelivered"]) == (False, True)
@@ -247,7 +224,7 @@ class TestThroughSharedStreams:
 
     def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
         commits = Commits(service, 0)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def live(number):
             triggerer = Triggerer(events)
@@ -273,7 +250,7 @@ class TestThroughSharedStreams:
 
     def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def run():
             async with Triggerer(events).running((make(service_connection, start="beginning"), state)):
@@ -293,11 +270,9 @@ class TestThroughSharedStreams:
         events = []
 
         async def run():
-            triggers = [
-                (make(service_connection, channel=name, start="beginning", poll_interval=2.0), AssetState())
-                for name in names
-            ]
-            async with Triggerer(events).running(*triggers):
+            options = {"start": "beginning", "poll_interval": 2.0}
+            triggers = [make(service_connection, channel=name, **options) for name in names]
+            async with Triggerer(events).running(*((one, AssetState()) for one in triggers)):
                 await until(lambda: len(events) == len(names))
 
         asyncio.run(run())
@@ -305,6 +280,52 @@ class TestThroughSharedStreams:
         assert max(map(len, asked)) == len(names)
         assert len(asked) <= 4
         assert PAT not in json.dumps(events)
+
+
+async def left_after(state, *polls):
+    """The messages of three polls that are still kept after some were acknowledged: (poll, failed)."""
+    from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
+
+    poll, journal = StatusPoll(None), WatermarkJournal(state, "k")
+    items = [
+        AdvanceItem(number, AdvanceOutcome(acked=1, failed=failed, rejected=0)) for number, failed in polls
+    ]
+    await journal.load()
+    with fed_by(poll, journal):
+        for number in (1, 2, 3):
+            await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+            journal.sent_with(number)
+        await CommitStream(poll).advance(items)
+    return [message["id"] for message in await WatermarkJournal(state, "k").load()]
+
+
+class TestStream:
+    """What the watchers of a stream get of the polls whose events Airflow has stored."""
+
+    @pytest.fixture(autouse=True)
+    def _since_airflow_3_3(self):
+        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
+
+    @pytest.mark.parametrize(
+        ("polls", "left"),
+        [([(1, 0), (2, 0)], ["3"]), ([(1, 1)], ["1", "2", "3"]), ([(1, 1), (2, 0)], ["3"])],
+        ids=["stored", "failed for one", "made up for by the next"],
+    )
+    def test_polls_whose_events_are_stored_are_forgotten(self, polls, left):
+        assert asyncio.run(left_after(AssetState(), *polls)) == left
+
+    def test_a_store_that_does_not_answer_ends_nothing(self, caplog):
+        class Breaking(AssetState):
+            writes = 0
+
+            async def aset(self, key, value):
+                self.writes += 1
+                if self.writes > 3:
+                    raise RuntimeError("no answer from the API server")
+                await super().aset(key, value)
+
+        assert asyncio.run(left_after(Breaking(), (3, 0))) == ["1", "2", "3"]
+        assert "a watermark was not written" in caplog.text
 
 
 def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():

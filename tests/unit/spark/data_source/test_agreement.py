@@ -75,15 +75,12 @@ def test_first_task_waits_for_all_and_then_lets_them_send(others, snowpipe):
 def test_nobody_sends_before_the_first_task_allows_it_however_long_it_takes(others, what):
     task = others.begun(2, t0=what, t1="agrees")
     others.at_poll(400, 0, "sends")
-
     task.wait()
-
     assert len(others.polls()) == 401
 
 
 def test_first_task_refuses_for_all_when_one_does_and_names_it(others):
     first = others.begun(0, t1="agrees", t2="refuses")
-
     with pytest.raises(RefusedByAnotherError, match=r"'ds_0'.*'ds_2'"):
         first.wait()
     assert others.reported(0) == "w:refuses"
@@ -92,7 +89,6 @@ def test_first_task_refuses_for_all_when_one_does_and_names_it(others):
 def test_other_task_refuses_when_the_first_does(others):
     task = others.begun(1, t0="compares")
     others.at_poll(1, 0, "refuses")
-
     with pytest.raises(RefusedByAnotherError, match=r"'ds_1'.*'ds_0'"):
         task.wait()
     assert len(others.polls()) == 2
@@ -134,9 +130,7 @@ def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
     first = others.begun(0, t1="agrees")
     others.at_poll(120, 2, "compares")
     others.at_poll(900, 2, "agrees")
-
     first.wait()
-
     assert len(others.polls()) == 901
 
 
@@ -179,10 +173,8 @@ def test_refusal_of_another_task_ends_the_wait_for_the_first_one_unless_it_begin
 def test_later_attempt_at_the_first_partition_keeps_the_decision(others, snowpipe):
     others.report(0, "sends")
     again = others.task(0)
-
     for step in (again.begin, again.wait, again.refuse, again.finish):
         step()
-
     assert (others.reported(0), snowpipe.did("open")) == ("w:sends", [])
 
 
@@ -201,9 +193,7 @@ def test_channels_of_a_comparison_are_dropped_once_and_no_others(others, snowpip
 def test_other_task_reads_all_once_and_then_its_own_channel_and_the_first(others):
     task = others.begun(1, t0="agrees")
     others.at_poll(2, 0, "sends")
-
     task.wait()
-
     assert others.polls() == [ALL, *[f"{marker(0)},{marker(1)}"] * 2]
     assert others.reported(1) == "w:agrees"
 
@@ -212,7 +202,6 @@ def test_messages_of_another_write_are_ignored(others):
     first = others.begun(0)
     others.report(1, "refuses", write="v")
     others.report(2, "agrees", write="v")
-
     with pytest.raises(SourcePositionError, match="slot"):
         first.wait()
 
@@ -231,7 +220,5 @@ def test_first_task_decides_even_if_it_has_nothing_to_send_and_not_where_it_has_
 @pytest.mark.parametrize("before", [None, "v:sends", "w:agrees", "w:compares"])
 def test_task_begins_by_reporting_that_it_compares(others, snowpipe, before):
     snowpipe.channel(marker(1), committed=before)
-
     others.task(1).begin()
-
     assert (others.reported(1), len(snowpipe.did("open"))) == ("w:compares", 1)

@@ -62,21 +62,18 @@ def seen_by(**more):
 class TestPrepare:
     def test_unknown_pipe_is_refused(self, snowpipe):
         snowpipe.fault(before="pipe_info", error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
-
         with pytest.raises(PipeNotFoundError):
             seen_by()
 
     @pytest.mark.parametrize("value", [7, "k"])
     def test_offset_column_over_another_number_of_partitions_is_refused(self, snowpipe, value):
         snowpipe.channel("ds_3", committed=ordered(value, "ds_3", partitions="4"))
-
         with pytest.raises(SourceChangedError, match="ds_3"):
             prepare(options(offsetColumn="ID"), integer_offsets=isinstance(value, int))
 
     @pytest.mark.parametrize("column", [None, "ID"])
     def test_token_of_another_format_names_the_channel(self, snowpipe, column):
         snowpipe.channel("ds_0", committed="a.log:2")
-
         with pytest.raises(OffsetTokenError, match="ds_0"):
             seen_by(offsetColumn=column)
 
@@ -85,7 +82,6 @@ class TestPrepare:
         self, snowpipe, caplog, committed
     ):
         snowpipe.channel("ds_1", committed=committed, rows_inserted=1, rows_error_count=1)
-
         with pytest.raises(ImbalanceError, match="ds_1"):
             seen_by(onImbalance="fail")
         assert prepare(options(), integer_offsets=False)
@@ -95,9 +91,7 @@ class TestPrepare:
         snowpipe.channel("ds_0", committed=token(batch=4))
         snowpipe.channel("ds_2")
         snowpipe.channel("ds_3", committed=token(batch=5, channel="ds_3"))
-
         seen = seen_by()
-
         assert (seen.batches(), sorted(seen.committed)) == ({4, 5}, ["ds_0", "ds_3"])
 
     def test_all_channels_together_reveal_another_query_or_a_later_batch(self, snowpipe):
@@ -113,13 +107,11 @@ class TestPrepare:
     @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
     def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):
         snowpipe.channel(channel, committed=token(channel=channel, partitions="100"))
-
         with pytest.raises(SourceChangedError, match=channel):
             seen_by().check(options(), replace(MINE, batch=6))
 
     def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
         seen_by(partitions="101")
-
         asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
         assert asked == [f"ds_{number}" for number in range(200)]
 
@@ -199,11 +191,9 @@ class TestSettle:
 
     def test_rows_skipped_since_the_batch_began_fail_it(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(), rows_error_count=5)
-
         with pytest.raises(RowsRejectedError) as refused:
             settle_channel(DONE)
         (report,) = settle_channel(DONE, onError="continue")
-
         assert (refused.value.rejected, report.rejected) == (2, 2)
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 5
 
@@ -220,7 +210,6 @@ class TestSettle:
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_write_on_request(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(rows=2), rows_inserted=1, rows_error_count=3)
-
         with pytest.raises(ImbalanceError, match="ds_0"):
             settle_channel(DONE, onImbalance="fail")
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
@@ -228,16 +217,13 @@ class TestSettle:
 
     def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
         snowpipe.channel("ds_0")
-
         (report,) = settle_channel(ChannelReport("ds_0", "ds_0", dead_lettered=4))
-
         assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
 
 
 def test_abort_reports_which_rows_may_be_in_the_table():
     done = replace(DONE, target_token="5:1/2-00000000-00000001-0-end")
     line = _describe_abort(options(), [TaskOutcome(0, 0, (done,)), None], "batch=5")
-
     assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
     assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
     assert "channels ds_*" in line

@@ -62,7 +62,6 @@ def test_credential_given_as_an_option_is_refused_without_showing_it():
     names = ("password", "sfPassword", "privateKey", "pem_private_key", "token", "sfToken")
     given = [{name: "hunter2"} for name in names]
     errors = refused(ConfigurationError, lambda one: write_options(**one), given, "credentialsFile")
-
     assert "hunter2" not in "".join(map(str, errors))
 
 
@@ -78,5 +77,4 @@ def test_a_write_needs_a_batch_id_or_an_offset_column_and_a_stream_counts_itself
 def test_every_option_has_a_row_in_the_reference(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "reference" / "data-source.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-
     assert listed[: len(OPTIONS)] == list(OPTIONS)

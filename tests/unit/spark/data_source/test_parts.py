@@ -54,7 +54,6 @@ def _digested(ids, committed=None, rows_per_part=3):
 @pytest.mark.parametrize("rows_per_part", [1, 3, 100])
 def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(committed, rows_per_part):
     parts = _digested(IDS, committed and _end(IDS, committed), rows_per_part)
-
     assert b"".join(bytes(part.body) for part in parts) == _body(IDS[committed or 0 :])
     assert parts[0].start.row == (committed or 0) + 1
     assert str(parts[-1].end) == str(_end(IDS, 10, final=True))
@@ -62,7 +61,6 @@ def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(commi
 
 def test_positions_carry_batch_row_and_the_digest_of_all_rows_so_far():
     parts = _digested(IDS)
-
     assert [part.rows for part in parts] == [3, 1, 3, 1, 2]
     assert [str(part.end) for part in parts] == [str(_end(IDS, n, n == 10)) for n in (3, 4, 7, 8, 10)]
     assert [BatchDigestOffset.parse(str(part.start)).row for part in parts] == [1, 4, 5, 8, 9]
@@ -84,7 +82,6 @@ def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given(rep
     share, given = DigestedShare("ds_0", MINE, _encoder(rows=3)), []
     with pytest.raises(SourcePositionError, match=text) as caught:
         given.extend(share.parts(_batches(replayed), committed))
-
     assert given == []
     assert "sortWithinPartitions by a unique key" in str(caught.value)
     assert "offsetColumn" in str(caught.value)
@@ -93,7 +90,6 @@ def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given(rep
 def test_omitted_columns_are_neither_sent_nor_digested():
     share = DigestedShare("ds_0", MINE, _encoder(frozenset({"KEY"}), rows=3))
     (part,) = share.parts(iter([pa.record_batch({"ID": [1], "KEY": ["x"]})]), None)
-
     assert (bytes(part.body), str(part.end)) == (_body([1]), str(_end([1], 1, final=True)))
 
 
@@ -114,7 +110,6 @@ def _ordered(values, committed=None, **limits):
 def test_rows_up_to_the_committed_value_are_skipped(committed):
     values = [1, 3, 7, 8, 12, 13, 20]
     parts = _ordered(values, None if committed is None else IntegerOffset(committed), rows=1)
-
     rest = [value for value in values if committed is None or value > committed]
     assert parts == [(str(value), str(value), 1) for value in rest]
 
@@ -147,7 +142,6 @@ def _runs(*batches):
 def test_partition_is_cut_where_the_channel_changes_and_one_that_comes_again_or_has_no_name_is_refused():
     runs = _runs((["a", "a", "b"], [1, 2, 3]), (["b", "c"], [4, 5]), (["c"], [6]))
     found = [(key, [n for batch in rows for n in batch.column("N").to_pylist()]) for key, rows in runs]
-
     assert found == [("a", [1, 2]), ("b", [3, 4]), ("c", [5, 6])]
     for keys, text in [(["a", "b", "a"], "rows of 'a' come again"), (["a", None], "'K' holds NULL")]:
         with pytest.raises(ContinuityError, match=text):

@@ -39,7 +39,6 @@ def test_every_type_that_ndjson_carries_is_taken():
     plain = (LongType(), DoubleType(), StringType(), BinaryType(), DateType(), TimestampType(), NullType())
     maps = (MapType(StringType(), nested), MapType(IntegerType(), StringType()))
     kinds = (*plain, *maps, TimestampNTZType(), VariantType())
-
     _check({f"c{number}": kind for number, kind in enumerate(kinds)})
 
 
@@ -84,7 +83,6 @@ def test_names_that_differ_by_case_only_are_refused():
 
 def test_integer_columns_are_distinguished_from_text():
     schema = _schema({"a": LongType(), "b": StringType()})
-
     assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
 
 

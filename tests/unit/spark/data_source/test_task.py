@@ -42,7 +42,6 @@ def target(outcome):
 def test_batch_that_is_committed_is_compared_and_not_sent_again_and_the_next_one_follows(snowpipe, run):
     first = run()
     appends = len(snowpipe.appends())
-
     assert target(run()) == target(first)
     assert len(snowpipe.appends()) == appends
     run([6, 7], batch=6)
@@ -60,7 +59,6 @@ def test_attempt_after_a_crash_brings_each_row_once_however_batches_are_cut(
     snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
     with pytest.raises(KilledError):
         run(size=2)
-
     assert run(size=size).error_type is None
     assert loaded(snowpipe) == IDS
 
@@ -70,23 +68,19 @@ def test_replay_with_other_rows_or_of_another_query_is_refused(snowpipe, run):
     for other in ([0, 1, 2, 3, 4, 9], [1, 0, 2, 3, 4, 5], [0, 1, 2], [*IDS, 6], []):
         outcome = run(other)
         assert (outcome.error_type, "ds_0" in outcome.error) == ("SourcePositionError", True), other
-
     assert run(batch=9, writer="00000002").error_type == "SourceChangedError"
     assert loaded(snowpipe) == IDS
 
 
 def test_batch_that_the_channel_has_left_behind_sends_nothing(snowpipe, run):
     run(batch=6)
-
     assert run([9], batch=5).superseded == ("ds_0", 6)
     assert loaded(snowpipe) == IDS
 
 
 def test_batch_that_another_channel_has_left_behind_sends_nothing(snowpipe, run):
     source = channel_source(write_options(), "ds_1", BatchIdentity(6, WRITER, 2))
-
     outcome = run(seen=BatchesSeen({"ds_1": source.token(BatchDigestOffset(6, 1, 0), 1, 0)}))
-
     assert outcome.superseded == ("ds_0", 6)
     assert snowpipe.did() == ["status ds_0"]
 
@@ -97,13 +91,11 @@ class TestOfBothKinds:
         run(batch=4, **more)
         seen = BatchesSeen({"ds_0": snowpipe.channels.pop("ds_0").committed})
         appends = len(snowpipe.appends())
-
         assert run(seen=seen, **more).error_type == "TokenWentBackError"
         assert len(snowpipe.appends()) == appends
 
     def test_empty_partition_opens_no_channel(self, snowpipe, run, more):
         outcome = run([], **more)
-
         assert (target(outcome), outcome.error_type) == (None, None)
         assert snowpipe.did() == ["status ds_0"]
 
@@ -124,7 +116,6 @@ def test_rows_rejected_by_an_attempt_that_died_count_as_not_reported(snowpipe, r
 
 def test_fenced_attempt_is_raised_and_does_not_open_again(snowpipe, run):
     snowpipe.fault(before="append", skip=1, error=error(409, STALE))
-
     with pytest.raises(ChannelFencedError):
         run()
     assert snowpipe.did("open") == ["open ds_0"]
@@ -132,7 +123,6 @@ def test_fenced_attempt_is_raised_and_does_not_open_again(snowpipe, run):
 
 def test_rows_that_are_not_committed_in_time_are_no_success(snowpipe, run):
     snowpipe.holds_commits = True
-
     with pytest.raises(CommitTimeoutError):
         run()
 
@@ -140,9 +130,7 @@ def test_rows_that_are_not_committed_in_time_are_no_success(snowpipe, run):
 def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed_one_are_sent(snowpipe, run):
     run(IDS[:3], **ORDERED)
     appends = len(snowpipe.appends())
-
     outcome = run(IDS, **ORDERED)
-
     assert snowpipe.channels["ds_0"].committed == target(outcome)
     assert shown(target(outcome)) == "5"
     assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
@@ -156,21 +144,18 @@ def test_rows_out_of_order_are_refused(snowpipe, run):
 
 def test_each_value_of_the_channel_column_has_its_channel(snowpipe, run):
     outcome = run([3, 4], partitions=None, channelColumn="ID", **ORDERED)
-
     assert [one.channel for one in outcome.channels] == ["ds_3", "ds_4"]
     assert (loaded(snowpipe, "ds_3"), loaded(snowpipe, "ds_4")) == ([3], [4])
 
 
 def test_token_that_expired_before_the_task_began_leaves_the_batch_incomplete(snowpipe, run):
     outcome = run(life=-1)
-
     assert (outcome.complete, outcome.error_type, outcome.channels) == (False, None, ())
     assert snowpipe.calls == []
 
 
 def test_partition_beyond_the_promised_number_sends_nothing_and_asks_nobody(snowpipe, run):
     outcome = run(partition=2)
-
     assert outcome.error_type == "ConfigurationError"
     assert outcome.error.startswith("the plan has a partition 2, option partitions is 2")
     assert (outcome.partition, outcome.attempt, snowpipe.calls) == (2, 3, [])
@@ -189,9 +174,7 @@ def test_rows_are_put_aside_where_their_batch_or_their_column_identifies_them(
 ):
     columns = (TableColumn("ID", "NUMBER(38,0)"),)
     options = write_options(onError="dead_letter", deadLetterPath="/dead/", **more)
-
     rules = row_rules(options, columns, identity)
     alone = row_rules(write_options(checkRows="true"), columns, BatchIdentity(5, "00000001", 2))
-
     assert (rules.dead_letter_path, rules.application) == (path, application)
     assert (alone.columns, alone.dead_letter_path) == (columns, None)

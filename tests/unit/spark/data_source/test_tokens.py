@@ -48,7 +48,6 @@ class TestToken:
         assert file.exists()
         replace_credentials(file)
         driver_token(options)
-
         assert self.senders(service) == ["Bearer pat-one", "Bearer pat-two"]
 
     def test_is_replaced_once_a_fifth_of_its_life_is_over(self, service, options, monkeypatch):
@@ -56,14 +55,12 @@ class TestToken:
         first = driver_token(options)
         now = first.expires_at - 0.79 * 3600
         monkeypatch.setattr("time.time", lambda: now)
-
         assert driver_token(options) is not first
         assert len(service.requests("token")) == 2
 
     def test_file_that_others_may_read_meanwhile_is_refused(self, options, file):
         driver_token(options)
         file.chmod(0o640)
-
         with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
             driver_token(options)
 
@@ -75,7 +72,6 @@ class TestToken:
         monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
         monkeypatch.setenv("SNOWPIPE_CREDENTIALS", json.dumps({"kind": "pat", "token": "pat-env"}))
         driver_token(self.of(service))
-
         assert self.senders(service) == ["Bearer pat-one", "Bearer pat-env"]
 
 
@@ -138,7 +134,6 @@ class TestColumns:
         columns()
         for change in ({"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}):
             columns(**change)
-
         assert len(set(described)) == 4
 
     def test_of_a_table_without_any_are_refused_and_not_asked_for_where_nothing_is_compared(
@@ -146,6 +141,5 @@ class TestColumns:
     ):
         assert (columns(unknownColumns="ignore"), described) == ([], [])
         monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
-
         with pytest.raises(ConfigurationError, match=r'"DB"."S"."T"'):
             columns()

@@ -280,7 +280,6 @@ def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, write
 
 def test_batch_that_is_new_or_has_one_channel_is_not_compared(snowpipe, writes):
     one = [list(range(30))]
-
     assert writes.find(BEGUN) is None
     writes.killed(one, 2)
     assert writes.find(one) is None
