@@ -106,9 +106,7 @@ def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy
 
 @MANY
 @given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6), st.booleans())
-def test_more_volume_moves_towards_streaming_for_the_freshness_only(
-    shape, policy, previous, factor, more_files
-):
+def test_more_volume_favours_streaming_for_freshness_only(shape, policy, previous, factor, more_files):
     assume(shape.nothing() is None)
     more_files = more_files and shape.bounded
     larger = scaled(shape, int(factor) if more_files else factor, more_files=more_files)

@@ -30,9 +30,7 @@ def no_java(monkeypatch, tmp_path):
     return bin_dir
 
 
-def test_java_home_is_taken_when_new_enough_and_else_gives_way_to_a_newer_java_on_path(
-    no_java, monkeypatch, tmp_path
-):
+def test_java_home_is_taken_when_new_enough_and_else_the_java_on_path(no_java, monkeypatch, tmp_path):
     home = _java(tmp_path / "jdk", 'openjdk version "21.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert find_java() == ensure_java_home(tmp_path / "cache") == home

@@ -15,9 +15,7 @@ CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=
 REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, True)), 1.5)
 
 
-def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one_and_no_remains(
-    tmp_path, monkeypatch
-):
+def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one(tmp_path, monkeypatch):
     folder = report.report_folder(str(tmp_path / "report.json"))
     for _ in range(2):
         folder.write("report.json", REPORT.to_json())

@@ -141,18 +141,14 @@ class TestConnect:
         monkeypatch.setattr(Versions, "here", lambda: next(found, replace(here, **versions)))
 
     @pytest.mark.parametrize("over_connect", [False, True])
-    def test_executor_of_another_version_is_refused_before_it_works(
-        self, spark, session, monkeypatch, over_connect
-    ):
+    def test_executor_of_another_version_is_refused(self, spark, session, monkeypatch, over_connect):
         self.executors_run(monkeypatch, package="0.0.0")
         work = []
         with pytest.raises((TaskFailedError, ConfigurationError), match=r"0\.0\.0"):
             one_task_each(session if over_connect else spark, work.append, ["item"])
         assert work == []
 
-    def test_each_item_is_a_task_whatever_pyspark_the_server_has_and_running_ones_are_not_counted(
-        self, session, monkeypatch
-    ):
+    def test_each_item_is_a_task_whatever_pyspark_the_server_has(self, session, monkeypatch):
         self.executors_run(monkeypatch, pyspark="0.1.0")
         assert one_task_each(session, str, [1, 2]) == ["1", "2"]
         assert TaskRounds(session).finished_channels(10) == 10
@@ -238,9 +234,7 @@ class TestQuery:
     @pytest.mark.parametrize(
         ("committed", "loses", "reached"), [(None, 2, "3"), (None, 6, "none"), (3, 2, "3")]
     )
-    def test_that_ends_before_the_end_that_was_fixed_is_no_success(
-        self, snowpipe, run, committed, loses, reached
-    ):
+    def test_that_ends_before_its_fixed_end_is_no_success(self, snowpipe, run, committed, loses, reached):
         snowpipe.channel("cp", **loaded(committed, 4))
         source = MemoryFrameSource([OWN], loses=loses)
         (result,), _ = run(source, works=[FrameWork("cp", OWN, at(committed), at(5))])
@@ -297,9 +291,7 @@ class TestTaskOfAQuery:
         assert "rows of ['cq']" in result.error
 
     @pytest.mark.parametrize("gaps_legal", [True, False])
-    def test_loads_every_batch_and_gaps_between_them_are_the_partitions_to_allow(
-        self, snowpipe, load, gaps_legal
-    ):
+    def test_loads_every_batch_and_the_partition_allows_gaps(self, snowpipe, load, gaps_legal):
         works = [FrameWork("cp", replace(OWN, gaps_legal=gaps_legal), None)]
         (result,) = load(works, *(batch_of([0], [number]) for number in (0, 1, 5)))
         assert result.error_type == (None if gaps_legal else "ContinuityError")

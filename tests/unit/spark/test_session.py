@@ -87,9 +87,7 @@ def test_session_gets_the_settings_of_exactly_once(start):
         ("sc://host:1/;use_ssl=true;", "sc://host:1/;use_ssl=true;session_id="),
     ],
 )
-def test_jobs_over_connect_share_a_session_of_the_day_that_none_of_them_releases(
-    start, monkeypatch, remote, address
-):
+def test_jobs_over_connect_share_a_session_of_the_day(start, monkeypatch, remote, address):
     found = []
     for day in ("2026-03-01", "2026-03-01", "2026-03-02"):
         clock = SimpleNamespace(now=lambda zone, day=day: date.fromisoformat(day))

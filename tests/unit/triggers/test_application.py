@@ -89,9 +89,7 @@ def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch
     assert yarn.killed == list(yarn.applications)
 
 
-def test_a_task_that_is_cleared_or_marked_stops_the_application_or_logs_why_not(
-    yarn, follow, set_connection, capsys
-):
+def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow, set_connection, capsys):
     trigger = follow()
     asyncio.run(trigger.on_kill())
     assert yarn.killed == list(yarn.applications)
@@ -133,9 +131,7 @@ class TestChannels:
         yarn.play(step, "RUNNING")
 
     @pytest.mark.parametrize("late", [None, '{"a": {"rej'])
-    def test_rows_committed_since_the_start_are_logged_also_of_a_start_file_that_comes_late(
-        self, yarn, load, capsys, tmp_path, late
-    ):
+    def test_rows_are_logged_also_of_a_late_start_file(self, yarn, load, capsys, tmp_path, late):
         printed = []
 
         def seen():
@@ -149,9 +145,7 @@ class TestChannels:
         assert event(trigger)["status"] == "ended"
         assert PAT not in json.dumps(trigger.serialize())
 
-    def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
-        self, yarn, load, service, capsys
-    ):
+    def test_a_status_poll_that_fails_is_logged_once(self, yarn, load, service, capsys):
         service.on("bulk-channel-status", error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
         self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 4)
         assert event(load())["status"] == "ended"
@@ -193,9 +187,7 @@ def test_errors_count_as_in_a_row_from_the_last_answer_on(clock):
     [(1.0, [0, 2, 10, 18, 26, 34, 42, 50, 530]), (None, [0, 2, 482])],
     ids=["worker", "triggerer"],
 )
-def test_more_rows_are_logged_once_a_second_at_most_and_no_more_rows_once_a_minute(
-    clock, line_seconds, expected
-):
+def test_more_rows_are_logged_each_second_and_no_more_each_minute(clock, line_seconds, expected):
     """Eight polls a second. The rows are known from the third one on, and grow for six seconds."""
     logged = []
     log = SimpleNamespace(info=lambda *_: logged.append(clock.now * 8))

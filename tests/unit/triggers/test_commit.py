@@ -91,9 +91,7 @@ def test_a_wait_sets_the_pace_that_it_was_given(service, service_connection, pol
     assert 3 * poll_interval * 0.8 <= asyncio.run(seconds()) <= 3 * poll_interval * 1.2
 
 
-def test_a_trigger_that_ends_its_task_succeeds_with_the_tokens_as_the_tasks_value(
-    service, service_connection
-):
+def test_a_trigger_that_ends_its_task_gives_it_the_tokens_as_its_value(service, service_connection):
     service.on("bulk-channel-status", statuses(c1="a:2", c2="b:2"))
     trigger = make(service_connection, end_from_trigger=True)
     event = asyncio.run(anext(aiter(trigger.run())))
@@ -124,9 +122,7 @@ class TestSharing:
         names = [f"c{number}" for number in range(self.COUNT)]
         return [make(conn_id, targets={name: "a:1"}, poll_interval=0.3) for name in names]
 
-    def test_all_waiters_of_a_pipe_cost_one_request_a_hundred_channels(
-        self, service, service_connection, run_all, rounds
-    ):
+    def test_waiters_of_a_pipe_share_each_request(self, service, service_connection, run_all, rounds):
         found = run_all(*self.triggers(service_connection))
         tokens = [{f"c{number}": "a:1"} for number in range(self.COUNT)]
         assert found == [{"status": "success", "tokens": one} for one in tokens]

@@ -86,9 +86,7 @@ def test_waits_on_one_pipe_share_each_poll(service, conn_id, run_all):
     assert 4 <= len(service.requests("insertReport")) <= 12
 
 
-def test_a_failed_poll_harms_no_wait_a_bad_file_only_its_own_and_errors_in_a_row_end_it(
-    service, conn_id, monkeypatch
-):
+def test_a_failed_poll_harms_no_wait_and_a_bad_file_only_its_own(service, conn_id, monkeypatch):
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
     service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))
@@ -130,9 +128,7 @@ def test_a_triggerer_that_comes_back_after_the_deadline_asks_before_it_gives_up(
     assert service.requests("insertReport")
 
 
-def test_a_connection_that_does_not_exist_or_has_no_key_pair_is_refused(
-    service_connection,
-):
+def test_a_connection_that_does_not_exist_or_has_no_key_pair_is_refused(service_connection):
     missing, of_token = payloads(make("nowhere"), make(service_connection))
     assert (missing["reason"], of_token["reason"]) == ("configuration", "configuration")
     assert "takes key pairs only" in of_token["message"]

@@ -98,9 +98,7 @@ def test_a_statement_that_runs_for_too_long_is_cancelled(serve, last, status, me
 
 
 @pytest.mark.parametrize(("answers", "logged"), [([], ""), ([DOWN], "COPY INTO T is not cancelled: down")])
-def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled_or_logged(
-    serve, capsys, answers, logged
-):
+def test_the_statement_of_a_task_that_is_cleared_is_cancelled(serve, capsys, answers, logged):
     client = Client(*answers)
     asyncio.run(serve(client).on_kill())
     assert (client.cancelled, client.is_closed) == ([STATEMENT], True)

@@ -96,9 +96,7 @@ def test_other_task_refuses_when_the_first_does(others):
 
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("now", [None, "another:compares"], ids=["gone", "taken"])
-def test_write_whose_channel_another_one_has_opened_sends_nothing_and_reports_nothing_more(
-    others, snowpipe, number, now
-):
+def test_write_whose_channel_another_one_opened_sends_and_reports_nothing(others, snowpipe, number, now):
     task = others.begun(number, **{f"t{one}": "agrees" for one in {0, 1, 2} - {number}})
 
     def taken():
@@ -137,9 +135,7 @@ def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
 @pytest.mark.parametrize(
     ("number", "missing", "polls", "reported"), [(0, 2, 122, {"t1": "agrees"}), (1, 0, 123, {"t2": "agrees"})]
 )
-def test_task_that_does_not_start_is_waited_for_half_a_minute_and_the_remedy_is_a_slot(
-    others, snowpipe, number, missing, polls, reported
-):
+def test_task_that_does_not_start_needs_a_slot(others, snowpipe, number, missing, polls, reported):
     task = others.begun(number, **reported)
 
     with pytest.raises(SourcePositionError, match="slot") as refused:
@@ -153,9 +149,7 @@ def test_task_that_does_not_start_is_waited_for_half_a_minute_and_the_remedy_is_
 
 
 @pytest.mark.parametrize("decision", ["sends", "refuses", None])
-def test_refusal_of_another_task_ends_the_wait_for_the_first_one_unless_it_begins_and_decides_just_then(
-    others, decision
-):
+def test_refusal_ends_the_wait_for_the_first_task_unless_it_decides_just_then(others, decision):
     task = others.begun(1, t2="refuses")
     if decision:
         others.at_poll(1, 0, "compares")

@@ -78,9 +78,7 @@ class TestPrepare:
             seen_by(offsetColumn=column)
 
     @pytest.mark.parametrize("committed", [None, *(token(channel="ds_1", rows=rows) for rows in (1, 3))])
-    def test_channel_that_counts_other_rows_than_its_checkpoint_is_reported_before_any_row_moves(
-        self, snowpipe, caplog, committed
-    ):
+    def test_channel_that_counts_other_rows_is_reported_before_one_moves(self, snowpipe, caplog, committed):
         snowpipe.channel("ds_1", committed=committed, rows_inserted=1, rows_error_count=1)
         with pytest.raises(ImbalanceError, match="ds_1"):
             seen_by(onImbalance="fail")
@@ -168,9 +166,7 @@ class TestSettle:
 
     @pytest.mark.parametrize(("before", "owed", "committed"), [(1, 9, 10), ("a", "b", "c")])
     @pytest.mark.parametrize("more", [{}, BY_COLUMN], ids=["partitions", "column"])
-    def test_tokens_of_an_offset_column_are_compared_in_its_order(
-        self, snowpipe, more, before, owed, committed
-    ):
+    def test_tokens_of_a_column_have_its_order(self, snowpipe, more, before, owed, committed):
         report = ChannelReport("ds_0", "ds_0", target_token=ordered(owed, **more), rows=1)
         how = {"integer": isinstance(owed, int), "offsetColumn": "ID", **more}
         snowpipe.channel("ds_0", committed=ordered(committed, **more))
@@ -239,7 +235,5 @@ def test_abort_reports_which_rows_may_be_in_the_table():
         ({}, None, "q", None),
     ],
 )
-def test_batch_is_identified_by_its_number_and_its_query_unless_a_column_identifies_rows(
-    more, batch, query, identity
-):
+def test_batch_is_identified_by_number_and_query_or_by_a_column(more, batch, query, identity):
     assert identity_of(replace(options(), **more), batch, query) == identity

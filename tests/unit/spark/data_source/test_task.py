@@ -53,9 +53,7 @@ def test_batch_that_is_committed_is_compared_and_not_sent_again_and_the_next_one
     ("operation", "skip"), [("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 2)]
 )
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_attempt_after_a_crash_brings_each_row_once_however_batches_are_cut(
-    snowpipe, run, when, operation, skip, size
-):
+def test_attempt_after_a_crash_brings_each_row_once(snowpipe, run, when, operation, skip, size):
     snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
     with pytest.raises(KilledError):
         run(size=2)
@@ -169,9 +167,7 @@ def test_partition_beyond_the_promised_number_sends_nothing_and_asks_nobody(snow
     ],
     ids=["query", "offset-column"],
 )
-def test_rows_are_put_aside_where_their_batch_or_their_column_identifies_them(
-    more, identity, path, application
-):
+def test_rows_are_put_aside_by_their_batch_or_their_column(more, identity, path, application):
     columns = (TableColumn("ID", "NUMBER(38,0)"),)
     options = write_options(onError="dead_letter", deadLetterPath="/dead/", **more)
     rules = row_rules(options, columns, identity)

@@ -64,9 +64,7 @@ class TestToken:
         with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
             driver_token(options)
 
-    def test_credentials_come_from_the_environment_where_no_option_names_a_file(
-        self, service, file, monkeypatch
-    ):
+    def test_credentials_come_from_the_environment_without_an_option(self, service, file, monkeypatch):
         monkeypatch.setenv("SNOWPIPE_CREDENTIALS_FILE", str(file))
         driver_token(self.of(service))
         monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
@@ -116,9 +114,7 @@ class TestColumns:
 
         return columns
 
-    def test_are_kept_for_a_minute_or_until_the_credentials_are_replaced(
-        self, file, described, columns, clock
-    ):
+    def test_are_kept_for_a_minute_or_until_credentials_change(self, file, described, columns, clock):
         found = []
         for seconds in (0, 59, 1):
             clock.now += seconds
@@ -136,9 +132,7 @@ class TestColumns:
             columns(**change)
         assert len(set(described)) == 4
 
-    def test_of_a_table_without_any_are_refused_and_not_asked_for_where_nothing_is_compared(
-        self, described, columns, monkeypatch
-    ):
+    def test_are_not_asked_for_in_vain_and_none_are_refused(self, described, columns, monkeypatch):
         assert (columns(unknownColumns="ignore"), described) == ([], [])
         monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
         with pytest.raises(ConfigurationError, match=r'"DB"."S"."T"'):

@@ -202,9 +202,7 @@ def _moved(shares):
 
 
 @pytest.mark.parametrize(("appends", "checked"), [(1, True), (3, False), (8, True)])
-def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_accepted(
-    snowpipe, writes, checked, appends
-):
+def test_other_spread_is_refused_before_any_channel_sends(snowpipe, writes, checked, appends):
     writes.killed(BEGUN, appends, checked=checked)
     before, sent = writes.table, len(snowpipe.appends())
     assert before
@@ -221,9 +219,7 @@ def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_ac
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
-    snowpipe, writes, monkeypatch, seed
-):
+def test_tasks_of_a_plain_write_send_all_or_none_in_any_order(snowpipe, writes, monkeypatch, seed):
     chance = random.Random(seed)
     writes.killed(BEGUN, chance.choice([1, 3, 5, 8]), order=chance.sample(range(3), 3))
     writes.turns = Turns(chance, chance.choice([1, 2, 3, 3, 3]))
@@ -285,9 +281,7 @@ def test_batch_that_is_new_or_has_one_channel_is_not_compared(snowpipe, writes):
     assert writes.find(one) is None
 
 
-def test_batch_is_refused_whole_where_a_channel_has_two_partitions_or_it_was_begun_by_partition(
-    snowpipe, writes
-):
+def test_channel_of_two_partitions_or_a_batch_begun_by_partition_is_refused(snowpipe, writes):
     writes.keyed = True
     writes.killed(KEYED, 1)
     sent = len(snowpipe.appends())
@@ -319,9 +313,7 @@ def test_channels_of_a_source_whose_prefix_begins_alike_are_left_to_it(snowpipe,
 
 
 @pytest.mark.parametrize("listed", ["pipe", "schema"])
-def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
-    snowpipe, writes, monkeypatch, listed
-):
+def test_channels_of_a_column_are_listed_by_pipe_or_schema(snowpipe, writes, monkeypatch, listed):
     writes.keyed = True
     writes.killed(KEYED, 1)
     asked = []
