@@ -159,18 +159,6 @@ def test_a_shape_gets_its_path_and_its_warnings():
         assert plan.nothing_to_load is (reason.startswith("nothing to load")), name
 
 
-def test_copy_is_as_soon_as_the_warehouse_lets_it_that_is_larger_than_the_largest_to_grow_to():
-    shape = stage(1_000, GB)
-
-    grown, small = (
-        least_seconds(COPY, shape, LoadPolicy(warehouse=one, largest_warehouse=other))
-        for one, other in (("X-LARGE", "X-SMALL"), ("X-SMALL", "X-SMALL"))
-    )
-
-    assert grown == least_seconds(COPY, shape, LoadPolicy(warehouse="X-SMALL", largest_warehouse="X-LARGE"))
-    assert grown < small
-
-
 class TestDescription:
     def test_tiny_files_are_combined_to_the_size_that_is_advised(self):
         plan = plan_load(stage(100_000, 4 * KB))
@@ -209,14 +197,6 @@ class TestDescription:
         assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
         assert copy.seconds == HOUR
 
-    def test_a_large_gz_is_read_by_one_thread_in_every_warehouse(self):
-        one, many = (
-            plan_load(stage(count, 400 * GB / count, compressed=True)).estimate() for count in (1, 4000)
-        )
-        assert (one.warehouse, many.warehouse) == ("X-SMALL", "X-SMALL")
-        assert one.seconds == pytest.approx(8 * many.seconds, rel=0.01)
-        assert one.credits == pytest.approx(8 * many.credits, rel=0.01)
-
     def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self):
         shape = stage(100, 40 * GB, "JSON", compressed=True)
         estimate = plan_load(shape, LoadPolicy(load_within=HOUR)).estimate()
@@ -234,12 +214,6 @@ class TestDescription:
             shape = stage(1, 400 * GB, kind, compressed=compressed)
             found = plan_load(shape, LoadPolicy(splits_csv=splits)).estimate().seconds
             assert found == pytest.approx(seconds, rel=0.02)
-
-    def test_streaming_is_advised_only_where_it_keeps_the_freshness(self):
-        for required, is_advised in {20: True, 4: False}.items():
-            (warning,) = plan_load(stage(9, MB, freshness=required)).warnings
-            assert warning.concern is Concern.NOT_FRESH
-            assert ("stream the rows" in warning.text) is is_advised
 
     def test_measured_latency_is_the_floor_of_its_path(self):
         shape = stage(24, 1 * MB, freshness=120)
@@ -324,11 +298,6 @@ class TestThresholds:
             warnings = plan_load(stage(20, 100 * MB, oldest=oldest * DAY, given_to=given_to)).warnings
             assert [one.concern for one in warnings] == [Concern.OLD_FILES] * warns
 
-    def test_two_loaders_are_warned_of_with_the_memory_of_the_first(self):
-        for given_to, forced, days in [("copy", "pipe", 64), ("pipe", "copy", 14)]:
-            plan = plan_load(replace(self.FEW, given_to=given_to), LoadPolicy(path=forced))
-            assert f"whose memory of {days} days {forced} does not share" in plan.warnings[-1].text
-
     def test_what_a_table_cannot_take_comes_with_the_number_of_channels_that_can(self):
         for rate, remedy in {
             50 * MB: "use at least 3 partitions, each with its channel",
@@ -339,6 +308,7 @@ class TestThresholds:
             assert warning.concern is Concern.TABLE_LIMIT
             assert warning.text.endswith(remedy)
         assert plan_load(rows_at(20 * MB)).warnings == ()
+        assert plan_load(rows_at(20 * MB), LoadPolicy(path="stream")).warnings == (), "a path that suits"
 
     def test_the_largest_file_is_the_huge_one_or_else_the_mean_and_has_no_end_to_report_in_a_stream(self):
         for shape, words in [
@@ -355,6 +325,3 @@ class TestThresholds:
         assert warning.concern is Concern.NOT_FRESH
         assert "has the first ones after 30 s at best, all of them after 110 s: ask" in warning.text
         assert plan.estimate(PIPE).unfit == "first rows after 90 s at best, required within 45 s"
-
-    def test_a_forced_path_that_suits_is_not_called_unfit(self):
-        assert plan_load(data(GB), LoadPolicy(path="stream")).warnings == ()

@@ -16,14 +16,6 @@ from tests.checkpoints import token
 from tests.memory_source import MemoryPartition, rows
 
 
-def test_rows_per_second_are_those_since_the_last_poll():
-    totals = Totals(Poll(0.0, bytes_behind=1_400))
-    totals.take(Poll(2.0, 200, bytes_behind=1_000))
-    totals.take(Poll(4.0, 1_200, bytes_behind=600))
-    line = "done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
-    assert totals.line("done=1/3") == line
-
-
 def test_estimate_is_by_rows_where_bytes_are_not_known_and_there_is_none_while_nothing_moves():
     totals = Totals(Poll(0.0, rows_behind=1_000))
     totals.take(Poll(2.0, 200, rows_behind=800))
@@ -33,15 +25,6 @@ def test_estimate_is_by_rows_where_bytes_are_not_known_and_there_is_none_while_n
 
     line = "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
     assert (totals.line("done=0/1"), still.seconds_left()) == (line, None)
-
-
-def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once_there_are_some():
-    totals = Totals(Poll(0.0))
-    totals.take(Poll(2.0, 200))
-    assert "latency" not in totals.line("done=0/1")
-    assert "rejected" not in totals.line("done=0/1")
-    totals.take(Poll(4.0, 400, 3, latency_ms=1_250))
-    assert totals.line("done=0/1").endswith(" rejected=3 latency_ms<=1250")
 
 
 class BehindPartition(MemoryPartition):

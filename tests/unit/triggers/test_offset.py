@@ -27,20 +27,16 @@ def make(conn_id="conn", **options):
 
 
 class Commits:
-    """Channels whose rows grow by themselves from poll to poll, until they stand at ``last``."""
+    """A channel whose rows grow by themselves from poll to poll, until they stand at ``last``."""
 
-    def __init__(self, service, last, names=("c1",)):
-        self.rows = dict.fromkeys(names, 0)
-        self.last = last
+    def __init__(self, service, last):
+        self.rows, self.last = 0, last
         service.on("bulk-channel-status", lambda _: self._status())
 
     def _status(self):
-        self.rows = {name: min(rows + 3, self.last) for name, rows in self.rows.items()}
-        known = {
-            name: {"last_committed_offset_token": str(rows), "rows_inserted": rows, "created_on_ms": 1}
-            for name, rows in self.rows.items()
-        }
-        return statuses(**known)
+        self.rows = min(self.rows + 3, self.last)
+        known = {"last_committed_offset_token": str(self.rows), "rows_inserted": self.rows}
+        return statuses(c1={**known, "created_on_ms": 1})
 
 
 async def first_events(trigger, count, seconds=240):
@@ -75,6 +71,8 @@ class TestArguments:
         others = [make(every_rows=5), make(channel="c2"), make(table="U")]
         assert paced.watermark_key() == make().watermark_key()
         assert make().watermark_key() not in [one.watermark_key() for one in others]
+        key, *of_others = (one.shared_stream_key() for one in (make(), *others))
+        assert [one == key for one in of_others] == [True, True, False], "watchers of a pipe share its polls"
 
 
 class TestWithoutSharedStreams:
@@ -128,45 +126,38 @@ class TestWithoutSharedStreams:
         assert "account" in caplog.text
 
 
-class Triggerer:
+@contextlib.asynccontextmanager
+async def triggerer(trigger, state, database):
     """As much of a triggerer as an event trigger meets: streams, a database, and its confirmations.
 
-    :param database: the events stored, which outlive it
+    :param database: gets the events that are stored, and outlives the triggerer
+    :return: reports to the streams what was stored, as the next state sync does
     """
+    from airflow.triggers.shared_stream import SharedStreamManager
 
-    def __init__(self, database):
-        from airflow.triggers.shared_stream import SharedStreamManager
+    streams, unconfirmed, key = SharedStreamManager(), [], trigger.shared_stream_key()
+    trigger.asset_state_store = state
 
-        self.database = database
-        self.streams = SharedStreamManager()
-        self.unconfirmed = []
-
-    async def watch(self, number, trigger, state):
-        key = trigger.shared_stream_key()
-        trigger.asset_state_store = state
-        stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
+    async def watch():
+        stream = streams.subscribe(trigger_id=0, trigger=trigger, key=key)
         try:
             async for event in trigger.filter_shared_stream(stream):
-                seq = self.streams.bind_pending_event(trigger_id=number, key=key)
-                self.database.append(event.payload)
-                self.unconfirmed.append(-1 if seq is None else seq)
+                seq = streams.bind_pending_event(trigger_id=0, key=key)
+                database.append(event.payload)
+                unconfirmed.append(-1 if seq is None else seq)
         finally:
-            await self.streams.unsubscribe(number, key)
+            await streams.unsubscribe(0, key)
 
-    def confirm(self):
-        """Report to the streams what was stored, as the next state sync does."""
-        self.streams.confirm_persisted(self.unconfirmed)
-        self.unconfirmed.clear()
+    def confirm():
+        streams.confirm_persisted(unconfirmed)
+        unconfirmed.clear()
 
-    @contextlib.asynccontextmanager
-    async def running(self, *triggers):
-        tasks = [asyncio.create_task(self.watch(n, *one)) for n, one in enumerate(triggers)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    task = asyncio.create_task(watch())
+    try:
+        yield confirm
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def kept(state):
@@ -184,35 +175,32 @@ class TestThroughSharedStreams:
         state, events = AssetState(), []
 
         async def run():
-            triggerer = Triggerer(events)
-            async with triggerer.running((make(service_connection), state)):
+            async with triggerer(make(service_connection), state, events) as confirm:
                 await until(lambda: events)
                 assert [one["message"]["id"] for one in kept(state)["sent"]] == [events[0]["id"]]
                 assert kept(state)["watermark"]["channels"]["c1"][0] == "3"
-                triggerer.confirm()
+                confirm()
                 await until(lambda: not kept(state)["sent"])
             assert kept(state)["watermark"]["channels"]["c1"][0] == "6"
 
         asyncio.run(run())
+        assert PAT not in json.dumps(events)
 
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
         state, events = AssetState(), []
 
-        async def live(*, confirm):
-            triggerer = Triggerer(events)
-            confirmed = triggerer.confirm if confirm else lambda: None
+        def has_last():
+            return events and events[-1]["channels"]["c1"]["token"] == str(commits.last)
 
-            def has_last():
-                return events and events[-1]["channels"]["c1"]["token"] == str(commits.last)
-
-            async with triggerer.running((make(service_connection), state)):
+        async def live(*, confirms):
+            async with triggerer(make(service_connection), state, events) as confirm:
                 # Each event has to be confirmed before there is a next one.
-                await until(lambda: confirmed() or has_last())
-                await until(lambda: not confirm or confirmed() or not kept(state)["sent"])
+                await until(lambda: (confirms and confirm()) or has_last())
+                await until(lambda: not confirms or confirm() or not kept(state)["sent"])
 
-        for commits.last, confirm in (6, False), (12, True), (15, True):
-            asyncio.run(live(confirm=confirm))
+        for commits.last, confirms in (6, False), (12, True), (15, True):
+            asyncio.run(live(confirms=confirms))
 
         first, again, *others = events
         assert (first["redelivered"], again["redelivered"]) == (False, True)
@@ -227,20 +215,19 @@ class TestThroughSharedStreams:
         state, events = AssetState(), []
 
         async def live(number):
-            triggerer = Triggerer(events)
+            trigger = make(service_connection, every_rows=5, start="beginning")
             # A death may lose what was not stored yet, and what was stored and not confirmed.
-            async with triggerer.running((make(service_connection, every_rows=5, start="beginning"), state)):
+            async with triggerer(trigger, state, events) as confirm:
                 await until(lambda: len(events) > number)
                 if number % 3 == 0:
-                    triggerer.confirm()
+                    confirm()
                     await asyncio.sleep(0.01 * (number % 2))
 
         for number in itertools.count():
-            commits.last = min(10 * (number + 1), 100)
-            known = len(events)
             if any(event["last"] == 100 for event in events):
                 break
-            asyncio.run(live(known))
+            commits.last = min(10 * (number + 1), 100)
+            asyncio.run(live(len(events)))
 
         found = {event["id"]: event for event in events}.values()
         failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
@@ -253,7 +240,7 @@ class TestThroughSharedStreams:
         state, events = AssetState(), []
 
         async def run():
-            async with Triggerer(events).running((make(service_connection, start="beginning"), state)):
+            async with triggerer(make(service_connection, start="beginning"), state, events):
                 state.broken = True
                 await asyncio.sleep(0.3)
                 assert events == []
@@ -262,24 +249,6 @@ class TestThroughSharedStreams:
 
         asyncio.run(run())
         assert events[0]["channels"]["c1"]["previous_token"] is None
-
-    def test_watchers_of_a_pipe_share_one_poll(self, service, service_connection, gather_seconds):
-        gather_seconds(0.2)
-        names = tuple(f"c{number}" for number in range(30))
-        Commits(service, 3, names)
-        events = []
-
-        async def run():
-            options = {"start": "beginning", "poll_interval": 2.0}
-            triggers = [make(service_connection, channel=name, **options) for name in names]
-            async with Triggerer(events).running(*((one, AssetState()) for one in triggers)):
-                await until(lambda: len(events) == len(names))
-
-        asyncio.run(run())
-        asked = [json.loads(one.body)["channel_names"] for one in service.requests("bulk-channel-status")]
-        assert max(map(len, asked)) == len(names)
-        assert len(asked) <= 4
-        assert PAT not in json.dumps(events)
 
 
 async def left_after(state, *polls):
