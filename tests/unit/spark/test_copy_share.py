@@ -11,13 +11,9 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
     promised_files,
     share_of_copy,
 )
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
-from airflow_provider_snowpipe.streaming.errors import (
-    OffsetTokenError,
-    PartlyStreamedError,
-    SourcePositionError,
-)
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 SINCE = dt.datetime(2026, 1, 31, 12, 30, 1, 250_000, tzinfo=dt.UTC)
@@ -54,15 +50,15 @@ def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
     begun = position("1/a:10", copying_to="2/b")
     assert (names(promised_files(begun)), names(share_of_copy(begun))) == ("b", "bc")
     assert promised_files(position("1/a:10")) == ()
-    with pytest.raises(SourcePositionError, match="bb"):
+    with pytest.raises(errors.SourcePositionError, match="bb"):
         promised_files(position("1/a:10", copying_to="2/bb"))
 
 
 def test_what_a_file_has_got_is_left_to_the_stream_and_rows_behind_an_open_copy_are_an_error():
     grown = replace(FILES[0], unit=5, start=9, after_line=3)
-    with pytest.raises(PartlyStreamedError, match="'a'"):
+    with pytest.raises(errors.PartlyStreamedError, match="'a'"):
         share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
-    with pytest.raises(SourcePositionError, match="row 10"):
+    with pytest.raises(errors.SourcePositionError, match="row 10"):
         share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
 
 
@@ -74,5 +70,5 @@ def test_a_partition_is_done_when_no_row_is_left():
 
 def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
     token = str(CopyIntent("1/a:10", "2/b:c", SINCE, 0, "b"))
-    with pytest.raises(OffsetTokenError, match=r"'x'.*load task"):
+    with pytest.raises(errors.OffsetTokenError, match=r"'x'.*load task"):
         Checkpoint.parse(token, UnitOffset, channel="x")

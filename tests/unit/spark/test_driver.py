@@ -17,19 +17,8 @@ from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    CommitTimeoutError,
-    ImbalanceError,
-    OffsetTokenError,
-    OffsetTokenMovedError,
-    PipeNotFoundError,
-    RowsRejectedError,
-    SourceChangedError,
-    SourcePositionError,
-    SqlError,
-)
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -174,7 +163,7 @@ def test_two_runs_whose_new_channels_load_one_partition_at_one_time_both_fail(sn
     for run in runs:
         run.load(InProcessSpark())
     for run in runs:
-        with pytest.raises(SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
+        with pytest.raises(errors.SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
             run.verify()
 
 
@@ -194,7 +183,7 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
 def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):
     run = make_run(P)
     snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
-    with pytest.raises(PipeNotFoundError):
+    with pytest.raises(errors.PipeNotFoundError):
         run.prepare()
     calls = len(snowpipe.calls)
 
@@ -214,13 +203,13 @@ class TestPrepare:
     @pytest.mark.parametrize("token", ["a.log:3", "4:1"])
     def test_token_that_is_not_a_checkpoint_names_the_channel(self, snowpipe, make_run, token):
         snowpipe.channel("job_src_q", committed=token)
-        with pytest.raises(OffsetTokenError, match="job_src_q"):
+        with pytest.raises(errors.OffsetTokenError, match="job_src_q"):
             make_run(P, Q).prepare()
         assert snowpipe.did("open") == []
 
     def test_position_that_the_source_has_no_more_names_the_channel(self, snowpipe, make_run):
         stands(snowpipe, "job_src_q", "1")
-        with pytest.raises(SourcePositionError, match="job_src_q"):
+        with pytest.raises(errors.SourcePositionError, match="job_src_q"):
             make_run(P, replace(Q, first=10)).prepare()
 
     def test_new_channel_that_differs_in_case_from_a_committed_one_is_refused(self, snowpipe, make_run):
@@ -228,7 +217,7 @@ class TestPrepare:
         snowpipe.channel("JOB_src_p")
         run = make_run(P, Q, source=SpelledSpec())
 
-        with pytest.raises(SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
+        with pytest.raises(errors.SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
             run.prepare()
         assert snowpipe.did("open") == []
 
@@ -253,10 +242,10 @@ class TestPrepare:
 
     def test_channel_of_another_prefix_is_found_where_channels_may_be_listed(self, make_run, caplog):
         def refused():
-            raise SqlError("the role may not list channels")
+            raise errors.SqlError("the role may not list channels")
 
         whole(make_run(P))
-        with pytest.raises(SourceChangedError, match=r"job_src_p"):
+        with pytest.raises(errors.SourceChangedError, match=r"job_src_p"):
             make_run(P, channel_prefix="new").prepare()
         assert "may not list" not in caplog.text
         make_run(P, channel_prefix="new", listed=refused).prepare()
@@ -268,7 +257,7 @@ class TestPrepare:
         load(make_run(P, run="first-run"))
         snowpipe.fault(after="open", skip=skip, error=KilledError())
 
-        with pytest.raises((KilledError, RowsRejectedError)):
+        with pytest.raises((KilledError, errors.RowsRejectedError)):
             make_run(P, channel_prefix="new", rebind="continue").prepare()
 
         marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
@@ -363,7 +352,7 @@ class TestRounds:
 
         monkeypatch.setattr(TaskRounds, "run", one_of_few)
 
-        with pytest.raises(AuthenticationError, match="clock"):
+        with pytest.raises(errors.AuthenticationError, match="clock"):
             load(make_run(replace(P, seconds_per_part=7200.0)))
         assert (len(snowpipe.did("open")), snowpipe.did("append")) == (3, [])
 
@@ -476,7 +465,7 @@ class TestEndWithoutRows:
 
         snowpipe.fault(before="open", skip=1, do=elsewhere)
 
-        with pytest.raises(OffsetTokenMovedError):
+        with pytest.raises(errors.OffsetTokenMovedError):
             load(make_run(self.BAD, **rules))
         assert snowpipe.channels["job_src_p"].committed == "7"
 
@@ -520,7 +509,7 @@ class TestFailure:
 
     def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
-        with pytest.raises(AuthenticationError, match="1 more"):
+        with pytest.raises(errors.AuthenticationError, match="1 more"):
             load(make_run(P, Q))
 
 
@@ -529,13 +518,13 @@ class TestVerify:
         run = make_run(P, Q)
         load(run)
         for snowpipe.channels["job_src_q"].committed in (None, token("2", binding=binding_of("q"))):
-            with pytest.raises(CommitTimeoutError, match="T-STREAMING") as missing:
+            with pytest.raises(errors.CommitTimeoutError, match="T-STREAMING") as missing:
                 run.verify()
             assert (missing.value.channel, shown(missing.value.target)) == ("job_src_q", "3")
             assert by_channel(run, "committed") == {"job_src_p": True, "job_src_q": False}
 
         del snowpipe.channels["job_src_q"]
-        with pytest.raises(CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
+        with pytest.raises(errors.CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
             run.verify()
 
     @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
@@ -548,7 +537,7 @@ class TestVerify:
         if on_error == "continue":
             run.verify()
         else:
-            with pytest.raises(RowsRejectedError) as refused:
+            with pytest.raises(errors.RowsRejectedError) as refused:
                 run.verify()
             assert refused.value.rejected == 2
         assert by_channel(run, "rejected") == {"job_src_p": 2}
@@ -558,7 +547,7 @@ class TestVerify:
         stands(snowpipe, "job_src_p", "3")
         channel = snowpipe.channels["job_src_p"]
         for channel.rows_inserted in (3, 6):
-            with pytest.raises(ImbalanceError, match="job_src_p"):
+            with pytest.raises(errors.ImbalanceError, match="job_src_p"):
                 make_run(P, on_imbalance="fail").prepare()
             make_run(P).prepare()
 
@@ -566,7 +555,7 @@ class TestVerify:
         run = make_run(P, on_imbalance="fail")
         load(run)
         channel.rows_inserted += 1  # by another program, during the run
-        with pytest.raises(ImbalanceError, match="1 more"):
+        with pytest.raises(errors.ImbalanceError, match="1 more"):
             run.verify()
 
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
@@ -584,7 +573,7 @@ class TestVerify:
         assert run.source.bookmark == {"p": IntegerOffset(2)}, "what is committed by then"
         assert snowpipe.did()[calls:] == ["status job_src_p"]
         snowpipe.channels["job_src_p"].committed = "a.log:1"
-        with pytest.raises(OffsetTokenError, match="job_src_p"):
+        with pytest.raises(errors.OffsetTokenError, match="job_src_p"):
             run.finish()
 
 

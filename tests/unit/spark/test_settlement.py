@@ -10,12 +10,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.streaming.errors import (
-    CommitTimeoutError,
-    OffsetTokenError,
-    RowsRejectedError,
-    SourceChangedError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import binding_of, token
 from tests.fake_snowpipe import PIPE
@@ -49,9 +44,9 @@ def test_channel_is_committed_only_at_or_past_its_target_by_the_order_of_its_for
 
 
 def test_token_of_another_format_or_source_is_an_error_with_the_channel():
-    with pytest.raises(OffsetTokenError, match="'c'"):
+    with pytest.raises(errors.OffsetTokenError, match="'c'"):
         settled(position="a.log:3")
-    with pytest.raises(SourceChangedError, match="'c'"):
+    with pytest.raises(errors.SourceChangedError, match="'c'"):
         settled(target_token=token(9, binding=binding_of("q")))
 
 
@@ -72,7 +67,7 @@ def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_
 def test_channel_behind_its_target_is_refused(position):
     now = {"c": status(position), "d": status(9, "d")}
     reports = settle([replace(REPORT, channel="d"), REPORT], now, "integer")
-    with pytest.raises(CommitTimeoutError) as missing:
+    with pytest.raises(errors.CommitTimeoutError) as missing:
         refuse_missing_commits(PIPE, reports, now)
     found = (missing.value.channel, missing.value.committed, missing.value.target)
     assert found == ("c", now["c"].committed, REPORT.target_token)
@@ -84,10 +79,10 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_t
     rejected = {"a": 1, "b": 4, "c": 0}
     reports = [replace(REPORT, channel=name, rejected=count) for name, count in rejected.items()]
 
-    with pytest.raises(RowsRejectedError, match=r"5 rows on 2 channel.*ERROR_TABLE\(T\)") as refused:
+    with pytest.raises(errors.RowsRejectedError, match=r"5 rows on 2 channel.*ERROR_TABLE\(T\)") as refused:
         refuse_rejected_rows(PIPE, reports, now)
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)
     assert refused.value.last_error == "error of b"
     left = replace(REPORT, rejected=3, unreported=2, unreported_run="20261128-ab12")
-    with pytest.raises(RowsRejectedError, match=r"2 of them .*20261128-ab12"):
+    with pytest.raises(errors.RowsRejectedError, match=r"2 of them .*20261128-ab12"):
         refuse_rejected_rows(PIPE, [left], {"c": status(9)})

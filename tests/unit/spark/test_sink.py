@@ -15,18 +15,11 @@ from airflow_provider_snowpipe.spark.task.sink import (
     SinkSettings,
     load_partition,
 )
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.checkpoint import run_mark
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    ChannelFencedError,
-    ChannelInvalidError,
-    CommitTimeoutError,
-    DeadLetterError,
-    PipeFailedOverError,
-)
 from airflow_provider_snowpipe.streaming.http import UnreachableError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -130,7 +123,7 @@ def test_task_sends_every_row_in_order_with_its_tokens_and_ends_at_the_commit(sn
 
 def test_received_rows_are_no_success_until_they_are_committed_within_the_limit_of_the_plan(snowpipe, load):
     snowpipe.holds_commits = True
-    with pytest.raises(CommitTimeoutError) as late:
+    with pytest.raises(errors.CommitTimeoutError) as late:
         load(settings=replace(SETTINGS, commit_timeout=7.0))
     assert (late.value.committed, late.value.target) == (None, "5")
     assert 5 < sum(snowpipe.clock.slept) <= 7
@@ -319,15 +312,15 @@ class TestAnswers:
     @pytest.mark.parametrize(
         ("answer", "kind"),
         [
-            (error(409, STALE), ChannelFencedError),
-            (error(409, ROW_SEQ_GAP), ChannelInvalidError),
-            (error(410), PipeFailedOverError),
+            (error(409, STALE), errors.ChannelFencedError),
+            (error(409, ROW_SEQ_GAP), errors.ChannelInvalidError),
+            (error(410), errors.PipeFailedOverError),
         ],
         ids=str,
     )
     def test_refused_append_ends_the_attempt_without_another_request(self, snowpipe, load, answer, kind):
         snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(errors.ApiError) as refused:
             load()
         assert type(refused.value) is kind
         assert snowpipe.did("append", "open", "status")[1:] == ["open c", "append c 0..1", "append c 2..3"]
@@ -335,7 +328,7 @@ class TestAnswers:
     @pytest.mark.parametrize("appends", [0, 1, 2])
     def test_stale_attempt_ends_and_never_opens_the_channel_again(self, snowpipe, load, appends):
         snowpipe.fault(before="append", skip=appends, do=partial(snowpipe.open_elsewhere, "c"))
-        with pytest.raises(ChannelFencedError):
+        with pytest.raises(errors.ChannelFencedError):
             load()
         assert snowpipe.did("open") == ["open c"]
         assert ids(snowpipe) == list(range(2 * appends))
@@ -425,11 +418,11 @@ class TestDeadLetters:
         class Elsewhere(MemoryPartition):
             def open_dead_letters(self, *asked):
                 opened.append(asked)
-                raise DeadLetterError("no such path")
+                raise errors.DeadLetterError("no such path")
 
         snowpipe.channel("c", **loaded(1))
 
-        with pytest.raises(DeadLetterError):
+        with pytest.raises(errors.DeadLetterError):
             load(Elsewhere("p", self.BAD.rows), settings=aside)
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []

@@ -7,21 +7,16 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    ConfigurationError,
-    RetriesExhaustedError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.unit.triggers.running import payloads
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 RUNS, DONE = StatementState("h"), StatementState("h", [])
-DOWN, WRONG = RetriesExhaustedError("down"), ConfigurationError("wrong")
+DOWN, WRONG = errors.RetriesExhaustedError("down"), errors.ConfigurationError("wrong")
 ENDS_BEFORE = StatementState("h", [])
-UNKNOWN = ApiError("no such statement", http_status=404)
+UNKNOWN = errors.ApiError("no such statement", http_status=404)
 STATEMENT = ("h", "COPY INTO T")
 
 
@@ -66,7 +61,7 @@ def serve(monkeypatch):
     ("answers", "status", "message"),
     [
         ([RUNS, RUNS, DONE], "ended", ""),
-        ([RUNS, SqlError("it failed")], "ended", ""),
+        ([RUNS, errors.SqlError("it failed")], "ended", ""),
         ([UNKNOWN], "ended", ""),
         ([DOWN, DOWN, RUNS, DOWN, DOWN, DONE], "ended", ""),
         ([RUNS, DOWN, DOWN, DOWN], "lost", "down"),

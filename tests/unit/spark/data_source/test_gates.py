@@ -15,20 +15,8 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    CommitTimeoutError,
-    ConfigurationError,
-    ContinuityError,
-    ImbalanceError,
-    OffsetTokenError,
-    PipeNotFoundError,
-    RowsRejectedError,
-    SourceChangedError,
-    SourcePositionError,
-    WriterActiveError,
-)
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset, LexicographicOffset
 from tests.fake_snowpipe import error
 from tests.unit.spark.data_source.write_options import write_options as options
@@ -62,25 +50,25 @@ def seen_by(**more):
 class TestPrepare:
     def test_unknown_pipe_is_refused(self, snowpipe):
         snowpipe.fault(before="pipe_info", error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
-        with pytest.raises(PipeNotFoundError):
+        with pytest.raises(errors.PipeNotFoundError):
             seen_by()
 
     @pytest.mark.parametrize("value", [7, "k"])
     def test_offset_column_over_another_number_of_partitions_is_refused(self, snowpipe, value):
         snowpipe.channel("ds_3", committed=ordered(value, "ds_3", partitions="4"))
-        with pytest.raises(SourceChangedError, match="ds_3"):
+        with pytest.raises(errors.SourceChangedError, match="ds_3"):
             prepare(options(offsetColumn="ID"), integer_offsets=isinstance(value, int))
 
     @pytest.mark.parametrize("column", [None, "ID"])
     def test_token_of_another_format_names_the_channel(self, snowpipe, column):
         snowpipe.channel("ds_0", committed="a.log:2")
-        with pytest.raises(OffsetTokenError, match="ds_0"):
+        with pytest.raises(errors.OffsetTokenError, match="ds_0"):
             seen_by(offsetColumn=column)
 
     @pytest.mark.parametrize("committed", [None, *(token(channel="ds_1", rows=rows) for rows in (1, 3))])
     def test_channel_that_counts_other_rows_is_reported_before_one_moves(self, snowpipe, caplog, committed):
         snowpipe.channel("ds_1", committed=committed, rows_inserted=1, rows_error_count=1)
-        with pytest.raises(ImbalanceError, match="ds_1"):
+        with pytest.raises(errors.ImbalanceError, match="ds_1"):
             seen_by(onImbalance="fail")
         assert prepare(options(), integer_offsets=False)
         assert "ds_1" in caplog.text
@@ -99,13 +87,13 @@ class TestPrepare:
         seen.check(options(), MINE)
         with pytest.raises(SupersededError):
             seen.check(options(), replace(MINE, batch=4))
-        with pytest.raises(SourceChangedError, match="ds_7"):
+        with pytest.raises(errors.SourceChangedError, match="ds_7"):
             seen.check(options(), BatchIdentity(6, "00000002", 2))
 
     @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
     def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):
         snowpipe.channel(channel, committed=token(channel=channel, partitions="100"))
-        with pytest.raises(SourceChangedError, match=channel):
+        with pytest.raises(errors.SourceChangedError, match=channel):
             seen_by().check(options(), replace(MINE, batch=6))
 
     def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
@@ -136,28 +124,29 @@ class TestSettle:
     @pytest.mark.parametrize(
         ("tasks", "kind", "text"),
         [
-            ((LEFT, None), WriterActiveError, "without the messages of 1 tasks"),
-            ((LEFT, FAILED), SourcePositionError, "^other rows. 2 rows were sent on 2 channels$"),
-            ((FAILED, FAILED), SourcePositionError, "1 more"),
-            ((LEFT, replace(RIGHT, complete=False)), AuthenticationError, "partitions .1. took"),
+            ((LEFT, None), errors.WriterActiveError, "without the messages of 1 tasks"),
+            ((LEFT, FAILED), errors.SourcePositionError, "^other rows. 2 rows were sent on 2 channels$"),
+            ((FAILED, FAILED), errors.SourcePositionError, "1 more"),
+            ((LEFT, replace(RIGHT, complete=False)), errors.AuthenticationError, "partitions .1. took"),
             (
                 (LEFT, replace(RIGHT, superseded=("ds_1", 9))),
-                WriterActiveError,
+                errors.WriterActiveError,
                 "'ds_1' has committed batch 9",
             ),
             (
                 (LEFT, replace(RIGHT, channels=LEFT.channels)),
-                ContinuityError,
+                errors.ContinuityError,
                 "rows of channel 'ds_0' came from 2 partitions",
             ),
-            ((LEFT,), ConfigurationError, "plan has 1 partitions, option partitions is 2"),
+            ((LEFT,), errors.ConfigurationError, "plan has 1 partitions, option partitions is 2"),
         ],
         ids=["no-message", "failed", "both-failed", "slow", "superseded", "shared-channel", "layout"],
     )
     def test_batch_is_no_success_whatever_spark_reports(self, snowpipe, tasks, kind, text):
         with pytest.raises(kind, match=text) as raised:
             settle(*tasks)
-        assert str(raised.value).startswith("batch=5: ") is (kind in (WriterActiveError, AuthenticationError))
+        names_batch = kind in (errors.WriterActiveError, errors.AuthenticationError)
+        assert str(raised.value).startswith("batch=5: ") is names_batch
         assert snowpipe.calls == []
 
     def test_batch_without_rows_asks_nobody(self, snowpipe):
@@ -173,21 +162,21 @@ class TestSettle:
         assert settle_channel(report, **how)[0].committed
 
         snowpipe.channels["ds_0"].committed = ordered(before, **more)
-        with pytest.raises(CommitTimeoutError, match=r"T-STREAMING"):
+        with pytest.raises(errors.CommitTimeoutError, match=r"T-STREAMING"):
             settle_channel(report, **how)
 
     def test_message_of_a_task_is_not_believed_without_the_committed_token(self, snowpipe):
-        with pytest.raises(CommitTimeoutError):
+        with pytest.raises(errors.CommitTimeoutError):
             settle_channel(DONE)
         channel = snowpipe.channel("ds_0", rows_error_count=3)
         for channel.committed in (None, token(row=1), token(batch=4, row=9)):
-            with pytest.raises(CommitTimeoutError) as missing:
+            with pytest.raises(errors.CommitTimeoutError) as missing:
                 settle_channel(DONE)
             assert missing.value.channel == "ds_0"
 
     def test_rows_skipped_since_the_batch_began_fail_it(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(), rows_error_count=5)
-        with pytest.raises(RowsRejectedError) as refused:
+        with pytest.raises(errors.RowsRejectedError) as refused:
             settle_channel(DONE)
         (report,) = settle_channel(DONE, onError="continue")
         assert (refused.value.rejected, report.rejected) == (2, 2)
@@ -206,7 +195,7 @@ class TestSettle:
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_write_on_request(self, snowpipe):
         snowpipe.channel("ds_0", committed=token(rows=2), rows_inserted=1, rows_error_count=3)
-        with pytest.raises(ImbalanceError, match="ds_0"):
+        with pytest.raises(errors.ImbalanceError, match="ds_0"):
             settle_channel(DONE, onImbalance="fail")
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
         assert settle_channel(DONE)[0].committed

@@ -15,11 +15,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     position_in_batch,
 )
 from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    ContinuityError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset
@@ -80,7 +76,7 @@ def test_positions_carry_batch_row_and_the_digest_of_all_rows_so_far():
 )
 def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given(replayed, committed, text):
     share, given = DigestedShare("ds_0", MINE, _encoder(rows=3)), []
-    with pytest.raises(SourcePositionError, match=text) as caught:
+    with pytest.raises(errors.SourcePositionError, match=text) as caught:
         given.extend(share.parts(_batches(replayed), committed))
     assert given == []
     assert "sortWithinPartitions by a unique key" in str(caught.value)
@@ -97,7 +93,7 @@ def test_later_batch_of_the_query_supersedes_this_one_and_one_before_a_given_id_
     with pytest.raises(SupersededError) as caught:
         position_in_batch("c", BatchDigestOffset(18, 5, 1), MINE)
     assert caught.value.batch == 18
-    with pytest.raises(ConfigurationError, match="batchId is 17"):
+    with pytest.raises(errors.ConfigurationError, match="batchId is 17"):
         position_in_batch("c", BatchDigestOffset(18, 5, 1), BatchIdentity(17, GIVEN_WRITER, 4))
 
 
@@ -129,7 +125,7 @@ def test_rows_up_to_the_committed_value_are_skipped(committed):
     ids=["back", "tie", "tie-between-batches", "null", "negative", "text", "empty", "committed"],
 )
 def test_value_that_does_not_lie_after_the_one_before_is_refused(values, committed, text):
-    with pytest.raises(ContinuityError, match=text) as caught:
+    with pytest.raises(errors.ContinuityError, match=text) as caught:
         _ordered(values, committed and IntegerOffset(committed))
     assert "offsetColumn 'ID'" in str(caught.value)
     assert "sortWithinPartitions" in str(caught.value)
@@ -144,5 +140,5 @@ def test_partition_is_cut_where_the_channel_changes_and_one_that_comes_again_or_
     found = [(key, [n for batch in rows for n in batch.column("N").to_pylist()]) for key, rows in runs]
     assert found == [("a", [1, 2]), ("b", [3, 4]), ("c", [5, 6])]
     for keys, text in [(["a", "b", "a"], "rows of 'a' come again"), (["a", None], "'K' holds NULL")]:
-        with pytest.raises(ContinuityError, match=text):
+        with pytest.raises(errors.ContinuityError, match=text):
             list(_runs((keys, list(range(len(keys))))))

@@ -1,57 +1,41 @@
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    CalendarIntervalType,
-    DateType,
-    DayTimeIntervalType,
-    DecimalType,
-    DoubleType,
-    IntegerType,
-    LongType,
-    MapType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types
 
 from airflow_provider_snowpipe.spark.data_source.options import check_schema, is_integer, unknown_columns
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.unit.spark.data_source.write_options import write_options
 
+TEXT = types.StringType()
 
-def _schema(columns):
-    return StructType([StructField(name, kind) for name, kind in columns.items()]).jsonValue()
+
+def _struct(**columns):
+    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
 
 
 def _check(columns, **more):
     by_column = {"partitions": None} if "channelColumn" in more else {}
-    check_schema(_schema(columns), write_options(**by_column, **more))
+    check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
 
 
 def test_every_type_that_ndjson_carries_is_taken():
-    nested = StructType([StructField("x", ArrayType(DecimalType(38, 9)))])
-    plain = (LongType(), DoubleType(), StringType(), BinaryType(), DateType(), TimestampType(), NullType())
-    maps = (MapType(StringType(), nested), MapType(IntegerType(), StringType()))
-    kinds = (*plain, *maps, TimestampNTZType(), VariantType())
-    _check({f"c{number}": kind for number, kind in enumerate(kinds)})
+    names = ("Long", "Double", "String", "Binary", "Date", "Timestamp", "Null", "TimestampNTZ", "Variant")
+    kinds = [getattr(types, f"{name}Type")() for name in names]
+    nested = _struct(x=types.ArrayType(types.DecimalType(38, 9)))
+    maps = [types.MapType(TEXT, nested), types.MapType(types.IntegerType(), TEXT)]
+    _check({f"c{number}": kind for number, kind in enumerate([*kinds, *maps])})
 
 
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
-        (CalendarIntervalType(), "'c' has type interval.*STRING"),
-        (DayTimeIntervalType(), "'c' has type interval day to second.*STRING"),
-        (ArrayType(VariantType()), r"'c\.\[\]' has type variant.*a column of its own"),
-        (MapType(StringType(), VariantType()), r"'c\.\{\}' has type variant"),
-        (StructType([StructField("v", VariantType())]), r"'c\.v' has type variant"),
-        (MapType(DoubleType(), StringType()), "keys of type double: cast them"),
-        (StructType([]), "struct without fields"),
+        (types.CalendarIntervalType(), "'c' has type interval.*STRING"),
+        (types.DayTimeIntervalType(), "'c' has type interval day to second.*STRING"),
+        (types.ArrayType(types.VariantType()), r"'c\.\[\]' has type variant.*a column of its own"),
+        (types.MapType(TEXT, types.VariantType()), r"'c\.\{\}' has type variant"),
+        (_struct(v=types.VariantType()), r"'c\.v' has type variant"),
+        (types.MapType(types.DoubleType(), TEXT), "keys of type double: cast them"),
+        (_struct(), "struct without fields"),
     ],
     ids=str,
 )
@@ -73,16 +57,16 @@ def test_type_without_a_json_form_is_refused_with_column_type_and_remedy(kind, t
 )
 def test_key_columns_are_checked(more, text):
     with pytest.raises(ConfigurationError, match=text):
-        _check({"ID": LongType(), "AT": TimestampType()}, **more)
+        _check({"ID": types.LongType(), "AT": types.TimestampType()}, **more)
 
 
 def test_names_that_differ_by_case_only_are_refused():
     with pytest.raises(EncodingError, match="columns 'id' and 'ID'"):
-        _check({"id": LongType(), "ID": LongType()})
+        _check({"id": types.LongType(), "ID": types.LongType()})
 
 
 def test_integer_columns_are_distinguished_from_text():
-    schema = _schema({"a": LongType(), "b": StringType()})
+    schema = _struct(a=types.LongType(), b=TEXT).jsonValue()
     assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
 
 
@@ -97,7 +81,7 @@ def test_integer_columns_are_distinguished_from_text():
     ],
 )
 def test_columns_for_which_the_table_has_none_are_named_or_refused(names, options, found):
-    schema = _schema(dict.fromkeys(names, StringType()))
+    schema = _struct(**dict.fromkeys(names, TEXT)).jsonValue()
     table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
 
     if found is None:

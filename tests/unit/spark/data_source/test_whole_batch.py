@@ -20,14 +20,9 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     settle_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Pace
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    ContinuityError,
-    SnowpipeError,
-    SourcePositionError,
-)
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import URL, KilledError
 from tests.unit.spark.data_source.write_options import write_options
@@ -167,7 +162,7 @@ class Writes:
             self.write(shares, **how)
         except KilledError:
             return False
-        except SnowpipeError as error:
+        except errors.SnowpipeError as error:
             return says in str(error) or pytest.fail(str(error))
         assert self.table == _all(shares)
         return False
@@ -208,7 +203,7 @@ def test_other_spread_is_refused_before_any_channel_sends(snowpipe, writes, chec
     assert before
 
     for order in ([0, 1, 2], [2, 1, 0]):
-        with pytest.raises(SnowpipeError, match="othing was sent"):
+        with pytest.raises(errors.SnowpipeError, match="othing was sent"):
             writes.write(_moved(BEGUN), checked=checked, order=order)
     assert (writes.table, len(snowpipe.appends())) == (before, sent)
 
@@ -254,7 +249,7 @@ def test_stream_that_another_driver_overtakes_sends_nothing(snowpipe, writes):
     later = str(replace(now, position=replace(now.position, batch=8)))
     snowpipe.fault(after="status", channel="ds_0__compared", do=lambda: setattr(channel, "committed", later))
 
-    with pytest.raises(SnowpipeError, match="Nothing was sent"):
+    with pytest.raises(errors.SnowpipeError, match="Nothing was sent"):
         writes.write([[], BEGUN[1], BEGUN[0]], checked=False)
 
     assert (writes.table, len(snowpipe.appends())) == (before, sent)
@@ -266,7 +261,7 @@ def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, write
     snowpipe.fault(after="open", do=snowpipe.commit)
     assert writes.table == []
 
-    with pytest.raises(SnowpipeError, match="othing was sent"):
+    with pytest.raises(errors.SnowpipeError, match="othing was sent"):
         writes.write(_moved(BEGUN))
 
     snowpipe.holds_commits = False
@@ -286,7 +281,7 @@ def test_channel_of_two_partitions_or_a_batch_begun_by_partition_is_refused(snow
     writes.killed(KEYED, 1)
     sent = len(snowpipe.appends())
 
-    with pytest.raises(ContinuityError, match="channelColumn"):
+    with pytest.raises(errors.ContinuityError, match="channelColumn"):
         writes.write([[0, 5, 10], [1, 6], [11]])
     assert len(snowpipe.appends()) == sent
 
@@ -294,7 +289,7 @@ def test_channel_of_two_partitions_or_a_batch_begun_by_partition_is_refused(snow
     writes.keyed = False
     writes.killed(BEGUN, 2)
     writes.keyed = True
-    with pytest.raises(SourcePositionError, match="channelColumn"):
+    with pytest.raises(errors.SourcePositionError, match="channelColumn"):
         writes.write(BEGUN)
 
 
@@ -392,7 +387,7 @@ def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent
 def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan():
     by_column = {"partitions": None, "channelColumn": "K"}
     for by in (by_column, {"partitions": "2"}):
-        with pytest.raises(ConfigurationError, match="write_checked"):
+        with pytest.raises(errors.ConfigurationError, match="write_checked"):
             write_options(**by, offsetColumn="ID").refuse_unknown_spread()
         write_options(**by, offsetColumn="ID", fixedSpread="true").refuse_unknown_spread()
         write_options(**by).refuse_unknown_spread()
@@ -412,7 +407,7 @@ class TestFindings:
 
     def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
         def refuse(*_):
-            raise ConfigurationError("no K")
+            raise errors.ConfigurationError("no K")
 
         monkeypatch.setattr(gates, "channel_shares", refuse)
         assert self.found(writes, begun, BEGUN[:2]) == [
@@ -438,12 +433,12 @@ def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
 
     begun.refuse_differences(iter(fine))
     for kind, text, findings in [
-        (SourcePositionError, r"batch 7 .*nothing was sent: other rows\. ", [*fine[:2], wrong]),
-        (SourcePositionError, r"other rows \(1 more", [replace(wrong, partition=0, channel="ds_0"), wrong]),
-        (ConfigurationError, "bad column", [Finding(1, "", "ConfigurationError", "bad column")]),
-        (SourcePositionError, r"'ds_0'.*has no row.*'7:3/.*1 more", []),
-        (SourcePositionError, "'ds_2'", fine[:2]),
-        (ContinuityError, "'ds_0' lie in the partitions 0 and 1", [*fine, replace(fine[0], partition=1)]),
+        ("SourcePosition", r"batch 7 .*nothing was sent: other rows\. ", [*fine[:2], wrong]),
+        ("SourcePosition", r"other rows \(1 more", [replace(wrong, partition=0, channel="ds_0"), wrong]),
+        ("Configuration", "bad column", [Finding(1, "", "ConfigurationError", "bad column")]),
+        ("SourcePosition", r"'ds_0'.*has no row.*'7:3/.*1 more", []),
+        ("SourcePosition", "'ds_2'", fine[:2]),
+        ("Continuity", "'ds_0' lie in the partitions 0 and 1", [*fine, replace(fine[0], partition=1)]),
     ]:
-        with pytest.raises(kind, match=text):
+        with pytest.raises(getattr(errors, f"{kind}Error"), match=text):
             begun.refuse_differences(findings)
