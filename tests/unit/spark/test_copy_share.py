@@ -29,9 +29,8 @@ def names(files):
     return "".join(one.name for one in files)
 
 
-@pytest.mark.parametrize(
-    ("committed", "growing", "share"),
-    [
+def test_copy_takes_the_files_that_no_stream_has_begun():
+    for committed, growing, share in [
         (None, False, "abc"),
         ("1/a:0", False, "abc"),
         ("1/a:10", False, "bc"),
@@ -39,11 +38,8 @@ def names(files):
         ("4/c:1", False, ""),
         ("1/a:10", True, "b"),
         ("4/c:1", True, ""),
-    ],
-    ids=["nothing-in", "before-a", "after-a", "file-gone", "all-in", "growing", "growing-all-in"],
-)
-def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share):
-    assert names(share_of_copy(position(committed), growing=growing)) == share
+    ]:
+        assert names(share_of_copy(position(committed), growing=growing)) == share, committed
 
 
 def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():

@@ -499,14 +499,6 @@ class TestFailure:
             load(make_run(P, Q))
         assert failed.value.error_type == "ChannelFencedError"
 
-    def test_next_run_loads_what_is_missing(self, snowpipe, make_run):
-        snowpipe.fault(before="append", channel="job_src_q", error=error(400, "BAD"))
-        with pytest.raises(TaskFailedError):
-            load(make_run(P, Q))
-        whole(make_run(P, Q))
-        assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
-        assert snowpipe.did("append").count("append job_src_p 0..5") == 1
-
     def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
         with pytest.raises(errors.AuthenticationError, match="1 more"):

@@ -1,8 +1,10 @@
 """What a running job reports of itself."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
+from types import SimpleNamespace
 
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels, Poll, Totals
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart
@@ -35,40 +37,27 @@ class BehindPartition(MemoryPartition):
         return Behind(left * 100, left)
 
 
-class Polls:
-    """A client that gives one answer after the other, and ends the lines after the last."""
-
-    def __init__(self, *answers):
-        self.answers, self.ended = list(answers), Event()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        """Nothing is open."""
-
-    def channel_statuses(self, _):
-        if not self.answers:
-            self.ended.set()
-            raise SnowpipeError("over")
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return {name: status(name, committed, given) for name, (committed, given) in answer.items()}
-
-
 def status(name, committed, inserted, **more):
     return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted, **more)
 
 
 def test_many_channels_that_move_are_one_line_per_poll(capsys):
     names = [f"c{number}" for number in range(30)]
-    client = Polls(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
+    answers = [dict.fromkeys(names, ("10", 20)), None, dict.fromkeys(names, ("5", 15))]
+    ended = Event()
 
+    def statuses(_):
+        if not answers:
+            ended.set()
+        if not answers or not (answer := answers.pop()):
+            raise SnowpipeError("busy")
+        return {name: status(name, *of_channel) for name, of_channel in answer.items()}
+
+    client = nullcontext(SimpleNamespace(channel_statuses=statuses))
     start = {name: status(name, None, 10) for name in names}
     partitions = {name: BehindPartition(name, rows(10)) for name in names}
     with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):
-        assert client.ended.wait(30)
+        assert ended.wait(30)
 
     printed = capsys.readouterr()
     first, second = printed.out.splitlines()

@@ -1,7 +1,9 @@
 """How partitions and queries become tasks, what each may send, and what a round leaves for the next one."""
 
 import pickle
+import threading
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -9,13 +11,18 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
+from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks, is_local
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
 from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, Behind, FrameWork
 from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions, load_batches
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    RetriesExhaustedError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.checkpoints import binding_of, loaded
@@ -180,13 +187,6 @@ def run(snowpipe):
 class TestQuery:
     """Rows of a query on their way into channels: rounds, ends, and tasks that get what is not theirs."""
 
-    def test_brings_each_channel_its_own_rows(self, snowpipe, run):
-        source = MemoryFrameSource([OWN, replace(OWN, name="q", rows=rows(1))])
-        results, left = run(source)
-        found = [(one.channel, one.rows, one.position) for one in results]
-        assert found == [("cp", 6, at(5)), ("cq", 1, at(0))]
-        assert (ids(snowpipe, "cp"), ids(snowpipe, "cq"), left) == ([0, 1, 2, 3, 4, 5], [0], [])
-
     def test_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(self, snowpipe, spark):
         partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
         source = MemoryFrameSource(list(partitions.values()))
@@ -299,3 +299,67 @@ class TestTaskOfAQuery:
 
     def test_skips_empty_batches(self, load):
         assert load([], batch_of([], []), batch_of([], [])) == []
+
+
+def test_local_master_is_one_without_executors():
+    assert all(map(is_local, ("local", "local[*]", "local[2,4]", "local[2, 4]")))
+    assert not any(map(is_local, ("local-cluster[2,1,1024]", "local[x]", "spark://local:7077", "yarn")))
+    with pytest.raises(ConfigurationError, match="yarn"):
+        LocalTasks("yarn")
+
+
+@pytest.mark.parametrize(("master", "at_once"), [("local", 1), ("local[3]", 3)])
+def test_as_many_tasks_run_at_once_as_the_master_has_threads(master, at_once):
+    together = threading.Barrier(at_once)
+    tasks = LocalTasks(master)
+
+    def work(item):
+        together.wait(60)
+        return item, threading.current_thread() is threading.main_thread()
+
+    assert one_task_each(tasks, work, list(range(6))) == [(number, False) for number in range(6)]
+    assert tasks.finished == 6
+
+
+def failing(times, seen, item):
+    """Return the item; 1 fails so often before."""
+    seen.append(item)
+    if item == 1 and seen.count(1) <= times:
+        raise RetriesExhaustedError("lost to another writer")
+    return item
+
+
+@pytest.mark.parametrize("times", [2, 3])
+def test_task_is_tried_as_often_as_the_master_has_it(times, capsys):
+    seen, tasks = [], LocalTasks("local[1,3]")
+    work = partial(failing, times, seen)
+
+    if times < 3:
+        assert tasks.run(work, [0, 1, 2]) == [0, 1, 2]
+    else:
+        with pytest.raises(RetriesExhaustedError):
+            tasks.run(work, [0, 1, 2])
+    assert seen.count(1) == 3
+    assert capsys.readouterr().err.count("lost to another writer") == 2
+
+
+def test_after_a_failure_no_task_begins_and_those_that_run_come_to_their_end():
+    failed, ended = threading.Event(), []
+
+    def work(item):
+        if item == 1:
+            failed.set()
+            raise RetriesExhaustedError("lost")
+        failed.wait(60)
+        ended.append(item)
+        return item
+
+    with pytest.raises(RetriesExhaustedError):
+        LocalTasks("local[2]").run(work, list(range(50)))
+    assert 0 in ended
+    assert len(ended) < 49
+
+
+def test_no_task_is_needed_where_every_channel_is_at_its_end():
+    partition = MemoryPartition("0", rows(4))
+    assert TaskRounds(LocalTasks("local[2]")).locate({"c": partition}, {"c": IntegerOffset(3)}) == []

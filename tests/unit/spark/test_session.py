@@ -1,5 +1,7 @@
 """The job's Spark: its settings, sessions that are shared, its versions, and an end that waits for Spark."""
 
+import os
+import pickle
 from datetime import date
 from pathlib import Path
 from threading import Event
@@ -11,9 +13,17 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
-from airflow_provider_snowpipe.spark.driver.session import JobSession, require_same_spark, start_spark
+from airflow_provider_snowpipe.spark.driver.session import (
+    JobSession,
+    one_connect_task_each,
+    require_same_spark,
+    start_spark,
+)
+from airflow_provider_snowpipe.spark.sources.files.reader import Resume
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
 class Builder:
@@ -213,3 +223,41 @@ def test_executor_or_jvm_of_another_version_is_refused_with_both_and_patch_relea
         require_same_spark(SimpleNamespace(version="3.5.1"))
     Versions("4.2.1.vendor3", "1.0").require(driver)
     require_same_spark(SimpleNamespace(version=f"{pyspark.__version__}-vendor"))
+
+
+class Server:
+    """A server of Spark Connect that answers every job with the same result."""
+
+    def __init__(self, result):
+        self.result = pickle.dumps(result)
+
+    def __getattr__(self, name):
+        return lambda *_: self
+
+    def collect(self):
+        return [{"id": 0, "result": self.result}]
+
+
+def test_results_of_our_tasks_are_read():
+    loaded = PartitionResult("c", FileLineOffset("a.ndjson", 7), unknown_columns={"NOTE": 2})
+    for result in (loaded, Resume(1, 7, 90), None):
+        assert one_connect_task_each(Server(result), str, ["item"]) == [result]
+
+
+class Call:
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+@pytest.mark.parametrize(
+    "call", [Call(os.mkdir, "made"), Call(one_connect_task_each, None, None, []), Call(pickle.loads, b"N.")]
+)
+def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path, monkeypatch):
+    """A server may be somebody else's, and this process has the private key."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=call.called[0].__name__):
+        one_connect_task_each(Server(call), str, ["item"])
+    assert list(tmp_path.iterdir()) == []

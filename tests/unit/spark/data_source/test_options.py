@@ -1,8 +1,18 @@
-import pytest
+"""Options of a write, and the DataFrame's columns that they are compared with."""
 
-from airflow_provider_snowpipe.spark.data_source.options import OPTIONS, WriteOptions
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+import pytest
+from pyspark.sql import types
+
+from airflow_provider_snowpipe.spark.data_source.options import (
+    OPTIONS,
+    WriteOptions,
+    check_schema,
+    is_integer,
+    unknown_columns,
+)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.refusals import refused
 from tests.unit.spark.data_source.write_options import LEAST, write_options
 
@@ -78,3 +88,68 @@ def test_every_option_has_a_row_in_the_reference(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "reference" / "data-source.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
     assert listed[: len(OPTIONS)] == list(OPTIONS)
+
+
+TEXT = types.StringType()
+
+
+def _struct(**columns):
+    return types.StructType([types.StructField(name, kind) for name, kind in columns.items()])
+
+
+def _check(columns, **more):
+    by_column = {"partitions": None} if "channelColumn" in more else {}
+    check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
+
+
+def test_every_type_that_ndjson_carries_is_taken():
+    names = ("Long", "Double", "String", "Binary", "Date", "Timestamp", "Null", "TimestampNTZ", "Variant")
+    kinds = [getattr(types, f"{name}Type")() for name in names]
+    nested = _struct(x=types.ArrayType(types.DecimalType(38, 9)))
+    maps = [types.MapType(TEXT, nested), types.MapType(types.IntegerType(), TEXT)]
+    _check({f"c{number}": kind for number, kind in enumerate([*kinds, *maps])})
+
+
+def test_type_without_a_json_form_is_refused_with_column_type_and_remedy():
+    variant = types.VariantType()
+    for kind, *words in [
+        (types.CalendarIntervalType(), "'c' has type interval", "STRING"),
+        (types.DayTimeIntervalType(), "'c' has type interval day to second", "STRING"),
+        (types.ArrayType(variant), "'c.[]' has type variant", "a column of its own"),
+        (types.MapType(TEXT, variant), "'c.{}' has type variant"),
+        (_struct(v=variant), "'c.v' has type variant"),
+        (types.MapType(types.DoubleType(), TEXT), "keys of type double: cast them"),
+        (_struct(), "struct without fields"),
+    ]:
+        refused(EncodingError, lambda given: _check({"c": given}), [kind], *words)
+    same = {"id": types.LongType(), "ID": types.LongType()}
+    refused(EncodingError, _check, [same], "columns 'id' and 'ID'")
+
+
+def test_key_columns_are_checked():
+    columns = {"ID": types.LongType(), "AT": types.TimestampType()}
+    for more, *words in [
+        ({"offsetColumn": "id"}, "'id', which the DataFrame has not: it has ID, AT"),
+        ({"offsetColumn": "AT"}, "'AT' of type timestamp", "cast it to BIGINT or STRING"),
+        ({"channelColumn": "AT"}, "channelColumn names the column 'AT' of type timestamp"),
+        ({"omitColumns": "X"}, "omitColumns names the column 'X'"),
+        ({"omitColumns": "ID,AT"}, "no column to send"),
+    ]:
+        refused(ConfigurationError, lambda given: _check(columns, **given), [more], *words)
+    schema = _struct(a=types.LongType(), b=TEXT).jsonValue()
+    assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
+
+
+def test_columns_for_which_the_table_has_none_are_named_or_refused():
+    table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
+
+    def found(*names, known=table, **more):
+        return unknown_columns(
+            _struct(**dict.fromkeys(names, TEXT)).jsonValue(), write_options(**more), known
+        )
+
+    assert found("id", "KIND") == found("KIMD", unknownColumns="ignore") == found("KIMD", known=()) == []
+    assert found("ID", "KIMD", "OTHER", omitColumns="OTHER") == ["KIMD"]
+    for names, more in [(["KIMD"], {}), (["ID", "KIMD"], {"unknownColumns": "fail"})]:
+        with pytest.raises(UnknownColumnsError, match="KIMD"):
+            found(*names, **more)

@@ -1,9 +1,11 @@
 """Rows of a batch as parts with positions: by the digest of a share, by a column's values, by channel."""
 
+import json
 import zlib
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.variant_utils import VariantUtils
 
 from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
@@ -14,11 +16,13 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     SupersededError,
     position_in_batch,
 )
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder, encode_rows
 from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset
+from tests.refusals import refused
 
 MINE = BatchIdentity.of_query(17, "0397fca7-82ee", 4)
 IDS = list(range(10))
@@ -62,25 +66,18 @@ def test_positions_carry_batch_row_and_the_digest_of_all_rows_so_far():
     assert [BatchDigestOffset.parse(str(part.start)).row for part in parts] == [1, 4, 5, 8, 9]
 
 
-@pytest.mark.parametrize(
-    ("replayed", "committed", "text"),
-    [
+def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given():
+    for replayed, committed, text in [
         ([0, 1, 3, 2, 4], _end(range(5), 4), "other rows, or another order"),
         ([0, 1, 9, 3, 4], _end(range(5), 3), "other rows, or another order"),
         ([0, 1], _end(range(5), 4), "ends at row 2"),
         ([0, 1, 2, 3], _end(range(5), 4), "ends at row 4"),
         ([0, 1, 2, 3, 4, 5], _end(range(5), 5, final=True), "has rows after row 5"),
         ([1, 0, 2, 3, 4], _end(range(5), 5, final=True), "another order"),
-    ],
-    ids=["order", "rows", "fewer", "missing-last", "more", "complete-order"],
-)
-def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given(replayed, committed, text):
-    share, given = DigestedShare("ds_0", MINE, _encoder(rows=3)), []
-    with pytest.raises(errors.SourcePositionError, match=text) as caught:
-        given.extend(share.parts(_batches(replayed), committed))
-    assert given == []
-    assert "sortWithinPartitions by a unique key" in str(caught.value)
-    assert "offsetColumn" in str(caught.value)
+    ]:
+        parts = DigestedShare("ds_0", MINE, _encoder(rows=3)).parts(_batches(replayed), committed)
+        words = (text, "sortWithinPartitions by a unique key", "offsetColumn")
+        refused(errors.SourcePositionError, next, [parts], *words)
 
 
 def test_omitted_columns_are_neither_sent_nor_digested():
@@ -110,9 +107,8 @@ def test_rows_up_to_the_committed_value_are_skipped(committed):
     assert parts == [(str(value), str(value), 1) for value in rest]
 
 
-@pytest.mark.parametrize(
-    ("values", "committed", "text"),
-    [
+def test_value_that_does_not_lie_after_the_one_before_is_refused():
+    for values, committed, text in [
         ([1, 3, 2], None, "2 comes after 3"),
         ([1, 2, 2], None, "2 comes after 2"),
         ([1, 2, 3, 4, 4, 5], None, "4 comes after 4"),
@@ -120,15 +116,10 @@ def test_rows_up_to_the_committed_value_are_skipped(committed):
         ([-1, 2], None, "it holds -1"),
         (["b", "a"], None, "'a' comes after 'b'"),
         (["", "a"], None, "empty text"),
-        ([1, 3, 2, 9], 5, "2 comes after 3"),
-    ],
-    ids=["back", "tie", "tie-between-batches", "null", "negative", "text", "empty", "committed"],
-)
-def test_value_that_does_not_lie_after_the_one_before_is_refused(values, committed, text):
-    with pytest.raises(errors.ContinuityError, match=text) as caught:
-        _ordered(values, committed and IntegerOffset(committed))
-    assert "offsetColumn 'ID'" in str(caught.value)
-    assert "sortWithinPartitions" in str(caught.value)
+        ([1, 3, 2, 9], IntegerOffset(5), "2 comes after 3"),
+    ]:
+        words = (text, "offsetColumn 'ID'", "sortWithinPartitions")
+        refused(errors.ContinuityError, lambda given, of=committed: _ordered(given, of), [values], *words)
 
 
 def _runs(*batches):
@@ -142,3 +133,38 @@ def test_partition_is_cut_where_the_channel_changes_and_one_that_comes_again_or_
     for keys, text in [(["a", "b", "a"], "rows of 'a' come again"), (["a", None], "'K' holds NULL")]:
         with pytest.raises(errors.ContinuityError, match=text):
             list(_runs((keys, list(range(len(keys))))))
+
+
+NAMES = frozenset({"V", 'V"', "W"})
+
+
+def _column(*values):
+    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
+    return pa.array(
+        [one and dict(zip(("value", "metadata"), one, strict=True)) for one in values], pa.struct(fields)
+    )
+
+
+def _variants(*texts):
+    return _column(*(text and VariantUtils.parse_json(text) for text in texts))
+
+
+def test_variants_become_native_json_beside_other_columns():
+    ids = pa.array([1, 2, 3])
+    first = _variants('{"a":[1,2.5,"nan\\n",null]}', '"x"', "12345678901234567890.125")
+    rows = pa.record_batch({"ID": ids, "V": first, "W": _variants("true", None, "{}")})
+
+    encoded = encode_rows(rows, NdjsonOptions(), NAMES)
+
+    assert [json.loads(line) for line in encoded.splitlines()] == [
+        {"ID": 1, "V": {"a": [1, 2.5, "nan\n", None]}, "W": True},
+        {"ID": 2, "V": "x", "W": None},
+        {"ID": 3, "V": 12345678901234567890.125, "W": {}},
+    ]
+    assert b'"V":12345678901234567890.125,' in encoded
+
+
+def test_number_that_json_has_not_is_refused():
+    nan = bytes([7 << 2]) + b"\x00\x00\x00\x00\x00\x00\xf8\x7f"
+    with pytest.raises(EncodingError, match="column 'V': a VARIANT holds NaN"):
+        encode_rows(pa.record_batch({"V": _column((nan, b"\x01\x00\x00"))}), NdjsonOptions(), NAMES)

@@ -5,11 +5,10 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source.parts import BatchIdentity, channel_source
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task, row_rules
-from airflow_provider_snowpipe.streaming.errors import ChannelFencedError, CommitTimeoutError
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import shown
-from tests.fake_snowpipe import STALE, KilledError, error
+from tests.fake_snowpipe import KilledError
 from tests.unit.spark.data_source.write_options import write_options
 
 WRITER = "00000001"
@@ -112,19 +111,6 @@ def test_rows_rejected_by_an_attempt_that_died_count_as_not_reported(snowpipe, r
     assert found == [(0, 0, "batch-5"), (0, 1, "batch-5")]
 
 
-def test_fenced_attempt_is_raised_and_does_not_open_again(snowpipe, run):
-    snowpipe.fault(before="append", skip=1, error=error(409, STALE))
-    with pytest.raises(ChannelFencedError):
-        run()
-    assert snowpipe.did("open") == ["open ds_0"]
-
-
-def test_rows_that_are_not_committed_in_time_are_no_success(snowpipe, run):
-    snowpipe.holds_commits = True
-    with pytest.raises(CommitTimeoutError):
-        run()
-
-
 def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed_one_are_sent(snowpipe, run):
     run(IDS[:3], **ORDERED)
     appends = len(snowpipe.appends())
@@ -132,12 +118,6 @@ def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed
     assert snowpipe.channels["ds_0"].committed == target(outcome)
     assert shown(target(outcome)) == "5"
     assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
-
-
-def test_rows_out_of_order_are_refused(snowpipe, run):
-    for ids in ([0, 2, 1], [0, 0, 1], [3, 4, 2]):
-        assert run(ids, size=3, **ORDERED).error_type == "ContinuityError"
-    assert snowpipe.did("append") == []
 
 
 def test_each_value_of_the_channel_column_has_its_channel(snowpipe, run):
