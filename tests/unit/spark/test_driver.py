@@ -2,8 +2,9 @@
 
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +13,7 @@ from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.driver.report import ChannelStart
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
@@ -51,23 +52,12 @@ class SpelledSpec(MemorySpec):
         return (f"{prefix.upper()}_src_{partition}",)
 
 
-@dataclass
-class AskedSource(MemorySource):
-    """A source that keeps what the driver gives it, by the name of the call."""
-
-    given: dict = field(default_factory=dict)
-
-    def with_spark(self, session):
-        self.given["with_spark"] = session
-        return self
-
-    def for_target(self, *given, **options):
-        self.given["for_target"] = given
-        return self
-
-    def claim(self, *given, **options):
-        self.given["claim"] = given
-        return True
+def asked_source(*partitions):
+    """A source that keeps what the driver gives it."""
+    source = MagicMock(wraps=MemorySource(partitions))
+    for step in (source.for_target, source.with_spark, source.without_spark):
+        step.return_value = source
+    return source
 
 
 @dataclass
@@ -225,20 +215,20 @@ class TestPrepare:
         run.prepare()
 
     def test_source_gets_the_target_and_claims_the_partitions(self, snowpipe, opens, monkeypatch):
-        source, secrets = opens(AskedSource([P, Q])), SourceSecrets({"password": "x"})
+        source, secrets = opens(asked_source(P, Q)), SourceSecrets({"password": "x"})
         monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
         stands(snowpipe, "job_src_p", "3")
-        committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
         plan = replace(PLAN, on_data_loss="skip")
 
         Run(plan, snowpipe.client()).prepare()
-
-        assert source.given.pop("with_spark")() == ("session", "app")
-        claimed = {"job_src_p": P, "job_src_q": Q}, committed
-        assert source.given == {"for_target": (PIPE.address(URL),), "claim": claimed}
         Run(plan, snowpipe.client(), object, secrets).prepare()
+
         assert opens.given == [(plan.source, "skip", one) for one in (SourceSecrets(), secrets)]
-        assert source.given["with_spark"] is object
+        starts = [given.args[0] for given in source.with_spark.call_args_list]
+        assert (starts[0](), starts[1]) == (("session", "app"), object)
+        assert source.for_target.call_args.args == (PIPE.address(URL),)
+        committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
+        assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
 
     def test_channel_of_another_prefix_is_found_where_channels_may_be_listed(self, make_run, caplog):
         def refused():
@@ -285,14 +275,13 @@ class TestRunWithoutRows:
             assert run.is_small() is expected, behind
 
     def test_source_claims_its_rows_only_where_there_are_none(self, snowpipe, opens):
+        source = opens(asked_source(P))
         stands(snowpipe, "job_src_p", "4")
-        source = opens(AskedSource([P]))
-
         assert not Run(PLAN, snowpipe.client()).has_no_rows()
-        assert "claim" not in source.given
+        assert source.claim.call_count == 0
         snowpipe.channels["job_src_p"].committed = token("5", 5)
         assert Run(PLAN, snowpipe.client()).has_no_rows()
-        assert "claim" in source.given
+        assert source.claim.call_count == 1
 
     def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, monkeypatch):
         stands(snowpipe, "job_src_p", "5")
@@ -421,16 +410,12 @@ class TestRounds:
 
         run.verify()
 
-        assert [asdict(one) for one in run.channels] == [
-            {
-                **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
-                "channel": "job_src_p", "partition": "p", "from_token": before, "to_token": after,
-                "target_token": after, "rejected": 0, "committed": False, "latency_ms": None,
-                "inserted_before": 2, "errors_before": 3, "rejected_before": 1, "unreported": 2,
-                "unreported_run": "r1", "rows_before": 0, "unknown_columns": {},
-                "files_found": None, "bytes_found": 0, "oldest_found_ms": None,
-            }
-        ]  # fmt: skip
+        added = {name: round(2 * value, 3) for name, value in result.items()}
+        (report,) = run.channels
+        assert report == ChannelReport(
+            "job_src_p", "p", from_token=before, to_token=after, target_token=after, longest_request=4.123,
+            inserted_before=2, errors_before=3, rejected_before=1, unreported=2, unreported_run="r1", **added,
+        )  # fmt: skip
 
 
 class TestEndWithoutRows:

@@ -105,17 +105,14 @@ def test_error_that_is_not_ours_stays_as_it_is(spark):
         one_task_each(spark, lambda item: 1 // item, [0])
 
 
-class Tracker:
+def tracker():
     """Spark's status tracker: one job whose last stage loads, one that has ended, one without a stage."""
-
-    def getActiveJobsIds(self):  # noqa: N802  Spark's name
-        return [1, 2, 3]
-
-    def getJobInfo(self, job):  # noqa: N802  Spark's name
-        return {1: SimpleNamespace(stageIds=[4, 5]), 2: None, 3: SimpleNamespace(stageIds=[])}[job]
-
-    def getStageInfo(self, stage):  # noqa: N802  Spark's name
-        return SimpleNamespace(numCompletedTasks=stage)
+    jobs = {1: SimpleNamespace(stageIds=[4, 5]), 2: None, 3: SimpleNamespace(stageIds=[])}
+    return SimpleNamespace(
+        getActiveJobsIds=lambda: list(jobs),
+        getJobInfo=jobs.get,
+        getStageInfo=lambda stage: SimpleNamespace(numCompletedTasks=stage),
+    )
 
 
 def test_source_decides_how_its_partitions_become_tasks_and_finished_ones_are_counted(spark):
@@ -124,7 +121,7 @@ def test_source_decides_how_its_partitions_become_tasks_and_finished_ones_are_co
     for source in (MemorySource([]), None):
         assert isinstance(rounds_of(source, spark), TaskRounds)
     for source in (frames, None):
-        assert rounds_of(source, SimpleNamespace(statusTracker=Tracker)).finished_channels(10) == 15
+        assert rounds_of(source, SimpleNamespace(statusTracker=tracker)).finished_channels(10) == 15
 
 
 class TestConnect:

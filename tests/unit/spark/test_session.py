@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from unittest.mock import MagicMock, call
 from uuid import UUID
 
 import pyspark
@@ -26,25 +27,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 
 
-class Builder:
-    """Stands for ``SparkSession.builder``: notes the calls, and gives sessions or raises errors in turn."""
-
-    def __init__(self, *sessions):
-        self.asked, self._sessions = [], list(sessions)
-
-    def __getattr__(self, call):
-        def answer(*values):
-            self.asked.append((call, *values))
-            if call != "getOrCreate":
-                return self
-            session = self._sessions.pop(0)
-            if isinstance(session, Exception):
-                raise session
-            return session
-
-        return answer
-
-
 class RemoteSession:
     """Stands for a session of Spark Connect."""
 
@@ -63,7 +45,8 @@ class RemoteSession:
 
 
 PACKAGE = ("airflow_provider_snowpipe.zip", True, True)
-NAME, ZONE, START = ("appName", "app"), ("config", "spark.sql.session.timeZone", "UTC"), ("getOrCreate",)
+SETTINGS = [call.appName("app"), call.config("spark.sql.session.timeZone", "UTC")]
+START = call.getOrCreate()
 
 
 @pytest.fixture
@@ -72,21 +55,24 @@ def start(monkeypatch):
     pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
 
     def start(*sessions, remote=None, running=None):
-        builder, first = Builder(*sessions), sessions[0] if isinstance(sessions[0], RemoteSession) else None
+        builder, first = MagicMock(), sessions[0] if isinstance(sessions[0], RemoteSession) else None
+        for step in (builder.appName, builder.config, builder.remote):
+            step.return_value = builder
+        builder.getOrCreate.side_effect = sessions
         monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
         monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: running)
         monkeypatch.setattr("pyspark.sql.connect.session.SparkSession.getActiveSession", lambda: first)
         monkeypatch.delenv("SPARK_REMOTE", raising=False)
         if remote:
             monkeypatch.setenv("SPARK_REMOTE", remote)
-        return start_spark("app"), builder.asked
+        return start_spark("app"), builder.mock_calls
 
     return start
 
 
 def test_session_gets_the_settings_of_exactly_once(start):
     own = object()
-    assert start(own) == (own, [NAME, ZONE, ("config", "spark.speculation", "false"), START])
+    assert start(own) == (own, [*SETTINGS, call.config("spark.speculation", "false"), START])
 
 
 @pytest.mark.parametrize(
@@ -104,9 +90,10 @@ def test_jobs_over_connect_share_a_session_of_the_day(start, monkeypatch, remote
         monkeypatch.setattr(module, "datetime", clock)
         shared, asked = start(RemoteSession(), remote=remote)
         assert (shared.added, shared.release_session_on_close, shared.stopped) == ([PACKAGE], False, 0)
-        assert asked == [NAME, ZONE, ("remote", asked[2][1]), START]
-        assert asked[2][1].startswith(address)
-        found.append(asked[2][1].removeprefix(address))
+        asked_for = asked[2].args[0]
+        assert asked == [*SETTINGS, call.remote(asked_for), START]
+        assert asked_for.startswith(address)
+        found.append(asked_for.removeprefix(address))
 
     assert [str(UUID(one)) for one in found] == found
     assert found[0] == found[1] != found[2]
@@ -114,7 +101,7 @@ def test_jobs_over_connect_share_a_session_of_the_day(start, monkeypatch, remote
 
 def test_session_that_the_address_names_is_used_and_left(start):
     named, asked = start(RemoteSession(), remote="sc://host/;session_id=mine")
-    assert asked[2:] == [("remote", "sc://host/;session_id=mine"), START]
+    assert asked[2:] == [call.remote("sc://host/;session_id=mine"), START]
     assert (named.added, named.release_session_on_close) == ([PACKAGE], False)
 
 
@@ -126,7 +113,7 @@ def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, r
     started, asked = start(closed if refusal == "closed" else shared, own, remote="sc://host")
 
     assert started is own
-    assert asked[-2:] == [("remote", "sc://host"), START]
+    assert asked[-2:] == [call.remote("sc://host"), START]
     assert (own.added, own.release_session_on_close) == ([PACKAGE], True)
     assert shared.stopped == (refusal == "package")
     assert shared.release_session_on_close == (refusal == "closed")
@@ -139,7 +126,7 @@ def test_server_that_cannot_be_reached_is_asked_once(start):
 
 def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     running = RemoteSession()
-    assert start(running, remote="sc://host", running=running) == (running, [NAME, ZONE, START])
+    assert start(running, remote="sc://host", running=running) == (running, [*SETTINGS, START])
     assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
 
 
@@ -148,7 +135,7 @@ class Context:
 
     version, uiWebUrl, applicationId = pyspark.__version__, None, "app-1"
 
-    def __init__(self, settings=None):
+    def __init__(self):
         self.stopped, self.noticed = [], Event()
         self._jsc = SimpleNamespace(stop=lambda: self.stopped.append("JVM"))
 
@@ -171,15 +158,14 @@ class TestJobSession:
         started = SimpleNamespace(contexts=[], sessions=[])
 
         def context(settings):
-            started.contexts.append(Context(settings))
+            started.contexts.append(Context())
             return started.contexts[-1]
 
         def session(application):
             inner = Context()
-            started.sessions.append(
-                SimpleNamespace(sparkContext=inner, version=inner.version, stop=inner.stop)
-            )
-            return started.sessions[-1]
+            found = SimpleNamespace(sparkContext=inner, version=inner.version, stop=inner.stop)
+            started.sessions.append(found)
+            return found
 
         for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
             monkeypatch.delenv(name, raising=False)
