@@ -46,15 +46,11 @@ def test_text_that_is_no_report_is_refused(text):
 def test_a_store_that_refuses_reports_its_innermost_reason(monkeypatch):
     from py4j.protocol import Py4JJavaError
 
-    class Thrown:
-        def __init__(self, text, cause=None):
-            self.text, self.getCause = text, lambda: cause
+    def thrown(text, cause=None):
+        return MagicMock(__str__=lambda _: text, getCause=lambda: cause)
 
-        def __str__(self):
-            return self.text
-
-    refused, inner = Py4JJavaError.__new__(Py4JJavaError), Thrown("403 Forbidden")
-    refused.java_exception = Thrown("Error getting 'lake'", Thrown("execution failed", inner))
+    refused, inner = Py4JJavaError.__new__(Py4JJavaError), thrown("403 Forbidden")
+    refused.java_exception = thrown("Error getting 'lake'", thrown("execution failed", inner))
     jvm = MagicMock()
     jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.side_effect = refused
     monkeypatch.setattr(report, "_jvm", lambda: jvm)

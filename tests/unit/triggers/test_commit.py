@@ -59,8 +59,6 @@ REJECTED = {"last_committed_offset_token": "b:2", "rows_error_count": 1}
         ({"fail_on_rejected_rows": True}, statuses(c1="a:2", c2=REJECTED), "rows_rejected"),
         ({}, error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "refused"),
         ({"targets": "[]"}, Reply(), "configuration"),
-        ({"offset_format": "no_such"}, Reply(), "configuration"),
-        ({"table": None}, Reply(), "configuration"),
         ({"targets": {"c": "17:5000"}, "offset_format": None}, Reply(), "configuration"),
         ({"snowflake_conn_id": "none_such"}, Reply(), "configuration"),
         ({"stall_timeout": 0.05}, statuses(c1="a:2", c2="b:1"), "stalled"),
