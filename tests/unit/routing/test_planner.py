@@ -168,9 +168,7 @@ class TestDescription:
             (stage(10_000, 200 * MB), 1200, "X-LARGE"),
             (stage(100, 100 * MB), 60, "MEDIUM"),
         ]:
-            unhurried, hurried = (
-                plan_load(replace(shape, freshness=one)).estimate() for one in (None, required)
-            )
+            unhurried, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, required))
             assert (unhurried.warehouse, hurried.warehouse) == ("X-SMALL", warehouse)
             assert hurried.seconds < required < unhurried.seconds
             least = 4 * 60 / 3600 if warehouse == "MEDIUM" else 0.0  # its first minute is paid for

@@ -14,28 +14,27 @@ from airflow_provider_snowpipe.routing.probes import BINARY_FORMATS, TEXT_FORMAT
 VOLUME = st.one_of(st.just(0.0), st.floats(-3, 15).map(lambda power: 10.0**power))
 SECONDS = st.one_of(st.none(), st.floats(0, 6).map(lambda power: 10.0**power))
 PREVIOUS = st.one_of(st.none(), st.sampled_from(LoadPath))
+NEARLY = st.floats(0.96, 1.04)
 MANY = settings(max_examples=25, deadline=None)
 
 
-@st.composite
-def file_sets(draw):
-    count = draw(st.integers(0, 1_000_000))
-    return FileSet(
-        count,
-        draw(VOLUME) if count else 0.0,
-        largest=draw(st.one_of(st.none(), VOLUME)),
-        format=draw(st.one_of(st.none(), st.sampled_from(TEXT_FORMATS + BINARY_FORMATS))),
-        compressed=draw(st.booleans()),
-        staged=draw(st.booleans()),
-        oldest=draw(SECONDS),
-        newest=draw(SECONDS),
-        interval=draw(SECONDS),
-    )
+FILES = st.just(FileSet(0, 0.0)) | st.builds(
+    FileSet,
+    st.integers(1, 1_000_000),
+    VOLUME,
+    largest=st.none() | VOLUME,
+    format=st.none() | st.sampled_from(TEXT_FORMATS + BINARY_FORMATS),
+    compressed=st.booleans(),
+    staged=st.booleans(),
+    oldest=SECONDS,
+    newest=SECONDS,
+    interval=SECONDS,
+)
 
 
 @st.composite
 def shapes(draw):
-    bounded, files = draw(st.booleans()), draw(st.one_of(st.none(), file_sets()))
+    bounded, files = draw(st.booleans()), draw(st.none() | FILES)
     needs_bytes = bounded and files is None
     needs_rate = not bounded and not (files and files.interval)
     return DataShape(
@@ -77,9 +76,8 @@ def scaled(shape, factor, *, more_files=False):
     elif files:
         files = replace(files, largest=times(files.largest))
     rows = None if shape.rows is None else round(shape.rows * factor)
-    return replace(
-        shape, bytes=times(shape.bytes), rows=rows, arrival_rate=times(shape.arrival_rate), files=files
-    )
+    rate = times(shape.arrival_rate)
+    return replace(shape, bytes=times(shape.bytes), rows=rows, arrival_rate=rate, files=files)
 
 
 def keeps_by_stream(shape, policy):
@@ -144,9 +142,7 @@ def test_a_freshness_that_a_path_keeps_is_kept(shape, policy, previous):
 
 
 @MANY
-@given(
-    shapes(), policies(), PREVIOUS, st.lists(st.tuples(*[st.floats(0.96, 1.04)] * 2), min_size=2, max_size=12)
-)
+@given(shapes(), policies(), PREVIOUS, st.lists(st.tuples(NEARLY, NEARLY), min_size=2, max_size=12))
 def test_small_changes_from_run_to_run_do_not_flap(shape, policy, previous, changes):
     taken = []
     for volume, freshness in changes:

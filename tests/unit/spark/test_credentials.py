@@ -71,15 +71,13 @@ def test_a_variable_that_passes_through_a_shell_holds_plain_letters_only(monkeyp
     assert "SNOWPIPE_SECRET" not in os.environ, "it is taken out of the environment"
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")]
-)
-def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, message):
+@pytest.mark.parametrize(("value", "text"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")])
+def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, text):
     monkeypatch.setenv("SNOWPIPE_SECRET", json.dumps({"kind": "oauth", "token": "t"}))
     assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
     monkeypatch.setenv("SNOWPIPE_SECRET", value)
 
-    with pytest.raises(ConfigurationError, match=message) as refusal:
+    with pytest.raises(ConfigurationError, match=text) as refusal:
         read_credentials_variable("SNOWPIPE_SECRET")
     assert "environment variable 'SNOWPIPE_SECRET'" in str(refusal.value)
     assert "s3cret" not in str(refusal.value)

@@ -308,9 +308,8 @@ class TestRunWithoutRows:
         assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
         assert report.channels == here.channels == by_spark.channels
         assert by_channel(here, "to_token") == {"job_src_p": "5", "job_src_q": "3"}
-        assert (
-            here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
-        )
+        assert here.source.bookmark == by_spark.source.bookmark
+        assert here.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
         assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
 
 

@@ -93,10 +93,8 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_t
         refuse_rejected_rows(PIPE, [left], {"c": status(9)})
 
 
-CAUSED = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 failed 1 times
-org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+CAUSED = """PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main
-    process()
 airflow_provider_snowpipe.streaming.errors.ApiError: 409
 
 The above exception was the direct cause of the following exception:
@@ -106,48 +104,40 @@ opened it
 
 \tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
 """
-AT = "Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7"
-REPORTED = {
-    "caused": (CAUSED, "ChannelFencedError", "channel 'a': another writer opened it"),
-    "package": (
-        "Traceback (most recent call last):\nModuleNotFoundError: No module named 'arro3'\n",
-        "ConfigurationError",
-        "no module 'arro3'",
-    ),
-    "python": (
-        "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has "
-        "different version: 3.9 than that in driver: 3.11, PySpark cannot run with different versions.\n",
-        "ConfigurationError",
-        "executors run Python 3.9, the driver Python 3.11",
-    ),
-    "attribute": (
-        "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' from "
-        "'/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n",
-        "ConfigurationError",
-        "at '/usr/lib/x/airflow_provider",
-    ),
-    "no python": (
-        "Lost task 0.0 in stage 0.0 (TID 0) (localhost executor driver): java.io.IOException: Cannot run "
-        'program "python3.99": error=2, No such file or directory\n\tat java.base/java.lang\n',
-        "ConfigurationError",
-        "cannot start Python 'python3.99' (error=2, No such file or directory)",
-    ),
-    "executor lost": (
-        f"Job aborted due to stage failure: {AT} executor 5): ExecutorLostFailure (executor 5 exited caused "
-        "by one of the running tasks) Reason: Command exited with code 137\nDriver stacktrace:\n",
+PYTHONS = (
+    "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
+    "driver: 3.11, PySpark cannot run with different versions.\n"
+)
+PICKLED = (
+    "AttributeError: Can't get attribute '_new' on <module 'airflow_provider_snowpipe.spark.driver' from "
+    "'/usr/lib/x/airflow_provider_snowpipe/spark/driver.py'>\n"
+)
+NO_PYTHON = 'java.io.IOException: Cannot run program "python3.99": error=2, No such file\n\tat java.base\n'
+LOST = (
+    "Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.7 "
+)
+REASON = "exited caused by one of the running tasks) Reason: Command exited with code 137"
+CRASHED = "Python worker exited unexpectedly (crashed)"
+REPORTED = [
+    (CAUSED, "ChannelFencedError", "channel 'a': another writer opened it"),
+    ("ModuleNotFoundError: No module named 'arro3'\n", "ConfigurationError", "no module 'arro3'"),
+    (PYTHONS, "ConfigurationError", "executors run Python 3.9, the driver Python 3.11"),
+    (PICKLED, "ConfigurationError", "at '/usr/lib/x/airflow_provider"),
+    (NO_PYTHON, "ConfigurationError", "cannot start Python 'python3.99' (error=2, No such file)"),
+    (
+        f"{LOST}executor 5): ExecutorLostFailure (executor 5 {REASON}\nDriver stacktrace:\n",
         "ExecutorLostError",
         "a task died 4 times with its process (ExecutorLostFailure (executor 5 exited",
     ),
-    "worker lost": (
-        f"Job aborted due to stage failure: {AT} executor 5): org.apache.spark.SparkException: Python worker "
-        "exited unexpectedly (crashed). Consider setting x\n\tat org.apache\n",
+    (
+        f"{LOST}executor 5): org.apache.spark.SparkException: {CRASHED}. Consider setting x\n\tat org\n",
         "ExecutorLostError",
-        "Python worker exited unexpectedly (crashed)",
+        CRASHED,
     ),
-}
+]
 
 
-@pytest.mark.parametrize(("text", "kind", "message"), REPORTED.values(), ids=REPORTED)
+@pytest.mark.parametrize(("text", "kind", "message"), REPORTED)
 def test_error_that_ended_a_task_or_what_is_wrong_with_the_executors_is_reported(text, kind, message):
     error = error_of_task(text)
     assert error is not None

@@ -229,12 +229,12 @@ class TestQuery:
         assert (found, left, snowpipe.calls) == (("cp", True, None, 0), [], [])
 
     @pytest.mark.parametrize(
-        ("committed", "loses", "reached"), [(None, 2, "3"), (None, 6, "none"), (3, 2, "3")]
+        ("at_open", "loses", "reached"), [(None, 2, "3"), (None, 6, "none"), (3, 2, "3")]
     )
-    def test_that_ends_before_its_fixed_end_is_no_success(self, snowpipe, run, committed, loses, reached):
-        snowpipe.channel("cp", **loaded(committed, 4))
+    def test_that_ends_before_its_fixed_end_is_no_success(self, snowpipe, run, at_open, loses, reached):
+        snowpipe.channel("cp", **loaded(at_open, 4))
         source = MemoryFrameSource([OWN], loses=loses)
-        (result,), _ = run(source, works=[FrameWork("cp", OWN, at(committed), at(5))])
+        (result,), _ = run(source, works=[FrameWork("cp", OWN, at(at_open), at(5))])
         assert (result.channel, result.error_type) == ("cp", "SourcePositionError")
         assert f"ended at {reached}" in result.error
         assert "position 5" in result.error

@@ -67,10 +67,9 @@ def test_a_failure_of_before_its_since_does_not_count(service, conn_id, hours_ag
     assert event(make(conn_id, since=since))["status"] == status
 
 
-@pytest.mark.parametrize(
-    ("option", "status"), [("on_failed", "LOAD_FAILED"), ("on_partial", "PARTIALLY_LOADED")]
-)
-def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, option, status):
+@pytest.mark.parametrize("load", ["on_failed LOAD_FAILED", "on_partial PARTIALLY_LOADED"])
+def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, load):
+    option, status = load.split()
     service.on("loadHistoryScan", report())
     service.on("insertReport", report("a", status=status))
     good, bad = payloads(make(conn_id, **{option: "report"}), make(conn_id))

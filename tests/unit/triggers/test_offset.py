@@ -256,9 +256,7 @@ async def left_after(state, *polls):
     from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
     poll, journal = StatusPoll(None), WatermarkJournal(state, "k")
-    items = [
-        AdvanceItem(number, AdvanceOutcome(acked=1, failed=failed, rejected=0)) for number, failed in polls
-    ]
+    items = [AdvanceItem(n, AdvanceOutcome(acked=1, failed=failed, rejected=0)) for n, failed in polls]
     await journal.load()
     with fed_by(poll, journal):
         for number in (1, 2, 3):

@@ -21,9 +21,8 @@ DEAD = {"onError": "dead_letter", "deadLetterPath": "/dead"}
 
 def test_option_names_have_no_case_sparks_own_are_ignored_and_defaults_are_those_of_the_job():
     given = {name.lower(): value for name, value in LEAST.items()}
-    options = WriteOptions.parse(
-        {**given, "checkpointlocation": "/ck", "queryname": "q", "BATCHBYTES": "1000"}
-    )
+    of_spark = {"checkpointlocation": "/ck", "queryname": "q"}
+    options = WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
 
     assert (options.pipe, options.channel(3)) == (PipeName("DB", "S", "T-STREAMING"), "ds_3")
     assert (options.on_error, options.commit_timeout, options.limits.compression) == ("abort", 600.0, "zstd")

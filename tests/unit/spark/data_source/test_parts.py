@@ -139,10 +139,8 @@ NAMES = frozenset({"V", 'V"', "W"})
 
 
 def _column(*values):
-    fields = [pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]
-    return pa.array(
-        [one and dict(zip(("value", "metadata"), one, strict=True)) for one in values], pa.struct(fields)
-    )
+    of_variant = pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")])
+    return pa.array([one and {"value": one[0], "metadata": one[1]} for one in values], of_variant)
 
 
 def _variants(*texts):

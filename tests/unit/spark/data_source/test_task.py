@@ -48,12 +48,11 @@ def test_batch_that_is_committed_is_compared_and_not_sent_again_and_the_next_one
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize(
-    ("operation", "skip"), [("open", 0), ("append", 0), ("append", 1), ("append", 2), ("status", 2)]
-)
+@pytest.mark.parametrize("call", ["open 0", "append 0", "append 1", "append 2", "status 2"])
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_attempt_after_a_crash_brings_each_row_once(snowpipe, run, when, operation, skip, size):
-    snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
+def test_attempt_after_a_crash_brings_each_row_once(snowpipe, run, when, call, size):
+    operation, skip = call.split()
+    snowpipe.fault(**{when: operation}, skip=int(skip), error=KilledError())
     with pytest.raises(KilledError):
         run(size=2)
     assert run(size=size).error_type is None
