@@ -154,7 +154,6 @@ class TestDescription:
 
     def test_every_path_has_an_estimate(self):
         plan = plan_load(data(1000 * GB))
-
         assert [one.path for one in plan.estimates] == [STREAM, COPY, PIPE]
         assert plan.estimate(STREAM).credits == pytest.approx(3.7)
         assert plan.estimate(PIPE).credits == pytest.approx(3.7)

@@ -64,60 +64,30 @@ def policies(draw):
     )
 
 
-def scaled(shape, factor, *, more_files=False):
-    """The same data, more or less of it, in as many files or in more of them."""
+def scaled(shape, factor):
+    """The same data, more or less of it in as many files."""
 
     def times(value):
         return None if value is None else value * factor
 
-    files = shape.files and replace(shape.files, bytes=shape.files.bytes * factor)
-    if files and more_files:
-        files = replace(files, count=round(files.count * factor))
-    elif files:
-        files = replace(files, largest=times(files.largest))
+    files = shape.files
+    if files:
+        files = replace(files, bytes=files.bytes * factor, largest=times(files.largest))
     rows = None if shape.rows is None else round(shape.rows * factor)
     rate = times(shape.arrival_rate)
     return replace(shape, bytes=times(shape.bytes), rows=rows, arrival_rate=rate, files=files)
-
-
-def keeps_by_stream(shape, policy):
-    """True where streaming has the last row in time."""
-    return least_seconds(LoadPath.STREAM, shape, policy) <= (shape.freshness or 0.0)
-
-
-def is_stream(shape, policy, previous):
-    return plan_load(shape, policy, previous).path is LoadPath.STREAM
 
 
 @MANY
 @given(shapes(), policies(), PREVIOUS)
 def test_every_shape_gets_a_plan_with_a_reason_and_always_the_same(shape, policy, previous):
     plan = plan_load(shape, policy, previous)
-
     assert plan.reasons
     assert plan.estimate().unfit is None
     assert all(one.credits >= 0 and one.seconds >= one.latency > 0 for one in plan.estimates)
     assert plan.lines()
     assert len(plan.table()) == 3
     assert plan_load(DataShape.from_json(shape.as_json()), policy, previous) == plan
-
-
-@MANY
-@given(shapes(), policies(), PREVIOUS, st.floats(1.0, 1e6), st.booleans())
-def test_more_volume_favours_streaming_for_freshness_only(shape, policy, previous, factor, more_files):
-    assume(shape.nothing() is None)
-    more_files = more_files and shape.bounded
-    larger = scaled(shape, int(factor) if more_files else factor, more_files=more_files)
-    if is_stream(larger, policy, previous) and is_stream(replace(larger, freshness=None), policy, previous):
-        assert is_stream(shape, policy, previous)
-
-
-@MANY
-@given(shapes(), policies(), PREVIOUS, st.floats(0.0, 1.0))
-def test_tighter_freshness_never_moves_away_from_streaming_that_keeps_it(shape, policy, previous, factor):
-    tighter = replace(shape, freshness=(1e7 if shape.freshness is None else shape.freshness) * factor)
-    if is_stream(shape, policy, previous) and keeps_by_stream(tighter, policy):
-        assert is_stream(tighter, policy, previous)
 
 
 @MANY
@@ -151,5 +121,4 @@ def test_small_changes_from_run_to_run_do_not_flap(shape, policy, previous, chan
             near = replace(near, freshness=shape.freshness * freshness)
         previous = plan_load(near, policy, previous).path
         taken.append(previous)
-
     assert sum(before is not after for before, after in itertools.pairwise(taken)) <= 1

@@ -5,27 +5,8 @@ import os
 
 import pytest
 
+from airflow_provider_snowpipe.routing import load_plan, probes
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import (
-    ENOUGH,
-    MOST_KEPT,
-    LoadPath,
-    MeasuredLoad,
-    kept_loads,
-    measured_floors,
-    measured_latency,
-)
-from airflow_provider_snowpipe.routing.probes import (
-    DataShape,
-    FileSet,
-    ListedFile,
-    backlog_shape,
-    dataframe_shape,
-    file_kind,
-    folder_shape,
-    listing_shape,
-    past_loads_shape,
-)
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.refusals import refused
@@ -47,20 +28,22 @@ def test_a_shape_that_cannot_be_is_refused():
         ({"files": {"count": 1}}, ["files of the shape lacks the key 'bytes'"]),
         ("rows", ["the shape is the text 'rows', which is no JSON object"]),
     ]:
-        refused(ConfigurationError, DataShape.from_json, [shape], *words)
+        refused(ConfigurationError, probes.DataShape.from_json, [shape], *words)
 
 
 def test_what_a_template_has_made_text_of_is_read_again():
     given = {"rows": "5", "bytes": "1e3", "backfill": "True", "files": {"count": "2", "bytes": "3"}}
-    assert DataShape.from_json(given) == DataShape(rows=5, bytes=1e3, backfill=True, files=FileSet(2, 3))
-    assert DataShape.known('{"freshness": "60"}') == {"freshness": 60}
+    assert probes.DataShape.from_json(given) == probes.DataShape(
+        rows=5, bytes=1e3, backfill=True, files=probes.FileSet(2, 3)
+    )
+    assert probes.DataShape.known('{"freshness": "60"}') == {"freshness": 60}
 
 
 def test_a_shape_is_json_and_back():
-    shape = DataShape(files=FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
+    shape = probes.DataShape(files=probes.FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
     written = shape.as_json()
     assert ("rows" in written, "largest" in written["files"]) == (False, False)
-    assert DataShape.from_json(written) == shape
+    assert probes.DataShape.from_json(written) == shape
 
 
 def test_a_policy_that_cannot_be_is_refused():
@@ -118,15 +101,15 @@ def test_endings_determine_format_and_compression():
         "data.gz": (None, True),
         "gz": (None, False),
     }.items():
-        assert (name, file_kind(name)) == (name, kind)
+        assert (name, probes.file_kind(name)) == (name, kind)
     for kind, endings in {
         "CSV": "csv tsv txt tbl psv log", "JSON": "json jsonl ndjson", "XML": "xml", "PARQUET": "parquet",
         "AVRO": "avro", "ORC": "orc",
     }.items():  # fmt: skip
-        assert {file_kind(f"a.{ending}") for ending in endings.split()} == {(kind, False)}
+        assert {probes.file_kind(f"a.{ending}") for ending in endings.split()} == {(kind, False)}
     for compression in ("gz", "zst", "bz2", "br", "deflate", "snappy", "lz4", "lzo"):
-        assert file_kind(f"a.csv.{compression}") == ("CSV", True), compression
-        assert file_kind(f"a.avro.{compression}") == ("AVRO", False)
+        assert probes.file_kind(f"a.csv.{compression}") == ("CSV", True), compression
+        assert probes.file_kind(f"a.avro.{compression}") == ("AVRO", False)
 
 
 class TestListing:
@@ -135,11 +118,12 @@ class TestListing:
             {"name": "s/a.csv", "size": 100, "last_modified": "Sat, 31 Jan 2026 11:59:00 GMT"},
             {"name": "s/b.csv", "size": 300, "last_modified": minutes_ago(5)},
         ]
-        shape = listing_shape(map(ListedFile.from_list_row, rows), NOW, staged=True, freshness=60)
-
+        shape = probes.listing_shape(
+            map(probes.ListedFile.from_list_row, rows), NOW, staged=True, freshness=60
+        )
         assert (shape.bounded, shape.freshness, shape.files.mean) == (True, 60, 200)
         known = {"largest": 300, "format": "CSV", "staged": True, "oldest": 300, "newest": 60}
-        assert shape.files == FileSet(2, 400, **known)
+        assert shape.files == probes.FileSet(2, 400, **known)
 
     def test_formats_that_differ_are_a_mixture(self):
         for names, expected in {
@@ -148,12 +132,12 @@ class TestListing:
             ("a.csv.gz", "b.csv.zst"): ("CSV", True),
             (): (None, False),
         }.items():
-            found = listing_shape([ListedFile(name, 1) for name in names], NOW).files
+            found = probes.listing_shape([probes.ListedFile(name, 1) for name in names], NOW).files
             assert (found.format, found.compressed) == expected
 
     def test_files_that_keep_coming_have_an_interval(self):
-        files = [ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
-        shape = listing_shape(files, NOW, bounded=False)
+        files = [probes.ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
+        shape = probes.listing_shape(files, NOW, bounded=False)
         assert shape.files.interval == 60
         assert shape.uncompressed(CostModel()) == pytest.approx(10 / 60)
 
@@ -164,7 +148,7 @@ class TestFolder:
             (tmp_path / name).parent.mkdir(exist_ok=True)
             (tmp_path / name).write_bytes(b"x" * 10)
         os.utime(tmp_path / "a.csv.gz", (NOW.timestamp() - 120, NOW.timestamp() - 120))
-        shape = folder_shape(tmp_path, NOW)
+        shape = probes.folder_shape(tmp_path, NOW)
 
         found = shape.files
         assert (found.count, found.bytes, found.oldest) == (2, 20, 120)
@@ -173,10 +157,10 @@ class TestFolder:
 
     def test_one_file_is_a_shape_too_and_a_missing_folder_an_error(self, tmp_path):
         (tmp_path / "a.json").write_bytes(b"{}")
-        found = folder_shape(tmp_path / "a.json", NOW).files
+        found = probes.folder_shape(tmp_path / "a.json", NOW).files
         assert (found.count, found.format) == (1, "JSON")
         with pytest.raises(ConfigurationError, match="cannot be listed"):
-            folder_shape(tmp_path / "missing", NOW)
+            probes.folder_shape(tmp_path / "missing", NOW)
 
     @pytest.mark.parametrize("gone", ["file", "folder"])
     def test_what_goes_while_the_folder_is_listed_does_not_count(self, tmp_path, gone):
@@ -194,22 +178,22 @@ class TestFolder:
                 day.rmdir()
             return entries
 
-        assert folder_shape(tmp_path, NOW, scan=scan).files.count == 1
+        assert probes.folder_shape(tmp_path, NOW, scan=scan).files.count == 1
 
 
 def test_of_a_queue_only_what_is_not_committed_and_still_there_counts():
-    shape = backlog_shape({0: (90, 0, 100), 1: (None, 5, 10), 2: (3, 20, 30), 3: (50, 0, 50)}, 200)
+    shape = probes.backlog_shape({0: (90, 0, 100), 1: (None, 5, 10), 2: (3, 20, 30), 3: (50, 0, 50)}, 200)
     assert (shape.rows, shape.bytes, shape.partitions) == (10 + 5 + 10, 5000, 4)
-    assert backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
-    assert backlog_shape({0: (500, 0, 100)}, 200).rows == 0, "made again"
+    assert probes.backlog_shape({0: (None, 0, 10), 1: (None, 0, 10)}, 200, partitions=1).partitions == 1
+    assert probes.backlog_shape({0: (500, 0, 100)}, 200).rows == 0, "made again"
     with pytest.raises(ConfigurationError, match="'p'"):
-        backlog_shape({"p": (None, 5, 4)}, 1)
+        probes.backlog_shape({"p": (None, 5, 4)}, 1)
 
 
 def test_a_size_that_spark_does_not_know_is_not_taken():
-    assert dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
+    assert probes.dataframe_shape(2**63 - 1, 1, rows=7).bytes is None
     with pytest.raises(ConfigurationError, match="stands for unknown"):
-        dataframe_shape(2**63 - 1, 1)
+        probes.dataframe_shape(2**63 - 1, 1)
 
 
 class TestHistory:
@@ -218,8 +202,7 @@ class TestHistory:
             {"file_name": f"{n}.parquet", "file_size": 1000, "last_load_time": minutes_ago(10 * n)}
             for n in range(4)
         ]
-        shape = past_loads_shape(rows, freshness=600, arrival_rate=50.0)
-
+        shape = probes.past_loads_shape(rows, freshness=600, arrival_rate=50.0)
         assert (shape.bounded, shape.freshness, shape.arrival_rate) == (False, 600, 50.0)
         assert (shape.files.interval, shape.files.mean, shape.files.format) == (600, 1000, "PARQUET")
 
@@ -235,37 +218,46 @@ class TestHistory:
             (loads, {"bounded": True}, "bounded=True"),
         ]:
             with pytest.raises(ConfigurationError, match=word):
-                past_loads_shape(rows, **known)
+                probes.past_loads_shape(rows, **known)
 
 
-PIPE, COPY = LoadPath.PIPE, LoadPath.COPY
+PIPE, COPY = load_plan.LoadPath.PIPE, load_plan.LoadPath.COPY
 
 
 def load(latency, path=PIPE, table="T"):
-    return MeasuredLoad(table, path, 200.0, latency)
+    return load_plan.MeasuredLoad(table, path, 200.0, latency)
 
 
 def test_loads_are_json_and_back_and_what_is_no_load_is_left_out():
-    loads = (load(150.0), MeasuredLoad("T", COPY, 9.0, 8.0, 0.01, "warehouse seconds", "tag", 1.7e9))
-    assert kept_loads([one.as_json() for one in loads], "T") == loads
+    loads = (
+        load(150.0),
+        load_plan.MeasuredLoad("T", COPY, 9.0, 8.0, 0.01, "warehouse seconds", "tag", 1.7e9),
+    )
+    assert load_plan.kept_loads([one.as_json() for one in loads], "T") == loads
     other = {**load(1.0).as_json(), "path": "train"}
-    assert [kept_loads(kept, "T") for kept in (None, "text", [1], [{"path": "pipe"}], [other])] == [()] * 5
+    assert [load_plan.kept_loads(kept, "T") for kept in (None, "text", [1], [{"path": "pipe"}], [other])] == [
+        ()
+    ] * 5
 
 
 def test_the_last_loads_of_the_table_are_kept():
-    kept = [load(float(n), table="ABT"[n % 3]).as_json() for n in range(3 * MOST_KEPT + 30)]
-    found = kept_loads(kept, "T")
-    assert len(found) == MOST_KEPT
+    kept = [load(float(n), table="ABT"[n % 3]).as_json() for n in range(3 * load_plan.MOST_KEPT + 30)]
+    found = load_plan.kept_loads(kept, "T")
+    assert len(found) == load_plan.MOST_KEPT
     assert {one.table for one in found} == {"T"}
     assert found[-1].latency == kept[-1]["latency"]
 
 
 def test_a_floor_is_the_median_of_loads_enough():
     loads = [load(140.0), load(150.0), load(900.0)]
-    assert measured_floors([*loads, load(5.0, COPY)]) == {PIPE: 150.0}
-    assert measured_floors(loads[: ENOUGH - 1]) == measured_floors([load(None), *loads[1:]]) == {}
+    assert load_plan.measured_floors([*loads, load(5.0, COPY)]) == {PIPE: 150.0}
+    assert (
+        load_plan.measured_floors(loads[: load_plan.ENOUGH - 1])
+        == load_plan.measured_floors([load(None), *loads[1:]])
+        == {}
+    )
 
 
 def test_latency_is_what_the_volume_does_not_explain():
     for seconds, took, latency in [(100.0, 160.0, 150.0), (1090.0, 500.0, 90.0), (1090.0, 20.0, 20.0)]:
-        assert measured_latency({"seconds": seconds, "latency": 90.0}, took) == latency
+        assert load_plan.measured_latency({"seconds": seconds, "latency": 90.0}, took) == latency

@@ -79,7 +79,6 @@ def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path):
 def test_another_header_or_a_file_that_changed_since_it_was_listed_is_refused(tmp_path):
     files = written(tmp_path, {"a": b"id,name\n1,x\n", "b": b"name,id\nx,1\n"})
     (slices,) = cut_lines(files, 10_000, 1.0)
-
     with pytest.raises(ConfigurationError, match=r"begins with the line b'name,id' and the first file"):
         combine(slices, tmp_path / "x.gz", b"id,name")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]

@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.submit.file_boundary import (
-    PartitionPosition,
-    promised_files,
-    share_of_copy,
-)
+from airflow_provider_snowpipe.spark.submit import file_boundary
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
@@ -22,7 +18,9 @@ FILES = tuple(SourceFile(name, f"/{name}", 9, unit=unit) for unit, name in ((1, 
 
 def position(committed=None, *, rest=False, copying_to=None):
     intent = copying_to and CopyIntent(committed, copying_to, SINCE, 0, "b")
-    return PartitionPosition("p", "x_p", FILES, committed and UnitOffset.parse(committed), rest, intent)
+    return file_boundary.PartitionPosition(
+        "p", "x_p", FILES, committed and UnitOffset.parse(committed), rest, intent
+    )
 
 
 def names(files):
@@ -39,23 +37,26 @@ def test_copy_takes_the_files_that_no_stream_has_begun():
         ("1/a:10", True, "b"),
         ("4/c:1", True, ""),
     ]:
-        assert names(share_of_copy(position(committed), growing=growing)) == share, committed
+        assert names(file_boundary.share_of_copy(position(committed), growing=growing)) == share, committed
 
 
 def test_an_interrupted_copy_promises_the_files_up_to_its_last_one():
     begun = position("1/a:10", copying_to="2/b")
-    assert (names(promised_files(begun)), names(share_of_copy(begun))) == ("b", "bc")
-    assert promised_files(position("1/a:10")) == ()
+    assert (names(file_boundary.promised_files(begun)), names(file_boundary.share_of_copy(begun))) == (
+        "b",
+        "bc",
+    )
+    assert file_boundary.promised_files(position("1/a:10")) == ()
     with pytest.raises(errors.SourcePositionError, match="bb"):
-        promised_files(position("1/a:10", copying_to="2/bb"))
+        file_boundary.promised_files(position("1/a:10", copying_to="2/bb"))
 
 
 def test_what_a_file_has_got_is_left_to_the_stream_and_rows_behind_an_open_copy_are_an_error():
     grown = replace(FILES[0], unit=5, start=9, after_line=3)
     with pytest.raises(errors.PartlyStreamedError, match="'a'"):
-        share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
+        file_boundary.share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
     with pytest.raises(errors.SourcePositionError, match="row 10"):
-        share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
+        file_boundary.share_of_copy(position("1/a:10", rest=True, copying_to="2/b"))
 
 
 def test_a_partition_is_done_when_no_row_is_left():

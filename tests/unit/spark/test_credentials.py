@@ -5,13 +5,8 @@ import sys
 import traceback
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
 
 from airflow_provider_snowpipe.spark.driver.credentials import (
     credentials_text,
@@ -31,8 +26,12 @@ def key_pair():
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
     def make(passphrase):
-        encryption = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+        encryption = (
+            serialization.BestAvailableEncryption(passphrase.encode())
+            if passphrase
+            else serialization.NoEncryption()
+        )
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
         return KeyPair("ACME", "LOADER", pem, passphrase, role="INGEST")
 
     return make
@@ -63,9 +62,7 @@ def test_a_variable_that_passes_through_a_shell_holds_plain_letters_only(monkeyp
     text = credentials_text(given, others)
     assert text.replace("+", "").replace("/", "").replace("=", "").isalnum()
     monkeypatch.setenv("SNOWPIPE_SECRET", text)
-
     read, secrets = read_credentials_variable("SNOWPIPE_SECRET")
-
     assert isinstance(read, KeyPair)
     assert (read.subject, read.passphrase, secrets) == (given.subject, given.passphrase, others)
     assert "SNOWPIPE_SECRET" not in os.environ, "it is taken out of the environment"
@@ -76,7 +73,6 @@ def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeyp
     monkeypatch.setenv("SNOWPIPE_SECRET", json.dumps({"kind": "oauth", "token": "t"}))
     assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
     monkeypatch.setenv("SNOWPIPE_SECRET", value)
-
     with pytest.raises(ConfigurationError, match=text) as refusal:
         read_credentials_variable("SNOWPIPE_SECRET")
     assert "environment variable 'SNOWPIPE_SECRET'" in str(refusal.value)

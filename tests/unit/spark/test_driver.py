@@ -136,9 +136,7 @@ def stands(snowpipe, channel, position, sent=None, **counts):
 
 def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, make_run):
     run = make_run(P, Q)
-
     whole(run)
-
     assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
     assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
     assert by_channel(run, "rows") == {"job_src_p": 6, "job_src_q": 4}
@@ -161,9 +159,7 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     stands(snowpipe, "job_src_p", "3")
     stands(snowpipe, "job_src_q", "3")
     run = make_run(P, Q)
-
     whole(run)
-
     assert snowpipe.did("append") == ["append job_src_p 4..5"]
     assert by_channel(run, "from_token") == {"job_src_p": "3", "job_src_q": "3"}
     assert by_channel(run, "rows") == {"job_src_p": 2, "job_src_q": 0}
@@ -176,9 +172,7 @@ def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make
     with pytest.raises(errors.PipeNotFoundError):
         run.prepare()
     calls = len(snowpipe.calls)
-
     run.finish()
-
     assert (run.channels, run.source.bookmark) == ((), {})
     assert len(snowpipe.calls) == calls
 
@@ -206,11 +200,9 @@ class TestPrepare:
         snowpipe.channel("JOB_src_q", committed="3")
         snowpipe.channel("JOB_src_p")
         run = make_run(P, Q, source=SpelledSpec())
-
         with pytest.raises(errors.SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
             run.prepare()
         assert snowpipe.did("open") == []
-
         stands(snowpipe, "job_src_q", "1")  # a token of its own
         run.prepare()
 
@@ -246,10 +238,8 @@ class TestPrepare:
         snowpipe.rejects = lambda row: row["ID"] == 1
         load(make_run(P, run="first-run"))
         snowpipe.fault(after="open", skip=skip, error=KilledError())
-
         with pytest.raises((KilledError, errors.RowsRejectedError)):
             make_run(P, channel_prefix="new", rebind="continue").prepare()
-
         marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
         assert "first-run" in caplog.text or not marked
         assert marked == (skip >= 2)
@@ -554,8 +544,6 @@ class TestVerify:
 
 
 class TestUnknownColumns:
-    """Keys of rows for which the table has no column."""
-
     STRANGE = MemoryPartition("p", ({"ID": 0}, {"schema": {}, "payload": {"ID": 1}}))
 
     @pytest.mark.parametrize("rules", [{}, {"on_error": "continue"}, {"check_rows": True}], ids=str)

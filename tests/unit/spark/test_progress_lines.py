@@ -24,7 +24,6 @@ def test_estimate_is_by_rows_where_bytes_are_not_known_and_there_is_none_while_n
     still = Totals(Poll(0.0, bytes_behind=1_000))
     for second in (2.0, 4.0, 6.0):
         still.take(Poll(second, bytes_behind=1_000))
-
     line = "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
     assert (totals.line("done=0/1"), still.seconds_left()) == (line, None)
 

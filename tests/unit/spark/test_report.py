@@ -20,7 +20,6 @@ def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one(tmp_pa
     for _ in range(2):
         folder.write("report.json", REPORT.to_json())
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-
     with pytest.raises(OSError, match="disk full"):
         folder.write("report.json", RunReport("other", (), 0.0).to_json())
     assert RunReport.from_json(folder.read("report.json")) == REPORT

@@ -182,8 +182,6 @@ def run(snowpipe):
 
 
 class TestQuery:
-    """Rows of a query on their way into channels: rounds, ends, and tasks that get what is not theirs."""
-
     def test_is_asked_for_the_channels_that_are_not_at_their_end_and_loads_them(self, snowpipe, spark):
         partitions = {f"c{number}": MemoryFramePartition(str(number), rows(4)) for number in range(3)}
         source = MemoryFrameSource(list(partitions.values()))

@@ -14,12 +14,6 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
-from airflow_provider_snowpipe.spark.driver.session import (
-    JobSession,
-    one_connect_task_each,
-    require_same_spark,
-    start_spark,
-)
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.spark.task.work import Versions
@@ -65,7 +59,7 @@ def start(monkeypatch):
         monkeypatch.delenv("SPARK_REMOTE", raising=False)
         if remote:
             monkeypatch.setenv("SPARK_REMOTE", remote)
-        return start_spark("app"), builder.mock_calls
+        return module.start_spark("app"), builder.mock_calls
 
     return start
 
@@ -109,9 +103,7 @@ def test_session_that_the_address_names_is_used_and_left(start):
 def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, refusal):
     closed = PySparkException("(SparkSQLException) [INVALID_HANDLE.SESSION_CLOSED] The handle is invalid.")
     shared, own = RemoteSession(PySparkException("[ARTIFACT_ALREADY_EXISTS]")), RemoteSession()
-
     started, asked = start(closed if refusal == "closed" else shared, own, remote="sc://host")
-
     assert started is own
     assert asked[-2:] == [call.remote("sc://host"), START]
     assert (own.added, own.release_session_on_close) == ([PACKAGE], True)
@@ -148,8 +140,6 @@ class Context:
 
 
 class TestJobSession:
-    """A context alone where no query runs."""
-
     PLAN = SimpleNamespace(application="app", report_path="")
 
     @pytest.fixture
@@ -176,7 +166,7 @@ class TestJobSession:
         return started
 
     def test_tasks_run_on_the_context_of_a_session_that_a_source_has_asked_for(self, spark):
-        job = JobSession(self.PLAN)
+        job = module.JobSession(self.PLAN)
         started = job.start()
         assert job.executors() is started.sparkContext
         assert (spark.contexts, spark.sessions) == ([], [started])
@@ -184,12 +174,12 @@ class TestJobSession:
     @pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
     def test_tasks_over_spark_connect_get_a_session(self, spark, monkeypatch, name):
         monkeypatch.setenv(name, "1")
-        JobSession(self.PLAN).executors()
+        module.JobSession(self.PLAN).executors()
         assert (spark.contexts, len(spark.sessions)) == ([], 1)
 
-    @pytest.mark.parametrize("begin", [JobSession.executors, JobSession.start])
+    @pytest.mark.parametrize("begin", [module.JobSession.executors, module.JobSession.start])
     def test_stop_waits_for_spark_and_not_for_the_poll_of_pyspark(self, spark, begin):
-        with JobSession(self.PLAN) as job:
+        with module.JobSession(self.PLAN) as job:
             begin(job)
             job.stop()
         [context] = spark.contexts or [spark.sessions[0].sparkContext]
@@ -206,9 +196,9 @@ def test_executor_or_jvm_of_another_version_is_refused_with_both_and_patch_relea
         with pytest.raises(ConfigurationError, match=message):
             executor.require(driver)
     with pytest.raises(ConfigurationError, match=r"pyspark==3\.5\.1"):
-        require_same_spark(SimpleNamespace(version="3.5.1"))
+        module.require_same_spark(SimpleNamespace(version="3.5.1"))
     Versions("4.2.1.vendor3", "1.0").require(driver)
-    require_same_spark(SimpleNamespace(version=f"{pyspark.__version__}-vendor"))
+    module.require_same_spark(SimpleNamespace(version=f"{pyspark.__version__}-vendor"))
 
 
 class Server:
@@ -227,7 +217,7 @@ class Server:
 def test_results_of_our_tasks_are_read():
     loaded = PartitionResult("c", FileLineOffset("a.ndjson", 7), unknown_columns={"NOTE": 2})
     for result in (loaded, Resume(1, 7, 90), None):
-        assert one_connect_task_each(Server(result), str, ["item"]) == [result]
+        assert module.one_connect_task_each(Server(result), str, ["item"]) == [result]
 
 
 class Call:
@@ -239,11 +229,12 @@ class Call:
 
 
 @pytest.mark.parametrize(
-    "call", [Call(os.mkdir, "made"), Call(one_connect_task_each, None, None, []), Call(pickle.loads, b"N.")]
+    "call",
+    [Call(os.mkdir, "made"), Call(module.one_connect_task_each, None, None, []), Call(pickle.loads, b"N.")],
 )
 def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path, monkeypatch):
     """A server may be somebody else's, and this process has the private key."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigurationError, match=call.called[0].__name__):
-        one_connect_task_each(Server(call), str, ["item"])
+        module.one_connect_task_each(Server(call), str, ["item"])
     assert list(tmp_path.iterdir()) == []

@@ -141,9 +141,7 @@ def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load
     snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
     snowpipe.holds_commits = True
     snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-
     result = load()
-
     assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
     assert result.commit_seconds == pytest.approx(0.05 + 0.07)
 
@@ -261,8 +259,6 @@ class TestResume:
 
 
 class TestBalance:
-    """The channel counts the rows that its token shows, or somebody else has changed it."""
-
     @pytest.mark.parametrize(("rows", "word"), [(9, "more"), (7, "fewer")])
     def test_channel_that_counts_other_rows_is_reported(self, snowpipe, load, caplog, rows, word):
         snowpipe.channel("c", **loaded(3, 8)).rows_inserted = rows
@@ -274,8 +270,6 @@ class TestBalance:
 
 
 class TestAnswers:
-    """What is repeated, what ends the attempt, what ends the run."""
-
     @pytest.mark.parametrize(
         ("operation", "skip", "when", "failure"),
         [
@@ -381,9 +375,7 @@ class TestDeadLetters:
         """A part is two rows here, and the source has no gaps."""
         numbers = range(8)
         partition = MemoryPartition("p", [{"ID": "x" if number in bad else number} for number in numbers])
-
         result = load(partition, settings=aside)
-
         assert ids(snowpipe) == [number for number in numbers if number not in bad]
         assert (result.dead_lettered, snowpipe.channels["c"].position) == (len(bad), "7")
         assert self.positions(tmp_path) == [str(number) for number in bad]

@@ -83,7 +83,6 @@ def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch
     monkeypatch.setattr(BaseHook, "get_connection", None)
     yarn.play(("FINISHED", "SUCCEEDED"))
     trigger = follow()
-
     assert event(trigger)["status"] == "ended"
     asyncio.run(trigger.on_kill())
     assert yarn.killed == list(yarn.applications)
@@ -172,13 +171,11 @@ RUNNING = YarnApplication("application_1_1", "RUNNING")
 def test_errors_count_as_in_a_row_from_the_last_answer_on(clock):
     log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
     followed, away = FollowedApplication(log, 600.0), RetriesExhaustedError("no answer")
-
     gave_up = []
     for clock.now in (0.0, 599.0, 1_199.0, 1_200.0, 1_799.0, 1_800.0):
         gave_up.append(followed.has_failed(away))
         if clock.now == 599.0:
             followed.has_seen(RUNNING)
-
     assert gave_up == [False, False, False, False, True, True]
 
 
@@ -202,12 +199,6 @@ def test_more_rows_are_logged_each_second_and_no_more_each_minute(clock, line_se
 
 
 class TestResourceManager:
-    def test_finds_applications_by_their_tag(self, yarn):
-        newer = yarn.add(["snowpipe-x"])
-        manager = ResourceManager(yarn.url)
-        assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
-        assert manager.tagged("other") == []
-
     def test_knows_nothing_for_certain_while_it_reads_what_it_knew(self, yarn):
         manager = ResourceManager(yarn.url)
         for ask in (manager.application, manager.tagged, manager.kill):
@@ -220,7 +211,6 @@ class TestResourceManager:
             monkeypatch.setattr(yarn, "answer", lambda *_, body=body: (200, body))
             with pytest.raises(RetriesExhaustedError, match="answered 200"):
                 ResourceManager(yarn.url).application("application_1_1")
-
         monkeypatch.setattr(yarn, "answer", lambda *_: (403, {"message": "not yours"}))
         with pytest.raises(RetriesExhaustedError, match="403"):
             ResourceManager(yarn.url).kill("application_1_1")

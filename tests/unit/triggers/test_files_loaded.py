@@ -48,9 +48,7 @@ def test_survives_the_round_trip_through_json():
 def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file(service, conn_id):
     service.on("loadHistoryScan", report())
     service.on("insertReport", report(), report("a"), report("c"), report("b"))
-
     found = event(make(conn_id, files=["a", "b"]))
-
     assert (found["status"], list(found["files"])) == ("success", ["a", "b"])
     assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1

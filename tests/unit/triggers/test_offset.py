@@ -267,8 +267,6 @@ async def left_after(state, *polls):
 
 
 class TestStream:
-    """What the watchers of a stream get of the polls whose events Airflow has stored."""
-
     @pytest.fixture(autouse=True)
     def _since_airflow_3_3(self):
         pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
@@ -299,10 +297,8 @@ def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():
     one, other = AssetState(), AssetState()
     states = store_of(SimpleNamespace(_by_name={"b": other, "a": one}))
     assert states is not None
-
     asyncio.run(states.aset("k", {"v": 1}))
     one.values.clear()
-
     assert asyncio.run(states.aget("k")) == {"v": 1}
     assert other.values
 
@@ -315,5 +311,4 @@ def test_airflow_still_finds_the_assets_of_a_trigger_by_name():
     from airflow.sdk import Asset
 
     accessors = context.AssetStateStoreAccessors(inlets=[Asset("a"), Asset("b")])
-
     assert sorted(accessors._by_name) == ["a", "b"]

@@ -63,9 +63,7 @@ def test_first_task_waits_for_all_and_then_lets_them_send(others, snowpipe):
     first = others.begun(0, t1="compares")
     others.at_poll(2, 2, "agrees")
     others.at_poll(3, 1, "agrees")
-
     first.wait()
-
     assert others.reported(0) == "w:sends"
     assert others.polls() == [ALL] * 4
     assert snowpipe.clock.slept == [0.25] * 3
@@ -137,10 +135,8 @@ def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
 )
 def test_task_that_does_not_start_needs_a_slot(others, snowpipe, number, missing, polls, reported):
     task = others.begun(number, **reported)
-
     with pytest.raises(SourcePositionError, match="slot") as refused:
         task.wait()
-
     assert not isinstance(refused.value, RefusedByAnotherError), "nobody knows the reason better"
     for word in (f"'ds_{number}'", f"'ds_{missing}'", "3 task slots", "30 s", "write_checked"):
         assert word in str(refused.value)
@@ -177,9 +173,7 @@ def test_channels_of_a_comparison_are_dropped_once_and_no_others(others, snowpip
         others.report(number, "agrees")
         snowpipe.channel(f"ds_{number}")
     snowpipe.fault(before="drop", channel=marker(0), error=error(404, MISSING))
-
     forget(others.client, CHANNELS)
-
     assert sorted(snowpipe.did("drop")) == [f"drop {marker(0)}", f"drop {marker(2)}"]
     assert {"ds_0", "ds_2"} <= snowpipe.channels.keys()
 
@@ -203,7 +197,6 @@ def test_messages_of_another_write_are_ignored(others):
 def test_first_task_decides_even_if_it_has_nothing_to_send_and_not_where_it_has_refused(others, snowpipe):
     others.begun(0, t1="agrees", t2="agrees").finish()
     assert others.reported(0) == "w:sends"
-
     snowpipe.channels.clear()
     first = others.begun(0)
     first.refuse()

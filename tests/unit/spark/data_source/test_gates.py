@@ -83,7 +83,6 @@ class TestPrepare:
     def test_all_channels_together_reveal_another_query_or_a_later_batch(self, snowpipe):
         snowpipe.channel("ds_7", committed=token(channel="ds_7"))
         seen = seen_by()
-
         seen.check(options(), MINE)
         with pytest.raises(SupersededError):
             seen.check(options(), replace(MINE, batch=4))
@@ -160,7 +159,6 @@ class TestSettle:
         how = {"integer": isinstance(owed, int), "offsetColumn": "ID", **more}
         snowpipe.channel("ds_0", committed=ordered(committed, **more))
         assert settle_channel(report, **how)[0].committed
-
         snowpipe.channels["ds_0"].committed = ordered(before, **more)
         with pytest.raises(errors.CommitTimeoutError, match=r"T-STREAMING"):
             settle_channel(report, **how)
@@ -188,9 +186,7 @@ class TestSettle:
             DONE, from_token="f", bytes=3, inserted_before=7, append_seconds=5.0, commit_seconds=6.0,
             requests=8, request_seconds=10.0, longest_request=11.0, retries=12, dead_lettered=13,
         )  # fmt: skip
-
         (report,) = settle_channel(given)
-
         assert report == replace(given, to_token=token(errors=3), rejected=0, committed=True, latency_ms=5)
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_write_on_request(self, snowpipe):

@@ -23,7 +23,6 @@ def test_option_names_have_no_case_sparks_own_are_ignored_and_defaults_are_those
     given = {name.lower(): value for name, value in LEAST.items()}
     of_spark = {"checkpointlocation": "/ck", "queryname": "q"}
     options = WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
-
     assert (options.pipe, options.channel(3)) == (PipeName("DB", "S", "T-STREAMING"), "ds_3")
     assert (options.on_error, options.commit_timeout, options.limits.compression) == ("abort", 600.0, "zstd")
     assert (options.limits.raw_bytes, write_options().limits.raw_bytes) == (1000, 16 * 1024 * 1024)

@@ -76,7 +76,6 @@ class TestToken:
 def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE", raising=False)
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS", raising=False)
-
     with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
         driver_token(write_options())
     monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")

@@ -11,14 +11,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates
-from airflow_provider_snowpipe.spark.data_source.gates import (
-    BegunBatch,
-    Finding,
-    forget_agreement,
-    identity_of,
-    prepare,
-    settle_batch,
-)
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Pace
@@ -112,12 +104,12 @@ class Writes:
     def find(self, shares, variants=frozenset()):
         """What is begun of a batch that was to have these rows."""
         options = self.options(shares)
-        return BegunBatch.find(options, identity_of(options, 7, self.query), variants)
+        return gates.BegunBatch.find(options, gates.identity_of(options, 7, self.query), variants)
 
     def write(self, shares, *, checked=True, order=None):
         """One run of a write; its tasks begin in an order of their own."""
         options = self.options(shares, checked=checked)
-        identity = identity_of(options, 7, self.query)
+        identity = gates.identity_of(options, 7, self.query)
         begun = self.find(shares) if checked else None
         if begun is not None:
             begun.refuse_differences(
@@ -125,7 +117,7 @@ class Writes:
                 for number, ids in enumerate(shares)
                 for finding in begun.compare(number, self.batches(ids))
             )
-        prepared = prepare(options, integer_offsets=False)
+        prepared = gates.prepare(options, integer_offsets=False)
 
         def run(number, attempt=0):
             given = options, prepared.token, prepared.seen, identity, number, attempt
@@ -140,9 +132,9 @@ class Writes:
         try:
             with ThreadPoolExecutor(1 if checked else self.slots) as slots:
                 outcomes = list((self.turns or slots).map(run, order or range(len(shares))))
-            return settle_batch(options, outcomes, "batch=7", integer_offsets=False)
+            return gates.settle_batch(options, outcomes, "batch=7", integer_offsets=False)
         finally:
-            forget_agreement(options, prepared.seen, 7)
+            gates.forget_agreement(options, prepared.seen, 7)
 
     def batches(self, ids):
         for low in range(0, len(ids), 3):
@@ -395,8 +387,8 @@ class TestFindings:
 
         monkeypatch.setattr(gates, "channel_shares", refuse)
         assert self.found(writes, begun, BEGUN[:2]) == [
-            [Finding(0, "", "ConfigurationError", "no K")],
-            [Finding(1, "", "ConfigurationError", "no K")],
+            [gates.Finding(0, "", "ConfigurationError", "no K")],
+            [gates.Finding(1, "", "ConfigurationError", "no K")],
         ]
 
     def test_rows_are_compared_as_they_are_sent(self, writes, begun):
@@ -409,17 +401,17 @@ class TestFindings:
 
 def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
     options = writes.options(BEGUN)
-    identity = identity_of(options, 7, None)
+    identity = gates.identity_of(options, 7, None)
     token = BatchDigestOffset(7, 3, 0)
-    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
-    fine = [Finding(number, f"ds_{number}") for number in range(3)]
-    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+    begun = gates.BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [gates.Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = gates.Finding(2, "ds_2", "SourcePositionError", "other rows")
 
     begun.refuse_differences(iter(fine))
     for kind, text, findings in [
         ("SourcePosition", r"batch 7 .*nothing was sent: other rows\. ", [*fine[:2], wrong]),
         ("SourcePosition", r"other rows \(1 more", [replace(wrong, partition=0, channel="ds_0"), wrong]),
-        ("Configuration", "bad column", [Finding(1, "", "ConfigurationError", "bad column")]),
+        ("Configuration", "bad column", [gates.Finding(1, "", "ConfigurationError", "bad column")]),
         ("SourcePosition", r"'ds_0'.*has no row.*'7:3/.*1 more", []),
         ("SourcePosition", "'ds_2'", fine[:2]),
         ("Continuity", "'ds_0' lie in the partitions 0 and 1", [*fine, replace(fine[0], partition=1)]),
