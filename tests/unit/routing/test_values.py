@@ -22,6 +22,7 @@ def test_a_shape_that_cannot_be_is_refused():
         ({"rows": 1, "given_to": "pipe"}, ["without files"]),
         ({"files": {"count": 1, "bytes": 1}, "given_to": "me"}, ["given_to is 'me'"]),
         ({"files": {"count": 1, "bytes": 1, "format": "csv"}}, ["format of the files is 'csv'"]),
+        ({"files": {"count": 1, "bytes": 1, "interval": 0}}, ["interval of the files is 0"]),
         ({"files": {"count": 1, "bytes": 1, "size": 0}}, ["files of the shape", "'size'"]),
         ({"rows": 1, "backfil": True}, ["the shape", "'backfil'", "True", "'bounded'"]),
         ({"rows": 1, "backfill": "no"}, ["backfill of the shape is 'no': give true or false"]),
@@ -77,6 +78,7 @@ class TestCostModel:
     def test_a_figure_that_cannot_be_is_refused(self):
         for figures, words in [
             ({"stream_credits": 1}, ["'stream_credits'", "bytes_per_row"]),
+            ({"text_ratio": "four"}, ["cost figure text_ratio is 'four'"]),
             ({"text_ratio": 0}, ["cost figure text_ratio is 0.0: give a number above 0"]),
             ({"text_ratio": "inf"}, ["cost figure text_ratio is inf"]),
         ]:

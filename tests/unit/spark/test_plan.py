@@ -92,6 +92,8 @@ def test_wrong_plan_is_refused_by_key_and_value():
             (_changed(credentials_path="", credentials_from=wrong), "give 'file:/path' of a credentials file")
             for wrong in ("file:c.json", "python:vault", "python:my vault:ask", "vault:ask", "/c.json")
         ),
+        (_changed(application=""), "application is empty"),
+        (_changed(columns={}), "plan columns is {}: give a list"),
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
         (_changed(source={"path": "/d", "kind": "rabbit"}), "source kind is 'rabbit': it must be one of"),

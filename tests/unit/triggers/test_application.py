@@ -199,6 +199,11 @@ def test_more_rows_are_logged_each_second_and_no_more_each_minute(clock, line_se
 
 
 class TestResourceManager:
+    def test_finds_applications_by_their_tag(self, yarn):
+        newer, manager = yarn.add(["snowpipe-x"]), ResourceManager(yarn.url)
+        assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
+        assert manager.tagged("other") == []
+
     def test_knows_nothing_for_certain_while_it_reads_what_it_knew(self, yarn):
         manager = ResourceManager(yarn.url)
         for ask in (manager.application, manager.tagged, manager.kill):

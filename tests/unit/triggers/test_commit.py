@@ -15,9 +15,10 @@ from tests.unit.triggers.running import payloads
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
-def make(conn_id, **options):
+def make(snowflake_conn_id, **options):
     arguments = {"targets": {"c1": "a:2", "c2": "b:2"}, "offset_format": "file:line", "table": "T"}
-    return SnowpipeCommitTrigger(snowflake_conn_id=conn_id, **{**arguments, "poll_interval": 0.01, **options})
+    given = {**arguments, "poll_interval": 0.01, **options}
+    return SnowpipeCommitTrigger(snowflake_conn_id=snowflake_conn_id, **given)
 
 
 def test_survives_the_round_trip_through_json():
@@ -50,29 +51,27 @@ INVALID = {"channel_status_code": "ERR_X", "last_committed_offset_token": "b:1"}
 REJECTED = {"last_committed_offset_token": "b:2", "rows_error_count": 1}
 
 
-@pytest.mark.parametrize(
-    ("options", "reply", "reason"),
-    [
+def test_a_failure_is_one_event_with_its_reason(service, service_connection):
+    known = {"snowflake_conn_id": service_connection}
+    for options, reply, reason in [
         ({}, Reply(body='{"channel_statuses": {}}'), "channel_missing"),
         ({}, statuses(c1="a:2", c2=INVALID), "channel_invalid"),
         ({}, statuses(c1="a:2", c2="seven"), "bad_token"),
         ({"fail_on_rejected_rows": True}, statuses(c1="a:2", c2=REJECTED), "rows_rejected"),
         ({}, error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "refused"),
         ({"targets": "[]"}, Reply(), "configuration"),
+        ({"offset_format": "no_such"}, Reply(), "configuration"),
+        ({"table": None}, Reply(), "configuration"),
         ({"targets": {"c": "17:5000"}, "offset_format": None}, Reply(), "configuration"),
         ({"snowflake_conn_id": "none_such"}, Reply(), "configuration"),
         ({"stall_timeout": 0.05}, statuses(c1="a:2", c2="b:1"), "stalled"),
         ({"end_from_trigger": True}, statuses(c1="a:2"), "channel_missing"),
-    ],
-    ids=str,
-)
-def test_a_failure_is_one_event_with_its_reason(service, service_connection, options, reply, reason):
-    service.on("bulk-channel-status", reply)
-    conn_id = options.pop("snowflake_conn_id", service_connection)
-    (event,) = payloads(make(conn_id, **options))
-    assert (event["status"], event["reason"]) == ("failure", reason)
-    assert event["message"]
-    assert PAT not in json.dumps(event)
+    ]:
+        service.on("bulk-channel-status", reply)
+        (event,) = payloads(make(**{**known, **options}))
+        assert (event["status"], event["reason"]) == ("failure", reason), options
+        assert event["message"]
+        assert PAT not in json.dumps(event)
 
 
 @pytest.mark.parametrize("poll_interval", [17.0, 250.0])
@@ -130,14 +129,9 @@ class TestSharing:
 
     @pytest.mark.usefixtures("rounds")
     def test_one_waiters_failure_is_nobody_elses(self, service_connection, run_all):
-        failing = [
-            make(service_connection, poll_interval=0.1, **options)
-            for options in (
-                {"targets": {"nobody": "a:1"}},
-                {"targets": "[]"},
-                {"targets": {"c0": "a:9"}, "stall_timeout": 0.05},
-            )
-        ]
+        stalls = {"targets": {"c0": "a:9"}, "stall_timeout": 0.05}
+        wrong = [{"targets": {"nobody": "a:1"}}, {"targets": "[]"}, stalls]
+        failing = [make(service_connection, poll_interval=0.1, **options) for options in wrong]
 
         found = run_all(*failing, *self.triggers(service_connection))
 

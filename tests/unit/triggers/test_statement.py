@@ -57,39 +57,30 @@ def serve(monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(
-    ("answers", "status", "message"),
-    [
+def test_one_event_reports_the_end_or_why_nobody_knows(serve):
+    for answers, status, message in [
         ([RUNS, RUNS, DONE], "ended", ""),
         ([RUNS, errors.SqlError("it failed")], "ended", ""),
         ([UNKNOWN], "ended", ""),
         ([DOWN, DOWN, RUNS, DOWN, DOWN, DONE], "ended", ""),
         ([RUNS, DOWN, DOWN, DOWN], "lost", "down"),
         ([WRONG], "lost", "wrong"),
-    ],
-    ids=["runs", "fails", "unknown", "errors-not-in-a-row", "errors-in-a-row", "refused"],
-)
-def test_one_event_reports_the_end_or_why_nobody_knows(serve, answers, status, message):
-    client = Client(*answers)
-    assert payloads(serve(client)) == [{"status": status, "message": message}]
-    assert (client.left, client.is_closed) == ([], True)
+    ]:
+        client = Client(*answers)
+        assert payloads(serve(client)) == [{"status": status, "message": message}]
+        assert (client.left, client.is_closed) == ([], True)
 
 
-@pytest.mark.parametrize(
-    ("last", "status", "message"),
-    [
+def test_a_statement_that_runs_for_too_long_is_cancelled(serve):
+    for last, status, message in [
         ([], "lost", "execution_timeout is over, and its statement cancelled"),
         ([DOWN], "lost", "execution_timeout is over, and no statement cancelled: down"),
         ([ENDS_BEFORE], "ended", ""),
-    ],
-    ids=["cancelled", "not-cancelled", "ended-before"],
-)
-def test_a_statement_that_runs_for_too_long_is_cancelled(serve, last, status, message):
-    client = Client(RUNS, *last)
-    (found,) = payloads(replace(serve(client), deadline=0.0))
-    assert found["status"] == status
-    assert message in found["message"]
-    assert client.cancelled == [STATEMENT]
+    ]:
+        client = Client(RUNS, *last)
+        (found,) = payloads(replace(serve(client), deadline=0.0))
+        assert (found["status"], client.cancelled) == (status, [STATEMENT])
+        assert message in found["message"]
 
 
 @pytest.mark.parametrize(("answers", "logged"), [([], ""), ([DOWN], "COPY INTO T is not cancelled: down")])

@@ -120,32 +120,21 @@ def settle_channel(*channels, **more):
 
 
 class TestSettle:
-    @pytest.mark.parametrize(
-        ("tasks", "kind", "text"),
-        [
-            ((LEFT, None), errors.WriterActiveError, "without the messages of 1 tasks"),
-            ((LEFT, FAILED), errors.SourcePositionError, "^other rows. 2 rows were sent on 2 channels$"),
-            ((FAILED, FAILED), errors.SourcePositionError, "1 more"),
-            ((LEFT, replace(RIGHT, complete=False)), errors.AuthenticationError, "partitions .1. took"),
-            (
-                (LEFT, replace(RIGHT, superseded=("ds_1", 9))),
-                errors.WriterActiveError,
-                "'ds_1' has committed batch 9",
-            ),
-            (
-                (LEFT, replace(RIGHT, channels=LEFT.channels)),
-                errors.ContinuityError,
-                "rows of channel 'ds_0' came from 2 partitions",
-            ),
-            ((LEFT,), errors.ConfigurationError, "plan has 1 partitions, option partitions is 2"),
-        ],
-        ids=["no-message", "failed", "both-failed", "slow", "superseded", "shared-channel", "layout"],
-    )
-    def test_batch_is_no_success_whatever_spark_reports(self, snowpipe, tasks, kind, text):
-        with pytest.raises(kind, match=text) as raised:
-            settle(*tasks)
-        names_batch = kind in (errors.WriterActiveError, errors.AuthenticationError)
-        assert str(raised.value).startswith("batch=5: ") is names_batch
+    def test_batch_is_no_success_whatever_spark_reports(self, snowpipe):
+        overtaken, twice = replace(RIGHT, superseded=("ds_1", 9)), replace(RIGHT, channels=LEFT.channels)
+        for tasks, kind, text in [
+            ((LEFT, None), "WriterActive", "without the messages of 1 tasks"),
+            ((LEFT, FAILED), "SourcePosition", "^other rows. 2 rows were sent on 2 channels$"),
+            ((FAILED, FAILED), "SourcePosition", "1 more"),
+            ((LEFT, replace(RIGHT, complete=False)), "Authentication", "partitions .1. took"),
+            ((LEFT, overtaken), "WriterActive", "'ds_1' has committed batch 9"),
+            ((LEFT, twice), "Continuity", "rows of channel 'ds_0' came from 2 partitions"),
+            ((LEFT,), "Configuration", "plan has 1 partitions, option partitions is 2"),
+        ]:
+            with pytest.raises(getattr(errors, f"{kind}Error"), match=text) as raised:
+                settle(*tasks)
+            names_batch = kind in ("WriterActive", "Authentication")
+            assert str(raised.value).startswith("batch=5: ") is names_batch, text
         assert snowpipe.calls == []
 
     def test_batch_without_rows_asks_nobody(self, snowpipe):
