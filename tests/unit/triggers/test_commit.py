@@ -97,8 +97,6 @@ def test_a_trigger_that_ends_its_task_gives_it_the_tokens_as_its_value(service, 
 
 
 class TestSharing:
-    COUNT = 101
-
     @pytest.fixture
     def rounds(self, service, gather_seconds):
         """The names of each status request; every ``c…`` commits when it is polled for the third time."""
@@ -115,28 +113,21 @@ class TestSharing:
         service.on("bulk-channel-status", answer)
         return asked
 
-    def triggers(self, conn_id):
-        names = [f"c{number}" for number in range(self.COUNT)]
-        return [make(conn_id, targets={name: "a:1"}, poll_interval=0.3) for name in names]
-
-    def test_waiters_of_a_pipe_share_each_request(self, service, service_connection, run_all, rounds):
-        found = run_all(*self.triggers(service_connection))
-        tokens = [{f"c{number}": "a:1"} for number in range(self.COUNT)]
-        assert found == [{"status": "success", "tokens": one} for one in tokens]
-        assert [len(names) for names in rounds[:6]] == [100, 1, 100, 1, 100, 1]
-        assert len(rounds) <= 8
-        assert len(service.requests("token")) == 1
-
-    @pytest.mark.usefixtures("rounds")
-    def test_one_waiters_failure_is_nobody_elses(self, service_connection, run_all):
+    def test_waiters_of_a_pipe_share_each_request_and_no_failure(
+        self, service, service_connection, run_all, rounds
+    ):
+        names = [f"c{number}" for number in range(101)]
+        good = [make(service_connection, targets={name: "a:1"}, poll_interval=0.3) for name in names]
         stalls = {"targets": {"c0": "a:9"}, "stall_timeout": 0.05}
         wrong = [{"targets": {"nobody": "a:1"}}, {"targets": "[]"}, stalls]
         failing = [make(service_connection, poll_interval=0.1, **options) for options in wrong]
 
-        found = run_all(*failing, *self.triggers(service_connection))
+        found = run_all(*failing, *good)
 
         assert [one.get("reason") for one in found[:3]] == ["channel_missing", "configuration", "stalled"]
-        assert {one["status"] for one in found[3:]} == {"success"}
+        assert found[3:] == [{"status": "success", "tokens": {name: "a:1"}} for name in names]
+        assert [max(map(len, rounds)), len(service.requests("token"))] == [100, 1]
+        assert len(rounds) <= 16
 
     def test_who_names_the_same_pipe_has_the_same_key(self):
         by_table = make("conn", table="T").shared_stream_key()

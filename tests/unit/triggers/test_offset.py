@@ -113,16 +113,14 @@ class TestWithoutSharedStreams:
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
-        async def until_it_is_reported():
+        async def run():
             events = asyncio.create_task(first_events(make(service_connection, account="other"), 1))
-            while "account" not in caplog.text and not events.done():
-                await asyncio.sleep(0.01)
-            failed = events.done()
+            await until(lambda: "account" in caplog.text or events.done())
+            assert not events.done()
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
-            return failed
 
-        assert not asyncio.run(until_it_is_reported())
+        asyncio.run(run())
         assert "account" in caplog.text
 
 
