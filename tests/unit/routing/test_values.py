@@ -151,7 +151,6 @@ class TestFolder:
             (tmp_path / name).write_bytes(b"x" * 10)
         os.utime(tmp_path / "a.csv.gz", (NOW.timestamp() - 120, NOW.timestamp() - 120))
         shape = probes.folder_shape(tmp_path, NOW)
-
         found = shape.files
         assert (found.count, found.bytes, found.oldest) == (2, 20, 120)
         assert (found.format, found.compressed, found.staged) == ("CSV", True, False)

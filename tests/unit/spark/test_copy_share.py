@@ -8,7 +8,6 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.submit import file_boundary
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.copy_intent import CopyIntent
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
@@ -63,9 +62,3 @@ def test_a_partition_is_done_when_no_row_is_left():
     assert position("4/c:5").is_done
     for left in (position("4/c:5", rest=True), position("2/b:5"), position("2/b:5", copying_to="4/c")):
         assert not left.is_done
-
-
-def test_a_writer_that_finds_an_intent_gets_an_error_that_names_it():
-    token = str(CopyIntent("1/a:10", "2/b:c", SINCE, 0, "b"))
-    with pytest.raises(errors.OffsetTokenError, match=r"'x'.*load task"):
-        Checkpoint.parse(token, UnitOffset, channel="x")

@@ -45,11 +45,9 @@ def path(tmp_path):
 @pytest.mark.parametrize("passphrase", [None, "s3cret"])
 def test_key_pair_and_secrets_of_the_source_come_back_and_their_file_is_gone(path, key_pair, passphrase):
     given, secrets = key_pair(passphrase), SourceSecrets({"sasl.password": "hunter2"})
-
     write_credentials(given, path, secrets)
     mode = stat.S_IMODE(path.stat().st_mode)
     read, others = read_driver_secrets(path)
-
     assert (mode, path.exists()) == (0o600, False)
     assert isinstance(read, KeyPair)
     assert (read.subject, read.role, read.fingerprint) == (given.subject, "INGEST", given.fingerprint)
@@ -97,7 +95,6 @@ def test_file_that_others_can_open_is_refused_and_left(path):
 def test_existing_file_is_never_written_over_a_link_not_followed_and_a_scoped_token_not_given(path, tmp_path):
     path.write_text("mine")
     (tmp_path / "link").symlink_to(path)
-
     with pytest.raises(ConfigurationError, match="exists already"):
         write_credentials(OAuthToken("t"), path)
     assert path.read_text() == "mine"

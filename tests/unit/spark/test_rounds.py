@@ -187,10 +187,8 @@ class TestQuery:
         source = MemoryFrameSource(list(partitions.values()))
         snowpipe.channel("c0", **loaded(1, 2, binding=binding_of("0")))
         rounds = rounds_of(source, spark)
-
         works = rounds.locate(partitions, {"c0": at(1), "c1": at(3), "c2": None})
         results = rounds.run(SETTINGS, snowpipe.scoped_token(), works)
-
         assert source.asked == [{"c0": at(1), "c2": None}]
         found = [(one.channel, one.rows, one.position) for one in results]
         assert found == [("c0", 2, at(3)), ("c2", 4, at(3))]
@@ -328,7 +326,6 @@ def failing(times, seen, item):
 def test_task_is_tried_as_often_as_the_master_has_it(times, capsys):
     seen, tasks = [], LocalTasks("local[1,3]")
     work = partial(failing, times, seen)
-
     if times < 3:
         assert tasks.run(work, [0, 1, 2]) == [0, 1, 2]
     else:

@@ -186,7 +186,6 @@ def test_tasks_of_a_process_share_connections_by_their_trusted_roots(snowpipe, l
     for bundle in ("ca", "ca", "other"):
         load(settings=replace(SETTINGS, ca_bundle=bundle))
     assert made == [("ca",), ("other",)]
-
     monkeypatch.setattr(sink.os, "getpid", lambda: -1)
     load(settings=replace(SETTINGS, ca_bundle="ca"))
     assert made[2:] == [("ca",)]
@@ -439,9 +438,7 @@ class TestUndecoded:
 
     def test_they_are_put_aside_with_value_key_headers_and_position(self, snowpipe, load, tmp_path):
         rules = RowRules(COLUMNS, str(tmp_path), "app")
-
         result = load(self.LOST, settings=replace(SETTINGS, row_rules=rules))
-
         assert ids(snowpipe) == [0, 1, 3, 4]
         assert (result.dead_lettered, result.undecoded, result.position) == (2, 0, IntegerOffset(5))
         written = put_aside(tmp_path)

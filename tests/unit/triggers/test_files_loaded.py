@@ -87,10 +87,8 @@ def test_a_failed_poll_harms_no_wait_and_a_bad_file_only_its_own(service, conn_i
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
     service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))
-
     good, bad = payloads(make(conn_id), make(conn_id, files=["bad"]))
     assert (good["status"], bad["reason"]) == ("success", "load_failed")
-
     service.on("insertReport", error(503, "BUSY"))
     lost = event(make(conn_id, max_consecutive_errors=3))
     assert lost["reason"] == "too_many_errors"

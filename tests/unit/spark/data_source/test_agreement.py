@@ -115,10 +115,8 @@ def test_later_attempt_does_not_take_a_refusal_back(others, snowpipe, number):
     again.begin()
     if number:
         others.at_poll(1, 0, "refuses")
-
     with pytest.raises(RefusedByAnotherError):
         again.wait()
-
     assert (others.reported(number), snowpipe.did("open")) == ("w:refuses", [])
 
 

@@ -101,9 +101,7 @@ def test_rows_rejected_by_an_attempt_that_died_count_as_not_reported(snowpipe, r
     snowpipe.fault(before="append", skip=1, error=KilledError())
     with pytest.raises(KilledError):
         run()
-
     again, later = run(), run([6, 7], batch=6)
-
     assert snowpipe.channels["ds_0"].rows_error_count == 1
     reports = (*again.channels, *later.channels)
     found = [(one.rejected_before, one.unreported, one.unreported_run) for one in reports]

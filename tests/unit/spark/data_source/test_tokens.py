@@ -120,7 +120,6 @@ class TestColumns:
             found.append(columns())
         replace_credentials(file)
         columns()
-
         assert found == [["C0"], ["C0"], ["C0", "C1"]]
         table = ('"DB"."S"."T"', "/ca.pem")
         assert described == [("https://a", who, *table) for who in ("pat-one", "pat-one", "pat-two")]

@@ -235,10 +235,8 @@ def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, write
     writes.killed(BEGUN, 2)
     snowpipe.fault(after="open", do=snowpipe.commit)
     assert writes.table == []
-
     with pytest.raises(errors.SnowpipeError, match="othing was sent"):
         writes.write(_moved(BEGUN))
-
     snowpipe.holds_commits = False
     writes.write(BEGUN)
     assert writes.table == list(range(30))
@@ -274,9 +272,7 @@ def test_channels_of_a_source_whose_prefix_begins_alike_are_left_to_it(snowpipe,
     snowpipe.channel("ds_daily_0", committed="41")
     snowpipe.channel("ds_t__topic_id", committed="an id")
     snowpipe.channel("other_0")
-
     writes.write(KEYED)
-
     assert writes.table == [0, 1, 5, 6, 10, 11]
     opened = {call.channel for call in snowpipe.calls if call.operation == "open"}
     assert opened == {"ds_k0", "ds_k1"}, "whoever writes the others is not shut out"
