@@ -169,6 +169,12 @@ class TestDescription:
             least = 4 * 60 / 3600 if warehouse == "MEDIUM" else 0.0  # its first minute is paid for
             assert hurried.credits == pytest.approx(max(unhurried.credits, least))
 
+    def test_copy_is_as_soon_as_the_larger_of_its_two_warehouses_lets_it(self):
+        sizes = [("X-LARGE", "X-SMALL"), ("X-SMALL", "X-LARGE"), ("X-SMALL", "X-SMALL")]
+        policies = [LoadPolicy(warehouse=one, largest_warehouse=other) for one, other in sizes]
+        larger, grown, small = (least_seconds(COPY, stage(1_000, GB), one) for one in policies)
+        assert larger == grown < small
+
     def test_a_schedule_of_copies_follows_the_freshness(self):
         copy = plan_load(drops(1 * GB, MINUTE, freshness=HOUR)).estimate(COPY)
         one_thread = 8 * GB / (573 * GB / 3600) + 0.1
