@@ -1,16 +1,12 @@
+import json
 import os
 import stat
 import sys
 import traceback
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import (
-    BestAvailableEncryption,
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-)
 
 from airflow_provider_snowpipe.spark.driver.credentials import (
     credentials_text,
@@ -22,72 +18,66 @@ from airflow_provider_snowpipe.spark.driver.credentials import (
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.refusals import refused
 
 
 @pytest.fixture(scope="module")
-def key():
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+def key_pair():
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+    def make(passphrase):
+        encryption = (
+            serialization.BestAvailableEncryption(passphrase.encode())
+            if passphrase
+            else serialization.NoEncryption()
+        )
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+        return KeyPair("ACME", "LOADER", pem, passphrase, role="INGEST")
+
+    return make
 
 
-def _pem(key, encryption):
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "c.json"
 
 
 @pytest.mark.parametrize("passphrase", [None, "s3cret"])
-def test_key_pair_comes_back_and_its_file_is_gone(tmp_path, key, passphrase):
-    encryption = BestAvailableEncryption(passphrase.encode()) if passphrase else NoEncryption()
-    given = KeyPair("ACME", "LOADER", _pem(key, encryption), passphrase, role="INGEST")
-    path = tmp_path / "credentials.json"
-
-    write_credentials(given, path)
+def test_key_pair_and_secrets_of_the_source_come_back_and_their_file_is_gone(path, key_pair, passphrase):
+    given, secrets = key_pair(passphrase), SourceSecrets({"sasl.password": "hunter2"})
+    write_credentials(given, path, secrets)
     mode = stat.S_IMODE(path.stat().st_mode)
-    read, _ = read_driver_secrets(path)
-
-    assert mode == 0o600
+    read, others = read_driver_secrets(path)
+    assert (mode, path.exists()) == (0o600, False)
     assert isinstance(read, KeyPair)
     assert (read.subject, read.role, read.fingerprint) == (given.subject, "INGEST", given.fingerprint)
-    assert not path.exists()
+    assert others == secrets
+    assert repr(secrets) == "SourceSecrets(sasl.password)"
 
 
-def test_credentials_are_taken_out_of_the_environment(tmp_path, monkeypatch):
-    write_credentials(OAuthToken("t"), tmp_path / "c.json")
-    monkeypatch.setenv("SNOWPIPE_SECRET", (tmp_path / "c.json").read_text())
-
-    assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
-    assert "SNOWPIPE_SECRET" not in os.environ
-
-
-def test_a_variable_that_passes_through_a_shell_holds_no_letter_that_means_anything_there(monkeypatch, key):
-    passphrase = "pass'\"$(x)"
-    encryption = BestAvailableEncryption(passphrase.encode())
-    given = KeyPair("ACME", "LOADER", _pem(key, encryption), passphrase)
-    text = credentials_text(given, SourceSecrets({"sasl.password": "a b\n'$`"}))
+def test_a_variable_that_passes_through_a_shell_holds_plain_letters_only(monkeypatch, key_pair):
+    given, others = key_pair("pass'\"$(x)"), SourceSecrets({"sasl.password": "a b\n'$`"})
+    text = credentials_text(given, others)
     assert text.replace("+", "").replace("/", "").replace("=", "").isalnum()
     monkeypatch.setenv("SNOWPIPE_SECRET", text)
-
     read, secrets = read_credentials_variable("SNOWPIPE_SECRET")
-
     assert isinstance(read, KeyPair)
-    assert (read.subject, read.passphrase) == (given.subject, given.passphrase)
-    assert secrets == SourceSecrets({"sasl.password": "a b\n'$`"})
-    assert "SNOWPIPE_SECRET" not in os.environ
+    assert (read.subject, read.passphrase, secrets) == (given.subject, given.passphrase, others)
+    assert "SNOWPIPE_SECRET" not in os.environ, "it is taken out of the environment"
 
 
-@pytest.mark.parametrize(
-    ("value", "message"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")]
-)
-def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, message):
+@pytest.mark.parametrize(("value", "text"), [("", "is not set"), ("s3cret", "holds no JSON"), ("{}", "kind")])
+def test_variable_that_holds_no_credentials_is_refused_without_its_value(monkeypatch, value, text):
+    monkeypatch.setenv("SNOWPIPE_SECRET", json.dumps({"kind": "oauth", "token": "t"}))
+    assert read_credentials_variable("SNOWPIPE_SECRET") == (OAuthToken("t"), SourceSecrets())
     monkeypatch.setenv("SNOWPIPE_SECRET", value)
-
-    with pytest.raises(ConfigurationError, match=message) as refused:
+    with pytest.raises(ConfigurationError, match=text) as refusal:
         read_credentials_variable("SNOWPIPE_SECRET")
+    assert "environment variable 'SNOWPIPE_SECRET'" in str(refusal.value)
+    assert "s3cret" not in str(refusal.value)
 
-    assert "environment variable 'SNOWPIPE_SECRET'" in str(refused.value)
-    assert "s3cret" not in str(refused.value)
 
-
-def test_file_that_others_can_open_is_refused_and_left(tmp_path):
-    path = tmp_path / "c.json"
+def test_file_that_others_can_open_is_refused_and_left(path):
     before = os.umask(0)
     try:
         write_credentials(OAuthToken("very-secret"), path)
@@ -97,30 +87,25 @@ def test_file_that_others_can_open_is_refused_and_left(tmp_path):
     for mode in (0o640, 0o604, 0o620):
         path.chmod(mode)
         for read in (read_driver_secrets, lambda file: driver_credentials(f"file:{file}")):
-            with pytest.raises(ConfigurationError, match="mode") as refused:
-                read(path)
-            assert "very-secret" not in str(refused.value)
+            (error,) = refused(ConfigurationError, read, [path], "mode")
+            assert "very-secret" not in str(error)
     assert path.exists()
 
 
-def test_existing_file_is_never_written_over(tmp_path):
-    (tmp_path / "c.json").write_text("mine")
-
+def test_existing_file_is_never_written_over_a_link_not_followed_and_a_scoped_token_not_given(path, tmp_path):
+    path.write_text("mine")
+    (tmp_path / "link").symlink_to(path)
     with pytest.raises(ConfigurationError, match="exists already"):
-        write_credentials(OAuthToken("t"), tmp_path / "c.json")
-
-    assert (tmp_path / "c.json").read_text() == "mine"
-
-
-def test_link_is_not_followed(tmp_path):
-    write_credentials(OAuthToken("t"), tmp_path / "c.json")
-    (tmp_path / "link").symlink_to(tmp_path / "c.json")
-
+        write_credentials(OAuthToken("t"), path)
+    assert path.read_text() == "mine"
     with pytest.raises(ConfigurationError, match="cannot be opened"):
         read_driver_secrets(tmp_path / "link")
+    with pytest.raises(ConfigurationError, match="ScopedToken cannot be given"):
+        write_credentials(ScopedToken("t", "h", 0.0), path)
 
 
-def test_other_content_is_refused_without_showing_it(tmp_path):
+def test_other_content_is_refused_without_showing_it(path):
+    path.touch(0o600)
     for text in (
         "{",
         "[]",
@@ -131,63 +116,21 @@ def test_other_content_is_refused_without_showing_it(tmp_path):
         '{"kind": "key_pair", "account": "A", "user": "U"}',
         '{"kind": "oauth", "token": "hidden", "source": {"a": 1}}',
     ):
-        (tmp_path / "c.json").touch(0o600)
-        (tmp_path / "c.json").write_text(text)
-        with pytest.raises(ConfigurationError) as refused:
-            read_driver_secrets(tmp_path / "c.json")
-        assert "hidden" not in str(refused.value)
+        path.touch(0o600)
+        path.write_text(text)
+        (error,) = refused(ConfigurationError, read_driver_secrets, [path])
+        assert "hidden" not in str(error)
 
 
-def test_scoped_token_is_no_credential_for_a_driver(tmp_path):
-    with pytest.raises(ConfigurationError, match="ScopedToken cannot be given"):
-        write_credentials(ScopedToken("t", "h", 0.0), tmp_path / "c.json")
+def test_a_file_that_the_driver_gets_by_name_stays_where_it_is(path):
+    write_credentials(OAuthToken("t"), path, SourceSecrets({"sasl.password": "p"}))
+    for _ in range(2):
+        credentials, secrets = driver_credentials(f"file:{path}")
+        assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
 
 
-def test_secrets_of_the_source_travel_in_the_same_file(tmp_path):
-    secrets = SourceSecrets({"sasl.password": "hunter2"})
-    write_credentials(OAuthToken("t"), tmp_path / "c.json", secrets)
-
-    assert read_driver_secrets(tmp_path / "c.json") == (OAuthToken("t"), secrets)
-    assert not (tmp_path / "c.json").exists()
-    assert repr(secrets) == "SourceSecrets(sasl.password)"
-
-
-class TestCredentialsThatTheDriverGets:
-    def test_a_file_stays_where_it_is(self, tmp_path):
-        path = tmp_path / "c.json"
-        write_credentials(OAuthToken("t"), path, SourceSecrets({"sasl.password": "p"}))
-
-        for _ in range(2):
-            credentials, secrets = driver_credentials(f"file:{path}")
-            assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
-
-    def test_a_function_is_asked(self, vault):
-        vault.write_text("""def ask():\n    return '{"kind": "pat", "token": "t"}'\n""")
-
-        assert driver_credentials("python:vault_of_tests:ask") == (
-            ProgrammaticAccessToken("t"),
-            SourceSecrets(),
-        )
-
-    @pytest.mark.parametrize(
-        ("code", "message"),
-        [
-            (
-                "def ask():\n    raise LookupError('hidden')\n",
-                "'ask' of module 'vault_of_tests'.*LookupError",
-            ),
-            ("def ask():\n    return {'token': 'hidden'}\n", "returned dict: let it return the object"),
-            ("def ask():\n    return 'hidden'\n", "what function 'ask'.*holds no JSON"),
-            ("def other():\n    pass\n", "no function 'ask'.*submit it by py_files"),
-        ],
-    )
-    def test_what_it_does_else_is_an_error_without_secrets(self, vault, code, message):
-        vault.write_text(code)
-
-        with pytest.raises(ConfigurationError, match=message) as refused:
-            driver_credentials("python:vault_of_tests:ask")
-
-        assert "hidden" not in "".join(traceback.format_exception(refused.value))
+class TestFunctionThatIsAsked:
+    ADDRESS = "python:vault_of_tests:ask"
 
     @pytest.fixture
     def vault(self, tmp_path, monkeypatch):
@@ -195,3 +138,26 @@ class TestCredentialsThatTheDriverGets:
         monkeypatch.delitem(sys.modules, "vault_of_tests", raising=False)
         yield tmp_path / "vault_of_tests.py"
         sys.modules.pop("vault_of_tests", None)
+
+    def test_gives_the_credentials(self, vault):
+        vault.write_text("""def ask():\n    return '{"kind": "pat", "token": "t"}'\n""")
+        assert driver_credentials(self.ADDRESS) == (ProgrammaticAccessToken("t"), SourceSecrets())
+
+    @pytest.mark.parametrize(
+        ("code", "message"),
+        [
+            (
+                "def ask():\n    raise LookupError('hidden')\n",
+                "'ask' of module 'vault_.*LookupError",
+            ),
+            ("def ask():\n    return {'token': 'hidden'}\n", "returned dict: let it return the object"),
+            ("def ask():\n    return 'hidden'\n", "what function 'ask'.*holds no JSON"),
+            ("def other():\n    pass\n", "no function 'ask'.*submit it by py_files"),
+        ],
+        ids=["raises", "other type", "no JSON", "no function"],
+    )
+    def test_whatever_else_it_does_is_an_error_without_secrets(self, vault, code, message):
+        vault.write_text(code)
+        with pytest.raises(ConfigurationError, match=message) as refusal:
+            driver_credentials(self.ADDRESS)
+        assert "hidden" not in "".join(traceback.format_exception(refusal.value))

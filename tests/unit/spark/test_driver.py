@@ -1,42 +1,25 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
-from datetime import date
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
-from types import SimpleNamespace
-from uuid import UUID
+from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
 from airflow_provider_snowpipe.spark.driver import run as driver
-from airflow_provider_snowpipe.spark.driver import session
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.driver.report import ChannelStart
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart
 from airflow_provider_snowpipe.spark.driver.rounds import TaskRounds
-from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
-from airflow_provider_snowpipe.spark.driver.session import start_spark
+from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import Behind, SourceSecrets
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    CommitTimeoutError,
-    ImbalanceError,
-    OffsetTokenError,
-    OffsetTokenMovedError,
-    PipeNotFoundError,
-    RowsRejectedError,
-    SourceChangedError,
-    SourcePositionError,
-    SqlError,
-)
 from airflow_provider_snowpipe.streaming.lag import FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -57,6 +40,9 @@ PLAN = JobPlan(
     "app", URL, PIPE, "job", "src", MemorySpec(), credentials_variable="X", commit_timeout=60.0,
     limits=BatchLimits(requests_per_second=10_000),
 )  # fmt: skip
+COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
+P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
+SLOW = replace(P, seconds_per_part=1000.0)
 
 
 class SpelledSpec(MemorySpec):
@@ -66,35 +52,12 @@ class SpelledSpec(MemorySpec):
         return (f"{prefix.upper()}_src_{partition}",)
 
 
-@dataclass
-class AskedSource(MemorySource):
-    """A source that keeps what the driver gives it, by the name of the call."""
-
-    given: dict = field(default_factory=dict)
-
-    def with_spark(self, session):
-        self.given["with_spark"] = session
-        return self
-
-    def for_target(self, *given, **options):
-        self.given["for_target"] = given
-        return self
-
-    def claim(self, *given, **options):
-        self.given["claim"] = given
-        return True
-
-
-@dataclass(frozen=True)
-class CountedPartition(MemoryPartition):
-    rows_behind: int = 0
-
-    def behind(self, committed):
-        return Behind(None, self.rows_behind)
-
-    def files_behind(self, committed):
-        first = FileBehind(committed.value, 10 * committed.value, 1_000)
-        return [first, FileBehind(2, 20, 2_000), FileBehind(3, 3, 3_000)]
+def asked_source(*partitions):
+    """A source that keeps what the driver gives it."""
+    source = MagicMock(wraps=MemorySource(partitions))
+    for step in (source.for_target, source.with_spark, source.without_spark):
+        step.return_value = source
+    return source
 
 
 @dataclass
@@ -116,23 +79,26 @@ class ScriptedRounds:
         return before
 
 
-P, Q = MemoryPartition("p", rows(6)), MemoryPartition("q", rows(4))
+@pytest.fixture
+def opens(monkeypatch):
+    """Has the driver open a source; what it gives for that."""
+    opened = []
+
+    def opens(source):
+        monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
+        return source
+
+    opens.given = opened
+    return opens
 
 
 @pytest.fixture
-def make_run(snowpipe, monkeypatch):
+def make_run(snowpipe, opens):
     """A run over partitions in memory; the source that it opened is its ``source``."""
 
     def make(*partitions, listed=snowpipe.listed, **plan):
-        source = (
-            MemoryFrameSource(partitions)
-            if isinstance(partitions[0], MemoryFramePartition)
-            else MemorySource(partitions)
-        )
-        monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.driver.run.open_source",
-            lambda spec, on_data_loss, secrets: source,
-        )
+        of_frames = isinstance(partitions[0], MemoryFramePartition)
+        source = opens((MemoryFrameSource if of_frames else MemorySource)(partitions))
         run = Run(replace(PLAN, **plan), snowpipe.client(), object, list_channels=listed)
         run.source = source
         return run
@@ -170,9 +136,7 @@ def stands(snowpipe, channel, position, sent=None, **counts):
 
 def test_run_loads_every_partition_verifies_and_moves_the_bookmark(snowpipe, make_run):
     run = make_run(P, Q)
-
     whole(run)
-
     assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
     assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3"}
     assert by_channel(run, "rows") == {"job_src_p": 6, "job_src_q": 4}
@@ -187,7 +151,7 @@ def test_two_runs_whose_new_channels_load_one_partition_at_one_time_both_fail(sn
     for run in runs:
         run.load(InProcessSpark())
     for run in runs:
-        with pytest.raises(SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
+        with pytest.raises(errors.SourceChangedError, match=r"(?=.*'job_src_p').*'other_src_p'"):
             run.verify()
 
 
@@ -195,9 +159,7 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
     stands(snowpipe, "job_src_p", "3")
     stands(snowpipe, "job_src_q", "3")
     run = make_run(P, Q)
-
     whole(run)
-
     assert snowpipe.did("append") == ["append job_src_p 4..5"]
     assert by_channel(run, "from_token") == {"job_src_p": "3", "job_src_q": "3"}
     assert by_channel(run, "rows") == {"job_src_p": 2, "job_src_q": 0}
@@ -207,261 +169,145 @@ def test_run_goes_on_behind_the_committed_tokens(snowpipe, make_run):
 def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make_run):
     run = make_run(P)
     snowpipe.fault(before="pipe_info", error=error(404, "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"))
-    with pytest.raises(PipeNotFoundError):
+    with pytest.raises(errors.PipeNotFoundError):
         run.prepare()
     calls = len(snowpipe.calls)
-
     run.finish()
-
     assert (run.channels, run.source.bookmark) == ((), {})
     assert len(snowpipe.calls) == calls
 
 
-class Builder:
-    """Stands for ``SparkSession.builder``: notes the calls, and gives sessions or raises errors in turn."""
-
-    def __init__(self, *sessions):
-        self.asked, self._sessions = [], list(sessions)
-
-    def __getattr__(self, call):
-        def answer(*values):
-            self.asked.append((call, *values))
-            if call != "getOrCreate":
-                return self
-            session = self._sessions.pop(0)
-            if isinstance(session, Exception):
-                raise session
-            return session
-
-        return answer
-
-
-class RemoteSession:
-    """Stands for a session of Spark Connect."""
-
-    __module__ = "pyspark.sql.connect.session"
-
-    def __init__(self, refused=None):
-        self.added, self.release_session_on_close, self.stopped, self._refused = [], True, 0, refused
-
-    def addArtifacts(self, path, *, pyfile):  # noqa: N802 - PySpark's name
-        if self._refused:
-            raise self._refused
-        self.added.append((Path(path).name, Path(path).is_file(), pyfile))
-
-    def stop(self):
-        self.stopped += 1
-
-
-PACKAGE = ("airflow_provider_snowpipe.zip", True, True)
-ZONE = ("config", "spark.sql.session.timeZone", "UTC")
-
-
-@pytest.fixture
-def start(monkeypatch):
-    """Starts Spark by a builder that gives these sessions; returns the session and what was asked."""
-
-    def start(*sessions, remote=None, running=None):
-        builder = Builder(*sessions)
-        monkeypatch.setattr("pyspark.sql.SparkSession.builder", builder)
-        monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: running)
-        pytest.importorskip("grpc", reason="the extra 'connect' is not installed")
-        monkeypatch.setattr("pyspark.sql.connect.session.SparkSession.getActiveSession", lambda: first)
-        first = sessions[0] if isinstance(sessions[0], RemoteSession) else None
-        monkeypatch.delenv("SPARK_REMOTE", raising=False)
-        if remote:
-            monkeypatch.setenv("SPARK_REMOTE", remote)
-        return start_spark("app"), builder.asked
-
-    return start
-
-
-def test_session_gets_the_settings_of_exactly_once(start):
-    own = object()
-
-    assert start(own) == (
-        own, [("appName", "app"), ZONE, ("config", "spark.speculation", "false"), ("getOrCreate",)],
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("remote", "address"),
-    [
-        ("sc://host:1", "sc://host:1/;session_id="),
-        ("sc://host:1/", "sc://host:1/;session_id="),
-        ("sc://host:1/;use_ssl=true;", "sc://host:1/;use_ssl=true;session_id="),
-    ],
-)
-def test_jobs_over_connect_share_a_session_of_the_day_that_none_of_them_releases(
-    start, monkeypatch, remote, address
-):
-    days, found = ["2026-03-01", "2026-03-01", "2026-03-02"], []
-    for day in days:
-        monkeypatch.setattr(
-            session, "datetime", SimpleNamespace(now=lambda zone, day=day: date.fromisoformat(day))
-        )
-        shared, asked = start(RemoteSession(), remote=remote)
-        assert (shared.added, shared.release_session_on_close, shared.stopped) == ([PACKAGE], False, 0)
-        assert asked[:2] + asked[3:] == [("appName", "app"), ZONE, ("getOrCreate",)]
-        assert asked[2][0] == "remote"
-        assert asked[2][1].startswith(address)
-        found.append(asked[2][1].removeprefix(address))
-
-    assert [str(UUID(one)) for one in found] == found
-    assert found[0] == found[1] != found[2]
-
-
-def test_session_that_the_address_names_is_used_and_left(start):
-    named, asked = start(RemoteSession(), remote="sc://host/;session_id=mine")
-
-    assert asked[2:] == [("remote", "sc://host/;session_id=mine"), ("getOrCreate",)]
-    assert (named.added, named.release_session_on_close) == ([PACKAGE], False)
-
-
-@pytest.mark.parametrize("refusal", ["closed", "package"])
-def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, refusal):
-    closed = PySparkException("(SparkSQLException) [INVALID_HANDLE.SESSION_CLOSED] The handle is invalid.")
-    shared, own = RemoteSession(PySparkException("[ARTIFACT_ALREADY_EXISTS]")), RemoteSession()
-    first = closed if refusal == "closed" else shared
-
-    started, asked = start(first, own, remote="sc://host")
-
-    assert started is own
-    assert asked[-2:] == [("remote", "sc://host"), ("getOrCreate",)]
-    assert (own.added, own.release_session_on_close) == ([PACKAGE], True)
-    assert shared.stopped == (refusal == "package")
-    assert shared.release_session_on_close == (refusal == "closed")
-
-
-def test_server_that_cannot_be_reached_is_asked_once(start):
-    with pytest.raises(PySparkException, match="UNAVAILABLE"):
-        start(PySparkException("UNAVAILABLE"), RemoteSession(), remote="sc://host")
-
-
-def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
-    running = RemoteSession()
-
-    found, asked = start(running, remote="sc://host", running=running)
-
-    assert found is running
-    assert asked == [("appName", "app"), ZONE, ("getOrCreate",)]
-    assert (running.added, running.release_session_on_close) == ([PACKAGE], True)
+def test_channel_without_rows_and_token_has_no_target(make_run):
+    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
+    whole(run)
+    assert by_channel(run, "to_token") == by_channel(run, "target_token") == {"job_src_p": None}
 
 
 class TestPrepare:
     @pytest.mark.parametrize("token", ["a.log:3", "4:1"])
     def test_token_that_is_not_a_checkpoint_names_the_channel(self, snowpipe, make_run, token):
         snowpipe.channel("job_src_q", committed=token)
-
-        with pytest.raises(OffsetTokenError, match="job_src_q"):
+        with pytest.raises(errors.OffsetTokenError, match="job_src_q"):
             make_run(P, Q).prepare()
         assert snowpipe.did("open") == []
 
     def test_position_that_the_source_has_no_more_names_the_channel(self, snowpipe, make_run):
         stands(snowpipe, "job_src_q", "1")
-
-        with pytest.raises(SourcePositionError, match="job_src_q"):
+        with pytest.raises(errors.SourcePositionError, match="job_src_q"):
             make_run(P, replace(Q, first=10)).prepare()
 
-    def test_new_channel_that_differs_in_case_from_a_committed_one_is_refused_with_both(
-        self, snowpipe, make_run
-    ):
+    def test_new_channel_that_differs_in_case_from_a_committed_one_is_refused(self, snowpipe, make_run):
         snowpipe.channel("JOB_src_q", committed="3")
+        snowpipe.channel("JOB_src_p")
         run = make_run(P, Q, source=SpelledSpec())
-
-        with pytest.raises(SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
+        with pytest.raises(errors.SourcePositionError, match=r"'job_src_q'.*'JOB_src_q'"):
             run.prepare()
         assert snowpipe.did("open") == []
+        stands(snowpipe, "job_src_q", "1")  # a token of its own
+        run.prepare()
 
-    def test_channel_with_a_token_of_its_own_has_no_other_spelling(self, snowpipe, make_run):
-        snowpipe.channel("JOB_src_q", committed="3")
-        stands(snowpipe, "job_src_q", "1")
-        snowpipe.channel("JOB_src_p")
+    def test_source_gets_the_target_and_claims_the_partitions(self, snowpipe, opens, monkeypatch):
+        source, secrets = opens(asked_source(P, Q)), SourceSecrets({"password": "x"})
+        monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
+        stands(snowpipe, "job_src_p", "3")
+        plan = replace(PLAN, on_data_loss="skip")
 
-        make_run(P, Q, source=SpelledSpec()).prepare()
+        Run(plan, snowpipe.client()).prepare()
+        Run(plan, snowpipe.client(), object, secrets).prepare()
+
+        assert opens.given == [(plan.source, "skip", one) for one in (SourceSecrets(), secrets)]
+        starts = [given.args[0] for given in source.with_spark.call_args_list]
+        assert (starts[0](), starts[1]) == (("session", "app"), object)
+        assert source.for_target.call_args.args == (PIPE.address(URL),)
+        committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
+        assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
+
+    def test_channel_of_another_prefix_is_found_where_channels_may_be_listed(self, make_run, caplog):
+        def refused():
+            raise errors.SqlError("the role may not list channels")
+
+        whole(make_run(P))
+        with pytest.raises(errors.SourceChangedError, match=r"job_src_p"):
+            make_run(P, channel_prefix="new").prepare()
+        assert "may not list" not in caplog.text
+        make_run(P, channel_prefix="new", listed=refused).prepare()
+        assert "may not list" in caplog.text
+
+    @pytest.mark.parametrize("skip", range(5))
+    def test_rejected_rows_of_a_taken_over_channel_are_logged_first(self, snowpipe, make_run, caplog, skip):
+        snowpipe.rejects = lambda row: row["ID"] == 1
+        load(make_run(P, run="first-run"))
+        snowpipe.fault(after="open", skip=skip, error=KilledError())
+        with pytest.raises((KilledError, errors.RowsRejectedError)):
+            make_run(P, channel_prefix="new", rebind="continue").prepare()
+        marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
+        assert "first-run" in caplog.text or not marked
+        assert marked == (skip >= 2)
 
 
 class TestRunWithoutRows:
     """Sources are compared with the committed tokens before Spark is started."""
 
-    @pytest.mark.parametrize(
-        ("behind", "expected"),
-        [
+    def test_is_small_where_all_partitions_are(self, snowpipe, opens, monkeypatch):
+        for behind, expected in [
             ([Behind(10), Behind(None, 10)], True),
-            ([Behind(30 << 20), Behind(30 << 20)], True),
-            ([Behind(40 << 20), Behind(40 << 20)], False),
-            ([Behind(None, 90_000), Behind(None, 90_000)], True),
-            ([Behind(None, 110_000), Behind(None, 110_000)], False),
+            ([Behind(30 << 20)] * 2, True),
+            ([Behind(40 << 20)] * 2, False),
+            ([Behind(None, 90_000)] * 2, True),
+            ([Behind(None, 110_000)] * 2, False),
             ([Behind(10), Behind(None)], False),
             ([], False),
-        ],
-        ids=["little", "some bytes", "many bytes", "some rows", "many rows", "unknown", "nothing listed"],
-    )
-    def test_is_small_where_all_partitions_are_small_enough(self, snowpipe, monkeypatch, behind, expected):
-        result = [replace(P, name=str(number)) for number in range(len(behind))]
-        monkeypatch.setattr(driver, "open_source", lambda *_: MemorySource(result))
-        monkeypatch.setattr(MemoryPartition, "behind", lambda self, _: behind[int(self.name)])
-        run = Run(PLAN, snowpipe.client())
-        run.has_no_rows()
+        ]:
+            opens(MemorySource([replace(P, name=str(number)) for number in range(len(behind))]))
+            monkeypatch.setattr(MemoryPartition, "behind", lambda self, _, of=behind: of[int(self.name)])
+            run = Run(PLAN, snowpipe.client())
+            run.has_no_rows()
+            assert run.is_small() is expected, behind
 
-        assert run.is_small() is expected
-
-    def test_source_claims_its_rows_only_where_there_are_none(self, snowpipe, monkeypatch):
+    def test_source_claims_its_rows_only_where_there_are_none(self, snowpipe, opens):
+        source = opens(asked_source(P))
         stands(snowpipe, "job_src_p", "4")
-        source = AskedSource([P])
-        monkeypatch.setattr(driver, "open_source", lambda *_: source)
-
         assert not Run(PLAN, snowpipe.client()).has_no_rows()
-        assert "claim" not in source.given
+        assert source.claim.call_count == 0
         snowpipe.channels["job_src_p"].committed = token("5", 5)
         assert Run(PLAN, snowpipe.client()).has_no_rows()
-        assert "claim" in source.given
+        assert source.claim.call_count == 1
 
-    @pytest.mark.parametrize(
-        ("p", "q", "expected"), [("5", "3", True), ("5", "2", False), ("5", None, False)]
-    )
-    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, p, q, expected):
-        for channel, position in (("job_src_p", p), ("job_src_q", q)):
-            if position is not None:
-                stands(snowpipe, channel, position)
-
-        assert make_run(P, Q).has_no_rows() is expected
+    def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, monkeypatch):
+        stands(snowpipe, "job_src_p", "5")
+        assert not make_run(P, Q).has_no_rows()
+        stands(snowpipe, "job_src_q", "2")
+        assert not make_run(P, Q).has_no_rows()
+        assert not make_run(MemoryFramePartition("p", rows(6))).has_no_rows(), "a query takes Spark"
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryFrameSource, "without_spark", lambda self: self)
+            assert not make_run(MemoryFramePartition("p", ())).has_no_rows(), "a query takes Spark"
+            patched.setattr(driver, "_QUICK_SECONDS", -1.0)
+            assert not make_run(P).has_no_rows(), "the check may not take long"
         assert snowpipe.did("open", "append") == []
 
-    def test_rows_that_only_spark_reads_are_not_searched(self, snowpipe, make_run):
-        partition = MemoryFramePartition("p", rows(2))
-        stands(snowpipe, "job_src_p", "1")
-
-        assert not make_run(partition).has_no_rows()
-        assert snowpipe.did() == []
-
-    def test_ends_as_one_that_spark_did(self, snowpipe, make_run):
-        stands(snowpipe, "job_src_p", "5")
-        by_spark = make_run(P)
+    def test_reads_the_committed_tokens_once_and_ends_as_one_that_spark_did(self, snowpipe, make_run):
+        whole(make_run(P, Q))
+        by_spark = make_run(P, Q)
         whole(by_spark)
-        here = make_run(P)
+        before, here = len(snowpipe.calls), make_run(P, Q)
 
-        assert here.has_no_rows()
-        here.verify()
-        here.finish()
+        report = here.without_rows()
 
-        assert here.channels == by_spark.channels
-        assert here.source.bookmark == by_spark.source.bookmark == {"p": IntegerOffset(5)}
+        assert [call.operation for call in snowpipe.calls[before:]] == ["hostname", "token", "status"]
+        assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
+        assert report.channels == here.channels == by_spark.channels
+        assert by_channel(here, "to_token") == {"job_src_p": "5", "job_src_q": "3"}
+        assert here.source.bookmark == by_spark.source.bookmark
+        assert here.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
+        assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
 
 
 class TestRounds:
-    SLOW = replace(P, seconds_per_part=1000.0)
-
-    @pytest.mark.parametrize(
-        "partition",
-        [SLOW, MemoryFramePartition("p", rows(6), seconds_per_part=1000.0)],
-        ids=["tasks", "query"],
-    )
+    @pytest.mark.parametrize("partition", [SLOW, MemoryFramePartition("p", rows(6), 1000.0)])
     def test_run_needs_more_rounds_than_one_token_lives(self, snowpipe, make_run, partition):
         run = make_run(partition)
-
         whole(run)
-
         assert len(snowpipe.did("token")) > 1
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert by_channel(run, "rows") == {"job_src_p": 6}
@@ -470,10 +316,7 @@ class TestRounds:
     def test_finished_channels_are_not_loaded_again(self, snowpipe, make_run):
         spark = InProcessSpark()
         # The quick channel is loaded first: the slow one uses up the token.
-        run = make_run(replace(Q, name="a"), self.SLOW)
-
-        whole(run, spark)
-
+        whole(make_run(replace(Q, name="a"), SLOW), spark)
         assert spark.jobs[0] == 2
         assert set(spark.jobs[1:]) == {1}
         assert len([call for call in snowpipe.did("open") if call == "open job_src_a"]) == 1
@@ -486,20 +329,16 @@ class TestRounds:
             return run_round(*given)
 
         monkeypatch.setattr(TaskRounds, "run", one_of_few)
-        run = make_run(replace(P, seconds_per_part=7200.0))
 
-        with pytest.raises(AuthenticationError, match="clock"):
-            load(run)
-
-        assert len(snowpipe.did("open")) == 3
-        assert snowpipe.did("append") == []
+        with pytest.raises(errors.AuthenticationError, match="clock"):
+            load(make_run(replace(P, seconds_per_part=7200.0)))
+        assert (len(snowpipe.did("open")), snowpipe.did("append")) == (3, [])
 
     def test_only_rounds_one_after_the_other_in_which_nothing_moves_end_the_run(self, make_run, monkeypatch):
         def ended(**what):
             return PartitionResult("job_src_p", IntegerOffset(1), **{"complete": False, **what})
 
-        idle, moved = partial(ended), partial(ended, rows=1)
-        script = [idle(), idle(), moved(), idle(), idle(), ended(complete=True)]
+        script = [ended(), ended(), ended(rows=1), ended(), ended(), ended(complete=True)]
         monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: ScriptedRounds(script))
         run = make_run(P, wait_for_commit=False)
 
@@ -508,40 +347,27 @@ class TestRounds:
 
         assert (script, by_channel(run, "rows")) == ([], {"job_src_p": 1})
 
-    def test_progress_asks_with_each_rounds_token_and_knows_how_many_channels_have_ended(
-        self, snowpipe, make_run, monkeypatch
-    ):
-        result, bundles = [], []
+    def test_progress_asks_with_each_rounds_token(self, snowpipe, make_run, monkeypatch):
+        asked, bearers, bundles = [], [], []
 
-        @dataclass
-        class Lines:
-            client: Callable
-            partitions: dict
-            start: dict
-            began: float
-            done: Callable
-
-            def __enter__(self):
-                before = len(snowpipe.calls)
-                with self.client() as client:
-                    client.channel_statuses(list(self.partitions))
-                result.append((self.done(), *snowpipe.did()[before:]))
-                result.append((snowpipe.calls[-1].bearer, shown(self.start["job_src_a"].committed)))
-
-            def __exit__(self, *_):
-                """Nothing was started."""
+        def lines(client, partitions, start, *, began, done):
+            before = len(snowpipe.calls)
+            with client() as one:
+                one.channel_statuses(list(partitions))
+            asked.append((done(), *snowpipe.did()[before:]))
+            bearers.append((snowpipe.calls[-1].bearer, shown(start["job_src_a"].committed)))
+            return nullcontext()
 
         def transports(bundle, timeouts):
             bundles.append(bundle)
             return snowpipe
 
-        monkeypatch.setattr(driver, "ProgressLines", Lines)
+        monkeypatch.setattr(driver, "ProgressLines", lines)
         stands(snowpipe, "job_src_a", "1")
-        run = make_run(replace(Q, name="a"), self.SLOW, ca_bundle="ca")
+        run = make_run(replace(Q, name="a"), SLOW, ca_bundle="ca")
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
         load(run)
 
-        asked, bearers = result[::2], result[1::2]
         status = "status job_src_a,job_src_p"
         assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
         assert len(asked) > 1
@@ -549,15 +375,36 @@ class TestRounds:
         assert list(dict.fromkeys(bearers)) == [(bearer, "1") for bearer in opened_with]
         assert set(bundles) == {"ca"}
 
-    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, snowpipe, make_run):
-        run = make_run(self.SLOW, wait_for_commit=False)
+    def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, make_run):
+        run = make_run(SLOW, wait_for_commit=False)
         run.prepare()
         run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(3), token("3"), rows=4)}
-
         run._take([PartitionResult("job_src_p", complete=False)])
         run.verify()
-
         assert by_channel(run, "target_token") == {"job_src_p": "3"}
+
+    def test_report_sums_up_the_results_of_all_rounds(self, snowpipe, make_run):
+        stands(snowpipe, "job_src_p", "1", 5, rejected=3, errors=1)
+        run = make_run(P, wait_for_commit=False)
+        result = {
+            "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
+            "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
+        }  # fmt: skip
+        run.prepare()
+        before, after = snowpipe.channels["job_src_p"].committed, token("5", 7)
+        run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1), before)}
+        of_round = partial(PartitionResult, "job_src_p", IntegerOffset(5), after, **result)
+        for longest in (4.12324, 1.0):
+            run._take([of_round(longest_request=longest)])
+
+        run.verify()
+
+        added = {name: round(2 * value, 3) for name, value in result.items()}
+        (report,) = run.channels
+        assert report == ChannelReport(
+            "job_src_p", "p", from_token=before, to_token=after, target_token=after, longest_request=4.123,
+            inserted_before=2, errors_before=3, rejected_before=1, unreported=2, unreported_run="r1", **added,
+        )  # fmt: skip
 
 
 class TestEndWithoutRows:
@@ -567,13 +414,10 @@ class TestEndWithoutRows:
 
     @pytest.fixture
     def rules(self, tmp_path):
-        columns = (TableColumn("ID", "NUMBER(38,0)"),)
-        return {"on_error": "dead_letter", "dead_letter_path": str(tmp_path), "columns": columns}
+        return {"on_error": "dead_letter", "dead_letter_path": str(tmp_path), "columns": COLUMNS}
 
     @pytest.mark.parametrize("committed", [None, "1"])
-    def test_token_and_bookmark_pass_it_and_the_next_run_reads_nothing_again(
-        self, snowpipe, make_run, rules, committed
-    ):
+    def test_token_and_bookmark_pass_it_once_and_for_all(self, snowpipe, make_run, rules, committed):
         if committed:
             stands(snowpipe, "job_src_p", committed)
         run = make_run(self.BAD, **rules)
@@ -589,50 +433,34 @@ class TestEndWithoutRows:
         assert by_channel(again, "dead_lettered") == {"job_src_p": 0}
 
     def test_token_is_not_set_where_another_writer_has_moved_it(self, snowpipe, make_run, rules):
-        run = make_run(self.BAD, **rules)
-        run.prepare()
-        opens = []
-
         def elsewhere():
-            opens.append(1)
-            if len(opens) == 2:
-                snowpipe.channels["job_src_p"].committed = "7"
-                snowpipe.channels["job_src_p"].rows_inserted = 8
+            channel = snowpipe.channels["job_src_p"]
+            channel.committed, channel.rows_inserted = "7", 8
 
-        snowpipe.fault(before="open", do=elsewhere, times=9)
+        snowpipe.fault(before="open", skip=1, do=elsewhere)
 
-        with pytest.raises(OffsetTokenMovedError):
-            run.load(InProcessSpark())
+        with pytest.raises(errors.OffsetTokenMovedError):
+            load(make_run(self.BAD, **rules))
         assert snowpipe.channels["job_src_p"].committed == "7"
 
-    def test_run_that_is_killed_before_the_token_is_set_is_repeated_without_a_second_dead_letter(
-        self, snowpipe, make_run, rules, tmp_path
-    ):
+    def test_killed_run_is_repeated_without_a_second_dead_letter(self, snowpipe, make_run, rules, tmp_path):
         snowpipe.fault(before="open", skip=1, error=KilledError())
         with pytest.raises(KilledError):
             load(make_run(self.BAD, **rules))
-
         whole(make_run(self.BAD, **rules))
-
-        files = sorted(tmp_path.rglob("*.parquet"))
-        assert sum(len(pq.read_table(file)) for file in files) == 4
+        assert sum(len(pq.read_table(file)) for file in tmp_path.rglob("*.parquet")) == 4
         assert snowpipe.channels["job_src_p"].position == "3"
 
     def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
         run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
-
         whole(run)
-
         assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
         opens = [call for call in snowpipe.calls if call.operation == "open"]
         assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
 
     def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
-        mixed = MemoryPartition("p", ({"ID": 0}, {"ID": 1}, *self.BAD.rows), seconds_per_part=1000.0)
-        run = make_run(mixed, **rules)
-
+        run = make_run(replace(SLOW, rows=({"ID": 0}, {"ID": 1}, *self.BAD.rows)), **rules)
         whole(run)
-
         assert snowpipe.did("append") == ["append job_src_p 0..3"]
         assert by_channel(run, "target_token") == {"job_src_p": "5"}
         assert all(by_channel(run, "committed").values())
@@ -641,133 +469,63 @@ class TestEndWithoutRows:
 class TestFailure:
     def test_fenced_task_ends_the_run(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(409, STALE), times=1000)
-
         with pytest.raises(TaskFailedError) as failed:
             load(make_run(P, Q))
-
         assert failed.value.error_type == "ChannelFencedError"
-
-    def test_next_run_loads_what_is_missing(self, snowpipe, make_run):
-        snowpipe.fault(before="append", channel="job_src_q", error=error(400, "BAD"))
-        with pytest.raises(TaskFailedError):
-            load(make_run(P, Q))
-
-        run = make_run(P, Q)
-        whole(run)
-
-        assert (ids(snowpipe), ids(snowpipe, "job_src_q")) == ([0, 1, 2, 3, 4, 5], [0, 1, 2, 3])
-        assert snowpipe.did("append").count("append job_src_p 0..5") == 1
 
     def test_final_error_of_a_task_ends_the_run_and_counts_the_others(self, snowpipe, make_run):
         snowpipe.fault(before="append", error=error(401, "390303"), times=1000)
-
-        with pytest.raises(AuthenticationError, match="1 more"):
+        with pytest.raises(errors.AuthenticationError, match="1 more"):
             load(make_run(P, Q))
 
 
 class TestVerify:
-    @pytest.mark.parametrize("position", [None, "2"])
-    def test_task_that_reported_success_is_not_believed_without_the_committed_token(
-        self, snowpipe, make_run, position
-    ):
+    def test_task_that_reported_success_is_not_believed_without_the_committed_token(self, snowpipe, make_run):
         run = make_run(P, Q)
         load(run)
-        at_two = token("2", binding=binding_of("q"))
-        snowpipe.channels["job_src_q"].committed = position and at_two
+        for snowpipe.channels["job_src_q"].committed in (None, token("2", binding=binding_of("q"))):
+            with pytest.raises(errors.CommitTimeoutError, match="T-STREAMING") as missing:
+                run.verify()
+            assert (missing.value.channel, shown(missing.value.target)) == ("job_src_q", "3")
+            assert by_channel(run, "committed") == {"job_src_p": True, "job_src_q": False}
 
-        with pytest.raises(CommitTimeoutError, match="T-STREAMING") as missing:
-            run.verify()
-
-        assert (missing.value.channel, shown(missing.value.target)) == ("job_src_q", "3")
-        assert by_channel(run, "committed") == {"job_src_p": True, "job_src_q": False}
-
-    def test_channel_that_is_gone_is_a_missing_commit(self, snowpipe, make_run):
-        run = make_run(P)
-        load(run)
-        del snowpipe.channels["job_src_p"]
-
-        with pytest.raises(CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
+        del snowpipe.channels["job_src_q"]
+        with pytest.raises(errors.CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
             run.verify()
 
     @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
     def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, tmp_path, on_error):
         snowpipe.rejects = lambda row: row["ID"] in (1, 4)
-        checked = {"dead_letter_path": str(tmp_path), "columns": (TableColumn("ID", "NUMBER(38,0)"),)}
+        checked = {"dead_letter_path": str(tmp_path), "columns": COLUMNS}
         run = make_run(P, on_error=on_error, **(checked if on_error == "dead_letter" else {}))
         load(run)
 
-        if on_error != "continue":
-            with pytest.raises(RowsRejectedError) as refused:
+        if on_error == "continue":
+            run.verify()
+        else:
+            with pytest.raises(errors.RowsRejectedError) as refused:
                 run.verify()
             assert refused.value.rejected == 2
-        else:
-            run.verify()
-
         assert by_channel(run, "rejected") == {"job_src_p": 2}
         assert by_channel(run, "rows") == {"job_src_p": 6}
 
-    def test_rows_that_a_dead_run_had_rejected_are_reported_by_the_next_one_once(self, snowpipe, make_run):
-        snowpipe.rejects = lambda row: row["ID"] == 1
-        load(make_run(P, run="first-run"))
-
-        again = make_run(P)
-        load(again)
-        with pytest.raises(RowsRejectedError, match="first-run") as refused:
-            again.verify()
-        again.mark_reported()
-        whole(make_run(P))
-
-        assert refused.value.rejected == 1
-        assert snowpipe.did("append") == ["append job_src_p 0..5"]
-
-    def test_channel_of_another_prefix_is_found_where_the_role_may_list_channels_and_else_warned_of(
-        self, snowpipe, make_run, caplog
-    ):
-        def refused():
-            raise SqlError("the role may not list channels")
-
-        whole(make_run(P))
-        with pytest.raises(SourceChangedError, match=r"job_src_p"):
-            make_run(P, channel_prefix="new").prepare()
-        assert "may not list" not in caplog.text
-        make_run(P, channel_prefix="new", listed=refused).prepare()
-        assert "may not list" in caplog.text
-
-    @pytest.mark.parametrize("skip", range(5))
-    def test_rejected_rows_of_a_channel_that_is_taken_over_are_logged_before_they_count_as_reported(
-        self, snowpipe, make_run, caplog, skip
-    ):
-        snowpipe.rejects = lambda row: row["ID"] == 1
-        load(make_run(P, run="first-run"))
-        snowpipe.fault(after="open", skip=skip, error=KilledError())
-
-        with pytest.raises((KilledError, RowsRejectedError)):
-            make_run(P, channel_prefix="new", rebind="continue").prepare()
-
-        marked = Checkpoint.parse(snowpipe.channels["job_src_p"].committed).errors == 1
-        assert "first-run" in caplog.text or not marked
-        assert marked == (skip >= 2)
-
-    @pytest.mark.parametrize("excess", [-1, 2])
-    def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_run_if_it_is_to(
-        self, snowpipe, make_run, excess
-    ):
+    def test_channel_that_counts_other_rows_fails_the_run_if_it_is_to(self, snowpipe, make_run):
         stands(snowpipe, "job_src_p", "3")
-        snowpipe.channels["job_src_p"].rows_inserted += excess
+        channel = snowpipe.channels["job_src_p"]
+        for channel.rows_inserted in (3, 6):
+            with pytest.raises(errors.ImbalanceError, match="job_src_p"):
+                make_run(P, on_imbalance="fail").prepare()
+            make_run(P).prepare()
 
-        with pytest.raises(ImbalanceError, match="job_src_p"):
-            make_run(P, on_imbalance="fail").prepare()
-        whole(make_run(P))
-
-    def test_row_that_another_program_adds_during_the_run_fails_it_if_it_is_to(self, snowpipe, make_run):
+        channel.rows_inserted = 4
         run = make_run(P, on_imbalance="fail")
         load(run)
-        snowpipe.channels["job_src_p"].rows_inserted += 1
-
-        with pytest.raises(ImbalanceError, match="1 more"):
+        channel.rows_inserted += 1  # by another program, during the run
+        with pytest.raises(errors.ImbalanceError, match="1 more"):
             run.verify()
 
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
+        stands(snowpipe, "job_src_p", "2")
         snowpipe.holds_commits = True
         run = make_run(P, wait_for_commit=False)
         load(run)
@@ -778,148 +536,58 @@ class TestVerify:
 
         assert by_channel(run, "target_token") == {"job_src_p": "5"}
         assert by_channel(run, "committed") == {"job_src_p": False}
-        assert run.source.bookmark == {}
+        assert run.source.bookmark == {"p": IntegerOffset(2)}, "what is committed by then"
         assert snowpipe.did()[calls:] == ["status job_src_p"]
         snowpipe.channels["job_src_p"].committed = "a.log:1"
-        with pytest.raises(OffsetTokenError, match="job_src_p"):
+        with pytest.raises(errors.OffsetTokenError, match="job_src_p"):
             run.finish()
-
-    def test_asks_after_a_hundred_channels_at_a_time(self, snowpipe, make_run):
-        run = make_run(*(MemoryPartition(f"{n:03}", rows(1)) for n in range(101)))
-        load(run)
-        before = len(snowpipe.did("status"))
-
-        run.verify()
-        run.finish()
-
-        assert [call.count(",") + 1 for call in snowpipe.did("status")[before:]] == [100, 1]
-
-    def test_bookmark_of_a_run_that_does_not_wait_is_what_is_committed_by_then(self, snowpipe, make_run):
-        stands(snowpipe, "job_src_p", "2")
-        snowpipe.holds_commits = True
-        run = make_run(P, wait_for_commit=False)
-
-        whole(run)
-
-        assert run.source.bookmark == {"p": IntegerOffset(2)}
 
 
 class TestUnknownColumns:
-    """Keys of rows for which the table has no column."""
-
-    COLUMNS = (TableColumn("ID", "NUMBER(38,0)"),)
-    MISSPELT = MemoryPartition("p", ({"ID": 0}, {"id": 1, "KIMD": "x"}, {"ID": 2, "KIMD": "y"}))
     STRANGE = MemoryPartition("p", ({"ID": 0}, {"schema": {}, "payload": {"ID": 1}}))
 
-    @pytest.mark.parametrize(
-        ("rules", "partition", "key"),
-        [
-            ({"unknown_columns": "fail"}, MISSPELT, "KIMD"),
-            ({}, STRANGE, "payload"),
-            ({"on_error": "continue"}, STRANGE, "payload"),
-            ({"check_rows": True}, STRANGE, "payload"),
-        ],
-        ids=["fail", "no key matches", "continue", "checked"],
-    )
-    def test_run_is_refused_before_the_row_is_sent(self, snowpipe, make_run, rules, partition, key):
-        run = make_run(partition, columns=self.COLUMNS, **rules)
-
-        with pytest.raises(TaskFailedError, match=key) as caught:
-            load(run)
-
+    @pytest.mark.parametrize("rules", [{}, {"on_error": "continue"}, {"check_rows": True}], ids=str)
+    def test_run_is_refused_before_the_row_is_sent(self, snowpipe, make_run, rules):
+        with pytest.raises(TaskFailedError, match="payload") as caught:
+            load(make_run(self.STRANGE, columns=COLUMNS, **rules))
         assert (caught.value.error_type, caught.value.retryable) == ("UnknownColumnsError", False)
         assert "job_src_p" in str(caught.value)
         assert snowpipe.did("append") == []
 
     @pytest.mark.parametrize("rules", [{"columns": ()}, {"columns": COLUMNS, "unknown_columns": "ignore"}])
-    def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, snowpipe, make_run, rules):
+    def test_nothing_is_checked_without_columns_or_where_it_is_ignored(self, make_run, rules):
         run = make_run(self.STRANGE, **rules)
-
         whole(run)
-
         assert by_channel(run, "rows") == {"job_src_p": 2}
         assert by_channel(run, "unknown_columns") == {"job_src_p": {}}
 
 
-def test_report_sums_up_the_results_of_all_rounds(snowpipe, make_run):
-    stands(snowpipe, "job_src_p", "1", 5, rejected=3, errors=1)
-    run = make_run(P, wait_for_commit=False)
-    result = {
-        "rows": 1, "bytes": 2, "requests": 3, "retries": 5, "dead_lettered": 6, "undecoded": 7,
-        "append_seconds": 1.12324, "commit_seconds": 2.12324, "request_seconds": 3.12324,
-    }  # fmt: skip
-    run.prepare()
-    before, after = snowpipe.channels["job_src_p"].committed, token("5", 7)
-    run._results = {"job_src_p": PartitionResult("job_src_p", IntegerOffset(1), before)}
-    for longest in (4.12324, 1.0):
-        run._take([PartitionResult("job_src_p", IntegerOffset(5), after, longest_request=longest, **result)])
+@dataclass(frozen=True)
+class CountedPartition(MemoryPartition):
+    rows_behind: int = 0
 
-    run.verify()
+    def behind(self, committed):
+        return Behind(None, self.rows_behind)
 
-    assert [asdict(one) for one in run.channels] == [
-        {
-            **{name: round(2 * value, 3) for name, value in result.items()}, "longest_request": 4.123,
-            "channel": "job_src_p", "partition": "p", "from_token": before, "to_token": after,
-            "target_token": after, "rejected": 0, "committed": False, "latency_ms": None,
-            "inserted_before": 2, "errors_before": 3, "rejected_before": 1, "unreported": 2,
-            "unreported_run": "r1", "rows_before": 0, "unknown_columns": {},
-            "files_found": None, "bytes_found": 0, "oldest_found_ms": None,
-        }
-    ]  # fmt: skip
-
-
-def test_elapsed_seconds_are_reported_to_the_millisecond(monkeypatch):
-    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 12.34567))
-
-    assert elapsed(2.0) == 10.346
-
-
-def test_source_is_given_the_target_and_claims_the_partitions_of_the_channels(snowpipe, monkeypatch):
-    source, opened = AskedSource([P, Q]), []
-    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
-    monkeypatch.setattr(driver, "start_spark", lambda application: ("session", application))
-    stands(snowpipe, "job_src_p", "3")
-    plan, client = replace(PLAN, on_data_loss="skip"), snowpipe.client()
-    partitions = {"job_src_p": P, "job_src_q": Q}
-    committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
-
-    Run(plan, client).prepare()
-
-    assert opened == [(plan.source, "skip", SourceSecrets())]
-    assert source.given.pop("with_spark")() == ("session", "app")
-    assert source.given == {"for_target": (PIPE.address(URL),), "claim": (partitions, committed)}
-
-
-def test_secrets_and_session_that_were_given_reach_the_source(snowpipe, monkeypatch):
-    source, opened, secrets = AskedSource([P]), [], SourceSecrets({"password": "x"})
-    monkeypatch.setattr(driver, "open_source", lambda *given: opened.append(given) or source)
-
-    Run(PLAN, snowpipe.client(), object, secrets).prepare()
-
-    assert (opened[0][2], source.given["with_spark"]) == (secrets, object)
+    def files_behind(self, committed):
+        first = FileBehind(committed.value, 10 * committed.value, 1_000)
+        return [first, FileBehind(2, 20, 2_000), FileBehind(3, 3, 3_000)]
 
 
 @pytest.mark.parametrize(
     ("most", "files"),
     [(2, (FileBehind(2, 30, 1_000, 2), FileBehind(3, 3, 3_000))), (0, (FileBehind(3, 33, 1_000, 3),))],
 )
-def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel_is_opened(
-    snowpipe, make_run, monkeypatch, most, files
-):
-    class Counting(ScriptedRounds):
-        """The rows of a table are counted when its positions are located."""
-
-        def locate(self, partitions, committed):
-            name = "job_src_p"
-            return [PartitionWork(name, CountedPartition("p", rows(6), rows_behind=4), committed[name], 2)]
-
+def test_what_the_run_finds_is_handed_on_before_it_sends(snowpipe, make_run, monkeypatch, most, files):
     stands(snowpipe, "job_src_p", "1", 3, rejected=1)
     stands(snowpipe, "job_src_q", "3")
-    rounds = Counting([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    rounds = ScriptedRounds([PartitionResult("job_src_p", IntegerOffset(5), rows=4)])
+    # The rows of a table are counted when its positions are located.
+    counted = PartitionWork("job_src_p", CountedPartition("p", rows(6), rows_behind=4), IntegerOffset(1), 2)
+    rounds.locate = lambda *_: [counted]
     monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
     monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: rounds)
-    run = make_run(CountedPartition("p", rows(6)), Q)
-    found = []
+    run, found = make_run(CountedPartition("p", rows(6)), Q), []
     run.prepare()
     before = int(time.time() * 1_000)
 
@@ -933,46 +601,3 @@ def test_what_the_run_finds_is_handed_on_once_it_is_located_and_before_a_channel
         "job_src_q": ChannelStart(4, 0, began, 0, ()),
     }
     assert len(script) == 1
-
-
-class TestWithoutRows:
-    """A run that has no row to load, and ends without Spark."""
-
-    def test_its_report_names_the_channels_and_what_is_committed(self, make_run, snowpipe):
-        whole(make_run(P, Q))
-        report = make_run(P, Q).without_rows()
-
-        assert report is not None
-        assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
-        found = {one.channel: (one.partition, shown(one.to_token), one.committed) for one in report.channels}
-        assert found == {"job_src_p": ("p", "5", True), "job_src_q": ("q", "3", True)}
-        assert ids(snowpipe) == list(range(6))
-
-    def test_it_reads_the_committed_tokens_once(self, make_run, snowpipe):
-        whole(make_run(P, Q))
-        before = len(snowpipe.calls)
-        assert make_run(P, Q).without_rows() is not None
-        assert [call.operation for call in snowpipe.calls[before:]] == ["hostname", "token", "status"]
-
-    def test_one_new_row_takes_spark(self, make_run):
-        whole(make_run(P, Q))
-        assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
-
-    def test_a_query_takes_spark(self, make_run, monkeypatch):
-        monkeypatch.setattr(MemoryFrameSource, "without_spark", lambda self: self)
-        assert not make_run(MemoryFramePartition("p", ())).has_no_rows()
-
-    def test_the_check_may_not_take_long(self, make_run, monkeypatch):
-        whole(make_run(P))
-        monkeypatch.setattr(driver, "_QUICK_SECONDS", -1.0)
-        assert not make_run(P).has_no_rows()
-
-
-def test_channel_without_rows_and_token_has_no_target(make_run):
-    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
-
-    whole(run)
-
-    assert (by_channel(run, "to_token"), by_channel(run, "target_token")) == (
-        {"job_src_p": None}, {"job_src_p": None},
-    )  # fmt: skip

@@ -4,15 +4,9 @@ from contextlib import suppress
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
-    PINNED,
-    free_layout,
-    pin_layout,
-    pinned_layout,
-    unpinned,
-)
+from airflow_provider_snowpipe.spark.sources.tables import plan_order
 
-ADAPTIVE, SORTED, SIZE, COST, ZONE = PINNED
+ADAPTIVE, SORTED, SIZE, COST, ZONE = plan_order.PINNED
 
 
 class Session:
@@ -30,15 +24,15 @@ def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error)
     own = dict(session.settings)
 
     def ask():
-        assert session.settings == {**PINNED, ADAPTIVE: "true"}
+        assert session.settings == {**plan_order.PINNED, ADAPTIVE: "true"}
         if error:
             raise error
 
-    with suppress(RuntimeError), pinned_layout(session):
-        assert session.settings == PINNED
-        with suppress(RuntimeError), free_layout(session):
+    with suppress(RuntimeError), plan_order.pinned_layout(session):
+        assert session.settings == plan_order.PINNED
+        with suppress(RuntimeError), plan_order.free_layout(session):
             ask()
-        assert session.settings == PINNED
+        assert session.settings == plan_order.PINNED
         if error:
             raise error
 
@@ -47,11 +41,10 @@ def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error)
 
 def test_settings_that_differ_are_reported_however_spark_spells_them():
     session = Session()
-    assert unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
-
-    pin_layout(session)
-    assert unpinned(session) == {}
+    assert plan_order.unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+    plan_order.pin_layout(session)
+    assert plan_order.unpinned(session) == {}
     session.settings |= {ADAPTIVE: "FALSE", SIZE: f"{1 << 40}b", COST: f"{1 << 40}B", ZONE: "utc"}
-    assert unpinned(session) == {}
+    assert plan_order.unpinned(session) == {}
     session.settings |= {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
-    assert unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
+    assert plan_order.unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}

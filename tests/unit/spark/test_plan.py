@@ -1,15 +1,26 @@
+"""The plans of both jobs: one loads a source's rows, the other writes files for COPY."""
+
 import json
 from dataclasses import fields, replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
+from airflow_provider_snowpipe.spark.driver.plan import (
+    JobPlan,
+    LinesToCombine,
+    RowsToWrite,
+    WritePlan,
+    read_plan,
+    write_plan,
+)
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from tests.refusals import refused
 
+COLUMNS = (TableColumn("ID", "NUMBER(38,0)", nullable=False, identity=True),)
 PLAN = JobPlan(
     application="load_flights",
     account_url="https://127.0.0.1:4433",
@@ -20,14 +31,20 @@ PLAN = JobPlan(
     report_path="/run/report.json",
     credentials_path="/run/credentials.json",
     limits=BatchLimits(rows=100, bytes_per_second=None),
-    columns=(TableColumn("ID", "NUMBER(38,0)", nullable=False, identity=True),),
+    columns=COLUMNS,
 )
 
 
-def test_plan_comes_back_unchanged_from_its_file(tmp_path):
-    write_plan(PLAN, tmp_path / "plan.json")
+def _changed(**changes):
+    return json.dumps({**json.loads(PLAN.to_json()), **changes})
 
-    assert read_plan(tmp_path / "plan.json") == PLAN
+
+def test_plan_comes_back_unchanged_from_its_file_or_the_argument_itself(tmp_path):
+    write_plan(PLAN, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == read_plan(f"\n{PLAN.to_json()}") == PLAN
+    assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)
+    with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
+        read_plan(tmp_path / "none.json")
 
 
 def test_every_field_of_a_plan_comes_back():
@@ -44,109 +61,87 @@ def test_every_field_of_a_plan_comes_back():
     assert [JobPlan.from_json(one.to_json()) for one in (plan, checked)] == [plan, checked]
 
 
-def test_plan_may_be_the_argument_itself():
-    assert read_plan(f"\n{PLAN.to_json()}") == PLAN
-
-
-def test_channel_is_named_after_prefix_source_and_partition():
+def test_channel_is_named_after_prefix_source_and_partition_and_a_source_has_a_name_of_its_own():
     assert PLAN.channel("EWR") == "flights_logs_EWR"
+    for source, name, partition, channel in [
+        ({"kind": "files", "path": "/data/flights"}, "flights", "EWR", "p_flights_EWR"),
+        ({"kind": "kafka", "bootstrap_servers": "b", "topics": ["t"]}, "t", "t_0", "p_t_0"),
+    ]:
+        values = json.loads(_changed(source=source, channel_prefix="p", columns=[]))
+        del values["source_name"]
+        plan = JobPlan.from_json(json.dumps(values))
+        assert (plan.source_name, plan.channel(partition)) == (name, channel)
 
 
-@pytest.mark.parametrize(
-    ("source", "name", "channel"),
-    [
-        ({"kind": "files", "path": "/data/flights"}, "flights", "p_flights_EWR"),
-        ({"kind": "kafka", "bootstrap_servers": "b:9092", "topics": ["orders"]}, "orders", "p_orders_0"),
-    ],
-    ids=["files", "kafka"],
-)
-def test_plan_without_a_source_name_has_the_sources_own(source, name, channel):
-    values = json.loads(_changed(source=source, channel_prefix="p", columns=[]))
-    del values["source_name"]
-    plan = JobPlan.from_json(json.dumps(values))
-
-    assert plan.source_name == name
-    assert plan.channel(channel.removeprefix("p_").replace("flights_", "")) == channel
-
-
-def _changed(**changes):
-    return json.dumps({**json.loads(PLAN.to_json()), **changes})
-
-
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
+def test_wrong_plan_is_refused_by_key_and_value():
+    by_name = {"type": "name"}
+    for text, named in [
         ("not json", "not JSON"),
         ("[]", "list"),
         (_changed(plan_version=1), "plan_version is 1"),
         (_changed(colour="red"), "unknown key 'colour' (value 'red')"),
-        (
-            _changed(on_error="explode"),
-            "on_error is 'explode': it must be one of ['abort', 'continue', 'dead_letter']",
-        ),
+        (_changed(on_error="explode"), "on_error is 'explode': it must be one of ['abort', "),
         (_changed(on_data_loss=None), "on_data_loss is None"),
         (_changed(wait_for_commit="yes"), "wait_for_commit is 'yes'"),
-        (_changed(commit_timeout=True), "commit_timeout is True"),
         (_changed(commit_timeout=0), "commit_timeout is 0"),
         (_changed(report_path="report.json"), "report_path is 'report.json': give an absolute path"),
         (_changed(credentials_path="c.json"), "credentials_path is 'c.json': give an absolute path"),
         (_changed(credentials_path=""), "give one of them"),
-        (
-            _changed(credentials_variable="SECRET"),
-            "credentials_variable 'SECRET' and credentials_from '': give one of them",
-        ),
-        (_changed(credentials_from="file:/c"), "credentials_from 'file:/c': give one of them"),
+        (_changed(credentials_variable="SECRET"), "'SECRET' and credentials_from '': give one of them"),
         *(
-            (
-                _changed(credentials_path="", credentials_from=wrong),
-                "give 'file:/path' of a credentials file on the driver's machine",
-            )
+            (_changed(credentials_path="", credentials_from=wrong), "give 'file:/path' of a credentials file")
             for wrong in ("file:c.json", "python:vault", "python:my vault:ask", "vault:ask", "/c.json")
         ),
         (_changed(application=""), "application is empty"),
+        (_changed(columns={}), "plan columns is {}: give a list"),
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
         (_changed(source={"path": "/d", "kind": "rabbit"}), "source kind is 'rabbit': it must be one of"),
-        (
-            _changed(source={"path": "/d", "partitions": "name"}),
-            "lacks the key 'regex'",
-        ),
-        (
-            _changed(source={"path": "/d", "partitions": {"type": "name", "regex": "("}}),
-            "no regular expression",
-        ),
-        (
-            _changed(source={"path": "/d", "partitions": {"type": "name", "regex": "x"}}),
-            "needs a group (?P<partition>",
-        ),
+        (_changed(source={"path": "/d", "partitions": "name"}), "lacks the key 'regex'"),
+        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "("}}), "no regular expression"),
+        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "x"}}), "a group (?P<partition>"),
         (_changed(source={"path": "/d", "pattern": "../*.log"}), "leaves the source's path"),
-        (_changed(limits={"rows": 0}), "rows is 0"),
         (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),
         (_changed(pipe={"database": "D"}), "plan pipe lacks the key"),
-        (_changed(columns={}), "plan columns is {}: give a list"),
         (_changed(columns=[{"name": "A"}]), "plan columns[0] lacks the key 'type'"),
         (_changed(columns=[{"name": "A", "type": "NUMBR"}]), "column type 'NUMBR' is unknown"),
         (_changed(check_rows=True, columns=[]), "the plan has no columns"),
         (_changed(dead_letter_path="/dead"), "on_error is 'abort': set on_error='dead_letter'"),
-    ],
+    ]:
+        refused(ConfigurationError, JobPlan.from_json, [text], named)
+    secret = _changed(private_key="s3cret")
+    (error,) = refused(ConfigurationError, JobPlan.from_json, [secret], "unknown key 'private_key'")
+    assert "s3cret" not in str(error)
+
+
+WRITE = WritePlan(
+    "app",
+    "file:///shared/a1",
+    "a1",
+    "/run/report.json",
+    rows=RowsToWrite(path="/in", format="csv", options={"header": "true"}),
+    columns=COLUMNS,
+    target_file_bytes=5_000,
 )
-def test_wrong_plan_is_refused_by_key_and_value(text, named):
-    with pytest.raises(ConfigurationError) as refused:
-        JobPlan.from_json(text)
-
-    assert named in str(refused.value)
 
 
-def test_missing_plan_is_refused_by_path(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
-        read_plan(tmp_path / "none.json")
+class TestWritePlan:
+    def test_comes_back_as_it_was_written(self, tmp_path):
+        lines = LinesToCombine(("/a", "/b"), ".csv", True)
+        for plan in (WRITE, replace(WRITE, rows=None, lines=lines)):
+            (tmp_path / "plan.json").write_text(plan.to_json())
+            assert WritePlan.read(tmp_path / "plan.json") == plan
 
+    def test_has_one_source_without_a_secret(self):
+        for source, words in [
+            ({}, "source has no table, query or path"),
+            ({"table": "t", "query": "q"}, "source has table and query"),
+            ({"tabel": "t"}, "unknown key 'tabel'"),
+            ({"path": "/in", "options": {"password": "x"}}, "looks like a secret"),
+            ("t", "give a mapping, or in JSON an object"),
+        ]:
+            refused(ConfigurationError, RowsToWrite.from_mapping, [source], words)
 
-def test_plan_has_no_field_for_a_secret():
-    assert "private_key" not in PLAN.to_json()
-    with pytest.raises(ConfigurationError, match="unknown key 'private_key'"):
-        JobPlan.from_json(_changed(private_key="x"))
-
-
-def test_integer_seconds_are_taken_as_seconds():
-    assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)
+    def test_that_cannot_be_done_is_refused(self):
+        wrong = [{"rows": None}, {"folder": ""}, {"target_file_bytes": 1}]
+        refused(ConfigurationError, lambda changes: replace(WRITE, **changes), wrong)

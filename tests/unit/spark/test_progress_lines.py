@@ -1,13 +1,10 @@
 """What a running job reports of itself."""
 
-from __future__ import annotations
-
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from threading import Event
-from typing import Any
-
-import pytest
+from types import SimpleNamespace
 
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels, Poll, Totals
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart
@@ -15,92 +12,51 @@ from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.lag import FileBehind
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, UnitOffset
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import token
 from tests.memory_source import MemoryPartition, rows
 
 
-def test_rows_per_second_are_those_since_the_last_poll() -> None:
-    totals = Totals(Poll(0.0, bytes_behind=1_400))
-    totals.take(Poll(2.0, 200, bytes_behind=1_000))
-    totals.take(Poll(4.0, 1_200, bytes_behind=600))
-
-    assert totals.line("done=1/3") == (
-        "done=1/3 rows=1200 rows_per_second=500 bytes_behind<=600 seconds_left<=3"
-    )
-
-
-def test_estimate_is_by_rows_where_bytes_are_not_known() -> None:
+def test_estimate_is_by_rows_where_bytes_are_not_known_and_there_is_none_while_nothing_moves():
     totals = Totals(Poll(0.0, rows_behind=1_000))
     totals.take(Poll(2.0, 200, rows_behind=800))
-
-    assert totals.line("done=0/1") == (
-        "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
-    )
-
-
-def test_nothing_is_estimated_while_nothing_moves() -> None:
-    totals = Totals(Poll(0.0, bytes_behind=1_000))
+    still = Totals(Poll(0.0, bytes_behind=1_000))
     for second in (2.0, 4.0, 6.0):
-        totals.take(Poll(second, bytes_behind=1_000))
-
-    assert totals.seconds_left() is None
-
-
-def test_rejected_rows_and_the_slowest_channels_time_to_commit_are_reported_once_there_are_some() -> None:
-    totals = Totals(Poll(0.0))
-    totals.take(Poll(2.0, 200))
-    assert "latency" not in totals.line("done=0/1")
-    assert "rejected" not in totals.line("done=0/1")
-
-    totals.take(Poll(4.0, 400, 3, latency_ms=1_250))
-
-    assert totals.line("done=0/1").endswith(" rejected=3 latency_ms<=1250")
+        still.take(Poll(second, bytes_behind=1_000))
+    line = "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
+    assert (totals.line("done=0/1"), still.seconds_left()) == (line, None)
 
 
 class BehindPartition(MemoryPartition):
     """A partition that reports rows and bytes."""
 
-    def behind(self, committed: Offset | None) -> Behind:
-        left = 10 - (committed.value if isinstance(committed, IntegerOffset) else 0)
+    def behind(self, committed):
+        left = 10 - (committed.value if committed else 0)
         return Behind(left * 100, left)
 
 
-class Polls:
-    """A client that gives one answer after the other, and ends the lines after the last."""
-
-    def __init__(self, *answers: Any) -> None:
-        self.answers, self.ended = list(answers), Event()
-
-    def __enter__(self) -> Polls:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Nothing is open."""
-
-    def channel_statuses(self, _: list[str]) -> dict[str, ChannelStatus]:
-        if not self.answers:
-            self.ended.set()
-            raise SnowpipeError("over")
-        answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return {name: status(name, committed, given) for name, (committed, given) in answer.items()}
+def status(name, committed, inserted, **more):
+    return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted, **more)
 
 
-def status(name: str, committed: str | None, inserted: int) -> ChannelStatus:
-    return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted)
-
-
-def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_channels_that_move_are_one_line_per_poll(capsys):
     names = [f"c{number}" for number in range(30)]
-    client = Polls(dict.fromkeys(names, ("5", 15)), SnowpipeError("busy"), dict.fromkeys(names, ("10", 20)))
+    answers = [dict.fromkeys(names, ("10", 20)), None, dict.fromkeys(names, ("5", 15))]
+    ended = Event()
 
+    def statuses(_):
+        if not answers:
+            ended.set()
+        if not answers or not (answer := answers.pop()):
+            raise SnowpipeError("busy")
+        return {name: status(name, *of_channel) for name, of_channel in answer.items()}
+
+    client = nullcontext(SimpleNamespace(channel_statuses=statuses))
     start = {name: status(name, None, 10) for name in names}
     partitions = {name: BehindPartition(name, rows(10)) for name in names}
-    with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):  # type: ignore[arg-type, return-value]
-        assert client.ended.wait(30)
+    with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):
+        assert ended.wait(30)
 
     printed = capsys.readouterr()
     first, second = printed.out.splitlines()
@@ -110,58 +66,39 @@ def test_many_channels_that_move_are_one_line_per_poll(capsys: pytest.CaptureFix
     assert "busy" in printed.err
 
 
-class Waiting(Event):
-    """Ends at once, and keeps how long was to be waited."""
-
-    def __init__(self, waits: list[float]) -> None:
-        super().__init__()
-        self._waits = waits
-
-    def wait(self, timeout: float | None = None) -> bool:
-        self._waits.append(timeout or 0.0)
-        return True
-
-
 START_OF_BOTH = {name: ChannelStart(10, 0, 0, rows_behind=100) for name in "ab"}
 
 
 class TestFollowedChannels:
     """Whoever follows a run from elsewhere knows what it found, and what is committed since."""
 
-    def followed(self, start: dict[str, ChannelStart], *polls: tuple[float, dict[str, int]]) -> str:
-        channels = FollowedChannels(start)
-        for at, inserted in polls:
+    def test_polls_that_have_some_of_the_channels_add_up(self):
+        channels = FollowedChannels(START_OF_BOTH)
+        for at, inserted in (50.0, {"a": 20}), (60.0, {"b": 30, "other": 1_000}), (70.0, {"other": 2_000}):
             channels.take({name: status(name, None, rows) for name, rows in inserted.items()}, at)
-        return channels.line()
+        line = "channels=2 rows=30 rows_per_second=2 rows_behind<=170 seconds_left<=85"
+        assert channels.line() == line
 
-    def test_polls_that_have_some_of_the_channels_add_up(self) -> None:
-        polls = (50.0, {"a": 20}), (60.0, {"b": 30, "other": 1_000}), (70.0, {"other": 2_000})
-
-        assert self.followed(START_OF_BOTH, *polls) == (
-            "channels=2 rows=30 rows_per_second=2 rows_behind<=170 seconds_left<=85"
-        )
-
-    def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self) -> None:
+    def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self):
         channels = FollowedChannels({"a": ChannelStart(10, 2, 0, 50)})
-        polled = ChannelStatus("a", "SUCCESS", None, rows_inserted=20, rows_error_count=5)
+        polled = status("a", None, 20, rows_error_count=5, latency_ms=900)
         channels.take({"a": polled}, 1.0)
-        assert channels.line() == "channels=1 rows=10 rejected=3 rows_behind<=37"
-
+        assert channels.line() == "channels=1 rows=10 rejected=3 rows_behind<=37 latency_ms<=900"
         channels.take({"a": replace(polled, rows_inserted=90)}, 2.0)
         assert "rows_behind<=0 seconds_left<=0" in channels.line()
 
-    def test_pace_is_that_since_the_line_before_however_many_polls_there_were(self) -> None:
+    def test_pace_is_that_since_the_line_before_however_many_polls_there_were(self):
         channels = FollowedChannels(START_OF_BOTH, began=30.0)
-        for at, inserted in (50.0, 20), (51.0, 20):
-            channels.take({name: status(name, None, inserted) for name in "ab"}, at)
-        assert "rows=20 rows_per_second=1 " in channels.line()
+        for polls, line in [
+            ([(50.0, 20), (51.0, 20)], "rows=20 rows_per_second=1 "),
+            ([(71.0, 60), (111.0, 110), (112.0, 110)], "rows=200 rows_per_second=3 "),
+            ([], "rows=200 rows_per_second=3 "),
+        ]:
+            for at, inserted in polls:
+                channels.take({name: status(name, None, inserted) for name in "ab"}, at)
+            assert line in channels.line()
 
-        for at, inserted in (71.0, 60), (111.0, 110), (112.0, 110):
-            channels.take({name: status(name, None, inserted) for name in "ab"}, at)
-        assert "rows=200 rows_per_second=3 " in channels.line()
-        assert "rows=200 rows_per_second=3 " in channels.line()
-
-    def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self) -> None:
+    def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self):
         now = int(time.time() * 1_000)
         files = tuple(FileBehind(unit, size, now) for unit, size in ((1, 100), (2, 200), (3, 60)))
         start = {
@@ -171,12 +108,13 @@ class TestFollowedChannels:
         channels = FollowedChannels(start, began=0.0)
         one, two, three = (token(UnitOffset(unit, "a.log", unit)) for unit in (1, 2, 3))
 
-        left = "files_behind<={} oldest_file_seconds<=0".format
-        channels.take({"a": status("a", None, 0), "done": status("done", one, 9)}, 1.0)
-        assert channels.line() == f"channels=2 rows=0 rows_per_second=0 bytes_behind<=360 {left(3)}"
-        channels.take({"a": status("a", two, 50)}, 10.0)
-        line = f"channels=2 rows=50 rows_per_second=6 bytes_behind<=260 seconds_left<=26 {left(2)}"
-        assert channels.line() == line
-        channels.take({"a": status("a", three, 90)}, 30.0)
-        line = f"channels=2 rows=90 rows_per_second=2 bytes_behind<=60 seconds_left<=6 {left(1)}"
-        assert channels.line() == line
+        for polled, at, pace, left, files_left in [
+            ({"a": status("a", None, 0), "done": status("done", one, 9)}, 1.0, (0, 0), "<=360", 3),
+            ({"a": status("a", two, 50)}, 10.0, (50, 6), "<=260 seconds_left<=26", 2),
+            ({"a": status("a", three, 90)}, 30.0, (90, 2), "<=60 seconds_left<=6", 1),
+        ]:
+            channels.take(polled, at)
+            assert channels.line() == (
+                f"channels=2 rows={pace[0]} rows_per_second={pace[1]} bytes_behind{left} "
+                f"files_behind<={files_left} oldest_file_seconds<=0"
+            )

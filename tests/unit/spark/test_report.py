@@ -1,38 +1,36 @@
+"""The reports of both jobs, and the addresses that they name."""
+
 import json
 from unittest.mock import MagicMock
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile
 from airflow_provider_snowpipe.spark.driver import report
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UiAddresses
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
 CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=9, bytes=90)
 REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, True)), 1.5)
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return report.report_folder(str(tmp_path / "report.json"))
-
-
-def test_report_comes_back_unchanged_from_its_file_and_leaves_no_other_one_behind(folder, tmp_path):
+def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one(tmp_path, monkeypatch):
+    folder = report.report_folder(str(tmp_path / "report.json"))
     for _ in range(2):
         folder.write("report.json", REPORT.to_json())
-
-    assert RunReport.from_json(folder.read("report.json")) == REPORT
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-
-
-def test_failed_write_keeps_the_old_report_and_no_remains(folder, tmp_path, monkeypatch):
-    folder.write("report.json", REPORT.to_json())
     monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
-
     with pytest.raises(OSError, match="disk full"):
         folder.write("report.json", RunReport("other", (), 0.0).to_json())
-
     assert RunReport.from_json(folder.read("report.json")) == REPORT
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_report_of_written_files_comes_back_unchanged():
+    files = (WrittenFile("cut/x", 10, 3),)
+    written = WriteReport("app", "file:///shared/a1", "a1", files, ("ID",), (), 1.5)
+    assert WriteReport.from_json(written.to_json()) == written
+    assert (written.rows, written.bytes) == (3, 10)
 
 
 @pytest.mark.parametrize(
@@ -47,20 +45,11 @@ def test_text_that_is_no_report_is_refused(text):
 def test_a_store_that_refuses_reports_its_innermost_reason(monkeypatch):
     from py4j.protocol import Py4JJavaError
 
-    class Thrown:
-        def __init__(self, text, cause=None):
-            self.text, self.cause = text, cause
+    def thrown(text, cause=None):
+        return MagicMock(__str__=lambda _: text, getCause=lambda: cause)
 
-        def __str__(self):
-            return self.text
-
-        def getCause(self):  # noqa: N802  as Java names it
-            return self.cause
-
-    refused = Py4JJavaError.__new__(Py4JJavaError)
-    refused.java_exception = Thrown(
-        "Error getting 'lake'", Thrown("execution failed", Thrown("403 Forbidden"))
-    )
+    refused, inner = Py4JJavaError.__new__(Py4JJavaError), thrown("403 Forbidden")
+    refused.java_exception = thrown("Error getting 'lake'", thrown("execution failed", inner))
     jvm = MagicMock()
     jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.side_effect = refused
     monkeypatch.setattr(report, "_jvm", lambda: jvm)
@@ -68,3 +57,22 @@ def test_a_store_that_refuses_reports_its_innermost_reason(monkeypatch):
     with pytest.raises(ConfigurationError, match="Error getting 'lake'; 403 Forbidden") as shown:
         report.report_folder("gs://lake/loads/report.json").check()
     assert "execution failed" not in str(shown.value)
+
+
+def test_addresses_of_an_applications_page_come_from_sparks_own_settings():
+    own, logged = "http://driver:4040", {"spark.eventLog.enabled": "true"}
+    proxy = {"spark.ui.reverseProxyUrl": "https://hub/spark/"}
+    yarn, master = "spark.yarn.historyServer.address", "spark.master.ui.historyServerUrl"
+    for page, settings, running, ended in [
+        (own, {}, own, None),
+        (None, {}, None, None),
+        (own, {"spark.ui.reverseProxy": "true", **proxy}, "https://hub/spark/proxy/app-1/", None),
+        (own, proxy, own, None),
+        (own, {**logged, yarn: "history:18080"}, own, "http://history:18080/history/app-1/"),
+        (None, {**logged, master: "https://history/"}, None, "https://history/history/app-1/"),
+        (own, {yarn: "history:18080"}, own, None),
+        (own, {**logged, yarn: "${hadoopconf-rm}:18080"}, own, None),
+        ("javascript:alert(1)", {}, None, None),
+    ]:
+        found = UiAddresses.of_settings(page, "app-1", settings.get)
+        assert found == UiAddresses(running, ended), settings

@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.unit.triggers.running import payloads, payloads_of_shared_streams
+
 
 @pytest.fixture(autouse=True)
 def gather_seconds(monkeypatch):
@@ -13,3 +15,11 @@ def gather_seconds(monkeypatch):
 
     gather(0.01)
     return gather
+
+
+@pytest.fixture(params=[payloads, payloads_of_shared_streams], ids=["run", "shared streams"])
+def run_all(request):
+    """Run triggers of one event each: before Airflow 3.3 they share the poll of an event loop."""
+    if request.param is payloads_of_shared_streams:
+        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
+    return request.param

@@ -2,8 +2,6 @@
 
 import asyncio
 import json
-import re
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +10,6 @@ from airflow.providers.common.compat.sdk import BaseHook
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager, YarnApplication
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart, start_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
-from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.triggers import application
 from airflow_provider_snowpipe.triggers.application import (
     FollowedApplication,
@@ -21,9 +18,9 @@ from airflow_provider_snowpipe.triggers.application import (
 )
 from tests.airflow_connections import PAT, statuses
 from tests.airflow_version import AIRFLOW
-from tests.checkpoints import token
 from tests.scripted_service import error
 from tests.scripted_yarn import scripted_yarn
+from tests.unit.triggers.running import payloads
 
 
 @pytest.fixture
@@ -35,12 +32,8 @@ def yarn():
 
 @pytest.fixture
 def follow(yarn, set_connection):
-    set_connection(
-        "on_yarn",
-        conn_type="spark",
-        host="yarn",
-        extra={"yarn_resourcemanager_webapp_address": yarn.url.removeprefix("http://")},
-    )
+    address = {"yarn_resourcemanager_webapp_address": yarn.url.removeprefix("http://")}
+    set_connection("on_yarn", conn_type="spark", host="yarn", extra=address)
 
     def make(**options):
         (application,) = yarn.applications
@@ -51,51 +44,35 @@ def follow(yarn, set_connection):
 
 
 def event(trigger):
-    async def first():
-        (one,) = [found.payload async for found in trigger.run()]
-        return one
-
-    found = asyncio.run(asyncio.wait_for(first(), 240))
+    (found,) = payloads(trigger)
     return found
 
 
 @pytest.mark.parametrize("end", [("FINISHED", "FAILED"), ("KILLED", "KILLED")])
 def test_one_event_at_the_end_however_it_ends(yarn, follow, end):
     yarn.play("NEW", "NEW_SAVING", "SUBMITTED", "ACCEPTED", 503, "RUNNING", "RUNNING", end)
-
     found = event(follow())
-
-    assert found["status"] == "ended"
+    assert (found["status"], yarn.polls) == ("ended", 8)
     assert end[1] in found["message"]
-    assert yarn.polls == 8
 
 
 def test_an_application_that_yarn_has_forgotten_has_ended(yarn, follow):
     trigger = follow()
     yarn.applications.clear()
-
     assert event(trigger)["status"] == "ended"
 
 
 def test_a_resource_manager_that_is_away_for_too_long_is_reported(yarn, follow):
     yarn.play("RUNNING", *[503] * 50)
-
     found = event(follow(unreachable_seconds=0))
-
-    assert found["status"] == "lost"
+    assert (found["status"], yarn.killed) == ("lost", [])
     assert "503" in found["message"]
-    assert yarn.killed == []
 
 
 def test_a_connection_without_the_address_ends_at_once(follow, set_connection, monkeypatch):
-    def is_asked_again(*_):
-        raise AssertionError("an error that no other poll can help is waited out")
-
-    monkeypatch.setattr(FollowedApplication, "has_failed", is_asked_again)
+    monkeypatch.setattr(FollowedApplication, "has_failed", None)  # no other poll can help
     set_connection("no_address", conn_type="spark", host="yarn")
-
     found = event(follow(spark_conn_id="no_address"))
-
     assert found["status"] == "lost"
     assert "yarn_resourcemanager_webapp_address" in found["message"]
 
@@ -106,24 +83,17 @@ def test_the_connection_is_asked_for_on_the_event_loop(yarn, follow, monkeypatch
     monkeypatch.setattr(BaseHook, "get_connection", None)
     yarn.play(("FINISHED", "SUCCEEDED"))
     trigger = follow()
-
     assert event(trigger)["status"] == "ended"
     asyncio.run(trigger.on_kill())
     assert yarn.killed == list(yarn.applications)
 
 
-def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow):
-    asyncio.run(follow().on_kill())
-
-    assert yarn.killed == list(yarn.applications)
-
-
-def test_a_kill_that_fails_is_reported_and_raises_nothing(follow, set_connection, capsys):
+def test_a_task_that_is_cleared_or_marked_stops_the_application(yarn, follow, set_connection, capsys):
     trigger = follow()
-    set_connection("on_yarn", conn_type="spark", host="yarn")
-
     asyncio.run(trigger.on_kill())
-
+    assert yarn.killed == list(yarn.applications)
+    set_connection("on_yarn", conn_type="spark", host="yarn")
+    asyncio.run(trigger.on_kill())
     assert "is not stopped" in capsys.readouterr().out
 
 
@@ -134,12 +104,10 @@ class TestChannels:
     """What the channels of a load commit is in the log while its application runs."""
 
     @pytest.fixture
-    def load(self, yarn, follow, service, service_connection, tmp_path, monkeypatch):
+    def load(self, follow, service, service_connection, tmp_path, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 0.0)
-        service.on(
-            "bulk-channel-status",
-            statuses(a={"rows_inserted": 150, "rows_error_count": 0}, b={"rows_inserted": 7}),
-        )
+        polled = statuses(a={"rows_inserted": 150, "rows_error_count": 0}, b={"rows_inserted": 7})
+        service.on("bulk-channel-status", polled)
 
         def make(start=START, **options):
             if start is not None:
@@ -162,9 +130,7 @@ class TestChannels:
         yarn.play(step, "RUNNING")
 
     @pytest.mark.parametrize("late", [None, '{"a": {"rej'])
-    def test_rows_committed_since_the_start_are_logged_also_of_a_start_file_that_comes_late(
-        self, yarn, load, capsys, tmp_path, late
-    ):
+    def test_rows_are_logged_also_of_a_late_start_file(self, yarn, load, capsys, tmp_path, late):
         printed = []
 
         def seen():
@@ -178,84 +144,38 @@ class TestChannels:
         assert event(trigger)["status"] == "ended"
         assert PAT not in json.dumps(trigger.serialize())
 
-    def test_the_line_is_that_of_the_driver_as_far_as_it_is_known(self, yarn, load, service, capsys):
-        printed = []
-        known = {"inserted_before": 100, "errors_before": 2, "rows_behind": 400}
-        known |= {"began_ms": int(time.time() * 1_000)}
-        latency = {"snowflake_avg_processing_latency_ms": 900}
-        first, then = (
-            statuses(a={"rows_inserted": rows, "rows_error_count": 5, **latency}) for rows in (150, 250)
-        )
-
-        def seen():
-            printed.append("".join(capsys.readouterr()))
-            if "rows=50 " in printed[-1]:
-                service.on("bulk-channel-status", then)
-            return "rows=150 " in printed[-1]
-
-        service.on("bulk-channel-status", first)
-        self.ends_once(yarn, seen)
-
-        assert event(load(start_text({"a": ChannelStart(**known)})))["status"] == "ended"
-        line = (
-            r"channels=1 rows=150 rows_per_second=\d+ rejected=3 rows_behind<=247 seconds_left<=\d+ "
-            r"latency_ms<=900"
-        )
-        assert re.search(line, "".join(printed))
-
-    def test_the_first_line_about_files_has_their_bytes_and_comes_at_once(
-        self, yarn, load, service, capsys, monkeypatch
-    ):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.application.LOG_SECONDS", 1e6)
-        printed = []
-        known = {"inserted_before": 100, "errors_before": 0}
-        known |= {"began_ms": int(time.time() * 1_000), "files_behind": [[1, 300, 0], [2, 100, 0]]}
-        committed = {"last_committed_offset_token": token(UnitOffset(2, "2.log", 7)), "rows_inserted": 150}
-        service.on("bulk-channel-status", statuses(a=committed))
-
-        def seen():
-            printed.append("".join(capsys.readouterr()))
-            return "channels=1" in printed[-1]
-
-        self.ends_once(yarn, seen)
-
-        assert event(load(start_text({"a": ChannelStart(**known)})))["status"] == "ended"
-        (line,) = re.findall("RUNNING.*channels=1.*", "".join(printed))
-        assert re.search(r"channels=1 rows=50 rows_per_second=\d+ bytes_behind<=100 seconds_left<=\d+", line)
-
-    def test_a_status_poll_that_fails_is_logged_once_and_the_application_decides(
-        self, yarn, load, service, capsys
-    ):
+    def test_a_status_poll_that_fails_is_logged_once(self, yarn, load, service, capsys):
         service.on("bulk-channel-status", error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
         self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 4)
-
         assert event(load())["status"] == "ended"
         assert "".join(capsys.readouterr()).count("cannot be shown") == 1
 
     def test_triggers_of_one_pipe_share_a_poll(self, yarn, load, service, gather_seconds):
         gather_seconds(0.5)
         self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 1)
-
-        async def all_of_them():
-            await asyncio.gather(*(anext(load(poll_interval=0.05).run()) for _ in range(20)))
-
-        asyncio.run(all_of_them())
+        payloads(*(load(poll_interval=0.05) for _ in range(20)))
         assert len(service.requests("token")) == 1
         assert len(service.requests("bulk-channel-status")) < 20
 
 
-def test_errors_count_as_in_a_row_from_the_last_answer_on(monkeypatch):
+@pytest.fixture
+def clock(monkeypatch):
     clock = SimpleNamespace(now=0.0)
     monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+RUNNING = YarnApplication("application_1_1", "RUNNING")
+
+
+def test_errors_count_as_in_a_row_from_the_last_answer_on(clock):
     log = SimpleNamespace(info=lambda *_: None, warning=lambda *_: None)
     followed, away = FollowedApplication(log, 600.0), RetriesExhaustedError("no answer")
-
     gave_up = []
     for clock.now in (0.0, 599.0, 1_199.0, 1_200.0, 1_799.0, 1_800.0):
         gave_up.append(followed.has_failed(away))
         if clock.now == 599.0:
-            followed.has_seen(YarnApplication("application_1_1", "RUNNING"))
-
+            followed.has_seen(RUNNING)
     assert gave_up == [False, False, False, False, True, True]
 
 
@@ -264,29 +184,23 @@ def test_errors_count_as_in_a_row_from_the_last_answer_on(monkeypatch):
     [(1.0, [0, 2, 10, 18, 26, 34, 42, 50, 530]), (None, [0, 2, 482])],
     ids=["worker", "triggerer"],
 )
-def test_more_rows_are_logged_once_a_second_at_most_and_no_more_rows_once_a_minute(
-    monkeypatch, line_seconds, expected
-):
+def test_more_rows_are_logged_each_second_and_no_more_each_minute(clock, line_seconds, expected):
     """Eight polls a second. The rows are known from the third one on, and grow for six seconds."""
-    clock = SimpleNamespace(now=0)
-    monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: clock.now / 8))
     logged = []
-    log = SimpleNamespace(info=lambda *_: logged.append(clock.now))
+    log = SimpleNamespace(info=lambda *_: logged.append(clock.now * 8))
     followed = FollowedApplication(log, 600.0, line_seconds)
-    running = YarnApplication("application_1_1", "RUNNING")
-    for clock.now in range(600):
-        if clock.now >= 2:
-            followed.channels = SimpleNamespace(rows=min(clock.now, 48), line=lambda: "channels=1")
-        followed.has_seen(running)
+    for poll in range(600):
+        clock.now = poll / 8
+        if poll >= 2:
+            followed.channels = SimpleNamespace(rows=min(poll, 48), line=lambda: "channels=1")
+        followed.has_seen(RUNNING)
 
     assert logged == expected
 
 
 class TestResourceManager:
     def test_finds_applications_by_their_tag(self, yarn):
-        newer = yarn.add(["snowpipe-x"])
-        manager = ResourceManager(yarn.url)
-
+        newer, manager = yarn.add(["snowpipe-x"]), ResourceManager(yarn.url)
         assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
         assert manager.tagged("other") == []
 
@@ -297,22 +211,17 @@ class TestResourceManager:
             with pytest.raises(RetriesExhaustedError, match="INITIALIZING"):
                 ask("application_1_1")
 
-    @pytest.mark.parametrize("body", [{}, [], {"app": {"id": "x"}}, {"app": None}])
-    def test_an_answer_that_is_none_is_no_end(self, yarn, monkeypatch, body):
-        monkeypatch.setattr(yarn, "answer", lambda *_: (200, body))
-
-        with pytest.raises(RetriesExhaustedError, match="answered 200"):
-            ResourceManager(yarn.url).application("application_1_1")
-
-    def test_a_kill_that_is_refused_is_an_error(self, yarn, monkeypatch):
+    def test_an_answer_that_is_none_is_no_end_and_a_refused_kill_an_error(self, yarn, monkeypatch):
+        for body in ({}, [], {"app": {"id": "x"}}, {"app": None}):
+            monkeypatch.setattr(yarn, "answer", lambda *_, body=body: (200, body))
+            with pytest.raises(RetriesExhaustedError, match="answered 200"):
+                ResourceManager(yarn.url).application("application_1_1")
         monkeypatch.setattr(yarn, "answer", lambda *_: (403, {"message": "not yours"}))
-
         with pytest.raises(RetriesExhaustedError, match="403"):
             ResourceManager(yarn.url).kill("application_1_1")
 
     def test_kerberos_needs_its_package(self, set_connection):
         extra = {"yarn_resourcemanager_webapp_address": "rm:8088", "keytab": "eA==", "principal": "p"}
         set_connection("secured", conn_type="spark", host="yarn", extra=extra)
-
         with pytest.raises(ConfigurationError, match="requests-kerberos"):
             cluster_of("secured")

@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import PAT
 from tests.scripted_service import Reply, error
+from tests.unit.triggers.running import payloads
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
 
@@ -17,19 +18,9 @@ pytestmark = pytest.mark.usefixtures("jumping_loop")
 @pytest.fixture
 def conn_id(service, set_connection, pem):
     """A connection with a key pair to the scripted service; its id."""
-    return set_connection(
-        "keyed",
-        conn_type="snowpipe",
-        host=service.url,
-        login="LOADER",
-        schema="S",
-        extra={
-            "account": "ACC",
-            "private_key_content": pem,
-            "database": "DB",
-            "ca_bundle": service.ca_bundle,
-        },
-    )
+    extra = {"account": "ACC", "private_key_content": pem, "database": "DB", "ca_bundle": service.ca_bundle}
+    known = {"conn_type": "snowpipe", "host": service.url, "login": "LOADER", "schema": "S"}
+    return set_connection("keyed", **known, extra=extra)
 
 
 def make(conn_id, **options):
@@ -42,61 +33,26 @@ def report(*names, status="LOADED", **fields):
     return Reply(body=json.dumps({"files": files, "completeResult": True, "nextBeginMark": "1_1"}))
 
 
-def events(*triggers, seconds=240):
-    async def one(trigger):
-        (event,) = [event async for event in trigger.run()]
-        return event.payload
-
-    async def every():
-        return list(await asyncio.gather(*map(one, triggers)))
-
-    return asyncio.run(asyncio.wait_for(every(), seconds))
-
-
-def through_shared_stream(*triggers):
-    from airflow.triggers.shared_stream import SharedStreamManager
-
-    async def every():
-        manager = SharedStreamManager()
-
-        async def one(number, trigger):
-            key = trigger.shared_stream_key()
-            stream = manager.subscribe(trigger_id=number, trigger=trigger, key=key)
-            try:
-                (event,) = [event async for event in trigger.filter_shared_stream(stream)]
-                return event.payload
-            finally:
-                await manager.unsubscribe(number, key)
-
-        found = await asyncio.gather(*(one(number, trigger) for number, trigger in enumerate(triggers)))
-        assert manager._groups == {}
-        return list(found)
-
-    return asyncio.run(asyncio.wait_for(every(), 240))
+def event(trigger):
+    (found,) = payloads(trigger)
+    return found
 
 
 def test_survives_the_round_trip_through_json():
     trigger = make("conn", prefix=None, table="T", deadline=12.5, timeout=60)
-
     path, arguments = trigger.serialize()
-
     assert path == "airflow_provider_snowpipe.triggers.files_loaded.SnowpipeFilesLoadedTrigger"
     assert SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
 
 
-def test_no_file_is_one_event_at_once():
-    assert events(make("is_never_asked", files=[])) == [{"status": "success", "files": {}}]
-
-
-def test_sends_one_event_when_the_last_file_is_loaded(service, conn_id):
+def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file(service, conn_id):
     service.on("loadHistoryScan", report())
     service.on("insertReport", report(), report("a"), report("c"), report("b"))
-
-    (event,) = events(make(conn_id, files=["a", "b"]))
-
-    assert (event["status"], list(event["files"])) == ("success", ["a", "b"])
+    found = event(make(conn_id, files=["a", "b"]))
+    assert (found["status"], list(found["files"])) == ("success", ["a", "b"])
     assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1
+    assert event(make("is_never_asked", files=[])) == {"status": "success", "files": {}}
 
 
 @pytest.mark.parametrize(("hours_ago", "status"), [(2, "success"), (0.5, "failure")])
@@ -105,32 +61,24 @@ def test_a_failure_of_before_its_since_does_not_count(service, conn_id, hours_ag
     failed = {"status": "LOAD_FAILED", "lastInsertTime": (now - dt.timedelta(hours=hours_ago)).isoformat()}
     service.on("loadHistoryScan", report())
     service.on("insertReport", report("a", **failed), report("a"))
+    since = (now - dt.timedelta(hours=1)).isoformat()
+    assert event(make(conn_id, since=since))["status"] == status
 
-    (event,) = events(make(conn_id, since=(now - dt.timedelta(hours=1)).isoformat()))
-    assert event["status"] == status
 
-
-@pytest.mark.parametrize(
-    ("option", "status"), [("on_failed", "LOAD_FAILED"), ("on_partial", "PARTIALLY_LOADED")]
-)
-def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, option, status):
+@pytest.mark.parametrize("load", ["on_failed LOAD_FAILED", "on_partial PARTIALLY_LOADED"])
+def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, load):
+    option, status = load.split()
     service.on("loadHistoryScan", report())
     service.on("insertReport", report("a", status=status))
-
-    good, bad = events(make(conn_id, **{option: "report"}), make(conn_id))
+    good, bad = payloads(make(conn_id, **{option: "report"}), make(conn_id))
     assert (good["status"], good["files"]["a"]["status"], bad["status"]) == ("success", status, "failure")
 
 
-@pytest.mark.parametrize("through", [events, through_shared_stream], ids=["run", "shared-stream"])
-def test_waits_on_one_pipe_share_each_poll(service, conn_id, through):
-    if through is through_shared_stream:
-        pytest.importorskip("airflow.triggers.shared_stream", reason="shared streams are of Airflow 3.3")
+def test_waits_on_one_pipe_share_each_poll(service, conn_id, run_all):
     names = [f"f{number}" for number in range(30)]
     service.on("loadHistoryScan", report())
     service.on("insertReport", report(), report(), report(), report(*names))
-
-    found = through(*(make(conn_id, files=[name], poll_interval=0.25) for name in names))
-
+    found = run_all(*(make(conn_id, files=[name], poll_interval=0.25) for name in names))
     assert [list(event["files"]) for event in found] == [[name] for name in names]
     assert 4 <= len(service.requests("insertReport")) <= 12
 
@@ -139,29 +87,19 @@ def test_a_failed_poll_harms_no_wait_and_a_bad_file_only_its_own(service, conn_i
     monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("loadHistoryScan", report("bad", status="LOAD_FAILED"))
     service.on("insertReport", report(), error(503, "BUSY"), Reply(body="nonsense", status=502), report("a"))
-
-    good, bad = events(make(conn_id), make(conn_id, files=["bad"]))
-
+    good, bad = payloads(make(conn_id), make(conn_id, files=["bad"]))
     assert (good["status"], bad["reason"]) == ("success", "load_failed")
-
-
-def test_errors_in_a_row_end_the_wait(service, conn_id, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
     service.on("insertReport", error(503, "BUSY"))
-
-    (event,) = events(make(conn_id, max_consecutive_errors=3))
-
-    assert event["reason"] == "too_many_errors"
-    assert "3 polls in a row failed" in event["message"]
+    lost = event(make(conn_id, max_consecutive_errors=3))
+    assert lost["reason"] == "too_many_errors"
+    assert "3 polls in a row failed" in lost["message"]
 
 
 def test_its_time_ends_even_when_the_service_does_not_answer(service, conn_id):
     service.on("insertReport", Reply(delay=3))
-
-    (event,) = events(make(conn_id, files=["a", "b"], deadline=time.time() + 0.5, timeout=9))
-
-    assert event["reason"] == "timeout"
-    assert event["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
+    found = event(make(conn_id, files=["a", "b"], deadline=time.time() + 0.5, timeout=9))
+    assert found["reason"] == "timeout"
+    assert found["message"].startswith("0 of 2 files loaded after 9 s; missing: 'a', 'b'. See whether")
 
 
 def test_a_time_limit_of_somebody_else_is_not_taken_for_the_end_of_the_wait():
@@ -180,32 +118,20 @@ def test_a_time_limit_of_somebody_else_is_not_taken_for_the_end_of_the_wait():
 def test_a_triggerer_that_comes_back_after_the_deadline_asks_before_it_gives_up(service, conn_id, loaded):
     service.on("insertReport", report(*loaded))
     service.on("loadHistoryScan", report())
-
-    (event,) = events(make(conn_id, deadline=time.time() - 30, timeout=9, poll_interval=5))
-
-    assert event.get("reason") == (None if loaded else "timeout")
+    found = event(make(conn_id, deadline=time.time() - 30, timeout=9, poll_interval=5))
+    assert found.get("reason") == (None if loaded else "timeout")
     assert service.requests("insertReport")
 
 
-def test_a_connection_that_does_not_exist_is_a_matter_of_configuration():
-    (event,) = events(make("nowhere"))
-
-    assert event["reason"] == "configuration"
-
-
-def test_refused_credentials_are_not_shown(service, set_connection, service_connection):
-    (event,) = events(make(service_connection))
-
-    assert event["reason"] == "configuration"
-    assert "takes key pairs only" in event["message"]
-    assert PAT not in event["message"]
+def test_a_connection_that_does_not_exist_or_has_no_key_pair_is_refused(service_connection):
+    missing, of_token = payloads(make("nowhere"), make(service_connection))
+    assert (missing["reason"], of_token["reason"]) == ("configuration", "configuration")
+    assert "takes key pairs only" in of_token["message"]
+    assert PAT not in of_token["message"]
 
 
 def test_waits_on_other_tables_or_pipes_share_nothing():
-    keys = {
-        make("c", **names).shared_stream_key()
-        for names in ({}, {"table": "T"}, {"pipe": "Q"}, {"pipe": None, "table": "T"}, {"schema": "S"})
-    }
-
+    others = ({}, {"table": "T"}, {"pipe": "Q"}, {"pipe": None, "table": "T"}, {"schema": "S"})
+    keys = {make("c", **names).shared_stream_key() for names in others}
     assert len(keys) == 5
     assert make("c", files=["z"], since=None).shared_stream_key() in keys

@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import itertools
 import json
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offset_events import WatermarkJournal
-from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger, store_of
+from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
+from airflow_provider_snowpipe.streaming.polling import StatusPoll
+from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffsetTrigger, store_of
 from tests.airflow_connections import PAT, statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
@@ -23,32 +22,21 @@ pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 
 def make(conn_id="conn", **options):
-    arguments = {
-        "channel": "c1",
-        "snowflake_conn_id": conn_id,
-        "table": "T",
-        "poll_interval": 0.02,
-    }
-    return SnowpipeOffsetTrigger(**{**arguments, **options})
+    arguments = {"channel": "c1", "table": "T", "poll_interval": 0.02, **options}
+    return SnowpipeOffsetTrigger(snowflake_conn_id=conn_id, **arguments)
 
 
 class Commits:
-    """Channels whose rows grow by themselves from poll to poll, until they stand at ``last``."""
+    """A channel whose rows grow by themselves from poll to poll, until they stand at ``last``."""
 
-    def __init__(self, service, last, names=("c1",)):
-        self.rows = dict.fromkeys(names, 0)
-        self.last = last
+    def __init__(self, service, last):
+        self.rows, self.last = 0, last
         service.on("bulk-channel-status", lambda _: self._status())
 
     def _status(self):
-        for name, rows in self.rows.items():
-            self.rows[name] = min(rows + 3, self.last)
-        return statuses(
-            **{
-                name: {"last_committed_offset_token": str(rows), "rows_inserted": rows, "created_on_ms": 1}
-                for name, rows in self.rows.items()
-            }
-        )
+        self.rows = min(self.rows + 3, self.last)
+        known = {"last_committed_offset_token": str(self.rows), "rows_inserted": self.rows}
+        return statuses(c1={**known, "created_on_ms": 1})
 
 
 async def first_events(trigger, count, seconds=240):
@@ -62,10 +50,8 @@ async def first_events(trigger, count, seconds=240):
 class TestArguments:
     def test_survive_the_round_trip_through_json(self):
         trigger = make(channel=None, channel_prefix="p_", every_rows=5)
-
         path, arguments = trigger.serialize()
         restored = SnowpipeOffsetTrigger(**json.loads(json.dumps(arguments)))
-
         assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
         assert restored.serialize() == (path, arguments)
 
@@ -74,7 +60,6 @@ class TestArguments:
             ({"channel_prefix": "p"}, "are both given"),
             ({"pipe": "P"}, "are both given"),
             ({"every_rows": 0}, "every_rows is 0"),
-            ({"every_rows": True}, "every_rows is True"),
             ({"start": "yesterday"}, "start is 'yesterday'"),
             ({"poll_interval": 0}, "poll_interval is 0"),
             ({"channel": "ELASTIC"}, "reserved for the elastic channel"),
@@ -82,12 +67,12 @@ class TestArguments:
             refused(ConfigurationError, lambda given: make(**given), [options], text)
 
     def test_of_the_pace_do_not_change_the_watermark(self):
-        key = make().watermark_key()
-
-        assert make(poll_interval=60, list_interval=5, start="beginning").watermark_key() == key
-        assert make(every_rows=5).watermark_key() != key
-        assert make(channel="c2").watermark_key() != key
-        assert make(table="U").watermark_key() != key
+        paced = make(poll_interval=60, list_interval=5, start="beginning")
+        others = [make(every_rows=5), make(channel="c2"), make(table="U")]
+        assert paced.watermark_key() == make().watermark_key()
+        assert make().watermark_key() not in [one.watermark_key() for one in others]
+        key, *of_others = (one.shared_stream_key() for one in (make(), *others))
+        assert [one == key for one in of_others] == [True, True, False], "watchers of a pipe share its polls"
 
 
 class TestWithoutSharedStreams:
@@ -95,9 +80,7 @@ class TestWithoutSharedStreams:
 
     def test_reports_what_is_committed_from_the_first_poll_on(self, service, service_connection):
         Commits(service, 9)
-
-        (first, second) = asyncio.run(first_events(make(service_connection), 2))
-
+        first, second = asyncio.run(first_events(make(service_connection), 2))
         assert first["pipe"] == "DB.S.T-STREAMING"
         assert first["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "3", "previous_rows": 3}
         assert second["channels"]["c1"]["previous_token"] == "6"
@@ -124,69 +107,55 @@ class TestWithoutSharedStreams:
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
         down = error(503, "ERR_BUSY")
         service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))
-
         (event,) = asyncio.run(first_events(make(service_connection), 1))
-
         assert event["rows"] == 5
 
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
 
-        async def until_it_is_reported():
+        async def run():
             events = asyncio.create_task(first_events(make(service_connection, account="other"), 1))
-            while "account" not in caplog.text and not events.done():
-                await asyncio.sleep(0.01)
-            failed = events.done()
+            await until(lambda: "account" in caplog.text or events.done())
+            assert not events.done()
             events.cancel()
             await asyncio.gather(events, return_exceptions=True)
-            return failed
 
-        assert not asyncio.run(until_it_is_reported())
+        asyncio.run(run())
         assert "account" in caplog.text
 
 
-Run = Callable[..., Any]
-
-
-class Triggerer:
+@contextlib.asynccontextmanager
+async def triggerer(trigger, state, database):
     """As much of a triggerer as an event trigger meets: streams, a database, and its confirmations.
 
-    :param database: the events stored, which outlive it
+    :param database: gets the events that are stored, and outlives the triggerer
+    :return: reports to the streams what was stored, as the next state sync does
     """
+    from airflow.triggers.shared_stream import SharedStreamManager
 
-    def __init__(self, database):
-        from airflow.triggers.shared_stream import SharedStreamManager
+    streams, unconfirmed, key = SharedStreamManager(), [], trigger.shared_stream_key()
+    trigger.asset_state_store = state
 
-        self.database = database
-        self.streams = SharedStreamManager()
-        self.unconfirmed = []
-
-    async def watch(self, number, trigger, state):
-        key = trigger.shared_stream_key()
-        trigger.asset_state_store = state
-        stream = self.streams.subscribe(trigger_id=number, trigger=trigger, key=key)
+    async def watch():
+        stream = streams.subscribe(trigger_id=0, trigger=trigger, key=key)
         try:
             async for event in trigger.filter_shared_stream(stream):
-                seq = self.streams.bind_pending_event(trigger_id=number, key=key)
-                self.database.append(event.payload)
-                self.unconfirmed.append(-1 if seq is None else seq)
+                seq = streams.bind_pending_event(trigger_id=0, key=key)
+                database.append(event.payload)
+                unconfirmed.append(-1 if seq is None else seq)
         finally:
-            await self.streams.unsubscribe(number, key)
+            await streams.unsubscribe(0, key)
 
-    def confirm(self):
-        """Report to the streams what was stored, as the next state sync does."""
-        self.streams.confirm_persisted(self.unconfirmed)
-        self.unconfirmed.clear()
+    def confirm():
+        streams.confirm_persisted(unconfirmed)
+        unconfirmed.clear()
 
-    @contextlib.asynccontextmanager
-    async def running(self, *triggers):
-        tasks = [asyncio.create_task(self.watch(n, *one)) for n, one in enumerate(triggers)]
-        try:
-            yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    task = asyncio.create_task(watch())
+    try:
+        yield confirm
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
 def kept(state):
@@ -201,41 +170,35 @@ class TestThroughSharedStreams:
 
     def test_an_event_is_written_down_until_airflow_has_it(self, service, service_connection):
         Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def run():
-            triggerer = Triggerer(events)
-            async with triggerer.running((make(service_connection), state)):
+            async with triggerer(make(service_connection), state, events) as confirm:
                 await until(lambda: events)
                 assert [one["message"]["id"] for one in kept(state)["sent"]] == [events[0]["id"]]
                 assert kept(state)["watermark"]["channels"]["c1"][0] == "3"
-                triggerer.confirm()
+                confirm()
                 await until(lambda: not kept(state)["sent"])
             assert kept(state)["watermark"]["channels"]["c1"][0] == "6"
 
         asyncio.run(run())
+        assert PAT not in json.dumps(events)
 
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
-        async def live(*, until_token, confirm):
-            triggerer = Triggerer(events)
-            async with triggerer.running((make(service_connection), state)):
-                if not confirm:
-                    await until(lambda: events and events[-1]["channels"]["c1"]["token"] == until_token)
-                    return
+        def has_last():
+            return events and events[-1]["channels"]["c1"]["token"] == str(commits.last)
+
+        async def live(*, confirms):
+            async with triggerer(make(service_connection), state, events) as confirm:
                 # Each event has to be confirmed before there is a next one.
-                await until(
-                    lambda: triggerer.confirm() or events[-1]["channels"]["c1"]["token"] == until_token
-                )
-                await until(lambda: triggerer.confirm() or not kept(state)["sent"])
+                await until(lambda: (confirms and confirm()) or has_last())
+                await until(lambda: not confirms or confirm() or not kept(state)["sent"])
 
-        asyncio.run(live(until_token="6", confirm=False))
-        commits.last = 12
-        asyncio.run(live(until_token="12", confirm=True))
-        commits.last = 15
-        asyncio.run(live(until_token="15", confirm=True))
+        for commits.last, confirms in (6, False), (12, True), (15, True):
+            asyncio.run(live(confirms=confirms))
 
         first, again, *others = events
         assert (first["redelivered"], again["redelivered"]) == (False, True)
@@ -247,23 +210,22 @@ class TestThroughSharedStreams:
 
     def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
         commits = Commits(service, 0)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def live(number):
-            triggerer = Triggerer(events)
+            trigger = make(service_connection, every_rows=5, start="beginning")
             # A death may lose what was not stored yet, and what was stored and not confirmed.
-            async with triggerer.running((make(service_connection, every_rows=5, start="beginning"), state)):
+            async with triggerer(trigger, state, events) as confirm:
                 await until(lambda: len(events) > number)
                 if number % 3 == 0:
-                    triggerer.confirm()
+                    confirm()
                     await asyncio.sleep(0.01 * (number % 2))
 
         for number in itertools.count():
-            commits.last = min(10 * (number + 1), 100)
-            known = len(events)
             if any(event["last"] == 100 for event in events):
                 break
-            asyncio.run(live(known))
+            commits.last = min(10 * (number + 1), 100)
+            asyncio.run(live(len(events)))
 
         found = {event["id"]: event for event in events}.values()
         failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
@@ -273,10 +235,10 @@ class TestThroughSharedStreams:
 
     def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
-        state, events = AssetState(), list[dict[str, Any]]()
+        state, events = AssetState(), []
 
         async def run():
-            async with Triggerer(events).running((make(service_connection, start="beginning"), state)):
+            async with triggerer(make(service_connection, start="beginning"), state, events):
                 state.broken = True
                 await asyncio.sleep(0.3)
                 assert events == []
@@ -286,35 +248,55 @@ class TestThroughSharedStreams:
         asyncio.run(run())
         assert events[0]["channels"]["c1"]["previous_token"] is None
 
-    def test_watchers_of_a_pipe_share_one_poll(self, service, service_connection, gather_seconds):
-        gather_seconds(0.2)
-        names = tuple(f"c{number}" for number in range(30))
-        Commits(service, 3, names)
-        events = []
 
-        async def run():
-            triggers = [
-                (make(service_connection, channel=name, start="beginning", poll_interval=2.0), AssetState())
-                for name in names
-            ]
-            async with Triggerer(events).running(*triggers):
-                await until(lambda: len(events) == len(names))
+async def left_after(state, *polls):
+    """The messages of three polls that are still kept after some were acknowledged: (poll, failed)."""
+    from airflow.triggers.shared_stream import AdvanceItem, AdvanceOutcome
 
-        asyncio.run(run())
-        asked = [json.loads(one.body)["channel_names"] for one in service.requests("bulk-channel-status")]
-        assert max(map(len, asked)) == len(names)
-        assert len(asked) <= 4
-        assert PAT not in json.dumps(events)
+    poll, journal = StatusPoll(None), WatermarkJournal(state, "k")
+    items = [AdvanceItem(n, AdvanceOutcome(acked=1, failed=failed, rejected=0)) for n, failed in polls]
+    await journal.load()
+    with fed_by(poll, journal):
+        for number in (1, 2, 3):
+            await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+            journal.sent_with(number)
+        await CommitStream(poll).advance(items)
+    return [message["id"] for message in await WatermarkJournal(state, "k").load()]
+
+
+class TestStream:
+    @pytest.fixture(autouse=True)
+    def _since_airflow_3_3(self):
+        pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
+
+    @pytest.mark.parametrize(
+        ("polls", "left"),
+        [([(1, 0), (2, 0)], ["3"]), ([(1, 1)], ["1", "2", "3"]), ([(1, 1), (2, 0)], ["3"])],
+        ids=["stored", "failed for one", "made up for by the next"],
+    )
+    def test_polls_whose_events_are_stored_are_forgotten(self, polls, left):
+        assert asyncio.run(left_after(AssetState(), *polls)) == left
+
+    def test_a_store_that_does_not_answer_ends_nothing(self, caplog):
+        class Breaking(AssetState):
+            writes = 0
+
+            async def aset(self, key, value):
+                self.writes += 1
+                if self.writes > 3:
+                    raise RuntimeError("no answer from the API server")
+                await super().aset(key, value)
+
+        assert asyncio.run(left_after(Breaking(), (3, 0))) == ["1", "2", "3"]
+        assert "a watermark was not written" in caplog.text
 
 
 def test_a_state_is_in_the_store_of_each_asset_that_shares_the_trigger():
     one, other = AssetState(), AssetState()
     states = store_of(SimpleNamespace(_by_name={"b": other, "a": one}))
     assert states is not None
-
     asyncio.run(states.aset("k", {"v": 1}))
     one.values.clear()
-
     assert asyncio.run(states.aget("k")) == {"v": 1}
     assert other.values
 
@@ -327,5 +309,4 @@ def test_airflow_still_finds_the_assets_of_a_trigger_by_name():
     from airflow.sdk import Asset
 
     accessors = context.AssetStateStoreAccessors(inlets=[Asset("a"), Asset("b")])
-
     assert sorted(accessors._by_name) == ["a", "b"]

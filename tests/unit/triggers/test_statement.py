@@ -7,38 +7,35 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    ConfigurationError,
-    RetriesExhaustedError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
+from tests.unit.triggers.running import payloads
+
+pytestmark = pytest.mark.usefixtures("jumping_loop")
 
 RUNS, DONE = StatementState("h"), StatementState("h", [])
-DOWN, WRONG = RetriesExhaustedError("down"), ConfigurationError("wrong")
+DOWN, WRONG = errors.RetriesExhaustedError("down"), errors.ConfigurationError("wrong")
 ENDS_BEFORE = StatementState("h", [])
-UNKNOWN = ApiError("no such statement", http_status=404)
+UNKNOWN = errors.ApiError("no such statement", http_status=404)
+STATEMENT = ("h", "COPY INTO T")
 
 
 class Client:
     """Answers as scripted."""
 
     def __init__(self, *answers):
-        self.left = list(answers)
-        self.cancelled = []
-        self.is_closed = False
+        self.left, self.cancelled, self.is_closed = list(answers), [], False
 
     def state(self, *asked):
-        assert asked == ("h", "COPY INTO T")
+        assert asked == STATEMENT
         answer = self.left.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    def cancel(self, handle, statement):
-        self.cancelled.append((handle, statement))
-        return not self.left or self.state(handle, statement) is not ENDS_BEFORE
+    def cancel(self, *asked):
+        self.cancelled.append(asked)
+        return not self.left or self.state(*asked) is not ENDS_BEFORE
 
     def close(self):
         self.is_closed = True
@@ -53,77 +50,42 @@ def serve(monkeypatch):
             return client
 
         monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
-        return SnowpipeStatementTrigger(
-            handle="h", statement="COPY INTO T", snowflake_conn_id="c", max_consecutive_errors=3
-        )
+        handle, statement = STATEMENT
+        given = {"handle": handle, "statement": statement, "snowflake_conn_id": "c"}
+        return SnowpipeStatementTrigger(**given, max_consecutive_errors=3)
 
     return make
 
 
-@pytest.mark.usefixtures("jumping_loop")
-@pytest.mark.parametrize(
-    ("answers", "status", "message"),
-    [
+def test_one_event_reports_the_end_or_why_nobody_knows(serve):
+    for answers, status, message in [
         ([RUNS, RUNS, DONE], "ended", ""),
-        ([RUNS, SqlError("it failed")], "ended", ""),
+        ([RUNS, errors.SqlError("it failed")], "ended", ""),
         ([UNKNOWN], "ended", ""),
         ([DOWN, DOWN, RUNS, DOWN, DOWN, DONE], "ended", ""),
         ([RUNS, DOWN, DOWN, DOWN], "lost", "down"),
         ([WRONG], "lost", "wrong"),
-    ],
-    ids=["runs", "fails", "unknown", "errors-not-in-a-row", "errors-in-a-row", "refused"],
-)
-def test_one_event_reports_the_end_or_why_nobody_knows(serve, answers, status, message):
-    client = Client(*answers)
-    trigger = serve(client)
-
-    async def events():
-        return [event.payload async for event in trigger.run()]
-
-    assert asyncio.run(events()) == [{"status": status, "message": message}]
-    assert (client.left, client.is_closed) == ([], True)
+    ]:
+        client = Client(*answers)
+        assert payloads(serve(client)) == [{"status": status, "message": message}]
+        assert (client.left, client.is_closed) == ([], True)
 
 
-@pytest.mark.usefixtures("jumping_loop")
-@pytest.mark.parametrize(
-    ("last", "status", "message"),
-    [
+def test_a_statement_that_runs_for_too_long_is_cancelled(serve):
+    for last, status, message in [
         ([], "lost", "execution_timeout is over, and its statement cancelled"),
         ([DOWN], "lost", "execution_timeout is over, and no statement cancelled: down"),
         ([ENDS_BEFORE], "ended", ""),
-    ],
-    ids=["cancelled", "not-cancelled", "ended-before"],
-)
-def test_a_statement_that_runs_for_too_long_is_cancelled(serve, last, status, message):
-    client = Client(RUNS, *last)
-    trigger = replace(serve(client), deadline=0.0)
-
-    async def first():
-        async for event in trigger.run():
-            return dict(event.payload)
-        raise AssertionError("no event")
-
-    found = asyncio.run(first())
-
-    assert found["status"] == status
-    assert message in found["message"]
-    assert client.cancelled == [("h", "COPY INTO T")]
+    ]:
+        client = Client(RUNS, *last)
+        (found,) = payloads(replace(serve(client), deadline=0.0))
+        assert (found["status"], client.cancelled) == (status, [STATEMENT])
+        assert message in found["message"]
 
 
-def test_the_statement_of_a_task_that_is_marked_or_cleared_is_cancelled(
-    serve,
-):
-    client = Client()
-
+@pytest.mark.parametrize(("answers", "logged"), [([], ""), ([DOWN], "COPY INTO T is not cancelled: down")])
+def test_the_statement_of_a_task_that_is_cleared_is_cancelled(serve, capsys, answers, logged):
+    client = Client(*answers)
     asyncio.run(serve(client).on_kill())
-
-    assert (client.cancelled, client.is_closed) == ([("h", "COPY INTO T")], True)
-
-
-def test_a_statement_that_cannot_be_cancelled_is_logged(serve, capsys):
-    client = Client(DOWN)
-
-    asyncio.run(serve(client).on_kill())
-
-    assert client.is_closed
-    assert "COPY INTO T is not cancelled: down" in capsys.readouterr().out
+    assert (client.cancelled, client.is_closed) == ([STATEMENT], True)
+    assert logged in capsys.readouterr().out

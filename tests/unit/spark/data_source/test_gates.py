@@ -1,9 +1,11 @@
+"""The driver's two gates against a scripted service: what it finds before, and what is committed after."""
+
 from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source.gates import identity_of, settle_batch
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
+from airflow_provider_snowpipe.spark.data_source import gates
+from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
 from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
     BatchIdentity,
@@ -11,86 +13,187 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     channel_source,
 )
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    ConfigurationError,
-    ContinuityError,
-    SourceChangedError,
-    SourcePositionError,
-    WriterActiveError,
-)
-from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
+from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset, LexicographicOffset
+from tests.fake_snowpipe import error
+from tests.unit.spark.data_source.write_options import write_options as options
 
-OPTIONS = WriteOptions.parse(
-    {
-        "accountUrl": "https://a.b.c",
-        "database": "D",
-        "schema": "S",
-        "table": "T",
-        "channelPrefix": "ds",
-        "partitions": "2",
-    }
-)
-DONE = ChannelReport("ds_0", "ds_0", target_token="5:1/2-00000000-00000001-0-end", rows=1)
-LEFT = TaskOutcome(0, 0, (DONE,))
-RIGHT = TaskOutcome(1, 0, (replace(DONE, channel="ds_1"),))
+WRITER = "00000001"
+MINE = BatchIdentity(5, WRITER, 2)
+BY_COLUMN = {"partitions": None, "channelColumn": "K"}
 
 
-def _settle(*tasks, options=OPTIONS):
-    return settle_batch(options, tasks, "batch=5", integer_offsets=False)
+def token(batch=5, row=2, writer=WRITER, channel="ds_0", rows=0, errors=0, **more):
+    source = channel_source(options(**more), channel, BatchIdentity(batch, writer, 2))
+    return source.token(BatchDigestOffset(batch, row, 7, final=True), rows, errors)
 
 
-@pytest.mark.parametrize(
-    ("tasks", "error", "text"),
-    [
-        pytest.param((LEFT, None), WriterActiveError, "without the messages of 1 tasks", id="no-message"),
-        pytest.param(
-            (LEFT, replace(RIGHT, error_type="SourcePositionError", error="other rows")),
-            SourcePositionError,
-            "^other rows. 2 rows were sent on 2 channels$",
-            id="failed",
-        ),
-        pytest.param(
-            (LEFT, replace(RIGHT, complete=False)),
-            AuthenticationError,
-            "partitions .1. took",
-            id="slow",
-        ),
-        pytest.param(
-            (LEFT, replace(RIGHT, superseded=("ds_1", 9))),
-            WriterActiveError,
-            "'ds_1' has committed batch 9",
-            id="superseded",
-        ),
-        pytest.param(
-            (LEFT, replace(RIGHT, channels=LEFT.channels)),
-            ContinuityError,
-            "rows of channel 'ds_0' came from 2 partitions",
-            id="shared-channel",
-        ),
-        pytest.param(
-            (LEFT,), ConfigurationError, "plan has 1 partitions, option partitions is 2", id="layout"
-        ),
-    ],
-)
-def test_batch_is_no_success_whatever_spark_reports(tasks, error, text):
-    with pytest.raises(error, match=text) as raised:
-        _settle(*tasks)
-    assert str(raised.value).startswith("batch=5: ") is (error in (WriterActiveError, AuthenticationError))
+def ordered(value, channel="ds_0", **more):
+    """The token of a value of the offset column."""
+    is_number = isinstance(value, int)
+    source = channel_source(options(offsetColumn="ID", **more), channel, None, integer_offsets=is_number)
+    return source.token(IntegerOffset(value) if is_number else LexicographicOffset(value), 0, 0)
 
 
-@pytest.mark.parametrize(
-    "tasks", [(), (TaskOutcome(0, 0, (ChannelReport("ds_0", "ds_0"),)),)], ids=["none", "empty"]
-)
-def test_batch_without_rows_asks_nobody(tasks):
-    assert _settle(*tasks) == ()
+@pytest.fixture(autouse=True)
+def driver_token(snowpipe, monkeypatch):
+    monkeypatch.setattr(gates, "driver_token", lambda options: snowpipe.scoped_token())
+
+
+def seen_by(**more):
+    return prepare(options(**more), integer_offsets=False).seen
+
+
+class TestPrepare:
+    def test_unknown_pipe_is_refused(self, snowpipe):
+        snowpipe.fault(before="pipe_info", error=error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"))
+        with pytest.raises(errors.PipeNotFoundError):
+            seen_by()
+
+    @pytest.mark.parametrize("value", [7, "k"])
+    def test_offset_column_over_another_number_of_partitions_is_refused(self, snowpipe, value):
+        snowpipe.channel("ds_3", committed=ordered(value, "ds_3", partitions="4"))
+        with pytest.raises(errors.SourceChangedError, match="ds_3"):
+            prepare(options(offsetColumn="ID"), integer_offsets=isinstance(value, int))
+
+    @pytest.mark.parametrize("column", [None, "ID"])
+    def test_token_of_another_format_names_the_channel(self, snowpipe, column):
+        snowpipe.channel("ds_0", committed="a.log:2")
+        with pytest.raises(errors.OffsetTokenError, match="ds_0"):
+            seen_by(offsetColumn=column)
+
+    @pytest.mark.parametrize("committed", [None, *(token(channel="ds_1", rows=rows) for rows in (1, 3))])
+    def test_channel_that_counts_other_rows_is_reported_before_one_moves(self, snowpipe, caplog, committed):
+        snowpipe.channel("ds_1", committed=committed, rows_inserted=1, rows_error_count=1)
+        with pytest.raises(errors.ImbalanceError, match="ds_1"):
+            seen_by(onImbalance="fail")
+        assert prepare(options(), integer_offsets=False)
+        assert "ds_1" in caplog.text
+
+    def test_batches_of_all_channels_are_seen_and_empty_ones_report_nothing(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(batch=4))
+        snowpipe.channel("ds_2")
+        snowpipe.channel("ds_3", committed=token(batch=5, channel="ds_3"))
+        seen = seen_by()
+        assert (seen.batches(), sorted(seen.committed)) == ({4, 5}, ["ds_0", "ds_3"])
+
+    def test_all_channels_together_reveal_another_query_or_a_later_batch(self, snowpipe):
+        snowpipe.channel("ds_7", committed=token(channel="ds_7"))
+        seen = seen_by()
+        seen.check(options(), MINE)
+        with pytest.raises(SupersededError):
+            seen.check(options(), replace(MINE, batch=4))
+        with pytest.raises(errors.SourceChangedError, match="ds_7"):
+            seen.check(options(), BatchIdentity(6, "00000002", 2))
+
+    @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
+    def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):
+        snowpipe.channel(channel, committed=token(channel=channel, partitions="100"))
+        with pytest.raises(errors.SourceChangedError, match=channel):
+            seen_by().check(options(), replace(MINE, batch=6))
+
+    def test_channels_beyond_the_own_ones_are_polled_to_the_next_hundred(self, snowpipe):
+        seen_by(partitions="101")
+        asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
+        assert asked == [f"ds_{number}" for number in range(200)]
+
+    def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
+        assert seen_by(offsetColumn="ID", **BY_COLUMN).committed == {}
+        assert snowpipe.did("status") == []
+
+
+DONE = ChannelReport("ds_0", "ds_0", target_token=token(), rows=2, errors_before=3, rejected_before=3)
+LEFT = TaskOutcome(0, 0, (replace(DONE, rows=1),))
+RIGHT = TaskOutcome(1, 0, (replace(DONE, channel="ds_1", rows=1),))
+FAILED = replace(RIGHT, error_type="SourcePositionError", error="other rows")
+
+
+def settle(*tasks, integer=False, **more):
+    return settle_batch(options(**more), tasks, "batch=5", integer_offsets=integer)
+
+
+def settle_channel(*channels, **more):
+    return settle(TaskOutcome(0, 0, channels), TaskOutcome(1, 0), **more)
+
+
+class TestSettle:
+    def test_batch_is_no_success_whatever_spark_reports(self, snowpipe):
+        overtaken, twice = replace(RIGHT, superseded=("ds_1", 9)), replace(RIGHT, channels=LEFT.channels)
+        for tasks, kind, text in [
+            ((LEFT, None), "WriterActive", "without the messages of 1 tasks"),
+            ((LEFT, FAILED), "SourcePosition", "^other rows. 2 rows were sent on 2 channels$"),
+            ((FAILED, FAILED), "SourcePosition", "1 more"),
+            ((LEFT, replace(RIGHT, complete=False)), "Authentication", "partitions .1. took"),
+            ((LEFT, overtaken), "WriterActive", "'ds_1' has committed batch 9"),
+            ((LEFT, twice), "Continuity", "rows of channel 'ds_0' came from 2 partitions"),
+            ((LEFT,), "Configuration", "plan has 1 partitions, option partitions is 2"),
+        ]:
+            with pytest.raises(getattr(errors, f"{kind}Error"), match=text) as raised:
+                settle(*tasks)
+            names_batch = kind in ("WriterActive", "Authentication")
+            assert str(raised.value).startswith("batch=5: ") is names_batch, text
+        assert snowpipe.calls == []
+
+    def test_batch_without_rows_asks_nobody(self, snowpipe):
+        assert settle() == settle(TaskOutcome(0, 0, (ChannelReport("ds_0", "ds_0"),))) == ()
+        assert snowpipe.calls == []
+
+    @pytest.mark.parametrize(("before", "owed", "committed"), [(1, 9, 10), ("a", "b", "c")])
+    @pytest.mark.parametrize("more", [{}, BY_COLUMN], ids=["partitions", "column"])
+    def test_tokens_of_a_column_have_its_order(self, snowpipe, more, before, owed, committed):
+        report = ChannelReport("ds_0", "ds_0", target_token=ordered(owed, **more), rows=1)
+        how = {"integer": isinstance(owed, int), "offsetColumn": "ID", **more}
+        snowpipe.channel("ds_0", committed=ordered(committed, **more))
+        assert settle_channel(report, **how)[0].committed
+        snowpipe.channels["ds_0"].committed = ordered(before, **more)
+        with pytest.raises(errors.CommitTimeoutError, match=r"T-STREAMING"):
+            settle_channel(report, **how)
+
+    def test_message_of_a_task_is_not_believed_without_the_committed_token(self, snowpipe):
+        with pytest.raises(errors.CommitTimeoutError):
+            settle_channel(DONE)
+        channel = snowpipe.channel("ds_0", rows_error_count=3)
+        for channel.committed in (None, token(row=1), token(batch=4, row=9)):
+            with pytest.raises(errors.CommitTimeoutError) as missing:
+                settle_channel(DONE)
+            assert missing.value.channel == "ds_0"
+
+    def test_rows_skipped_since_the_batch_began_fail_it(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(), rows_error_count=5)
+        with pytest.raises(errors.RowsRejectedError) as refused:
+            settle_channel(DONE)
+        (report,) = settle_channel(DONE, onError="continue")
+        assert (refused.value.rejected, report.rejected) == (2, 2)
+        assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 5
+
+    def test_all_that_the_task_reported_is_in_the_report(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(errors=3), rows_inserted=9, rows_error_count=3)
+        given = replace(
+            DONE, from_token="f", bytes=3, inserted_before=7, append_seconds=5.0, commit_seconds=6.0,
+            requests=8, request_seconds=10.0, longest_request=11.0, retries=12, dead_lettered=13,
+        )  # fmt: skip
+        (report,) = settle_channel(given)
+        assert report == replace(given, to_token=token(errors=3), rejected=0, committed=True, latency_ms=5)
+
+    def test_channel_that_counts_other_rows_than_its_checkpoint_fails_the_write_on_request(self, snowpipe):
+        snowpipe.channel("ds_0", committed=token(rows=2), rows_inserted=1, rows_error_count=3)
+        with pytest.raises(errors.ImbalanceError, match="ds_0"):
+            settle_channel(DONE, onImbalance="fail")
+        assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
+        assert settle_channel(DONE)[0].committed
+
+    def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
+        snowpipe.channel("ds_0")
+        (report,) = settle_channel(ChannelReport("ds_0", "ds_0", dead_lettered=4))
+        assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
 
 
 def test_abort_reports_which_rows_may_be_in_the_table():
-    line = _describe_abort(OPTIONS, [LEFT, None], "batch=5")
-
+    done = replace(DONE, target_token="5:1/2-00000000-00000001-0-end")
+    line = _describe_abort(options(), [TaskOutcome(0, 0, (done,)), None], "batch=5")
     assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
     assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
     assert "channels ds_*" in line
@@ -106,21 +209,5 @@ def test_abort_reports_which_rows_may_be_in_the_table():
         ({}, None, "q", None),
     ],
 )
-def test_batch_is_identified_by_its_number_and_its_query_unless_a_column_identifies_rows(
-    more, batch, query, identity
-):
-    assert identity_of(replace(OPTIONS, **more), batch, query) == identity
-
-
-def test_all_channels_together_reveal_another_query_or_a_later_batch():
-    mine, another = BatchIdentity(5, "00000001", 2), BatchIdentity(1, "00000002", 2)
-
-    def seen(batch, identity):
-        token = channel_source(OPTIONS, "ds_7", identity).token(BatchDigestOffset(batch, 1, 0), 1, 0)
-        return BatchesSeen({"ds_7": token})
-
-    seen(5, mine).check(OPTIONS, mine)
-    with pytest.raises(SupersededError):
-        seen(6, mine).check(OPTIONS, mine)
-    with pytest.raises(SourceChangedError, match="ds_7"):
-        seen(1, another).check(OPTIONS, mine)
+def test_batch_is_identified_by_number_and_query_or_by_a_column(more, batch, query, identity):
+    assert identity_of(replace(options(), **more), batch, query) == identity

@@ -1,3 +1,5 @@
+"""What the driver of a write asks for once: its scoped token, and the table's columns."""
+
 import json
 from types import SimpleNamespace
 
@@ -5,18 +7,12 @@ import pytest
 
 from airflow_provider_snowpipe.spark.data_source import gates
 from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.scripted_service import Reply, ScriptedService, scoped_token
-
-
-@pytest.fixture
-def service(tmp_path):
-    with ScriptedService(tmp_path) as running:
-        yield running
+from tests.unit.spark.data_source.write_options import write_options
 
 
 @pytest.fixture
@@ -26,67 +22,62 @@ def file(tmp_path):
     return path
 
 
-OPTIONS = {"database": "D", "schema": "S", "table": "T", "channelPrefix": "ds", "partitions": "2"}
+def replace_credentials(file):
+    file.unlink()
+    write_credentials(ProgrammaticAccessToken("pat-two"), file)
 
 
-def _options(service, file=None, **more):
-    options = {
-        "accountUrl": service.url,
-        "caBundle": service.ca_bundle,
-        **OPTIONS,
-        **({} if file is None else {"credentialsFile": str(file)}),
-        **more,
-    }
-    return WriteOptions.parse(options)
+class TestToken:
+    @pytest.fixture
+    def service(self, tmp_path):
+        with ScriptedService(tmp_path) as running:
+            yield running
 
+    @pytest.fixture
+    def options(self, service, file):
+        return self.of(service, credentialsFile=str(file))
 
-def test_young_token_is_used_again_and_the_file_is_left(service, file):
-    options = _options(service, file)
+    def of(self, service, **more):
+        return write_options(accountUrl=service.url, caBundle=str(service.ca_bundle), **more)
 
-    assert driver_token(options) is driver_token(options)
-    assert len(service.requests("token")) == 1
-    assert file.exists()
+    def senders(self, service):
+        return [request.headers["Authorization"] for request in service.requests("token")]
 
-
-def test_token_is_replaced_once_a_fifth_of_its_life_is_over(service, file, monkeypatch):
-    service.on("token", Reply(body=scoped_token(3600)), Reply(body=scoped_token(3601)))
-    options = _options(service, file)
-    first = driver_token(options)
-    now = first.expires_at - 0.79 * 3600
-    monkeypatch.setattr("time.time", lambda: now)
-
-    assert driver_token(options) is not first
-    assert len(service.requests("token")) == 2
-
-
-def test_file_that_others_may_read_meanwhile_is_refused(service, file):
-    options = _options(service, file)
-    driver_token(options)
-    file.chmod(0o640)
-
-    with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
+    def test_young_one_is_used_again_until_the_credentials_are_replaced(self, service, options, file):
+        assert driver_token(options) is driver_token(options)
+        assert file.exists()
+        replace_credentials(file)
         driver_token(options)
+        assert self.senders(service) == ["Bearer pat-one", "Bearer pat-two"]
 
+    def test_is_replaced_once_a_fifth_of_its_life_is_over(self, service, options, monkeypatch):
+        service.on("token", Reply(body=scoped_token(3600)), Reply(body=scoped_token(3601)))
+        first = driver_token(options)
+        now = first.expires_at - 0.79 * 3600
+        monkeypatch.setattr("time.time", lambda: now)
+        assert driver_token(options) is not first
+        assert len(service.requests("token")) == 2
 
-def test_credentials_come_from_the_environment_where_no_option_names_a_file(service, file, monkeypatch):
-    monkeypatch.setenv("SNOWPIPE_CREDENTIALS_FILE", str(file))
-    driver_token(_options(service))
-    monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
-    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", json.dumps({"kind": "pat", "token": "pat-env"}))
-    driver_token(_options(service))
+    def test_file_that_others_may_read_meanwhile_is_refused(self, options, file):
+        driver_token(options)
+        file.chmod(0o640)
+        with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
+            driver_token(options)
 
-    sent = [request.headers["Authorization"] for request in service.requests("token")]
-    assert sent == ["Bearer pat-one", "Bearer pat-env"]
+    def test_credentials_come_from_the_environment_without_an_option(self, service, file, monkeypatch):
+        monkeypatch.setenv("SNOWPIPE_CREDENTIALS_FILE", str(file))
+        driver_token(self.of(service))
+        monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
+        monkeypatch.setenv("SNOWPIPE_CREDENTIALS", json.dumps({"kind": "pat", "token": "pat-env"}))
+        driver_token(self.of(service))
+        assert self.senders(service) == ["Bearer pat-one", "Bearer pat-env"]
 
 
 def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE", raising=False)
     monkeypatch.delenv("SNOWPIPE_CREDENTIALS", raising=False)
-
     with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
-        standing_credentials(None)
-    with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
-        driver_token(WriteOptions.parse({**OPTIONS, "accountUrl": "https://a"}))
+        driver_token(write_options())
     monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")
     with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
         standing_credentials(None)
@@ -113,52 +104,34 @@ class TestColumns:
         monkeypatch.setattr(gates, "describe_table", describe)
         return calls
 
-    def options(self, file, **more):
-        given = {"accountUrl": "https://a", "caBundle": "/ca.pem", "credentialsFile": str(file), **more}
-        return WriteOptions.parse({**OPTIONS, "unknownColumns": "warn", **given})
+    @pytest.fixture
+    def columns(self, file):
+        def columns(**more):
+            given = {"accountUrl": "https://a", "caBundle": "/ca.pem", "unknownColumns": "warn", **more}
+            found = checked_columns(write_options(credentialsFile=str(file), **given))
+            return [column.name for column in found]
 
-    def test_are_kept_for_a_minute(self, file, described, clock):
-        first = checked_columns(self.options(file))
-        clock.now += 59
-        again = checked_columns(self.options(file))
-        clock.now += 1
-        later = checked_columns(self.options(file))
+        return columns
 
-        assert ([c.name for c in first], again, [c.name for c in later]) == (["C0"], first, ["C0", "C1"])
-        assert described == [("https://a", "pat-one", '"D"."S"."T"', "/ca.pem")] * 2
+    def test_are_kept_for_a_minute_or_until_credentials_change(self, file, described, columns, clock):
+        found = []
+        for seconds in (0, 59, 1):
+            clock.now += seconds
+            found.append(columns())
+        replace_credentials(file)
+        columns()
+        assert found == [["C0"], ["C0"], ["C0", "C1"]]
+        table = ('"DB"."S"."T"', "/ca.pem")
+        assert described == [("https://a", who, *table) for who in ("pat-one", "pat-one", "pat-two")]
 
-    def test_of_a_table_without_any_are_refused(self, file, monkeypatch):
+    def test_are_those_of_this_table(self, described, columns):
+        columns()
+        for change in ({"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}):
+            columns(**change)
+        assert len(set(described)) == 4
+
+    def test_are_not_asked_for_in_vain_and_none_are_refused(self, described, columns, monkeypatch):
+        assert (columns(unknownColumns="ignore"), described) == ([], [])
         monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
-
-        with pytest.raises(ConfigurationError, match=r'"D"."S"."T"'):
-            checked_columns(self.options(file))
-
-    def test_are_asked_for_with_replaced_credentials(self, file, described):
-        checked_columns(self.options(file))
-        file.unlink()
-        write_credentials(ProgrammaticAccessToken("pat-two"), file)
-        checked_columns(self.options(file))
-
-        assert [token for _, token, _, _ in described] == ["pat-one", "pat-two"]
-
-    @pytest.mark.parametrize("change", [{"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}])
-    def test_are_those_of_this_table(self, file, described, change):
-        checked_columns(self.options(file))
-        checked_columns(self.options(file, **change))
-
-        assert len(set(described)) == 2
-
-    def test_are_not_asked_for_where_nothing_is_held_against_them(self, file, described):
-        assert checked_columns(self.options(file, unknownColumns="ignore")) == ()
-        assert described == []
-
-
-def test_replaced_credentials_are_read_anew(service, file):
-    options = _options(service, file)
-    driver_token(options)
-    file.unlink()
-    write_credentials(ProgrammaticAccessToken("pat-two"), file)
-    driver_token(options)
-
-    sent = [request.headers["Authorization"] for request in service.requests("token")]
-    assert sent == ["Bearer pat-one", "Bearer pat-two"]
+        with pytest.raises(ConfigurationError, match=r'"DB"."S"."T"'):
+            columns()

@@ -5,35 +5,22 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates
-from airflow_provider_snowpipe.spark.data_source.gates import (
-    BegunBatch,
-    Finding,
-    forget_agreement,
-    identity_of,
-    prepare,
-    settle_batch,
-)
-from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Pace
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    ContinuityError,
-    SnowpipeError,
-    SourcePositionError,
-)
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset
 from tests.fake_snowpipe import URL, KilledError
+from tests.unit.spark.data_source.write_options import write_options
 
 ROUNDS = 30
+DEFAULT_PIPE = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
 
 
 def seeds(by_day):
@@ -53,10 +40,9 @@ class Turns:
         self._chance, self._slots = chance, slots
         self._own, self._back, self._next = threading.local(), threading.Semaphore(0), []
 
-    def pause(self, *then):
-        """Let another task go on, these first where some are named; called by tasks."""
+    def pause(self):
+        """Let another task go on; called by tasks."""
         turn = getattr(self._own, "turn", None)
-        self._next += reversed(then)
         if turn is not None:
             self._back.release()
             turn.acquire()
@@ -104,39 +90,38 @@ class TimeInTurns:
 
 
 class Writes:
-    """Writes of rows that lie in partitions, as Spark calls for them.
+    """Writes of rows that lie in partitions, as Spark calls for them."""
 
-    :param keyed: True names the channel by the row's own column
-    """
-
-    def __init__(self, snowpipe, keyed=False):
-        self.snowpipe, self.keyed, self.slots, self.turns, self.query = snowpipe, keyed, 8, None, None
+    def __init__(self, snowpipe):
+        self.snowpipe, self.slots, self.turns, self.query = snowpipe, 8, None, None
+        self.keyed = False  # True names the channel by the row's own column
 
     def options(self, shares, *, checked=True):
-        given = {
-            "accountUrl": URL, "database": "DB", "schema": "S", "table": "T", "channelPrefix": "ds",
-            "batchBytes": "30", "batchId": "7", "fixedSpread": str(checked).lower(),
-        }  # fmt: skip
-        given |= {"channelColumn": "K"} if self.keyed else {"partitions": str(len(shares))}
-        return WriteOptions.parse(given)
+        partitions, column = (None, "K") if self.keyed else (str(len(shares)), None)
+        given = {"batchBytes": "30", "batchId": "7", "fixedSpread": str(checked).lower()}
+        return write_options(**given, partitions=partitions, channelColumn=column)
+
+    def find(self, shares, variants=frozenset()):
+        """What is begun of a batch that was to have these rows."""
+        options = self.options(shares)
+        return gates.BegunBatch.find(options, gates.identity_of(options, 7, self.query), variants)
 
     def write(self, shares, *, checked=True, order=None):
         """One run of a write; its tasks begin in an order of their own."""
         options = self.options(shares, checked=checked)
-        identity = identity_of(options, 7, self.query)
-        begun = BegunBatch.find(options, identity) if checked else None
+        identity = gates.identity_of(options, 7, self.query)
+        begun = self.find(shares) if checked else None
         if begun is not None:
             begun.refuse_differences(
                 finding
                 for number, ids in enumerate(shares)
                 for finding in begun.compare(number, self.batches(ids))
             )
-        prepared = prepare(options, integer_offsets=False)
+        prepared = gates.prepare(options, integer_offsets=False)
 
         def run(number, attempt=0):
-            task = Task(
-                options, prepared.token, prepared.seen, identity, number, attempt, write=prepared.write
-            )
+            given = options, prepared.token, prepared.seen, identity, number, attempt
+            task = Task(*given, write=prepared.write)
             try:
                 return task.run(self.batches(shares[number]))
             except KilledError:
@@ -147,9 +132,9 @@ class Writes:
         try:
             with ThreadPoolExecutor(1 if checked else self.slots) as slots:
                 outcomes = list((self.turns or slots).map(run, order or range(len(shares))))
-            return settle_batch(options, outcomes, "batch=7", integer_offsets=False)
+            return gates.settle_batch(options, outcomes, "batch=7", integer_offsets=False)
         finally:
-            forget_agreement(options, prepared.seen, 7)
+            gates.forget_agreement(options, prepared.seen, 7)
 
     def batches(self, ids):
         for low in range(0, len(ids), 3):
@@ -163,16 +148,16 @@ class Writes:
             self.write(shares, **how)
         self.snowpipe._faults.clear()
 
-    def refused(self, shares, **how):
-        """The error that a run is refused with, None if it ended well or was killed."""
+    def refused(self, shares, says="othing was sent", **how):
+        """Whether a run is refused with such a text; False if it sent all rows, or was killed."""
         try:
             self.write(shares, **how)
         except KilledError:
-            return None
-        except SnowpipeError as error:
-            return error if "othing was sent" in str(error) else pytest.fail(str(error))
+            return False
+        except errors.SnowpipeError as error:
+            return says in str(error) or pytest.fail(str(error))
         assert self.table == _all(shares)
-        return None
+        return False
 
     @property
     def table(self):
@@ -187,16 +172,14 @@ def writes(snowpipe, monkeypatch):
     monkeypatch.setattr(agreement, "_POLL_SECONDS", 0.002)
     monkeypatch.setattr(Pace, "take", lambda *_: 0.0)
 
-    def channels(*_, **__):
-        return [
-            {"name": name, "database_name": "DB", "schema_name": "S", "table_name": "T"}
-            for name in snowpipe.channels
-        ]
+    def listed(*_, **__):
+        return [{**DEFAULT_PIPE, "name": name} for name in snowpipe.channels]
 
-    monkeypatch.setattr(gates, "statement_rows", channels)
+    monkeypatch.setattr(gates, "statement_rows", listed)
     return Writes(snowpipe)
 
 
+KEYED = [[0, 5, 10, 1, 6, 11]]
 BEGUN = [list(range(10)), list(range(10, 20)), list(range(20, 30))]
 
 
@@ -205,65 +188,30 @@ def _moved(shares):
     return [shares[2], shares[1], shares[0]]
 
 
-@pytest.mark.parametrize(("appends", "checked"), [(1, True), (3, False), (8, True)])
-def test_other_spread_is_refused_before_any_channel_sends_and_the_original_is_accepted(
-    snowpipe, writes, checked, appends
-):
-    writes.killed(BEGUN, appends, checked=checked)
-    before, sent = writes.table, len(snowpipe.appends())
-    assert before
-
-    for order in ([0, 1, 2], [2, 1, 0]):
-        with pytest.raises(SnowpipeError, match="othing was sent"):
-            writes.write(_moved(BEGUN), checked=checked, order=order)
-    assert (writes.table, len(snowpipe.appends())) == (before, sent)
-
-    writes.write(BEGUN, checked=checked)
-    writes.write(BEGUN, checked=checked)  # complete: nothing is left to send
-    assert writes.table == list(range(30))
-    assert sorted(snowpipe.channels) == ["ds_0", "ds_1", "ds_2"]
-
-
-def _in_turns(snowpipe, writes, monkeypatch, chance, slots=3):
-    """Let the tasks of the writes that come go on in turns, in a time in which the third poll is late."""
-    writes.turns = Turns(chance, slots)
-    monkeypatch.setattr(agreement, "time", TimeInTurns(snowpipe.clock, writes.turns))
-    monkeypatch.setattr(agreement, "_POLL_SECONDS", 40)
-    send = snowpipe.send
-    monkeypatch.setattr(snowpipe, "send", lambda *a, **k: (writes.turns.pause(), send(*a, **k))[1])
-
-
-def _sends_all_or_nothing(snowpipe, writes, shares, order):
-    """The error that a plain write was refused with, None if it sent all."""
-    refused, before, sent = None, writes.table, len(snowpipe.appends())
-    try:
-        writes.write(shares, checked=False, order=order)
-    except SnowpipeError as error:
-        refused = error
-    if refused is None:
-        assert writes.table == list(range(30))
-    else:
-        assert (writes.table, len(snowpipe.appends())) == (before, sent)
-    return refused
-
-
 @pytest.mark.parametrize("seed", seeds(12))
-def test_tasks_of_a_plain_write_send_all_or_none_in_whatever_order_they_go_on(
-    snowpipe, writes, monkeypatch, seed
-):
+def test_tasks_of_a_plain_write_send_all_or_none_in_any_order(snowpipe, writes, monkeypatch, seed):
     chance = random.Random(seed)
     writes.killed(BEGUN, chance.choice([1, 3, 5, 8]), order=chance.sample(range(3), 3))
-    _in_turns(snowpipe, writes, monkeypatch, chance, slots=chance.choice([1, 2, 3, 3, 3]))
+    writes.turns = Turns(chance, chance.choice([1, 2, 3, 3, 3]))
+    monkeypatch.setattr(agreement, "time", TimeInTurns(snowpipe.clock, writes.turns))
+    monkeypatch.setattr(agreement, "_POLL_SECONDS", 40)  # the third poll is late
+    send = snowpipe.send
+    monkeypatch.setattr(snowpipe, "send", lambda *a, **k: (writes.turns.pause(), send(*a, **k))[1])
     for _ in range(chance.choice([0, 0, 1, 2])):
         when, number = chance.choice(["before", "after"]), chance.randrange(3)
         what = chance.choice([("append", f"ds_{number}"), ("open", f"ds_{number}__compared")])
         snowpipe.fault(**{when: what[0]}, channel=what[1], skip=chance.randrange(4), error=KilledError())
     changed = chance.random() < 0.3
+    before = writes.table, len(snowpipe.appends())
 
-    order = chance.sample(range(3), 3)
-    refused = _sends_all_or_nothing(snowpipe, writes, _moved(BEGUN) if changed else BEGUN, order)
+    shares = _moved(BEGUN) if changed else BEGUN
+    refused = writes.refused(shares, says="", checked=False, order=chance.sample(range(3), 3))
 
     assert refused or not changed
+    if refused:
+        assert (writes.table, len(snowpipe.appends())) == before
+    else:
+        assert writes.table == list(range(30))
 
 
 def test_stream_that_another_driver_overtakes_sends_nothing(snowpipe, writes):
@@ -271,15 +219,12 @@ def test_stream_that_another_driver_overtakes_sends_nothing(snowpipe, writes):
     writes.query = "the stream"
     writes.killed([BEGUN[0], BEGUN[1], []], 1)
     before, sent = writes.table, len(snowpipe.appends())
-    now = Checkpoint.parse(snowpipe.channels["ds_0"].committed)
-    later = replace(now, position=replace(now.position, batch=8))
-    snowpipe.fault(
-        after="status",
-        channel="ds_0__compared",
-        do=lambda: setattr(snowpipe.channels["ds_0"], "committed", str(later)),
-    )
+    channel = snowpipe.channels["ds_0"]
+    now = Checkpoint.parse(channel.committed)
+    later = str(replace(now, position=replace(now.position, batch=8)))
+    snowpipe.fault(after="status", channel="ds_0__compared", do=lambda: setattr(channel, "committed", later))
 
-    with pytest.raises(SnowpipeError, match="Nothing was sent"):
+    with pytest.raises(errors.SnowpipeError, match="Nothing was sent"):
         writes.write([[], BEGUN[1], BEGUN[0]], checked=False)
 
     assert (writes.table, len(snowpipe.appends())) == (before, sent)
@@ -290,72 +235,69 @@ def test_rows_that_a_dead_writer_left_uncommitted_count_as_begun(snowpipe, write
     writes.killed(BEGUN, 2)
     snowpipe.fault(after="open", do=snowpipe.commit)
     assert writes.table == []
-
-    with pytest.raises(SnowpipeError, match="othing was sent"):
+    with pytest.raises(errors.SnowpipeError, match="othing was sent"):
         writes.write(_moved(BEGUN))
-
     snowpipe.holds_commits = False
     writes.write(BEGUN)
     assert writes.table == list(range(30))
 
 
 def test_batch_that_is_new_or_has_one_channel_is_not_compared(snowpipe, writes):
-    shares, one = BEGUN, [list(range(30))]
-
-    assert BegunBatch.find(writes.options(shares), identity_of(writes.options(shares), 7, None)) is None
+    one = [list(range(30))]
+    assert writes.find(BEGUN) is None
     writes.killed(one, 2)
-    assert BegunBatch.find(writes.options(one), identity_of(writes.options(one), 7, None)) is None
+    assert writes.find(one) is None
 
 
-def test_channel_of_two_partitions_is_refused_whole(snowpipe, writes):
+def test_channel_of_two_partitions_or_a_batch_begun_by_partition_is_refused(snowpipe, writes):
     writes.keyed = True
-    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    writes.killed(KEYED, 1)
     sent = len(snowpipe.appends())
 
-    with pytest.raises(ContinuityError, match="channelColumn"):
+    with pytest.raises(errors.ContinuityError, match="channelColumn"):
         writes.write([[0, 5, 10], [1, 6], [11]])
-
     assert len(snowpipe.appends()) == sent
+
+    snowpipe.channels.clear()
+    writes.keyed = False
+    writes.killed(BEGUN, 2)
+    writes.keyed = True
+    with pytest.raises(errors.SourcePositionError, match="channelColumn"):
+        writes.write(BEGUN)
 
 
 def test_channels_of_a_source_whose_prefix_begins_alike_are_left_to_it(snowpipe, writes):
     writes.keyed = True
-    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    writes.killed(KEYED, 1)
     snowpipe.channel("ds_daily_0", committed="41")
     snowpipe.channel("ds_t__topic_id", committed="an id")
     snowpipe.channel("other_0")
-
-    writes.write([[0, 5, 10, 1, 6, 11]])
-
+    writes.write(KEYED)
     assert writes.table == [0, 1, 5, 6, 10, 11]
     opened = {call.channel for call in snowpipe.calls if call.operation == "open"}
     assert opened == {"ds_k0", "ds_k1"}, "whoever writes the others is not shut out"
 
 
 @pytest.mark.parametrize("listed", ["pipe", "schema"])
-def test_channels_that_a_column_names_are_listed_by_pipe_or_else_in_its_schema(
-    snowpipe, writes, monkeypatch, listed
-):
+def test_channels_of_a_column_are_listed_by_pipe_or_schema(snowpipe, writes, monkeypatch, listed):
     writes.keyed = True
-    writes.killed([[0, 5, 10, 1, 6, 11]], 1)
+    writes.killed(KEYED, 1)
     asked = []
 
+    def row(name, pipe=None):
+        of_pipe = {"parent_domain": "PIPE", "parent_name": pipe} if pipe else {}
+        return {**DEFAULT_PIPE, **of_pipe, "name": name}
+
     def rows(account_url, credentials, statement, *, ca_bundle):
-        asked.append((account_url, credentials, statement, ca_bundle))
-        default_pipe = {"database_name": "DB", "schema_name": "S", "table_name": "T"}
+        asked.append((account_url, credentials, statement))
         if "PIPE" in statement:
-            return [{**default_pipe, "name": "ds_k0"}] if listed == "pipe" else []
-        return [
-            {**default_pipe, "name": "ds_k1", "parent_domain": "PIPE", "parent_name": "ANOTHER"},
-            {**default_pipe, "name": "ds_k0", "parent_domain": "PIPE", "parent_name": "t-streaming"},
-            {**default_pipe, "name": "ds_k2"},
-        ]
+            return [row("ds_k0")] if listed == "pipe" else []
+        return [row("ds_k1", "ANOTHER"), row("ds_k0", "t-streaming"), row("ds_k2")]
 
     monkeypatch.setattr(gates, "standing_credentials", lambda path: f"credentials of {path}")
     monkeypatch.setattr(gates, "statement_rows", rows)
-    options = writes.options([[]])
 
-    begun = BegunBatch.find(options, identity_of(options, 7, None), frozenset("V"))
+    begun = writes.find([[]], frozenset("V"))
 
     assert begun is not None
     assert (list(begun.committed), begun.variants) == (["ds_k0"], {"V"})
@@ -390,14 +332,6 @@ def _all(shares):
     return sorted(number for share in shares for number in share)
 
 
-def test_batch_that_was_begun_by_partition_is_refused_by_column(snowpipe, writes):
-    writes.killed(BEGUN, 2)
-    writes.keyed = True
-
-    with pytest.raises(SourcePositionError, match="channelColumn"):
-        writes.write(BEGUN)
-
-
 @pytest.mark.parametrize("seed", seeds(10))
 def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent(snowpipe, writes, seed):
     chance = random.Random(seed)
@@ -411,34 +345,25 @@ def test_reruns_that_bring_something_else_are_exact_or_refused_with_nothing_sent
             snowpipe.fault(before="append", skip=chance.randrange(4), error=KilledError())
         refused = writes.refused(shares, checked=checked, order=chance.sample(range(3), 3))
         snowpipe._faults.clear()
-        if refused is None:
-            begun = shares  # it fits all that was committed
-        else:
+        if refused:
             assert (writes.table, len(snowpipe.appends())) == before
+        else:
+            begun = shares  # it fits all that was committed
 
-    writes.write(begun, order=chance.sample(range(3), 3))
-    assert writes.table == _all(begun)
+    for _ in range(2):  # complete: nothing is left to send
+        writes.write(begun, order=chance.sample(range(3), 3))
+        assert writes.table == _all(begun)
+    assert not [name for name in snowpipe.channels if "compared" in name]
 
 
-@pytest.mark.parametrize(
-    ("more", "refused"),
-    [
-        ({"channelColumn": "K", "offsetColumn": "ID"}, True),
-        ({"channelColumn": "K", "offsetColumn": "ID", "fixedSpread": "true"}, False),
-        ({"channelColumn": "K"}, False),
-        ({"partitions": "2", "offsetColumn": "ID"}, True),
-        ({"partitions": "2", "offsetColumn": "ID", "fixedSpread": "true"}, False),
-        ({"partitions": "1", "offsetColumn": "ID"}, False),
-        ({"partitions": "2"}, False),
-    ],
-    ids=["both", "promised", "channel", "offset", "offset-promised", "one-channel", "digest"],
-)
-def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan(more, refused):
-    given = {"accountUrl": URL, "database": "DB", "schema": "S", "table": "T", "channelPrefix": "ds"}
-    options = WriteOptions.parse({**given, **more})
-
-    with pytest.raises(ConfigurationError, match="write_checked") if refused else nullcontext():
-        options.refuse_unknown_spread()
+def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan():
+    by_column = {"partitions": None, "channelColumn": "K"}
+    for by in (by_column, {"partitions": "2"}):
+        with pytest.raises(errors.ConfigurationError, match="write_checked"):
+            write_options(**by, offsetColumn="ID").refuse_unknown_spread()
+        write_options(**by, offsetColumn="ID", fixedSpread="true").refuse_unknown_spread()
+        write_options(**by).refuse_unknown_spread()
+    write_options(partitions="1", offsetColumn="ID").refuse_unknown_spread()
 
 
 class TestFindings:
@@ -447,22 +372,19 @@ class TestFindings:
     @pytest.fixture
     def begun(self, writes):
         writes.killed(BEGUN, 5)
-        options = writes.options(BEGUN)
-        found = BegunBatch.find(options, identity_of(options, 7, None))
-        assert found is not None
-        return found
+        return writes.find(BEGUN)
 
     def found(self, writes, begun, shares):
         return [list(begun.compare(n, writes.batches(ids))) for n, ids in enumerate(shares)]
 
     def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
-        def refuse(*_: object) -> None:
-            raise ConfigurationError("no K")
+        def refuse(*_):
+            raise errors.ConfigurationError("no K")
 
         monkeypatch.setattr(gates, "channel_shares", refuse)
         assert self.found(writes, begun, BEGUN[:2]) == [
-            [Finding(0, "", "ConfigurationError", "no K")],
-            [Finding(1, "", "ConfigurationError", "no K")],
+            [gates.Finding(0, "", "ConfigurationError", "no K")],
+            [gates.Finding(1, "", "ConfigurationError", "no K")],
         ]
 
     def test_rows_are_compared_as_they_are_sent(self, writes, begun):
@@ -475,22 +397,20 @@ class TestFindings:
 
 def test_difference_is_named_with_its_error_and_the_others_are_counted(writes):
     options = writes.options(BEGUN)
-    identity = identity_of(options, 7, None)
+    identity = gates.identity_of(options, 7, None)
     token = BatchDigestOffset(7, 3, 0)
-    begun = BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
-    fine = [Finding(number, f"ds_{number}") for number in range(3)]
-    wrong = Finding(2, "ds_2", "SourcePositionError", "other rows")
+    begun = gates.BegunBatch(options, identity, {"ds_0": token, "ds_2": token})
+    fine = [gates.Finding(number, f"ds_{number}") for number in range(3)]
+    wrong = gates.Finding(2, "ds_2", "SourcePositionError", "other rows")
 
     begun.refuse_differences(iter(fine))
-    with pytest.raises(SourcePositionError, match=r"batch 7 .*nothing was sent: other rows\. "):
-        begun.refuse_differences([*fine[:2], wrong])
-    with pytest.raises(SourcePositionError, match=r"other rows \(1 more differ\)\. "):
-        begun.refuse_differences([replace(wrong, partition=0, channel="ds_0"), wrong])
-    with pytest.raises(ConfigurationError, match="bad column"):
-        begun.refuse_differences([Finding(1, "", "ConfigurationError", "bad column")])
-    with pytest.raises(SourcePositionError, match=r"'ds_0'.*has no row.*'7:3/.*1 more"):
-        begun.refuse_differences([])
-    with pytest.raises(SourcePositionError, match="'ds_2'"):
-        begun.refuse_differences(fine[:2])
-    with pytest.raises(ContinuityError, match=r"'ds_0' lie in the partitions 0 and 1"):
-        begun.refuse_differences([*fine, replace(fine[0], partition=1)])
+    for kind, text, findings in [
+        ("SourcePosition", r"batch 7 .*nothing was sent: other rows\. ", [*fine[:2], wrong]),
+        ("SourcePosition", r"other rows \(1 more", [replace(wrong, partition=0, channel="ds_0"), wrong]),
+        ("Configuration", "bad column", [gates.Finding(1, "", "ConfigurationError", "bad column")]),
+        ("SourcePosition", r"'ds_0'.*has no row.*'7:3/.*1 more", []),
+        ("SourcePosition", "'ds_2'", fine[:2]),
+        ("Continuity", "'ds_0' lie in the partitions 0 and 1", [*fine, replace(fine[0], partition=1)]),
+    ]:
+        with pytest.raises(getattr(errors, f"{kind}Error"), match=text):
+            begun.refuse_differences(findings)
