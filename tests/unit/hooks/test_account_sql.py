@@ -33,14 +33,18 @@ def test_channels_of_the_pipe_are_listed(local_service, set_connection, table, d
     assert (found["a"].table, found["a"].pipe) == (table, f"{table}-STREAMING")
     assert found["a"].created_on is not None
     assert asyncio.run(hook.async_list_channels()) == list(found.values())
+    assert hook.test_connection() == (
+        True,
+        f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
+        "2 channels listed.",
+    )
 
 
-def test_a_host_that_is_written_as_an_address_serves_sql_as_well(local_service, set_connection, table):
-    commit(local_service, table, "a", ["f:1"])
+def test_a_host_that_is_written_as_an_address_serves_sql_as_well(local_service, set_connection):
     address = local_service.env["SNOWPIPE_LOCAL_URL"]
     conn_id = connect(local_service, set_connection, extra={"host": address, "port": None})
 
-    assert [one.name for one in SnowpipeHook(conn_id, table=table).list_channels()] == ["a"]
+    assert AccountHook(conn_id).run_sql("SELECT 1 AS one") == [{"one": 1}]
 
 
 def test_a_token_is_set_as_a_value_and_never_as_sql(local_service, conn_id, table):
@@ -91,12 +95,10 @@ def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id, table):
 
 
 def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id):
-    with pytest.raises(SqlError) as missing:
+    with pytest.raises(SqlError, match=r"NO_SUCH_STAGE.*failed.*CREATE STAGE") as missing:
         SnowpipeBulkHook(conn_id).list_files("@NO_SUCH_STAGE", "in/")
 
     assert "LIST %s" not in str(missing.value)
-    assert "NO_SUCH_STAGE" in str(missing.value).partition("failed")[0]
-    assert "CREATE STAGE" in str(missing.value)
     assert not missing.value.retryable
 
 
@@ -116,10 +118,7 @@ def test_account_that_does_not_answer_is_an_error_with_the_remedy(conn_id, monke
     assert ("firewall" in str(failed.value), failed.value.retryable) == (remedies, remedies)
 
 
-@pytest.mark.parametrize("authenticator", ["programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"])
-def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(
-    set_connection, monkeypatch, authenticator
-):
+def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(set_connection, monkeypatch):
     given = {}
 
     def sign_in(**arguments):
@@ -127,14 +126,15 @@ def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(
         raise DatabaseError("the sign-in is over")
 
     monkeypatch.setattr("snowflake.connector.connect", sign_in)
-    extra = {"account": "a", "authenticator": authenticator}
-    conn_id = set_connection("pat", conn_type="snowflake", login="U", password="pat-text", extra=extra)
+    for authenticator in ("programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"):
+        extra = {"account": "a", "authenticator": authenticator}
+        conn_id = set_connection("pat", login="U", password="pat-text", extra=extra)
 
-    with pytest.raises(SqlError, match="sign-in"):
-        SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
+        with pytest.raises(SqlError, match="sign-in"):
+            SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
 
-    assert given["authenticator"].lower() == "programmatic_access_token"
-    assert given["token"] == "pat-text"
+        assert given.pop("authenticator").lower() == "programmatic_access_token"
+        assert given.pop("token") == "pat-text"
 
 
 def renamed(set_connection, _, **fields):
@@ -191,14 +191,3 @@ class TestRoots:
             beside.join(30)
 
         assert answers == [{"a": 1}]
-
-
-class TestTestButton:
-    def test_counts_the_channels(self, local_service, conn_id, table):
-        commit(local_service, table, "a", ["f:1"])
-
-        assert SnowpipeHook(conn_id, table=table).test_connection() == (
-            True,
-            f"Credentials accepted, ingest host 127.0.0.1, pipe LOCAL.PUBLIC.{table}-STREAMING is there, "
-            "1 channel listed.",
-        )

@@ -7,6 +7,9 @@ import pytest
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
+from tests.fake_webhdfs import fake_webhdfs
+from tests.jumping_time import JumpingTime
+from tests.s3_service import s3_service
 
 SMALL = BatchLimits(rows=7)
 
@@ -33,15 +36,24 @@ def rows_after(reader, file, line, *, keep_tail=True, limits=SMALL):
     return found
 
 
-@pytest.fixture
-def check_every_resume():
+def check_every_resume(reader, file, *, count):
     """Read a file whole, and again from behind every row: each time the same numbered rows."""
+    whole = rows_after(reader, file, 0)
+    assert [number for number, _ in whole] == list(range(1, count + 1))
+    for line in range(1, count + 1):
+        assert rows_after(reader, file, line) == whole[line:]
+    return [row for _, row in whole]
 
-    def check(reader, file, *, count):
-        whole = rows_after(reader, file, 0)
-        assert [number for number, _ in whole] == list(range(1, count + 1))
-        for line in range(1, count + 1):
-            assert rows_after(reader, file, line) == whole[line:]
-        return [row for _, row in whole]
 
-    return check
+@pytest.fixture(scope="module")
+def s3():
+    with s3_service() as running:
+        yield running
+
+
+@pytest.fixture
+def hdfs(monkeypatch):
+    monkeypatch.setenv("HADOOP_USER_NAME", "ambient")
+    monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.hadoop_storage.time", JumpingTime())
+    with fake_webhdfs() as running:
+        yield running

@@ -3,6 +3,7 @@
 import base64
 import datetime as dt
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -12,14 +13,10 @@ from pyarrow import orc
 
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import ParquetReader
 from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Orc, Parquet, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Orc, Parquet
 from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    EncodingError,
-    SourcePositionError,
-)
-from tests.unit.spark.sources.files.conftest import listed, rows_after
+from airflow_provider_snowpipe.streaming.errors import EncodingError
+from tests.unit.spark.sources.files.conftest import check_every_resume, listed, rows_after
 
 ROWS = pa.table({"ID": list(range(50)), "S": [None if n % 7 == 0 else "x\n" * n for n in range(50)]})
 
@@ -36,129 +33,61 @@ def _orc(path, rows=ROWS):
     return listed(path)
 
 
-FORMATS = pytest.mark.parametrize(
-    ("write", "form"), [pytest.param(_parquet, Parquet, id="parquet"), pytest.param(_orc, Orc, id="orc")]
-)
+def _values(file, **options):
+    """The rows of a Parquet file."""
+    return [row for _, row in rows_after(ParquetReader(Parquet(**options)), file, 0)]
 
 
-@FORMATS
-def test_every_row_of_several_groups_can_be_resumed_after(tmp_path, check_every_resume, write, form):
-    file = write(tmp_path / "a")
-    if write is _orc:
-        assert orc.ORCFile(file.path).nstripes > 2
-
-    assert check_every_resume(reader_of(form()), file, count=50) == ROWS.to_pylist()
+def test_every_row_of_uneven_and_empty_groups_can_be_resumed_after(tmp_path):
+    assert check_every_resume(reader_of(Parquet()), _parquet(tmp_path / "a"), count=50) == ROWS.to_pylist()
 
 
-@FORMATS
-def test_a_column_that_is_not_there_is_refused(tmp_path, write, form):
-    with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*\['ID', 'S'\]"):
-        rows_after(reader_of(form(columns=("NONE",))), write(tmp_path / "a"), 0)
-
-
-@FORMATS
-def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, write, form):
-    file = write(tmp_path / "a")
-
-    assert reader_of(form()).position_after(file, 50).done
-    with pytest.raises(SourcePositionError, match=r"has 50 rows in \d+ bytes, but row 51 of it"):
-        reader_of(form()).position_after(file, 51)
-
-
-@FORMATS
-def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, write, form):
-    file = write(tmp_path / "a")
-    for size, message in ((file.size + 1, "shrank"), (file.size - 1, "grew")):
-        with pytest.raises(SourcePositionError, match=message):
-            rows_after(reader_of(form()), SourceFile("a", file.path, size), 0)
-
-
-@FORMATS
-@pytest.mark.parametrize("keep", [0.5, 0.99])
-def test_an_unfinished_file_is_refused_by_name(tmp_path, write, form, keep):
-    whole = write(tmp_path / "a")
-    (tmp_path / "b").write_bytes((tmp_path / "a").read_bytes()[: int(whole.size * keep)])
-
-    with pytest.raises(EncodingError, match=r"b' cannot be read as (Parquet|ORC) .*not finished"):
-        rows_after(reader_of(form()), listed(tmp_path / "b"), 0)
-
-
-TIMESTAMP = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
-EXACT = pa.table(
-    {
-        "DEC": pa.array([Decimal("12345678901234567890123456.789012345678")], pa.decimal128(38, 12)),
-        "I64": pa.array([2**63 - 1]),
-        "TS_US": pa.array([TIMESTAMP], pa.timestamp("us")),
-        "TS_NS": pa.array([1709251199123456789], pa.timestamp("ns")),
-        "TS_Z": pa.array([1709251199123456789], pa.timestamp("ns", "UTC")),
-        "DAY": pa.array([dt.date(2024, 2, 29)]),
-        "BIN": pa.array([b"\x00\xff\n"]),
-        "F32": pa.array([0.1], pa.float32()),
-        "OK": pa.array([True]),
-        "NESTED": pa.array([{"a": [1, None], "b": {"c": "x"}}]),
-        "MAP": pa.array([[("k", 1.5)]], pa.map_(pa.string(), pa.float64())),
-        "NIL": pa.array([None], pa.string()),
-    }
-)
-WRITTEN = {
-    "DEC": "12345678901234567890123456.789012345678",
-    "I64": 2**63 - 1,
-    "TS_US": "2024-02-29T23:59:59.123456",
-    "TS_NS": "2024-02-29T23:59:59.123456789",
-    "TS_Z": "2024-02-29T23:59:59.123456789Z",
-    "DAY": "2024-02-29",
-    "BIN": "AP8K",
-    "F32": "0.1",
-    "OK": True,
-    "NESTED": {"a": [1, None], "b": {"c": "x"}},
-    "MAP": {"k": "1.5"},
-    "NIL": None,
+NS = 1709251199123456789
+VALUES = {  # the value, its type, and what is written
+    "DEC": (Decimal("12345678901234567.012345678"), pa.decimal128(38, 9), "12345678901234567.012345678"),
+    "I64": (2**63 - 1, pa.int64(), 2**63 - 1),
+    "TS_US": (NS // 1000, pa.timestamp("us"), "2024-02-29T23:59:59.123456"),
+    "TS_NS": (NS, pa.timestamp("ns"), "2024-02-29T23:59:59.123456789"),
+    "TS_Z": (NS, pa.timestamp("ns", "UTC"), "2024-02-29T23:59:59.123456789Z"),
+    "DAY": (dt.date(2024, 2, 29), pa.date32(), "2024-02-29"),
+    "BIN": (b"\x00\xff\n", pa.binary(), "AP8K"),
+    "F32": (0.1, pa.float32(), "0.1"),
+    "OK": (True, pa.bool_(), True),
+    "NESTED": ({"a": [1, None], "b": {"c": "x"}}, None, {"a": [1, None], "b": {"c": "x"}}),
+    "MAP": ([("k", 1.5)], pa.map_(pa.string(), pa.float64()), {"k": "1.5"}),
+    "NIL": (None, pa.string(), None),
+}
+ONLY_OF_PARQUET = {
+    "U64": (2**64 - 1, pa.uint64(), 2**64 - 1),
+    "F16": (1.5, pa.float16(), "1.5"),
+    "T32": (dt.time(1, 2, 3, 4000), pa.time32("ms"), "01:02:03.004"),
+    "T64": (3723000000001, pa.time64("ns"), "01:02:03.000000001"),
+    "DICT": ("x", pa.dictionary(pa.int32(), pa.string()), "x"),
+    "FIX": (b"\xff\x00", pa.binary(2), "/wA="),
+    "WIDE": (Decimal(10) ** 40, pa.decimal256(50, 2), "1" + "0" * 40 + ".00"),
 }
 
 
-@FORMATS
-def test_values_keep_every_digit(tmp_path, write, form):
-    file = write(tmp_path / "a", EXACT)
-    ((_, row),) = rows_after(reader_of(form()), file, 0)
+@pytest.mark.parametrize(
+    ("write", "form", "values"),
+    [(_parquet, Parquet, {**VALUES, **ONLY_OF_PARQUET}), (_orc, Orc, VALUES)],
+    ids=["parquet", "orc"],
+)
+def test_values_keep_every_digit(tmp_path, write, form, values):
+    rows = pa.table({name: pa.array([value], kind) for name, (value, kind, _) in values.items()})
+    ((_, row),) = rows_after(reader_of(form()), write(tmp_path / "a", rows), 0)
 
     if write is _orc:  # whose timestamps are nanoseconds
         row["TS_US"] = row["TS_US"].removesuffix("000")
-    assert row == WRITTEN
-
-
-def test_types_that_only_parquet_has(tmp_path):
-    rows = pa.table(
-        {
-            "U64": pa.array([2**64 - 1], pa.uint64()),
-            "F16": pa.array([1.5], pa.float16()),
-            "T32": pa.array([dt.time(1, 2, 3, 4000)], pa.time32("ms")),
-            "T64": pa.array([3723000000001], pa.time64("ns")),
-            "DICT": pa.array(["x"]).dictionary_encode(),
-            "FIX": pa.array([b"\xff\x00"], pa.binary(2)),
-            "WIDE": pa.array([Decimal(10) ** 40], pa.decimal256(50, 2)),
-        }
-    )
-    ((_, row),) = rows_after(ParquetReader(Parquet()), _parquet(tmp_path / "a", rows), 0)
-
-    assert row == {
-        "U64": 2**64 - 1,
-        "F16": "1.5",
-        "T32": "01:02:03.004",
-        "T64": "01:02:03.000000001",
-        "DICT": "x",
-        "FIX": "/wA=",
-        "WIDE": "1" + "0" * 40 + ".00",
-    }
+    assert row == {name: written for name, (_, _, written) in values.items()}
 
 
 def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
     far = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1)]
-    path = tmp_path / "a.parquet"
-    pq.write_table(
-        pa.table({"TS": pa.array(far, pa.timestamp("us"))}), path, use_deprecated_int96_timestamps=True
-    )
+    rows = pa.table({"TS": pa.array(far, pa.timestamp("us"))})
+    pq.write_table(rows, tmp_path / "a", use_deprecated_int96_timestamps=True)
 
-    assert [row["TS"] for _, row in rows_after(ParquetReader(Parquet()), listed(path), 0)] == [
+    assert [row["TS"] for row in _values(listed(tmp_path / "a"))] == [
         "9999-12-31T23:59:59.999999",
         "0001-01-01T00:00:00",
     ]
@@ -168,7 +97,7 @@ def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
     rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
 
     with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
-        rows_after(ParquetReader(Parquet()), _parquet(tmp_path / "a", rows), 0)
+        _values(_parquet(tmp_path / "a", rows))
 
 
 @pytest.mark.parametrize(("name", "write"), [("parquet", pq.write_table), ("orc", orc.write_table)])
@@ -185,18 +114,17 @@ def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
 def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
     file = _parquet(tmp_path / "a", pa.table({"C.A": [1], "C": [{"A": 5}]}))
 
-    assert rows_after(ParquetReader(Parquet(columns=("C.A",))), file, 0) == [(1, {"C.A": 1})]
+    assert _values(file, columns=("C.A",)) == [{"C.A": 1}]
 
 
 def test_partition_values_become_columns(tmp_path):
     plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
-    file = SourceFile("a", plain.path, plain.size, (("day", "2024-01-01"), ("eu", None)))
 
-    rows = [row for _, row in rows_after(ParquetReader(Parquet(columns=("ID",))), file, 0)]
+    rows = _values(replace(plain, values=(("day", "2024-01-01"), ("eu", None))), columns=("ID",))
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
 
     with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
-        rows_after(ParquetReader(Parquet()), SourceFile("a", plain.path, plain.size, (("id", "1"),)), 0)
+        _values(replace(plain, values=(("id", "1"),)))
 
 
 def test_numbers_have_the_types_of_a_files_avro_schema(tmp_path):
@@ -206,15 +134,12 @@ def test_numbers_have_the_types_of_a_files_avro_schema(tmp_path):
         rows = pa.table({"T": [1, None]}).replace_schema_metadata({"parquet.avro.schema": json.dumps(schema)})
         return _parquet(tmp_path / "a", rows)
 
-    assert rows_after(reader_of(Parquet()), written("io.debezium.time.MicroTimestamp"), 0) == [
-        (1, {"T": "1970-01-01T00:00:00.000001"}), (2, {"T": None}),
-    ]  # fmt: skip
+    micros = written("io.debezium.time.MicroTimestamp")
+    assert _values(micros) == [{"T": "1970-01-01T00:00:00.000001"}, {"T": None}]
+    ticks = written("com.acme.Ticks")
     with pytest.raises(EncodingError, match=r"com\.acme"):
-        rows_after(reader_of(Parquet()), written("com.acme.Ticks"), 0)
-    assert rows_after(reader_of(Parquet(unknown_types="ignore")), written("com.acme.Ticks"), 0)[0] == (
-        1,
-        {"T": 1},
-    )
+        _values(ticks)
+    assert _values(ticks, unknown_types="ignore")[0] == {"T": 1}
 
 
 ORC_OF_SPARK = (  # written by Spark 4.2 in the zone America/New_York
@@ -237,19 +162,16 @@ ORC_OF_SPARK = (  # written by Spark 4.2 in the zone America/New_York
 def test_spark_notes_in_orc_make_timestamps(tmp_path):
     (tmp_path / "a").write_bytes(base64.b64decode(ORC_OF_SPARK))
 
-    assert rows_after(reader_of(Orc()), listed(tmp_path / "a"), 0) == [
-        (
-            1,
-            {
-                "ID": 1,
-                "N": "1970-06-01T00:00:00",
-                "T": "1970-06-01T12:00:00Z",
-                "T2": "2024-01-15T12:00:00Z",
-                "N2": "2024-02-29T12:00:00.123456",
-                "S": {"n": "1970-06-01T00:00:00"},
-            },
-        )
-    ]
+    ((_, row),) = rows_after(reader_of(Orc()), listed(tmp_path / "a"), 0)
+
+    assert row == {
+        "ID": 1,
+        "N": "1970-06-01T00:00:00",
+        "T": "1970-06-01T12:00:00Z",
+        "T2": "2024-01-15T12:00:00Z",
+        "N2": "2024-02-29T12:00:00.123456",
+        "S": {"n": "1970-06-01T00:00:00"},
+    }
 
 
 @pytest.mark.parametrize("note", ["org.apache.spark.legacyDateTime", "org.apache.spark.version"])
@@ -260,13 +182,12 @@ def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_notes_so(tmp_
     at = [one and dt.datetime(one.year, one.month, one.day, 1, tzinfo=dt.UTC) for one in days]
     rows = pa.table({"D": days, "T": pa.array(at, pa.timestamp("us", "UTC")), "L": [[one] for one in days]})
 
-    read = rows_after(reader_of(Parquet()), _parquet(tmp_path / "a", rows.replace_schema_metadata(notes)), 0)
+    def read(notes):
+        return _values(_parquet(tmp_path / "a", rows.replace_schema_metadata(notes)))
 
-    assert [row["D"] for _, row in read] == expected
-    assert [row["T"] for _, row in read] == [one and f"{one}T01:00:00Z" for one in expected]
-    assert [row["L"] for _, row in read] == [[one] for one in expected]
-    plain = rows_after(reader_of(Parquet()), _parquet(tmp_path / "b", rows), 0)
-    assert plain[0][1]["D"] == "1500-01-10"
-    notes["org.apache.spark.timeZone"] = "America/New_York"
+    assert [row["D"] for row in read(notes)] == expected
+    assert [row["T"] for row in read(notes)] == [one and f"{one}T01:00:00Z" for one in expected]
+    assert [row["L"] for row in read(notes)] == [[one] for one in expected]
+    assert read({})[0]["D"] == "1500-01-10"
     with pytest.raises(EncodingError, match="Julian"):
-        rows_after(reader_of(Parquet()), _parquet(tmp_path / "c", rows.replace_schema_metadata(notes)), 0)
+        read({**notes, "org.apache.spark.timeZone": "America/New_York"})
