@@ -1,4 +1,4 @@
-"""The source of files: its specification, partitions, positions in them, and columns of where rows are from."""
+"""The source of files: what it takes, its partitions, positions in them, and columns of where rows are from."""
 
 import gzip
 import json
