@@ -162,18 +162,15 @@ def test_the_plan_is_that_of_the_dictionary(kind: Any, values: dict[str, Any]) -
     assert JobPlan.from_json(written).to_json() == written
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
+def test_a_wrong_value_is_refused_by_its_name_and_what_it_may_be() -> None:
+    for make, words in [
         (lambda: KafkaSource(topics=["t"], conn_id="c", start="soon"), "'soon': it must be one of"),
-        (lambda: KafkaSource(topics=["t"], conn_id="c", timeout_seconds="5"), "timeout_seconds is '5'"),
         (lambda: FileSource(path=Path("/in")), "path is PosixPath"),
         (lambda: FileSource(path="/in", format=Ndjson(growing="yes")), "growing is 'yes': it must be bool"),
         (lambda: FileSource(path="/in", format=Csv(columns="A")), "columns is 'A': it must be a list"),
         (lambda: FileSource(path="/in", partitions=Csv()), r"partitions is Csv\(\): it must be one of"),
         (lambda: FileSource(path="{{ x }}", format="{{ y }}"), r"format is '{{ y }}': it must be one of"),
         (lambda: RowPolicy(on_error="skip"), r"on_error is 'skip': it must be one of \['abort'"),
-        (lambda: RowPolicy(create_table="always"), "create_table is 'always'"),
         (lambda: RowPolicy(evolve_columns="yes"), "evolve_columns is 'yes'"),
         (lambda: RowPolicy(on_error="dead_letter"), "dead_letter_path is not given"),
         (lambda: RowPolicy(dead_letter_path="/rejected"), "on_error='dead_letter'"),
@@ -182,17 +179,14 @@ def test_the_plan_is_that_of_the_dictionary(kind: Any, values: dict[str, Any]) -
         (lambda: KafkaSource.from_mapping({"topic": "t"}), r"'topic' \(value 't'\): use .*'topics'"),
         (lambda: FileSource.from_mapping({}), "lacks the key 'path'"),
         (lambda: _plan(KafkaSource(topics=("t",), conn_id="events")), "conn_id is 'events'"),
-    ],
-)
-def test_a_wrong_value_is_refused_by_its_name_and_what_it_may_be(make: Any, words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        make()
+    ]:
+        with pytest.raises(ConfigurationError, match=words):
+            make()
 
 
 def test_an_unknown_key_is_refused_without_a_value_that_may_be_secret() -> None:
     with pytest.raises(ConfigurationError, match=r"sasl\.password") as refused:
         source_spec({"kind": "kafka", "topics": ["t"], "sasl.password": "hush"})
-
     assert "hush" not in str(refused.value)
 
 
@@ -216,13 +210,9 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "k:9092", "topics": ["t"]}
 ICEBERG = {"kind": "iceberg", "table": "s.t"}
 SECRET_URLS = [
     "jdbc:postgresql://h/d?user=u&password=hush",
-    "jdbc:postgresql://h/d?user=u&password={{ var.value.hush }}",
     "jdbc:postgresql://{{ conn.d.login }}:{{ conn.d.hush }}@h/d",
     "jdbc:sqlserver://h:1433;databaseName=d;user=u;password=hush;encrypt=true",
-    "jdbc:sqlserver://h;user=u;pwd=hush",
     "jdbc:oracle:thin:u/hush@h:1521/d",
-    "jdbc:oracle:thin:u/hush@//h:1521/d",
-    "jdbc:mysql://u:hush@h:3306/d",
     "jdbc:mysql://address=(host=h)(user=u)(password=hush)/d",
     "jdbc:db2://h:50000/d:user=u;password=hush;",
     "jdbc:teradata://h/DATABASE=d,USER=u,PASSWORD=hush",
@@ -239,7 +229,6 @@ SECRET_TABLES = [
     jwt.encode({"sub": "hush", "exp": 1}, "k" * 32),
     "ghp_hushhushhushhushhush",
     "(SELECT 1); ALTER USER u IDENTIFIED BY 'hush'",
-    '(SELECT 1); ALTER USER u IDENTIFIED BY "hush"',
     "(SELECT 1); SET PASSWORD FOR u = 'hush'",
     "(SELECT 1); SET s3_secret_access_key='hush'",
     "(SELECT 1); CREATE SECRET s (TYPE S3, SECRET 'hush')",
@@ -295,7 +284,6 @@ SECRETS_IN_SOURCES = [
     {**KAFKA, "schema_registry_url": "https://u:hush@r/x"},
     {**KAFKA, "options": '{"sasl.password": "hush"}'},
     {**KAFKA, "bootstrap_servers": "u:hush@h"},
-    {**KAFKA, "bootstrap_servers": "k1:9092, u:hush@k2:9092"},
 ]
 
 
@@ -303,16 +291,13 @@ SECRETS_IN_SOURCES = [
 def test_a_secret_in_a_source_is_refused_and_not_repeated(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=r"secret|password|none that a Kafka|no object") as refused:
         source_spec(values)
-
     assert "hush" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_a_source_without_a_secret_is_taken() -> None:
+    for values in [
         {**JDBC, "options": {"url": "jdbc:postgresql://h:5432/d?user=me@corp&sslkey=/k", "fetchSize": "9"}},
         {**JDBC, "options": {"url": "jdbc:sqlserver://h:1433;user=me@corp;trustServerCertificate=true"}},
-        {**JDBC, "options": {"url": "jdbc:oracle:thin:@//h:1521/d"}},
         {**JDBC, "options": {"url": "jdbc:mysql://h1:3306,h2:3306/d?useAccessToken=true&user=a@b"}},
         {**JDBC, "options": {"query": "SELECT * FROM t WHERE token='x' AND (password=1)"}},
         {**JDBC, "options": {"query": "SELECT a:b AS c, 'x:y@z', 'Bearer' FROM t -- basic"}},
@@ -323,49 +308,46 @@ def test_a_secret_in_a_source_is_refused_and_not_repeated(values: dict[str, Any]
         {**JDBC, "path": "abfss://container@account.dfs.core.windows.net/t"},
         {**JDBC, "path": "hdfs://h:8020/t/token=5/a@b"},
         {**KAFKA, "options": {"sasl.oauthbearer.token.endpoint.url": "https://h/token"}},
-        {**KAFKA, "schema_registry_url": "https://r:8081"},
         {**ICEBERG, "options": {"uri": "http://[::1]:8181/a@b", "rest.authorization-url": "https://h/x"}},
-    ],
-)  # fmt: skip
-def test_a_source_without_a_secret_is_taken(values: dict[str, Any]) -> None:
-    assert source_spec(values)
+    ]:
+        assert source_spec(values)
 
 
-@pytest.mark.parametrize(
-    ("values", "connection", "found"),
-    [
+URIS = {"oauth2-server-uri": "https://u:hush@h/o", "adls.account-key": "hush"}
+OF_REGISTRY = {"schema.registry.url": "https://me:hus%68@r/x", "ssl.key.pem": "hush"}
+
+
+def test_a_secret_of_a_connection_is_in_no_plan() -> None:
+    for values, connection, extra, found in [
         (
             {"kind": "kafka", "topics": ["t"]},
-            {"host": "k", "password": "hush", "extra": {
-                "schema.registry.url": "https://me:hus%68@r/x", "ssl.key.pem": "hush"}},
-            {"sasl.password": "hush", "schema.registry.basic.auth.user.info": "me:hush",
-             "ssl.key.pem": "hush"},
+            {"host": "k", "password": "hush"},
+            OF_REGISTRY,
+            {
+                "sasl.password": "hush",
+                "schema.registry.basic.auth.user.info": "me:hush",
+                "ssl.key.pem": "hush",
+            },
         ),
-        (
-            ICEBERG,
-            {"host": "h", "login": "me", "password": "hush", "extra": {
-                "adls.account-key": "hush", "oauth2-server-uri": "https://u:hush@h/o"}},
-            {"credential": "me:hush", "adls.account-key": "hush", "oauth2-server-uri": "https://u:hush@h/o"},
-        ),
-        (ICEBERG, {"extra": {"uri": "mysql://u:hush@h/d"}}, {"uri": "mysql://u:hush@h/d"}),
-    ],
-    ids=["kafka", "iceberg", "iceberg-of-sql"],
-)  # fmt: skip
-def test_a_secret_of_a_connection_is_in_no_plan(
-    values: dict[str, Any], connection: dict[str, Any], found: dict[str, str]
-) -> None:
-    given = {**connection, "extra": json.dumps(connection["extra"])}
-    connected = Connection(conn_id="c", conn_type="x", **given)
-
-    spec, secrets = connected_source({**values, "conn_id": "c"}, lambda _: connected)
-
-    plan = _plan(spec)
-    assert secrets.values == found
-    for text in (plan.to_json(), repr(plan), repr(spec), spec.address, repr(secrets)):
-        assert not re.search("hus(h|%68)", text)
+        (ICEBERG, {"host": "h", "login": "me", "password": "hush"}, URIS, {**URIS, "credential": "me:hush"}),
+        (ICEBERG, {}, {"uri": "mysql://u:hush@h/d"}, {"uri": "mysql://u:hush@h/d"}),
+    ]:
+        connected = Connection(conn_id="c", conn_type="x", **connection, extra=json.dumps(extra))
+        spec, secrets = connected_source({**values, "conn_id": "c"}, lambda _: connected)
+        plan = _plan(spec)
+        assert secrets.values == found
+        for text in (plan.to_json(), repr(plan), repr(spec), spec.address, repr(secrets)):
+            assert not re.search("hus(h|%68)", text)
 
 
-def test_lists_are_tuples_and_field_names_columns() -> None:
+def test_lists_are_tuples_field_names_columns_and_texts_or_dictionaries_values() -> None:
+    for given, value in [
+        ({"format": "csv"}, FileSource("/data", format=Csv())),
+        ({"format": {"type": "csv", "columns": ["A"]}}, FileSource("/data", format=Csv(columns=("A",)))),
+        ({"format": {"type": "ndjson"}, "partitions": "directory"}, FileSource("/data")),
+        ({"partitions": {"type": "key", "key": "day"}}, FileSource("/data", partitions=ByKey("day"))),
+    ]:
+        assert source_spec({"path": "/data", **given}) == value  # type: ignore[dict-item]
     made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
 
     assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"KAFKA_OFFSET": "offset"})
@@ -412,7 +394,6 @@ class TestInTasks:
         source = KafkaSource(conn_id="events", topics=["t"], start="timestamp", start_timestamp="{{ at }}")
         load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
         _render(load, at="yesterday")
-
         with pytest.raises(ConfigurationError, match="yesterday"):
             load._source()
 
@@ -422,7 +403,6 @@ class TestInTasks:
             load = SnowpipeStreamOperator(
                 task_id="load", source=FileSource(path="/in", format=form), table="T"
             )
-
         assert load.upstream_task_ids == {"before"}
 
     def test_every_operator_takes_them(self) -> None:
@@ -444,20 +424,8 @@ class TestInTasks:
         route = SnowpipeRouteDecoratedOperator(task_id="r", python_callable=lambda: topics, stream="load")
         seen: list[Any] = []
         monkeypatch.setattr(SnowpipeBranchOperator, "choose_branch", lambda self, _: seen.append(self.source))
-
         route.choose_branch({})  # type: ignore[typeddict-item]
-
         assert seen == [topics.as_json()]
-
-    def test_a_dag_is_serialized_as_with_dictionaries(self) -> None:
-        def written(source: Any) -> dict[str, Any]:
-            with DAG("d", schedule=None) as dag:
-                SnowpipeStreamOperator(task_id="load", source=source, table="T", **POLICY)
-            return _written(dag)
-
-        source = KafkaSource(conn_id="events", topics=["{{ t }}"])
-
-        assert written(source) == written(source.as_json())
 
     def test_a_mapped_task_takes_them(self) -> None:
         sources = [KafkaSource(conn_id="events", topics=[topic]) for topic in ("a", "{{ t }}")]
@@ -492,27 +460,21 @@ def _written(dag: DAG) -> dict[str, Any]:
 def test_files_of_a_directory_have_no_connection() -> None:
     load = SnowpipeStreamOperator(task_id="load", source={"path": "{{ p }}", "conn_id": "events"}, table="T")
     _render(load, p="/in")
-
     with pytest.raises(ConfigurationError, match="directory"):
         load._source()
 
 
-def test_the_policy_for_rows_may_be_default_arguments_of_the_dag() -> None:
+def test_the_policy_for_rows_may_be_default_arguments_and_is_checked_where_the_operator_is_made() -> None:
     with DAG("d", schedule=None, default_args={"on_error": "continue"}):
         load = SnowpipeStreamOperator(task_id="load", source={"path": "/in"}, table="T")
         append = SnowpipeAppendRowsOperator(task_id="append", rows=[], table="T")
-
     assert load._schema_policy().policy == append._schema_policy().policy == RowPolicy("continue")
-
-
-def test_a_policy_that_contradicts_itself_is_refused_where_the_operator_is_made() -> None:
     with pytest.raises(ConfigurationError, match="dead_letter_path"):
         SnowpipeStreamOperator(task_id="a", source={"path": "/in"}, table="T", on_error="dead_letter")
 
 
 def test_a_stream_needs_an_order_and_a_bulk_load_refuses_one() -> None:
     rows = TableSource(path="/t", format="csv", options={"sep": ";"})
-
     assert bulk_values(rows) == {"path": "/t", "format": "csv", "options": {"sep": ";"}}
     with pytest.raises(ConfigurationError, match="offset_column is empty"):
         SnowpipeStreamOperator(task_id="a", source=rows, table="T")

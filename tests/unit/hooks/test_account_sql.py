@@ -40,36 +40,13 @@ def test_channels_of_the_pipe_are_listed(local_service, set_connection, table, d
     )
 
 
-def test_a_host_that_is_written_as_an_address_serves_sql_as_well(local_service, set_connection):
-    address = local_service.env["SNOWPIPE_LOCAL_URL"]
-    conn_id = connect(local_service, set_connection, extra={"host": address, "port": None})
-
-    assert AccountHook(conn_id).run_sql("SELECT 1 AS one") == [{"one": 1}]
-
-
 def test_a_token_is_set_as_a_value_and_never_as_sql(local_service, conn_id, table):
     for channel, token in {
         "a": "f:0", 'it\'s "odd" / 100%': 'it\'s "quoted" \\ 100%', "b": "tab\tand\nline ß€"
     }.items():  # fmt: skip
         commit(local_service, table, channel, ["f:1"])
-
         SnowpipeHook(conn_id, table=table).set_offset_token(channel, token)
-
         assert committed(local_service, table, channel) == token
-
-
-def test_a_token_is_set_in_a_pipe_that_somebody_created(local_service, conn_id, table):
-    local_service.sql(
-        f"CREATE OR REPLACE PIPE OWN_PIPE AS COPY INTO {table} FROM (SELECT $1:ID::INTEGER, "
-        "$1:NAME::VARCHAR FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
-    )
-    hook = SnowpipeHook(conn_id, pipe="OWN_PIPE")
-    with hook.get_client() as client:
-        client.open_channel("c", offset_token="f:1")
-
-        hook.set_offset_token("c", "f:9")
-
-        assert client.channel_statuses(["c"])["c"].committed == "f:9"
 
 
 def test_sign_ins_and_clients_share_a_key_that_is_read_once(conn_id, table, monkeypatch):
@@ -97,7 +74,6 @@ def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id, table):
 def test_list_of_a_stage_that_is_not_there_names_it_and_what_to_do(conn_id):
     with pytest.raises(SqlError, match=r"NO_SUCH_STAGE.*failed.*CREATE STAGE") as missing:
         SnowpipeBulkHook(conn_id).list_files("@NO_SUCH_STAGE", "in/")
-
     assert "LIST %s" not in str(missing.value)
     assert not missing.value.retryable
 
@@ -172,10 +148,8 @@ class TestRoots:
 
     def test_serve_a_transfer_of_files_as_well(self, conn_id, outside, tmp_path):
         (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
-
         with AccountHook(conn_id).sql_session("a test") as run:
             (row,) = run(f"PUT file://{tmp_path}/*.csv @~/roots")
-
         assert row["status"] == "UPLOADED"
 
     def test_do_not_make_a_session_with_others_wait(self, conn_id, set_connection, local_service, tmp_path):

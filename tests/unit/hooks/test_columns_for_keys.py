@@ -56,7 +56,6 @@ def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypat
     running = Reply(202, json.dumps({"statementHandle": "slow"}))
     service.on("statements", running, answer)
     service.on("slow", running, rows(["name", "type", "kind", "null?", "default"], DESCRIBED, "slow"))
-
     assert len(hook.columns_for_keys()) == 2
     assert len(service.requests("slow")) == 2
 

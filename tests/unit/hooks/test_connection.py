@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import AuthenticationError, Conf
 from tests.airflow_connections import PASSPHRASE
 from tests.refusals import refused
 
+NAMES = ("table", "pipe", "database", "schema")
 FIELDS = ("host", "port", "login", "password", "schema")
 
 
@@ -168,8 +169,7 @@ class TestTokens:
 
 class TestPipeName:
     def name(self, connection, **given):
-        empty = dict.fromkeys(("table", "pipe", "database", "schema"))
-        return str(connection.pipe_name(**{**empty, **given}))
+        return str(connection.pipe_name(**{**dict.fromkeys(NAMES), **given}))
 
     def test_follows_the_arguments_then_the_field_of_the_schema_then_the_extra(self):
         connection = snowpipe(database="DB", schema="S", table="T")
@@ -199,13 +199,16 @@ class TestPipeName:
 
 
 class TestOldPrefixedFields:
-    def test_name_the_role_and_the_warehouse_that_run_sql(self):
+    def test_name_the_role_and_the_warehouse_that_run_sql_and_the_table(self):
         old = {"extra__snowpipe__role": "LOADER", "extra__snowpipe__warehouse": "WH"}
+        old["extra__snowpipe__table"] = "T"
         pat = {"password": "pat", "auth": "programmatic_access_token"}
 
-        given = connector_arguments(snowpipe(host="https://h", account="a", **pat, **old))
+        connection = snowpipe(host="https://h", account="a", database="D", schema="S", **pat, **old)
+        given = connector_arguments(connection)
 
         assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
+        assert str(connection.pipe_name(**dict.fromkeys(NAMES))) == "D.S.T-STREAMING"
 
     def test_name_the_ca_bundle_behind_a_plain_field_also_when_it_is_empty(self, tmp_path):
         bundle = str(tmp_path / "ca.pem")

@@ -12,7 +12,7 @@ from tests.airflow_version import AIRFLOW
 pytestmark = pytest.mark.skipif(AIRFLOW >= (3, 2), reason="Airflow reads forms from the metadata since 3.2")
 
 CONNECTION_TYPE = get_provider_info()["connection-types"][0]
-FIELDS, BEHAVIOUR = CONNECTION_TYPE["conn-fields"], CONNECTION_TYPE["ui-field-behaviour"]
+FIELDS = CONNECTION_TYPE["conn-fields"]
 
 
 @pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
@@ -20,20 +20,16 @@ def test_airflow_2_shows_every_field_of_the_metadata():
     from airflow.providers_manager import ProvidersManager
     from wtforms import Form, PasswordField
 
-    manager = ProvidersManager()
-    widgets = {
-        name.removeprefix("extra__snowpipe__"): info.field
-        for name, info in manager.connection_form_widgets.items()
-        if name.startswith("extra__snowpipe__")
-    }
+    manager, prefix = ProvidersManager(), "extra__snowpipe__"
+    found = manager.connection_form_widgets.items()
+    widgets = {name.removeprefix(prefix): one.field for name, one in found if name.startswith(prefix)}
+    form, behaviour = type("Shown", (Form,), widgets)(), manager.field_behaviours["snowpipe"]
 
     assert set(widgets) == set(FIELDS)
-    form = type("Shown", (Form,), widgets)()
-    assert form.auth.data == "key_pair"
+    assert (form.auth.data, form.account.label.text) == ("key_pair", "Account")
     assert isinstance(form.private_key_content, PasswordField)
-    assert form.account.label.text == "Account"
-    assert manager.field_behaviours["snowpipe"]["relabeling"]["host"] == "Account URL"
-    assert manager.field_behaviours["snowpipe"]["hidden_fields"] == BEHAVIOUR["hidden-fields"]
+    assert behaviour["relabeling"]["host"] == "Account URL"
+    assert behaviour["hidden_fields"] == CONNECTION_TYPE["ui-field-behaviour"]["hidden-fields"]
 
 
 FORM = """

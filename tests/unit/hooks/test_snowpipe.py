@@ -21,15 +21,11 @@ from airflow_provider_snowpipe.streaming.errors import (
 from tests.airflow_connections import PAT, statuses
 from tests.scripted_service import Reply, error
 
-NO_TABLE = error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED")
-
 
 def test_client_reaches_the_pipe_of_the_connection(service, service_connection):
     service.on("bulk-channel-status", statuses(c1="a:1"))
     hook = SnowpipeHook(service_connection, table="T")
-
     found = hook.channel_statuses(["c1"])
-
     assert found["c1"].committed == "a:1"
     assert asyncio.run(hook.async_channel_statuses(["c1"])) == found
     assert "/databases/DB/schemas/S/pipes/T-STREAMING:" in service.requests("bulk-channel-status")[0].path
@@ -41,24 +37,16 @@ def test_a_connection_of_another_type_is_refused(set_connection):
 
 
 class TestTestButton:
-    @pytest.fixture
-    def form(self, service, set_connection):
-        """A connection of the form, which signs in for SQL too."""
-
-        def make(**more):
-            extra = {"account": "A", "auth": "programmatic_access_token", "database": "DB", **more}
-            fields = {"host": service.url, "login": "U", "password": PAT, "schema": "S"}
-            extra["ca_bundle"] = service.ca_bundle
-            return set_connection("form", conn_type="snowpipe", **fields, extra=extra)
-
-        return make
-
-    def test_reports_that_streaming_works_where_sql_does_not(self, service, form):
+    def test_reports_that_streaming_works_where_sql_does_not(self, service, set_connection):
         service.on("pipe-info", Reply())
         refusal = '{"success": false, "code": "390100", "message": "no", "data": {}}'
         service.on("login-request", Reply(body=refusal))
+        extra = {"account": "A", "auth": "programmatic_access_token", "database": "DB"}
+        fields = {"host": service.url, "login": "U", "password": PAT, "schema": "S"}
+        extra["ca_bundle"] = service.ca_bundle
+        conn_id = set_connection("form", conn_type="snowpipe", **fields, extra=extra)
 
-        ok, text = SnowpipeHook(form(), table="T").test_connection()
+        ok, text = SnowpipeHook(conn_id, table="T").test_connection()
 
         assert not ok
         assert text.startswith("Failed at: channel listing. ")
@@ -67,31 +55,20 @@ class TestTestButton:
 
     def test_needs_no_pipe(self, service_connection):
         ok, text = SnowpipeHook(service_connection).test_connection()
-
         assert ok
         assert "No default pipe or table" in text
-
-    def test_finds_the_default_table_of_an_old_prefixed_field(self, service, form):
-        service.on("pipe-info", NO_TABLE)
-
-        _, text = SnowpipeHook(form(extra__snowpipe__table="T")).test_connection()
-
-        assert text.startswith("Failed at: pipe. ")
-        assert "DB.S.T-STREAMING" in text
 
     @pytest.mark.parametrize(
         ("part", "reply", "step"),
         [
             ("hostname", error(401, "ERR_BAD_KEY"), "account URL and credentials"),
             ("token", error(400, "ERR_BAD_GRANT"), "token for the ingest host"),
-            ("pipe-info", NO_TABLE, "pipe"),
+            ("pipe-info", error(404, "ERR_TABLE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "pipe"),
         ],
     )
     def test_names_the_step_that_failed_and_no_secret(self, service, service_connection, part, reply, step):
         service.on(part, reply)
-
         ok, text = SnowpipeHook(service_connection, table="T").test_connection()
-
         assert not ok
         assert text.startswith(f"Failed at: {step}. ")
         assert ". Check " in text
@@ -139,7 +116,6 @@ class TestOAuth:
     )
     def test_a_token_is_fetched_once_while_it_is_valid(self, service, credentials, extra, sent):
         client = credentials(**extra)
-
         assert [client.bearer(), client.bearer()] == ["fetched", "fetched"]
         (request,) = service.requests("token-request")
         assert request.body == sent
@@ -149,7 +125,6 @@ class TestOAuth:
     def test_a_token_is_renewed_before_it_ends(self, service, credentials):
         service.on("token-request", Reply(body='{"access_token": "short", "expires_in": 20}'))
         client = credentials()
-
         assert [client.bearer(), client.bearer()] == ["short", "short"]
         assert len(service.requests("token-request")) == 2
 
@@ -181,10 +156,8 @@ class TestOAuth:
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
     def test_a_redirect_is_not_followed(self, service, credentials, status):
         service.on("token-request", Reply(status, headers={"Location": f"{service.url}/elsewhere"}))
-
         with pytest.raises(AuthenticationError, match="redirect"):
             credentials(grant_type=None, refresh_token="r").bearer()
-
         assert service.requests("elsewhere") == []
 
     def test_an_endpoint_without_tls_is_refused_except_on_this_machine(self, credentials):

@@ -59,7 +59,6 @@ def digest(source: FileSource, partition: str = "p") -> str:
 
 def test_the_page_of_checkpoints_has_the_texts_of_files():
     page = (Path(__file__).parents[4] / "docs" / "reference" / "checkpoints.md").read_text()
-
     for text in (binding_of(FileSource(path="/data"), "<log id>", "EWR").source, Csv().numbering):
         assert f"`{text}`" in page
 
@@ -80,7 +79,6 @@ def test_all_other_arguments_keep_the_binding():
     assert {one.name for one in fields(Csv)} == {*CSV_EDITS, *CSV_KEEPS}
     assert {one.name for one in fields(FileSource)} == {*FILE_KEEPS, "pattern", "format", "partitions"}
     changes = [{"format": Csv(**{name: value})} for name, value in CSV_KEEPS.items()]
-
     for change in (*changes, *FILE_KEEPS.values()):
         assert digest(replace(FILES, **change)) == digest(FILES), change
 

@@ -68,7 +68,6 @@ OF_TYPES = pytest.mark.parametrize(("kind", "name", "value", "expected", "column
 @OF_TYPES
 def test_a_value_of_an_envelope_has_the_type_of_its_schema(kind, name, value, expected, column):
     part = part_of(_envelopes(_connect(kind, name), value, None), connect_envelope=True)
-
     first, second = rows_of_part(part)
     assert first == {"ID": 1, "F": expected, "BEFORE": {"X": expected}, "ALL": [expected, None]}
     assert (second["F"], second["BEFORE"]["X"]) == (None, None)
@@ -147,9 +146,7 @@ def test_a_payload_that_does_not_fit_its_schema_cannot_be_decoded_and_spoils_no_
     field = {**_connect("int32", f"{CONNECT}Date"), "field": "F"}
     payloads = ['{"F": "no number"}', '{"F": 1.5}', '{"F": 1, "F": 2}', '{"G": 1}', '{"F": 99999999999}']
     good, *bad = (_enveloped(field, one) for one in ('{"F":1}', *payloads, '{"F":'))
-
     part = part_of([good, *bad, good], connect_envelope=True)
-
     assert rows_of_part(part) == [{"F": "1970-01-02"}] * 2
     assert undecoded(part) == list(enumerate(bad, start=11))
 
@@ -170,9 +167,7 @@ def test_the_uuid_of_avro_on_sixteen_bytes_is_its_text():
     value = uuid.UUID("12345678-1234-5678-1234-567812345678")
     fixed = {"type": "fixed", "size": 16, "name": "u", "logicalType": "uuid"}
     rows = rows_of({"type": "record", "name": "R", "fields": [{"name": "U", "type": ["null", fixed]}]})
-
     batch = rows.batch([{"U": value.bytes}, {"U": None}])
-
     assert batch.column(0).to_pylist() == [value, None]
 
 

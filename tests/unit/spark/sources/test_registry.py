@@ -85,6 +85,5 @@ def test_unknown_kind_is_refused_with_those_that_are_known_and_fields_are_checke
 
 def test_an_entry_point_of_a_broken_package_is_named(installed):
     installed("Misspelt")
-
     with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
         source_spec({"kind": "sqlite"})

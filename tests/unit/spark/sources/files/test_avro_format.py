@@ -68,7 +68,6 @@ def test_codecs_of_other_writers_are_read(avro, tmp_path, codec):
 def test_only_the_required_columns_are_sent_and_rows_without_bytes_keep_their_order(avro):
     rows = rows_after(AvroReader(Avro(columns=("S",))), avro(), 48)
     assert rows == [(49, {"S": "x" * 48}), (50, {"S": None})]
-
     empty = avro(_column("null"), [{"C": None}] * 20)
     assert rows_after(AvroReader(Avro()), empty, 3) == [(number, {"C": None}) for number in range(4, 21)]
 

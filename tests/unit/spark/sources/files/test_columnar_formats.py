@@ -76,7 +76,6 @@ ONLY_OF_PARQUET = {
 def test_values_keep_every_digit(tmp_path, write, form, values):
     rows = pa.table({name: pa.array([value], kind) for name, (value, kind, _) in values.items()})
     ((_, row),) = rows_after(reader_of(form()), write(tmp_path / "a", rows), 0)
-
     if write is _orc:  # whose timestamps are nanoseconds
         row["TS_US"] = row["TS_US"].removesuffix("000")
     assert row == {name: written for name, (_, _, written) in values.items()}
@@ -95,7 +94,6 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
 
 def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
     rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
-
     with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
         _values(_parquet(tmp_path / "a", rows))
 
@@ -104,25 +102,20 @@ def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
 def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
     write(pa.table({"X": [1.5, float("nan"), float("-inf")]}), tmp_path / f"a.{name}")
     spec = FileSourceSpec(str(tmp_path), partitions="all", format={"type": name, "non_finite": "null"})
-
     rows = rows_after(reader_of(spec.form), listed(tmp_path / f"a.{name}"), 0)
-
     assert [row["X"] for _, row in rows] == ["1.5", None, None]
     assert "NaN" in str(why_not_copy(spec))
 
 
 def test_a_column_with_a_dot_in_its_name_is_no_field_of_another_one(tmp_path):
     file = _parquet(tmp_path / "a", pa.table({"C.A": [1], "C": [{"A": 5}]}))
-
     assert _values(file, columns=("C.A",)) == [{"C.A": 1}]
 
 
 def test_partition_values_become_columns(tmp_path):
     plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
-
     rows = _values(replace(plain, values=(("day", "2024-01-01"), ("eu", None))), columns=("ID",))
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
-
     with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
         _values(replace(plain, values=(("id", "1"),)))
 

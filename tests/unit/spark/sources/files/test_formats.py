@@ -51,7 +51,6 @@ def reader(name, **options):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_can_be_resumed_after(tmp_path, name):
     rows = check_every_resume(reader(name), made(tmp_path, name), count=100)
-
     assert [(int(row["ID"]), row["NOTE"] or None) for row in rows] == [
         (row["ID"], row["NOTE"]) for row in numbered_rows("a", range(100))
     ]
@@ -60,7 +59,6 @@ def test_every_row_can_be_resumed_after(tmp_path, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, name):
     file = made(tmp_path, name)
-
     assert reader(name).position_after(file, 100).done
     with pytest.raises(SourcePositionError, match=r"has 100 \w+ in .*, but \w+ 101 of it"):
         reader(name).position_after(file, 101)
@@ -85,7 +83,6 @@ def test_an_unfinished_file_is_refused_by_name(tmp_path, name):
     data = Path(made(tmp_path, name).path).read_bytes()
     for end in (len(data) // 2, -17, -1):
         (tmp_path / name).write_bytes(data[:end])
-
         with pytest.raises(EncodingError, match=f"{name}' cannot be (read|decompressed) as "):
             rows_after(reader(name), listed(tmp_path / name), 0)
 
@@ -130,14 +127,12 @@ class TestPieces:
 def test_padding_between_and_behind_the_parts_of_xz_is_passed_over(tmp_path):
     path, pack = tmp_path / "a.xz", PACK["xz"]
     path.write_bytes(pack(TEXT[:100]) + bytes(8) + pack(TEXT[100:]) + bytes(READ_BYTES + 4))
-
     assert b"".join(pieces(listed(path), 0, compression="xz", read_bytes=7)) == TEXT
 
 
 def test_a_file_that_is_not_compressed_as_declared_is_refused(tmp_path):
     path = tmp_path / "a.ndjson"
     path.write_bytes(TEXT)
-
     with pytest.raises(EncodingError, match="cannot be decompressed as gzip after 0 bytes"):
         list(pieces(listed(path), 0, compression="gzip"))
 
@@ -159,7 +154,6 @@ class TestFileOfTheSameSize:
     def test_is_refused_when_it_is_younger_than_the_listed_one(self, file, kind):
         for later_ns in (1, SECOND_NS):
             os.utime(file.path, ns=(1, file.modified_ns + later_ns))
-
             with pytest.raises(SourcePositionError, match="was written again in the same size"):
                 next(pieces(file, 0, compression=kind))
 
@@ -167,7 +161,6 @@ class TestFileOfTheSameSize:
         found = pieces(file, 0, compression=kind, read_bytes=100)
         next(found)
         os.utime(file.path, ns=(1, file.modified_ns + SECOND_NS))
-
         with pytest.raises(SourcePositionError, match="rows of both may have been sent"):
             list(found)
 

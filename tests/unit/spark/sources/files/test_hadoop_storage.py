@@ -1,7 +1,6 @@
 """Files of Hadoop's file system, read by WebHDFS."""
 
 import copy
-import json
 import sys
 from pathlib import PurePosixPath
 
@@ -104,34 +103,28 @@ class TestRefusals:
     def test_name_the_user_whom_the_cluster_does_not_allow_it(self, hdfs, storage):
         hdfs.put("/in/a", b"1")
         hdfs.allowed = "somebody".__eq__
-
         self.check_all(storage, ConfigurationError, "user=ambient", "HADOOP_USER_NAME")
 
     def test_name_the_extra_for_kerberos(self, hdfs, storage, monkeypatch):
         monkeypatch.setitem(sys.modules, "requests_kerberos", None)
         hdfs.kerberos = True
-
         self.check_all(storage, ConfigurationError, "extra kerberos")
 
     def test_are_worth_another_try_where_no_name_node_answers(self, hdfs):
         with fake_webhdfs() as other:
             storage = storage_of(f"{other.url}/in")
-
         self.check_all(storage, SourceUnavailableError, "answer")
 
     def test_by_a_data_node_are_not_the_content_of_a_file(self, hdfs, storage):
         hdfs.put("/in/a", b"0123456789")
         stream = storage.open(storage.path("a"))
         hdfs.data_faults.append("IOException")
-
         text = _refused(stream.read, SourceUnavailableError, storage.path("a"))
-
         assert "IOException: as the test says" in text
 
     def test_show_no_token_for_a_data_node(self, hdfs, storage):
         hdfs.put("/in/a", b"1")
         hdfs.data_scheme = "swebhdfs"
-
         _refused(lambda: storage.read("a"), SourceUnavailableError, storage.path("a"))
 
 
@@ -174,9 +167,7 @@ def test_lost_answers_do_not_make_two_winners_and_a_file_that_was_not_answered_i
     storage.create("log/1", b"first")  # it may not know that it has won
     hdfs.data_faults.append("lost")
     assert storage.create("log/2", b"first")
-
     assert not storage.create("log/1", b"second")
-
     assert contents(hdfs) == {"/in/log/1": b"first", "/in/log/2": b"first"}
 
 
@@ -197,10 +188,8 @@ class TestConnection:
     @pytest.mark.parametrize(("login", "user"), [(None, "ambient"), ("loader", "loader")])
     def test_has_the_user_as_its_login_or_the_environment_has(self, hdfs, login, user):
         storage = storage_of(f"{hdfs.url}/in", hdfs.options(login=login))
-
         assert storage.create("a", b"1")
         assert storage.read("a") == b"1"
-
         assert {one[3] for one in hdfs.requests if one[0] == "name"} == {user}
 
     def test_has_a_password_for_the_name_node_alone_and_for_no_text(self, hdfs):
@@ -219,9 +208,8 @@ class TestConnection:
         wrong = storage_of(f"{hdfs.url}/in", hdfs.options(login="loader", password=f"{PASSWORD}!"))
         assert "login and password" in _refused(lambda: list(wrong.files()), ConfigurationError, wrong.root)
 
-    @pytest.mark.parametrize(
-        ("connection", "options"),
-        [
+    def test_is_read_as_airflows_hook_reads_it(self):
+        for connection, options in [
             (web_connection("nn", "me", port=9870), {"hosts": "nn:9870", "user": "me"}),
             (web_connection("nn1, nn2:1", port=2), {"hosts": "nn1:2,nn2:1"}),
             (
@@ -231,12 +219,9 @@ class TestConnection:
             (web_connection("nn", use_ssl=False, verify=False), {"use_ssl": None, "verify": "False"}),
             (web_connection("nn", use_ssl=True, verify="/ca.pem"), {"use_ssl": "true", "verify": "/ca.pem"}),
             (web_connection("nn", conn_type="hdfs", port=8020), {"hosts": "nn:8020"}),
-        ],
-    )
-    def test_is_read_as_airflows_hook_reads_it(self, connection, options):
-        found = options_of(connection).values
-
-        assert {key: found.get(f"hadoop_{key}") for key in options} == options
+        ]:
+            found = options_of(connection).values
+            assert {key: found.get(f"hadoop_{key}") for key in options} == options
 
     @pytest.mark.filterwarnings("ignore:Unverified HTTPS")
     def test_of_a_gateway_asks_by_tls_at_its_path_and_for_a_proof(self, hdfs, tmp_path):
@@ -264,16 +249,13 @@ class TestConnection:
     def test_of_another_store_or_host_is_refused(self, hdfs):
         foreign = storage_of(f"{hdfs.url}/in", SourceSecrets({"aws_access_key_id": "canary"}))
         other = storage_of(f"{hdfs.url}/in", options_of(web_connection("other", port=9870)))
-
         assert "webhdfs" in _refused(lambda: list(foreign.files()), ConfigurationError, hdfs.url)
         assert "other:9870" in _refused(lambda: list(other.files()), ConfigurationError, hdfs.url)
 
     def test_of_hdfs_needs_the_extra(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "hdfs_native", None)
         storage = storage_of("hdfs://nn:8020/in")
-
         text = _refused(lambda: list(storage.files()), ConfigurationError, "hdfs://nn:8020")
-
         assert "airflow-provider-snowpipe[hdfs]" in text
 
     @pytest.mark.parametrize("fields", [{"login": "loader"}, {"password": PASSWORD}])
@@ -282,44 +264,21 @@ class TestConnection:
         monkeypatch.setenv("HADOOP_USER_NAME", "ambient")
         connection = web_connection("nn", conn_type="hdfs", port=8020, **fields)
         storage = storage_of("hdfs://nn:8020/in", options_of(connection))
-
         text = _refused(lambda: list(storage.files()), ConfigurationError, "hdfs://nn:8020")
-
         assert "HADOOP_USER_NAME" in text
 
 
-class Run:
-    """One run of a source, and the rows of its partition."""
-
-    def __init__(self, hdfs, **options):
-        spec = FileSource(path=f"{hdfs.url}/in", **options)
-        self.source = open_source(spec, "fail").for_target("account/pipe")
-        (self.partition,) = self.source.partitions()
-        assert self.source.claim({"eu": self.partition}, {"eu": None})
-        parts = list(self.partition.read(self.partition.resume(None), BatchLimits()))
-        self.end = parts[-1].end
-        self.rows = [json.loads(line)["N"] for part in parts for line in bytes(part.body).splitlines()]
-
-
 def test_a_renamed_file_is_the_same_one_and_its_rows_are_not_loaded_again(hdfs):
+    def run():
+        source = open_source(FileSource(path=f"{hdfs.url}/in"), "fail").for_target("account/pipe")
+        (partition,) = source.partitions()
+        assert source.claim({"eu": partition}, {"eu": None})
+        return sorted(bytes(part.body) for part in partition.read(partition.resume(None), BatchLimits()))
+
     hdfs.put("/in/eu/a.ndjson", b'{"N": 1}\n')
-    assert Run(hdfs).rows == [1]
+    assert run() == [b'{"N": 1}\n']
     hdfs.files["/in/eu/b.ndjson"] = hdfs.files.pop("/in/eu/a.ndjson")
     hdfs.put("/in/eu/a.ndjson", b'{"N": 2}\n', modified_ms=hdfs.files["/in/eu/b.ndjson"].modified_ms)
 
-    assert sorted(Run(hdfs).rows) == [1, 2]
+    assert run() == [b'{"N": 1}\n', b'{"N": 2}\n']
     assert contents(hdfs, "/in/_snowpipe/")
-
-
-@pytest.mark.parametrize("after", ["archive", "delete"])
-def test_committed_files_are_archived_or_deleted(hdfs, after):
-    hdfs.put("/in/eu/a.ndjson", b'{"N": 1}\n')
-    hdfs.put("/done/eu/a.ndjson", b"an older one")
-    options = {"archive_path": f"{hdfs.url}/done"} if after == "archive" else {}
-    run = Run(hdfs, after_commit=after, log_path=f"{hdfs.url}/log", **options)
-
-    run.source.mark_complete({"eu": run.end})
-
-    moved = {"/done/eu/a.ndjson.1": b'{"N": 1}\n'} if after == "archive" else {}
-    assert contents(hdfs, "/in/") == {}
-    assert contents(hdfs, "/done/") == {"/done/eu/a.ndjson": b"an older one", **moved}

@@ -26,14 +26,9 @@ from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SnowpipeError,
-    SourceChangedError,
-)
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
-from tests.refusals import refused
 
 TARGET = "account/pipe"
 NAMES = ("9.ndjson", "10.ndjson", "b.ndjson", "a.ndjson")
@@ -64,6 +59,13 @@ class Loads:
         path = self.folder / name
         with path.open("a") as out:
             out.writelines(f'{{"ID": {one}}}\n' for one in ids)
+        return path
+
+    def load(self, **ids: int | list[int]) -> Path:
+        """Write rows into a file of the partition eu, and load what is new."""
+        ((name, found),) = ids.items()
+        path = self.write(f"eu/{name}.ndjson", *(found if isinstance(found, list) else [found]))
+        self.run()
         return path
 
     def rename(self, old: str, new: str) -> None:
@@ -245,7 +247,6 @@ class TestFilesThatAreTheSame:
         for number in range(60):
             loads.write(f"eu/{'b' if number == 30 else 'a'}.ndjson", number)
             loads.run()
-
         assert (str(loads.committed["eu"]), loads.table) == ("60/a.ndjson:59", list(range(60)))
 
     def test_whose_last_line_was_taken_without_its_end_may_get_it_and_no_more(self, loads):
@@ -275,8 +276,7 @@ class TestFilesThatAreTheSame:
 
     def test_with_swapped_names(self, loads):
         loads.write("eu/a.ndjson", 1)
-        loads.write("eu/b.ndjson", 2)
-        loads.run()
+        loads.load(b=2)
         for _ in range(2):
             for names in ("ax", "ba", "xb"):
                 loads.rename(*names)
@@ -287,14 +287,11 @@ class TestFilesThatAreTheSame:
         assert loads.table == [1, 2, 3, 4]
 
     def test_that_were_copied_and_cut(self, loads):
-        path = loads.write("eu/a.ndjson", 1, 2, 3)
-        loads.run()
+        path = loads.load(a=[1, 2, 3])
         (loads.folder / "eu/a.1.ndjson").write_bytes(path.read_bytes())
         path.write_bytes(b"")
         loads.run()
-        loads.write("eu/a.ndjson", 4)
-        loads.run()
-
+        loads.load(a=4)
         assert loads.table == [1, 2, 3, 4]
 
     def test_without_a_row_are_known_as_loaded(self, loads):
@@ -304,8 +301,7 @@ class TestFilesThatAreTheSame:
         loads.run()
         path.unlink()
         blank.unlink()
-        loads.write("eu/c.ndjson", 2)
-        loads.run()
+        loads.load(c=2)
 
         assert loads.table == [1, 2]
 
@@ -314,7 +310,6 @@ class TestFilesThatAreTheSame:
         for content in ("ID\n1\n", "ID\n1\n\n", "ID\n1\n\n2\n"):
             (loads.folder / "eu/a.csv").write_text(content)
             loads.run()
-
         assert loads.table == ["1", "2"]
 
 
@@ -326,8 +321,7 @@ class TestFilesThatChanged:
         path.unlink()
         with pytest.raises(SnowpipeError, match=r"a\.ndjson"):
             loads.run()
-        loads.write("eu/a.ndjson", 1, 2, 3)
-        loads.run()
+        loads.load(a=[1, 2, 3])
         path.unlink()
         loads.write("us/a.ndjson", 5)
         loads.run()
@@ -339,13 +333,11 @@ class TestFilesThatChanged:
         loads.run(dies_after=0)
         path.write_text(CORRECTION)
         loads.run()
-
         assert loads.table == [7]
 
     @pytest.mark.parametrize(("policy", "rows"), [("reload", [1, 2, 7]), ("ignore", [1, 2])])
     def test_are_loaded_again_or_left_out_and_named(self, loads, caplog, policy, rows):
-        path = loads.write("eu/a.ndjson", 1, 2)
-        loads.run()
+        path = loads.load(a=[1, 2])
         path.write_text(CORRECTION)
         with pytest.raises(SnowpipeError, match=r"a\.ndjson"):
             loads.run()
@@ -385,8 +377,7 @@ class TestOtherLoads:
         ],
     )
     def test_of_the_same_files_into_the_table_are_refused(self, loads, spec):
-        loads.write("eu/a.ndjson", 1)
-        loads.run()
+        loads.load(a=1)
         other = Loads(loads.folder, **spec)
         other.bindings = dict(loads.bindings)
         with pytest.raises(SnowpipeError, match=r"loaded into this table|another binding"):
@@ -394,8 +385,7 @@ class TestOtherLoads:
         assert other.table == []
 
     def test_of_the_same_files_by_another_log_are_refused(self, loads, tmp_path_factory):
-        loads.write("eu/a.ndjson", 1)
-        loads.run()
+        loads.load(a=1)
         elsewhere = tmp_path_factory.mktemp("elsewhere")
         for again in (
             Loads(loads.folder / "eu", partitions="all"),
@@ -443,8 +433,7 @@ class TestOtherLoads:
 
 class TestLog:
     def test_of_an_earlier_state_is_refused_and_a_lost_one_is_another_source(self, loads):
-        loads.write("eu/a.ndjson", 1)
-        loads.run()
+        loads.load(a=1)
         log = loads.log()
         before = set(log.iterdir())
         for number, name in ((2, "b"), (3, "d")):
@@ -542,8 +531,7 @@ class TestCleaning:
         paths = [loads.write(f"eu/{name}.ndjson", at, at + 1) for at, name in ((1, "a"), (3, "b"))]
         loads.run(dies_after=1)
         assert all(path.exists() for path in paths)
-        loads.write("eu/a.ndjson", 5)
-        loads.run()
+        loads.load(a=5)
         assert not any(path.exists() for path in paths)
         archived = {path.relative_to(done).as_posix() for path in done.rglob("*.*")} - {"eu/b.ndjson"}
         assert archived == ({"eu/a.ndjson", "eu/b.ndjson.2"} if policy == "archive" else set())
@@ -555,8 +543,7 @@ class TestCleaning:
 
     def test_waits_for_the_retention_and_the_end_of_a_line_that_grows(self, loads):
         loads.use(after_commit="delete", retention=3600)
-        path = loads.write("eu/a.ndjson", 1)
-        loads.run()
+        path = loads.load(a=1)
         loads.use(after_commit="delete", format={"type": "ndjson", "growing": True})
         path.write_bytes(path.read_bytes() + b'{"ID": 2}')
         loads.run()
@@ -567,22 +554,9 @@ class TestCleaning:
         assert (path.exists(), loads.table) == (False, [1, 2])
 
     def test_waits_for_rows_that_are_loaded_again(self, loads):
-        path = loads.write("eu/a.ndjson", 1, 2, 3)
-        loads.run()
+        path = loads.load(a=[1, 2, 3])
         loads.use(after_commit="delete")
         loads.committed = {}
         source, _ = loads.plan()
         source.mark_complete({})
-
         assert path.exists()
-
-    def test_that_cannot_be_is_refused(self):
-        wrong = [
-            {"after_commit": "archive"},
-            {"archive_path": "/done"},
-            {"after_commit": "archive", "archive_path": "/in/done"},
-            {"after_commit": "archive", "archive_path": "s3://b/done"},
-        ]
-        refused(ConfigurationError, lambda one: FileSourceSpec("/in", **one), wrong, "archive_path")
-        with pytest.raises(ConfigurationError, match="retention"):
-            FileSourceSpec("/in", after_commit="delete", retention=-1)

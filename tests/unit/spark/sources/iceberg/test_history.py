@@ -49,36 +49,20 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
 
 def test_a_snapshot_without_rows_is_a_position_too():
     HISTORY.check(BatchRowOffset(4, 0), "fail")
-
     assert _positions(HISTORY, BatchRowOffset(4, 0)) == _all(HISTORY)[5:]
 
 
-@pytest.mark.parametrize(
-    ("history", "committed", "message"),
-    [
+def test_position_that_is_not_in_the_history_is_refused():
+    for history, committed, message in [
         (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),
         (History("lake.t"), (1, 1), "the latest snapshot of 'lake.t' has sequence number none"),
-        (HISTORY, (6, 1), "no snapshot with that sequence number leads to"),
         (HISTORY, (4, 1), "sequence number 4 has 0 row"),
         (HISTORY, (3, 6), "sequence number 3 has 5 row"),
         (HISTORY, (2, 6), "begins with sequence number 3"),
-        (OLDER, (2, 5), "has rows behind it, up to sequence number 2, whose snapshots have expired"),
         (OLDER, (1, 9), "goes on with snapshot 1003"),
-        (OLDER, None, "starting_snapshot=1003 loads all rows of the oldest"),
-        (replace(HISTORY, missing_start=9), None, "starting_snapshot=9 is not among the kept .* is 1003"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, tuple) else None,
-)
-def test_position_that_is_not_in_the_history_is_refused(history, committed, message):
-    with pytest.raises(SourcePositionError, match=message):
-        history.check(committed and BatchRowOffset(*committed), "fail")
-
-
-@pytest.mark.parametrize("committed", [None, BatchRowOffset(1, 9), BatchRowOffset(2, 5)], ids=str)
-def test_expired_snapshots_are_skipped_when_the_caller_allows_it(committed):
-    OLDER.check(committed, "skip")
-
-    assert _positions(OLDER, committed) == _all(OLDER)
+    ]:
+        with pytest.raises(SourcePositionError, match=message):
+            history.check(BatchRowOffset(*committed), "fail")
 
 
 def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import uuid
-from dataclasses import asdict, replace
+from dataclasses import replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
 from typing import Any
@@ -105,9 +105,7 @@ def test_rows_come_in_the_order_of_snapshots_and_files_with_their_numbers(orders
 def test_each_value_of_a_partition_field_is_a_partition(parted):
     parted.append(range(10))
     parted.append([11, 13])
-
     found = _partitions(parted, partition_by="FILE")
-
     odd = [1, 3, 5, 7, 9, 11, 13]
     assert {name: _ids(one) for name, one in found.items()} == {"g0": [0, 2, 4, 6, 8], "g1": odd}
     assert _ids(found["g1"], 1, 4) == [9, 11, 13]
@@ -134,7 +132,6 @@ def test_snapshot_that_took_rows_away_is_refused_before_it_is_passed(orders, cha
     orders.delete(change)
     orders.append([20])
     partition = _partition(orders)
-
     _refused(partition, f"sequence number 2.* of the kind '{kind}' .*deleted-records", 1, 10)
     assert _ids(partition, 2, 0) == [20]
 
@@ -190,14 +187,12 @@ class TestStartingSnapshot:
     def test_that_is_not_kept_is_refused_where_nothing_is_committed(self, orders):
         orders.append(range(3))
         partition = _partition(orders, starting_snapshot=77)
-
         _refused(partition, "starting_snapshot=77 is not among the kept")
         assert _ids(partition, 1, 1) == [1, 2]
 
     def test_with_delete_files_is_refused(self, orders):
         snapshot = orders.append(range(3))
         _add_delete_manifest(orders.table)
-
         _refused(_partition(orders, starting_snapshot=snapshot), "holds delete files")
 
     def test_numbers_its_rows_otherwise_than_those_that_it_appended(self, orders):
@@ -357,19 +352,15 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
         assert (_ids(partition), spec.default_name) == ([0, 1, 2], "orders")
 
 
-@pytest.mark.parametrize(
-    ("source", "kind", "message"),
-    [
+def test_source_that_is_not_there_is_refused_with_the_remedy(parted):
+    for source, kind, message in [
         ({"partition_by": "NOTE"}, ConfigurationError, r"partition_by is 'NOTE', .* by \['FILE'\]"),
         ({"partition_by": "FILE"}, SourcePositionError, "has no rows, so that 'FILE' gives no partition"),
         ({"table": "lake.none"}, SourcePositionError, "'test.lake.none' is not there: NoSuchTableError"),
         ({"options": {"type": "odd"}}, ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
-    ],
-    ids=["field", "no-rows", "no-table", "no-catalog"],
-)
-def test_source_that_is_not_there_is_refused_with_the_remedy(parted, source, kind, message):
-    with pytest.raises(kind, match=message):
-        _partitions(parted, **source)
+    ]:
+        with pytest.raises(kind, match=message):
+            _partitions(parted, **source)
 
 
 def test_rows_of_before_the_partition_field_are_refused(orders):
@@ -377,7 +368,6 @@ def test_rows_of_before_the_partition_field_are_refused(orders):
     with orders.table.update_spec() as change:
         change.add_identity("FILE")
     orders.append([4])
-
     with pytest.raises(ConfigurationError, match="no value of the partition field 'FILE'"):
         _partitions(orders, partition_by="FILE")
 
@@ -397,23 +387,18 @@ def test_no_secret_of_the_catalog_shows_or_travels(orders):
 NOWHERE = "http://127.0.0.1:1"
 
 
-@pytest.mark.parametrize(
-    ("options", "secrets", "kind"),
-    [
+def test_error_of_a_catalog_shows_no_secret(orders):
+    for options, secrets, kind in [
         (
             {"type": "rest", "uri": NOWHERE, "oauth2-server-uri": f"{NOWHERE}/sign"},
             *({"credential": "me:hush"}, SourceUnavailableError),
         ),
         ({}, {"type": "hush"}, ConfigurationError),
-    ],
-    ids=["no-answer", "named-in-the-error"],
-)
-def test_error_of_a_catalog_shows_no_secret(orders, options, secrets, kind):
-    spec = source_spec(orders.source(options=options))
-
-    with pytest.raises(kind, match="catalog") as refused:
-        open_source(spec, "fail", SourceSecrets(secrets)).partitions()
-    assert "hush" not in str(refused.value)
+    ]:
+        spec = source_spec(orders.source(options=options))
+        with pytest.raises(kind, match="catalog") as refused:
+            open_source(spec, "fail", SourceSecrets(secrets)).partitions()
+        assert "hush" not in str(refused.value)
 
 
 def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
@@ -432,35 +417,6 @@ def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
     table = IcebergTable(tmp_path, partitioned=True)
     table.append(range(8))
     assert binding().source_digest != before.source_digest
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({}, "exactly one of the two"),
-        ({"table": "a.b", "path": "/lake/b"}, "exactly one of the two"),
-        ({"table": "orders"}, r"namespace and name, for example 'sales\.orders'"),
-        ({"table": "a.b", "starting_snapshot": "1"}, "starting_snapshot"),
-    ],
-)
-def test_wrong_spec_is_refused_by_key_and_remedy(values, message):
-    with pytest.raises(ConfigurationError, match=message):
-        source_spec({"kind": "iceberg", **values})
-
-
-@pytest.mark.parametrize(
-    ("values", "address"),
-    [
-        ({"table": "lake.sales.orders", "catalog": "prod"}, "prod.lake.sales.orders"),
-        ({"path": "s3://lake/sales/orders"}, "s3://lake/sales/orders"),
-        ({"path": "/lake/orders/metadata/v7.metadata.json"}, "/lake/orders/metadata/v7.metadata.json"),
-    ],
-)
-def test_spec_has_format_name_and_address_and_survives_a_plan(values, address):
-    spec = source_spec({"kind": "iceberg", "starting_snapshot": 2**63 - 1, **values})
-
-    assert (spec.offset_format, spec.default_name, spec.address) == ("batch:row", "orders", address)
-    assert source_spec(json.loads(json.dumps(asdict(spec)))) == spec
 
 
 @pytest.mark.parametrize("found", ["0.9.1", None])

@@ -74,3 +74,10 @@ def avro_value(number, schema, row):
 def registry():
     with RegistryService() as service:
         yield service
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    from tests.kafka_topics import MockCluster
+
+    return MockCluster()

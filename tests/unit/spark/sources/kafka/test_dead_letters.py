@@ -17,16 +17,11 @@ from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
-from tests.kafka_topics import MockCluster, keyed_records, produce
+from tests.kafka_topics import keyed_records, produce
 
 COLUMNS = (TableColumn("ID", "NUMBER(38,0)"), TableColumn("NOTE", "VARCHAR"))
 
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def cluster():
-    return MockCluster()
 
 
 class Letters:
@@ -119,26 +114,21 @@ def test_brokers_that_do_not_take_dead_letters_are_named_before_a_row_is_sent(le
     partition, letters.aside = letters.partition(), "away"
     object.__setattr__(partition.settings.spec, "timeout_seconds", 0.1)
     object.__setattr__(partition.settings.spec, "bootstrap_servers", "127.0.0.1:1")
-
     with pytest.raises(DeadLetterError, match=r"channel 'shop_t_0': dead letters .* 'away' of 127.0.0.1:1"):
         letters.gate(partition)
 
 
-@pytest.mark.parametrize(
-    ("source", "path", "error"),
-    [
+def test_topic_that_cannot_take_the_dead_letters_is_refused_with_the_plan():
+    for source, path, error in [
         ({"topics": ["orders", "returns"]}, "kafka:returns", "which the source reads itself"),
         ({"topic_pattern": "orders.*"}, "kafka:orders-rejected", "which the source reads itself"),
         ({"topics": ["orders"]}, "kafka:no topic", "must be a topic's name"),
         ({"topics": ["orders"]}, "kafka://k1:9092/rejected", "must be a topic's name"),
         (None, "kafka:rejected", "brokers"),
-    ],
-    ids=["own-topic", "own-pattern", "blank", "address", "files"],
-)
-def test_topic_that_cannot_take_the_dead_letters_is_refused_with_the_plan(source, path, error):
-    kafka = {"kind": "kafka", "bootstrap_servers": "k:1", **(source or {})}
-    spec = source_spec(kafka if source else {"kind": "files", "path": "/data"})
-    rules = {"credentials_variable": "V", "on_error": "dead_letter", "dead_letter_path": path}
-    pipe = PipeName("D", "S", "P")
-    with pytest.raises(ConfigurationError, match=error):
-        JobPlan("a", "https://x", pipe, "c", spec.default_name, spec, columns=COLUMNS, **rules)
+    ]:
+        kafka = {"kind": "kafka", "bootstrap_servers": "k:1", **(source or {})}
+        spec = source_spec(kafka if source else {"kind": "files", "path": "/data"})
+        rules = {"credentials_variable": "V", "on_error": "dead_letter", "dead_letter_path": path}
+        pipe = PipeName("D", "S", "P")
+        with pytest.raises(ConfigurationError, match=error):
+            JobPlan("a", "https://x", pipe, "c", spec.default_name, spec, columns=COLUMNS, **rules)

@@ -67,9 +67,7 @@ class TestAvro:
     def test_of_schemas_that_alternate_keeps_the_order_of_the_records(self, part):
         values = [_first(number) if number % 3 else _second(number, "a") for number in range(100)]
         values.insert(50, None)
-
         rows = rows_of_part(part(values, tombstones="null", metadata=["offset"]))
-
         assert [row.get("ID") for row in rows] == [*range(50), None, *range(50, 100)]
         assert [row["KAFKA_OFFSET"] for row in rows] == list(range(10, 111))
         assert [row["ID"] for row in rows if "TAGS" in row] == list(range(0, 100, 3))

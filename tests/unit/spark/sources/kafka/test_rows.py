@@ -14,7 +14,6 @@ HEAD = b"\x00\x00\x00\x01\x07"
 class TestJson:
     def test_objects_are_passed_on_byte_by_byte_each_in_one_line(self):
         part = part_of([b'{"A": 1.10, "B": "\xc3\xa4"}', b' {\n "A": "x\\ny",\r\n "B": 1\n}\n'])
-
         first, second, _ = bytes(part.body).split(b"\n")
         assert (first, json.loads(second)) == (b'{"A": 1.10, "B": "\xc3\xa4"}', {"A": "x\ny", "B": 1})
         assert (str(part.start), str(part.end), part.rows) == ("10", "11", 2)
@@ -46,7 +45,6 @@ class TestJson:
 
     def test_of_any_kind_goes_into_a_value_column(self):
         part = part_of([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"], value_column='V"')
-
         assert bytes(part.body) == b'{"V\\"":[1, 2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
         (lost,) = part_of([b'1,"X":2'], value_column="V").undecoded
         assert "offset 10 (7 bytes) is no JSON" in lost.reason
@@ -124,7 +122,6 @@ def test_tombstones_are_dropped_or_loaded_or_refused():
 
 def test_records_are_divided_by_bytes_and_rows_and_never_inside_one():
     records = records_of([b"x" * 10, b"x" * 10, b"x" * 50, b"", b"x"], first=100)
-
     assert [list(piece.offsets) for piece in records.pieces(20, 100)] == [[100, 101], [102], [103, 104]]
     assert [list(piece.offsets) for piece in records.pieces(1000, 2)] == [[100, 101], [102, 103], [104]]
     assert [list(piece.offsets) for piece in records.slice(1, 5).pieces(60, 9)] == [[101, 102, 103], [104]]
@@ -138,30 +135,24 @@ def enveloped(payload, schema=SCHEMA):
 
 
 class TestEnvelopeOfKafkaConnect:
-    @pytest.mark.parametrize(
-        "value",
-        [
+    def test_around_the_first_record_is_refused_with_the_choice(self):
+        for value in [
             enveloped(b'{"A":1}'),
             b' {\n "payload" : {"A": 1}, "schema" : {"type": "struct", "fields": []} } ',
             enveloped(b"null"),
-        ],
-    )
-    def test_around_the_first_record_is_refused_with_the_choice(self, value):
-        with pytest.raises(EncodingError, match=r"offset 11 .*connect_envelope"):
-            part_of([None, value, b'{"A":1}'], tombstones="drop")
+        ]:
+            with pytest.raises(EncodingError, match=r"offset 11 .*connect_envelope"):
+                part_of([None, value, b'{"A":1}'], tombstones="drop")
 
-    @pytest.mark.parametrize(
-        "value",
-        [
+    def test_is_not_what_has_columns_called_schema_and_payload(self):
+        for value in [
             b'{"schema":"public","payload":{"A":1}}',
             b'{"schema":{"type":"struct"},"payload":{},"more":1}',
             b'{"payload":{"A":1}}',
             b'{"schema":{"name":"x"},"payload":1}',
             b'{"schema":{"type":"struct"},"payload":',
-        ],
-    )
-    def test_is_not_what_has_columns_called_schema_and_payload(self, value):
-        assert str(part_of([value, b"{}"]).start) == "10"
+        ]:
+            assert str(part_of([value, b"{}"]).start) == "10"
 
     def test_is_left_out_byte_by_byte_where_the_source_requests_it(self):
         other = b'{"type":"struct","name":"v2 \\"}","fields":[]}'
@@ -181,9 +172,7 @@ class TestEnvelopeOfKafkaConnect:
 
     def test_that_is_missing_is_no_row_where_the_source_requires_it(self):
         values = [b'{"A":1}', enveloped(b'{"A":2}'), enveloped(b"1"), b'{"schema":{,"payload":{}}']
-
         part = part_of(values, connect_envelope=True)
-
         assert rows_of_part(part) == [{"A": 2}]
         assert undecoded(part) == [(10, values[0]), (12, values[2]), (13, values[3])]
 

@@ -26,11 +26,6 @@ from tests.kafka_topics import MockCluster, commit_group, group_offsets, numbere
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    return MockCluster()
-
-
 @pytest.fixture
 def topic(cluster):
     """A topic of four partitions, as many as the mock gives each."""
@@ -130,9 +125,7 @@ class TestGroup:
     ):
         write(range(4), partition=1)
         commit_group(cluster.address, f"g-{topic}", topic, 0, 0)
-
         (_, added, *_) = source(start="latest", group_id=f"g-{topic}").partitions()
-
         assert _ids(_read(added)) == [0, 1, 2, 3]
 
     def test_stands_in_for_a_missing_token_and_only_moves_forward(
@@ -197,7 +190,6 @@ def test_topic_that_was_deleted_and_created_again_has_another_binding(source, to
 def test_topics_of_one_name_in_two_clusters_differ_where_brokers_know_no_ids_of_topics(source, topic):
     other = MockCluster()
     other.make_topic(topic)
-
     assert _bindings(source()) == _bindings(source())
     assert not _bindings(source()) & _bindings(source(bootstrap_servers=other.address))
 
@@ -210,9 +202,7 @@ class TestEnd:
     def test_of_tombstones_is_a_part_of_the_partition(self, source, write):
         write([0, 1, 2, None, None])
         (zero, *_) = source(tombstones="drop").partitions()
-
         parts = _read(zero)
-
         assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
         assert self.longer(zero).behind(parts[-1].end).rows == 0
 
@@ -224,7 +214,6 @@ class TestEnd:
         (zero, *_) = source().partitions()
         silent = SimpleNamespace(blocks=lambda _: iter(()), close=lambda: None)
         monkeypatch.setattr(reader, "_Reader", lambda *_: silent)
-
         (part,) = self.longer(zero).read(start, BatchLimits())
         assert (part.body, str(part.start), str(part.end), part.rows) == (b"", str(start), "4", 0)
 
