@@ -333,7 +333,7 @@ def test_a_secret_of_a_connection_is_in_no_plan() -> None:
         (ICEBERG, {}, {"uri": "mysql://u:hush@h/d"}, {"uri": "mysql://u:hush@h/d"}),
     ]:
         connected = Connection(conn_id="c", conn_type="x", **connection, extra=json.dumps(extra))
-        spec, secrets = connected_source({**values, "conn_id": "c"}, lambda _: connected)
+        spec, secrets = connected_source({**values, "conn_id": "c"}, lambda _, found=connected: found)
         plan = _plan(spec)
         assert secrets.values == found
         for text in (plan.to_json(), repr(plan), repr(spec), spec.address, repr(secrets)):
@@ -426,6 +426,15 @@ class TestInTasks:
         monkeypatch.setattr(SnowpipeBranchOperator, "choose_branch", lambda self, _: seen.append(self.source))
         route.choose_branch({})  # type: ignore[typeddict-item]
         assert seen == [topics.as_json()]
+
+    def test_a_dag_is_serialized_as_with_dictionaries(self) -> None:
+        def written(source: Any) -> dict[str, Any]:
+            with DAG("d", schedule=None) as dag:
+                SnowpipeStreamOperator(task_id="load", source=source, table="T", **POLICY)
+            return _written(dag)
+
+        source = KafkaSource(conn_id="events", topics=["{{ t }}"])
+        assert written(source) == written(source.as_json())
 
     def test_a_mapped_task_takes_them(self) -> None:
         sources = [KafkaSource(conn_id="events", topics=[topic]) for topic in ("a", "{{ t }}")]

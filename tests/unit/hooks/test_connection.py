@@ -1,6 +1,9 @@
-"""What the two types of connections mean."""
+"""What the two types of connections mean, and their form where Airflow asks the hook for it."""
 
 import base64
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,12 +11,14 @@ import certifi
 import pytest
 from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import _snowflake_hook, connector_arguments
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from tests.airflow_connections import PASSPHRASE
+from tests.airflow_version import AIRFLOW
 from tests.refusals import refused
 
 NAMES = ("table", "pipe", "database", "schema")
@@ -240,3 +245,46 @@ def test_repr_shows_no_secret(pem):
     text = repr(snowflake(account="a", password="the-password", private_key_content=pem))
     assert "the-password" not in text
     assert "PRIVATE" not in text
+
+
+CONNECTION_TYPE = get_provider_info()["connection-types"][0]
+FORM_FIELDS = CONNECTION_TYPE["conn-fields"]
+
+
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
+def test_airflow_2_shows_every_field_of_the_metadata():
+    from airflow.providers_manager import ProvidersManager
+    from wtforms import Form, PasswordField
+
+    manager, prefix = ProvidersManager(), "extra__snowpipe__"
+    found = manager.connection_form_widgets.items()
+    widgets = {name.removeprefix(prefix): one.field for name, one in found if name.startswith(prefix)}
+    form, behaviour = type("Shown", (Form,), widgets)(), manager.field_behaviours["snowpipe"]
+
+    assert set(widgets) == set(FORM_FIELDS)
+    assert (form.auth.data, form.account.label.text) == ("key_pair", "Account")
+    assert isinstance(form.private_key_content, PasswordField)
+    assert behaviour["relabeling"]["host"] == "Account URL"
+    assert behaviour["hidden_fields"] == CONNECTION_TYPE["ui-field-behaviour"]["hidden-fields"]
+
+
+FORM = """
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+(found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
+print("form", found.model_dump_json())
+"""
+
+
+@pytest.mark.skipif(not (3, 0) <= AIRFLOW < (3, 2), reason="the form of Airflow 3.1")
+def test_airflow_3_1_shows_every_field_of_the_metadata():
+    # Airflow asks the hooks once in a process, which another test may have made it do without its own fields.
+    printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
+    (line,) = [one for one in printed.splitlines() if one.startswith("form ")]
+    form = json.loads(line.removeprefix("form "))
+
+    fields, standard = form["extra_fields"], form["standard_fields"]
+    assert set(fields) == set(FORM_FIELDS)
+    assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]
+    assert fields["private_key_content"]["schema"]["format"] == "password"
+    assert (standard["url_schema"] is None, standard["host"]["title"]) == (False, "Account URL")

@@ -1,13 +1,37 @@
-"""The specifications of all sources: what they are called, and what they refuse before anything starts."""
+"""The specifications of all sources: what they are called, bind and refuse, and those of other packages."""
 
 from __future__ import annotations
 
+import sqlite3
+import sys
+from contextlib import closing
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
+from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files.listing import binding_of
+from airflow_provider_snowpipe.spark.sources.files.spec import (
+    AllFiles,
+    Avro,
+    ByKey,
+    ByName,
+    Csv,
+    FileSource,
+    Ndjson,
+    Orc,
+    Parquet,
+    Text,
+)
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
+from airflow_provider_snowpipe.streaming.limits import BatchLimits
+from tests.fake_snowpipe import PIPE, URL
+from tests.memory_source import InProcessSpark
 
 BASES: dict[str, dict[str, Any]] = {
     "csv": {"path": "/data"},
@@ -173,3 +197,155 @@ class TestChannelsOfKafka:
 def test_a_record_of_kafka_is_found_by_its_time_in_any_zone() -> None:
     found = spec("kafka", start="timestamp", start_timestamp="2026-01-31T06:00:00+01:00", metadata=["offset"])
     assert (found.start_milliseconds, found.metadata) == (1769835600000, {"KAFKA_OFFSET": "offset"})
+
+
+FILES = FileSource(path="/data", pattern="*", format=Csv())
+CSV_EDITS: dict[str, Any] = {"header": False, "delimiter": ";", "quote": "'", "escape": "\\"}
+CSV_KEEPS: dict[str, Any] = {"compression": "gzip", "growing": True, "null_values": ["", "NULL"]}
+CSV_KEEPS |= {"columns": ["ID"], "column_names": ["ID"]}
+# Another path has another log, whose id is in the binding.
+FILE_KEEPS: dict[str, dict[str, Any]] = {
+    "path": {"path": "/other"},
+    "on_changed_files": {"on_changed_files": "reload"},
+    "log_path": {"log_path": "/logs"},
+    "after_commit": {"after_commit": "delete"},
+    "archive_path": {"after_commit": "archive", "archive_path": "/archive"},
+    "retention": {"retention": 60.0},
+    "conn_id": {"path": "s3://b/data", "conn_id": "aws"},
+    "metadata": {"metadata": {"SRC": "filename"}},
+    "kind": {"kind": "files"},
+}
+TABLE = TableSource(offset_column="ID", path="/data")
+TABLE_EDITS: list[dict[str, Any]] = [
+    {"path": "/other"},
+    {"format": "csv"},
+    {"table": "t", "path": None},
+    {"query": "SELECT 1", "name": "n", "path": None},
+    {"options": {"pathGlobFilter": "a*"}},
+    {"options": {"modifiedAfter": "2026-01-01T00:00:00"}},
+    {"table": "t", "path": None, "options": {"versionAsOf": "1"}, "format": "delta"},
+    {"format": "jdbc", "options": {"dbtable": "a"}},
+    {"format": "jdbc", "options": {"DBTABLE": "b"}},
+    {"format": "jdbc", "options": {"query": "SELECT 1"}},
+    {"format": "jdbc", "options": {"dbtable": "a", "url": "jdbc:postgresql://host/d"}},
+]
+
+
+def digest(source: FileSource, partition: str = "p") -> str:
+    return binding_of(source, "5d41402abc4b2a76", partition).digest
+
+
+def test_the_page_of_checkpoints_has_the_texts_of_files():
+    page = (Path(__file__).parents[4] / "docs" / "reference" / "checkpoints.md").read_text()
+    for text in (binding_of(FileSource(path="/data"), "<log id>", "EWR").source, Csv().numbering):
+        assert f"`{text}`" in page
+
+
+def test_what_decides_the_rows_of_a_partition_or_their_numbers_gives_another_binding():
+    forms = [Ndjson(), Text(), Parquet(), Orc(), Avro()]
+    forms += [Csv(**{name: value, "column_names": ["ID"]}) for name, value in CSV_EDITS.items()]
+    splits = [AllFiles(), ByName("(?P<partition>.).*"), ByName("(?P<partition>..).*")]
+    splits += [ByKey("day"), ByKey("hour"), ByKey("day", as_columns=True)]
+    found = [digest(FILES), digest(FILES, "q"), digest(replace(FILES, pattern="*.csv"))]
+    found += [digest(replace(FILES, format=one)) for one in forms]
+    found += [digest(replace(FILES, partitions=one)) for one in splits]
+
+    assert len(set(found)) == len(found)
+
+
+def test_all_other_arguments_keep_the_binding():
+    assert {one.name for one in fields(Csv)} == {*CSV_EDITS, *CSV_KEEPS}
+    assert {one.name for one in fields(FileSource)} == {*FILE_KEEPS, "pattern", "format", "partitions"}
+    changes = [{"format": Csv(**{name: value})} for name, value in CSV_KEEPS.items()]
+    for change in (*changes, *FILE_KEEPS.values()):
+        assert digest(replace(FILES, **change)) == digest(FILES), change
+
+
+def test_what_a_table_source_reads_is_its_identity_and_how_quickly_is_not():
+    found = [TABLE.identity, *(replace(TABLE, **change).identity for change in TABLE_EDITS)]
+
+    assert len(set(found)) == len(found)
+    for change in (
+        {"options": {"mergeSchema": "true"}},
+        {"non_finite": "null"},
+        {"metadata": {"R": "run_id"}},
+    ):
+        assert replace(TABLE, **change).identity == TABLE.identity
+    jdbc = [replace(TABLE, format="jdbc", options={"dbtable": "a", "fetchSize": size}) for size in "12"]
+    spaced = [replace(TABLE, path=None, name="n", query=one) for one in ("SELECT 1", "SELECT\n 1")]
+    for one, other in (jdbc, spaced):
+        assert one.identity == other.identity
+
+
+EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a distribution with an entry point for the example."""
+
+    def install(name="SqliteSource"):
+        about = tmp_path / "sqlite_source-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-source\nVersion: 1.0\n")
+        points = f"[airflow_provider_snowpipe.sources]\nsqlite = sqlite_source:{name}\n"
+        (about / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.syspath_prepend(EXAMPLES)
+        monkeypatch.setitem(sys.modules, "sqlite_source", None)
+        monkeypatch.delitem(sys.modules, "sqlite_source")
+
+    return install
+
+
+def _load(snowpipe, database, directory):
+    """A run as the submitter plans it and the driver does it."""
+    spec = source_spec({"kind": "sqlite", "database": str(database), "table": "orders"})
+    limits = {"commit_timeout": 60.0, "limits": BatchLimits(requests_per_second=10_000)}
+    plan = JobPlan("app", URL, PIPE, "job", spec.default_name, spec, credentials_variable="X", **limits)
+    write_plan(plan, directory / "plan.json")
+    run = Run(read_plan(str(directory / "plan.json")), snowpipe.client(), object)
+    run.prepare()
+    run.load(InProcessSpark())
+    run.verify()
+    run.finish()
+
+
+def test_source_of_an_entry_point_is_loaded_and_resumes(snowpipe, installed, tmp_path):
+    installed()
+    path = tmp_path / "orders.db"
+
+    def sql(statement):
+        with closing(sqlite3.connect(path)) as database, database:
+            database.execute(statement)
+
+    sql("CREATE TABLE orders (ID INTEGER, NOTE TEXT)")
+    sql("INSERT INTO orders VALUES (1, 'a'), (2, NULL)")
+    _load(snowpipe, path, tmp_path)
+    sql("INSERT INTO orders VALUES (3, 'c')")
+    _load(snowpipe, path, tmp_path)
+
+    rows = [(row["ID"], row["NOTE"]) for row in snowpipe.channels["job_orders_all"].rows]
+    assert rows == [(1, "a"), (2, None), (3, "c")]
+
+    sql("DELETE FROM orders")
+    with pytest.raises(SourcePositionError, match="recreated"):
+        _load(snowpipe, path, tmp_path)
+
+
+def test_unknown_kind_is_refused_with_those_that_are_known_and_fields_are_checked(installed):
+    with pytest.raises(ConfigurationError, match="'kafka'") as unknown:
+        source_spec({"kind": "sqlite"})
+    assert "'sqlite'" not in str(unknown.value).partition("one of")[2]
+
+    installed()
+    with pytest.raises(ConfigurationError, match="'sqlite'"):
+        source_spec({"kind": "mysql"})
+    with pytest.raises(ConfigurationError, match="'table'"):
+        source_spec({"kind": "sqlite", "database": "orders.db"})
+
+
+def test_an_entry_point_of_a_broken_package_is_named(installed):
+    installed("Misspelt")
+    with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
+        source_spec({"kind": "sqlite"})
