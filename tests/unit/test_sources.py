@@ -135,7 +135,6 @@ def test_every_field_is_in_a_dictionary() -> None:
 def test_a_value_and_its_dictionary_are_equivalent(kind: Any, values: dict[str, Any]) -> None:
     made = kind(**values)
     written = made.as_json()
-
     assert {name: one for name, one in written.items() if name not in ("kind", "type")} == values
     assert json.loads(json.dumps(written)) == written
     assert kind.from_mapping(written) == made
@@ -210,9 +209,13 @@ KAFKA = {"kind": "kafka", "bootstrap_servers": "k:9092", "topics": ["t"]}
 ICEBERG = {"kind": "iceberg", "table": "s.t"}
 SECRET_URLS = [
     "jdbc:postgresql://h/d?user=u&password=hush",
+    "jdbc:postgresql://h/d?user=u&password={{ var.value.hush }}",
     "jdbc:postgresql://{{ conn.d.login }}:{{ conn.d.hush }}@h/d",
     "jdbc:sqlserver://h:1433;databaseName=d;user=u;password=hush;encrypt=true",
+    "jdbc:sqlserver://h;user=u;pwd=hush",
     "jdbc:oracle:thin:u/hush@h:1521/d",
+    "jdbc:oracle:thin:u/hush@//h:1521/d",
+    "jdbc:mysql://u:hush@h:3306/d",
     "jdbc:mysql://address=(host=h)(user=u)(password=hush)/d",
     "jdbc:db2://h:50000/d:user=u;password=hush;",
     "jdbc:teradata://h/DATABASE=d,USER=u,PASSWORD=hush",
@@ -229,6 +232,7 @@ SECRET_TABLES = [
     jwt.encode({"sub": "hush", "exp": 1}, "k" * 32),
     "ghp_hushhushhushhushhush",
     "(SELECT 1); ALTER USER u IDENTIFIED BY 'hush'",
+    '(SELECT 1); ALTER USER u IDENTIFIED BY "hush"',
     "(SELECT 1); SET PASSWORD FOR u = 'hush'",
     "(SELECT 1); SET s3_secret_access_key='hush'",
     "(SELECT 1); CREATE SECRET s (TYPE S3, SECRET 'hush')",
@@ -284,6 +288,7 @@ SECRETS_IN_SOURCES = [
     {**KAFKA, "schema_registry_url": "https://u:hush@r/x"},
     {**KAFKA, "options": '{"sasl.password": "hush"}'},
     {**KAFKA, "bootstrap_servers": "u:hush@h"},
+    {**KAFKA, "bootstrap_servers": "k1:9092, u:hush@k2:9092"},
 ]
 
 
@@ -384,7 +389,6 @@ class TestInTasks:
         form, partitions = Csv(delimiter="{{ d }}", columns=["{{ c }}"]), ByKey("{{ k }}")
         typed = FileSource("/in", format=form, partitions=partitions)
         rendered = FileSource("/in", format=Csv(delimiter=";", columns=("A",)), partitions=ByKey("day"))
-
         for source in (typed, typed.as_json(), {"path": "/in", "format": form, "partitions": partitions}):
             load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
             _render(load, d=";", c="A", k="day")

@@ -202,9 +202,7 @@ def hook(service_connection, set_connection):
 def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
     service.on("statements", answer)
     monkeypatch.setitem(sys.modules, "snowflake.connector", None)
-
     columns = hook.columns_for_keys()
-
     assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", False)]
     sent = service.requests("statements")
     assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2

@@ -110,7 +110,6 @@ class TestKeyPair:
         packed = base64.b64encode(encrypted_pem.encode()).decode()
         extra = {"account": "org-acc", "private_key_content": packed}
         conn_id = set_connection(login="LOADER", password=PASSPHRASE, extra=extra)
-
         theirs = SnowflakeHook(snowflake_conn_id=conn_id).get_private_key()
         ours = SnowpipeHook(conn_id).credentials()
         assert isinstance(ours, KeyPair)
@@ -208,10 +207,8 @@ class TestOldPrefixedFields:
         old = {"extra__snowpipe__role": "LOADER", "extra__snowpipe__warehouse": "WH"}
         old["extra__snowpipe__table"] = "T"
         pat = {"password": "pat", "auth": "programmatic_access_token"}
-
         connection = snowpipe(host="https://h", account="a", database="D", schema="S", **pat, **old)
         given = connector_arguments(connection)
-
         assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
         assert str(connection.pipe_name(**dict.fromkeys(NAMES))) == "D.S.T-STREAMING"
 
@@ -282,7 +279,6 @@ def test_airflow_3_1_shows_every_field_of_the_metadata():
     printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
     (line,) = [one for one in printed.splitlines() if one.startswith("form ")]
     form = json.loads(line.removeprefix("form "))
-
     fields, standard = form["extra_fields"], form["standard_fields"]
     assert set(fields) == set(FORM_FIELDS)
     assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]

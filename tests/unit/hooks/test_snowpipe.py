@@ -145,7 +145,6 @@ class TestOAuth:
     ):
         monkeypatch.setattr("time.sleep", lambda _: None)
         service.on("token-request", reply)
-
         with pytest.raises(kind, match="'client_credentials'") as raised:
             credentials().bearer()
         assert "client-secret" not in str(raised.value)

@@ -370,7 +370,6 @@ class TestRescheduled:
             sensor = make(mode="reschedule", targets=lambda *_, **__: {"c1": f"a:{next(ends)}"})
             sensor.render_template_fields({})
             done.append(sensor.poke(context(number, task_state_store=store)).is_done)
-
         assert done == [False, True, False]
 
     def test_counts_errors_in_a_row(self, answers, monkeypatch):

@@ -84,9 +84,7 @@ def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
         field["connect.parameters"] = {"scale": "2"}
     optional = {"oneOf": [{"type": "null"}, field]}
     registry.add(1, json.dumps({"type": "object", "properties": {"F": optional}}), "JSON")
-
     part = part_of([head(1) + json.dumps({"F": one}).encode() for one in (value, None)], registry.url)
-
     assert (rows_of_part(part), part.types) == ([{"F": expected}, {"F": None}], {"F": column})
 
 
@@ -155,7 +153,6 @@ def test_a_payload_that_does_not_fit_its_schema_cannot_be_decoded_and_spoils_no_
 def test_a_tombstone_inside_of_an_envelope_is_a_record_without_a_value(empty):
     one, two = (_enveloped({"type": "int32", "field": "ID"}, f'{{"ID": {number}}}') for number in (1, 2))
     messages = [one, empty, two, None]
-
     for tombstones, rows in (("drop", [{"ID": 1}, {"ID": 2}]), ("null", [{"ID": 1}, {}, {"ID": 2}, {}])):
         part = part_of(messages, connect_envelope=True, tombstones=tombstones)
         assert (rows_of_part(part), part.undecoded) == (rows, ())

@@ -187,7 +187,6 @@ class TestChannelsOfKafka:
         plain = spec("kafka")
         assert set(plain.other_spellings("Shop", "Orders_0")) == {"SHOP_Orders_0", "shop_Orders_0"}
         assert "MY_SHOP_1462868599_orders_0" in plain.other_spellings("my-shop", "orders_0")
-
         taken = spec("kafka", connector_name="My-Shop")
         others = taken.other_spellings(taken.channel_prefix, "orders_0")
         assert {"My-Shop_orders_0", "my-shop_orders_0"} <= set(others)
@@ -249,7 +248,6 @@ def test_what_decides_the_rows_of_a_partition_or_their_numbers_gives_another_bin
     found = [digest(FILES), digest(FILES, "q"), digest(replace(FILES, pattern="*.csv"))]
     found += [digest(replace(FILES, format=one)) for one in forms]
     found += [digest(replace(FILES, partitions=one)) for one in splits]
-
     assert len(set(found)) == len(found)
 
 
@@ -337,7 +335,6 @@ def test_unknown_kind_is_refused_with_those_that_are_known_and_fields_are_checke
     with pytest.raises(ConfigurationError, match="'kafka'") as unknown:
         source_spec({"kind": "sqlite"})
     assert "'sqlite'" not in str(unknown.value).partition("one of")[2]
-
     installed()
     with pytest.raises(ConfigurationError, match="'sqlite'"):
         source_spec({"kind": "mysql"})

@@ -237,7 +237,6 @@ def test_codecs_of_other_writers_are_read(avro, tmp_path, codec):
         packed += zlib.crc32(block.data).to_bytes(4, "big")
     name = bytes([2 * len(codec)]) + codec.encode()
     (tmp_path / "b").write_bytes(container_of(SCHEMA, block.rows, packed).replace(b"\x08null", name))
-
     assert [row for _, row in rows_after(AvroReader(Avro()), listed(tmp_path / "b"), 0)] == RECORDS
 
 
@@ -378,7 +377,6 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
     far = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1)]
     rows = pa.table({"TS": pa.array(far, pa.timestamp("us"))})
     pq.write_table(rows, tmp_path / "a", use_deprecated_int96_timestamps=True)
-
     assert [row["TS"] for row in _values(listed(tmp_path / "a"))] == [
         "9999-12-31T23:59:59.999999",
         "0001-01-01T00:00:00",

@@ -136,9 +136,7 @@ class TestPartitionValuesInJson:
     def test_are_put_in_front_of_the_fields_of_each_object(self, path):
         added = {"day": 'a\\1"é', "n": None}
         content = b'{"a": 1}\r\n\n \t{ "b": "{\\"c\\"" }\n{}\n{ }\n[{"x": 1}]\n{"a":"day\xc3\xa9"}'
-
         blocks = self.blocks(_file(path, content, tuple(added.items())))
-
         lines = b"".join(block.body for block in blocks).splitlines()
         objects = [{"a": 1}, {"b": '{"c"'}, {}, {}, None, {"a": "dayé"}]
         expected = [[{"x": 1}] if one is None else {**added, **one} for one in objects]

@@ -163,7 +163,6 @@ class TestPositions:
         partition = _partition(tmp_path, pattern="*.log")
         known = replace(partition, group=replace(partition.group, committed={1: 10}))
         inside, end = (unit_offset(partition, f"1.log:{line}") for line in (9, 10))
-
         assert (partition.behind(end).bytes, known.behind(inside).bytes) == (330, 330)
         assert known.behind(end).bytes == 300
 
@@ -236,9 +235,7 @@ class TestMetadata:
     @pytest.mark.parametrize("ending", ["ndjson", "csv", "parquet", "orc", "avro"])
     def test_is_of_each_row_its_file_and_its_number(self, tmp_path, ending):
         write_file(tmp_path / "eu" / f"a.{ending}", numbered_rows("x", range(10)))
-
         found = list(self.rows(tmp_path, format=ending, pattern=f"*.{ending}"))
-
         assert [(one["SRC"], one["ROW"], one["U"]) for one in found] == [
             (f"eu/a.{ending}", row, 1) for row in range(1, 11)
         ]

@@ -302,7 +302,6 @@ class TestFilesThatAreTheSame:
         path.unlink()
         blank.unlink()
         loads.load(c=2)
-
         assert loads.table == [1, 2]
 
     def test_blanks_behind_the_rows_of_csv_are_no_change(self, loads):
@@ -406,7 +405,6 @@ class TestOtherLoads:
         loads.run(dies_after=2)
         first.mark_complete({"eu": loads.committed["eu"]})
         loads.run()
-
         assert loads.table == [1, 2, 3]
         assert sorted(partitions["eu"].group.committed) == []
 

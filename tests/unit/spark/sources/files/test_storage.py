@@ -183,9 +183,7 @@ def test_a_key_that_is_refused_is_in_no_text(lake):
 def test_keys_are_in_no_form_of_a_storage_that_people_see(lake):
     lake.put("a.ndjson")
     file, _ = lake.file("a.ndjson")
-
     copied = copy.deepcopy(file)  # by what pickle asks for as well
-
     assert copied.storage.read("a.ndjson") == LINE
     opened = lake.storage.open(file.path)
     for shown in (lake.storage, copied.storage, copied, lake.storage.below("x"), opened):
@@ -242,10 +240,8 @@ class TestWireThatIsSlowCutOrLost:
     def test_that_fails_again_and_again_is_named_and_worth_another_try(self, wire, through, name, fault):
         file, reader = through(name)
         wire.disturb(fault, 1000, "GET")
-
         with pytest.raises(SourceUnavailableError, match=name) as failed:
             rows_after(reader, file, 0)
-
         text = str(failed.value)
         assert failed.value.retryable
         assert ("request get" in text, "executors" in text, _secrets_in(text)) == (True, True, [])

@@ -210,7 +210,6 @@ def test_size_time_and_version_are_those_of_the_name_node(hdfs, storage):
     (first,) = storage.files()
     hdfs.put("/in/a", b"54321", modified_ms=1_795_915_304_856)
     (second,) = storage.files()
-
     assert (first.size, first.modified_ns) == (5, 1_795_915_304_856_000_000)
     assert (second.size, second.modified_ns) == (first.size, first.modified_ns)
     assert second.version != first.version
@@ -219,9 +218,7 @@ def test_size_time_and_version_are_those_of_the_name_node(hdfs, storage):
 def test_a_file_has_its_name_only_when_it_is_whole(hdfs, storage):
     seen = []
     hdfs.before_rename = lambda: seen.append(contents(hdfs))
-
     assert storage.create("log/1", b"all of it")
-
     ((path, data),) = seen[0].items()
     assert (PurePosixPath(path).parent, data) == (PurePosixPath("/in/log"), b"all of it")
     assert PurePosixPath(path).name.startswith(".")
@@ -327,7 +324,6 @@ def test_a_request_that_fails_is_repeated(hdfs, storage, at_name_node, at_data_n
     version = storage.stat(storage.path("a")).version
     hdfs.faults.extend(at_name_node)
     hdfs.data_faults.extend(at_data_node)
-
     assert storage.open(storage.path("a"), version, 10).read() == b"0123456789"
     assert not hdfs.faults
     assert not hdfs.data_faults
@@ -350,10 +346,8 @@ def test_of_two_name_nodes_the_active_one_is_asked(hdfs):
         standby.faults.extend(["StandbyException"] * 100)
         options = options_of(web_connection(f"127.0.0.1:{standby.port},127.0.0.1:{hdfs.port}"))
         storage = storage_of("webhdfs://lake/in", options)
-
         assert [one.name for one in storage.files()] == ["a"]
         assert storage.read("a") == b"1"
-
         assert len(standby.requests) == 1
 
 

@@ -43,7 +43,6 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
     done = data.draw(st.integers(0, len(everything)))
     committed = BatchRowOffset(*everything[done - 1]) if done else None
     history.check(committed, "fail")
-
     assert _positions(history, committed) == everything[done:]
 
 
@@ -68,7 +67,6 @@ def test_position_that_is_not_in_the_history_is_refused():
 def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():
     change = _snapshot(4, change="is of the kind 'overwrite' (deleted-records=2)")
     history = replace(HISTORY, snapshots=(SNAPSHOTS[0], change, *SNAPSHOTS[1:]))
-
     with pytest.raises(SourcePositionError, match=r"1004 .* 'overwrite' \(deleted-records=2\), .* to '4:0'"):
         history.check(BatchRowOffset(3, 5), "skip")
     with pytest.raises(SourcePositionError, match="begin with that snapshot or a later one"):
@@ -80,7 +78,6 @@ def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():
 def test_first_load_of_a_whole_snapshot_is_resumed_in_it_and_followed_by_later_ones():
     history = replace(OLDER, base=replace(_snapshot(5, 6, 4), snapshot=1005))
     expected = [*((5, row) for row in range(1, 11)), (7, 1)]
-
     for done in range(len(expected) + 1):
         committed = BatchRowOffset(*expected[done - 1]) if done else None
         history.check(committed, "fail")

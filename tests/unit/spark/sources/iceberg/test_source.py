@@ -161,7 +161,6 @@ def test_partition_that_began_after_the_oldest_snapshot_needs_no_older_ones(part
         parted.append(ids)
     parted.expire(keep=2)
     found = _partitions(parted, partition_by="FILE")
-
     assert _ids(found["g1"]) == [1, 3]
     assert _ids(found["g0"], 1, 2) == [4]
     _refused(found["g0"], "nothing is committed")
@@ -200,7 +199,6 @@ class TestStartingSnapshot:
         orders.append(range(10))
         start = orders.append(range(10, 15))
         own, whole = _partition(orders), _partition(orders, starting_snapshot=start)
-
         assert len(_ids(whole, 2, 3)) > len(_ids(own, 2, 3))
         assert whole.binding.source_digest == own.binding.source_digest
         assert whole.binding.digest != own.binding.digest
@@ -305,7 +303,6 @@ def test_files_that_lack_a_partition_column_get_its_value(parted, tmp_path):
     pq.write_table(pa.table({"ID": [7], "NOTE": ["n"], "FILE": ["g7"]}), folder / "a.parquet")
     parted.table.add_files([f"file://{folder}/a.parquet"])
     pq.write_table(pa.table({"ID": [7], "NOTE": ["n"]}), folder / "a.parquet")
-
     assert _rows(_partition(parted, partition_by="FILE")) == [{"ID": 7, "FILE": "g7", "NOTE": "n"}]
 
 
@@ -345,7 +342,6 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
     metadata = orders.table.metadata_location
     hint = tmp_path / "lake" / "lake" / "orders" / "metadata" / "version-hint.text"
     hint.write_text(metadata.rpartition("/")[2])
-
     for path in (orders.table.location(), metadata):
         spec = source_spec({"kind": "iceberg", "path": path})
         (partition,) = open_source(spec, "fail").partitions()
@@ -376,9 +372,7 @@ def test_no_secret_of_the_catalog_shows_or_travels(orders):
     orders.append(range(3))
     spec = source_spec(orders.source(options={**orders.options, "s3.region": "x"}))
     secrets = SourceSecrets({"credential": "hush-hush", "s3.secret-access-key": "hush-key"})
-
     (partition,) = open_source(spec, "fail", secrets).partitions()
-
     assert "hush" not in repr(partition)
     assert b"hush-hush" not in pickle.dumps(partition)
     assert partition.reader.store == {"s3.region": "x", "s3.secret-access-key": "hush-key"}

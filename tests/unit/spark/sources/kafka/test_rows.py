@@ -34,9 +34,7 @@ class TestJson:
 
     def test_with_the_head_of_a_schema_registry_is_read_without_it(self):
         values = [HEAD + b'{"A":1}', b'{"A":2}', None, HEAD + b'{\n"A":4}', HEAD]
-
         part = part_of(values, tombstones="null", metadata=["offset"])
-
         rows = [(row["KAFKA_OFFSET"], row.get("A")) for row in rows_of_part(part)]
         assert rows == [(10, 1), (11, 2), (12, None), (13, 4)]
         assert undecoded(part) == [(14, HEAD)]

@@ -89,10 +89,8 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(sou
 
 def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
     write(range(3))
-
     opened = source({"ssl.key.password": "hunter2"})
     (partition, *_) = pickle.loads(pickle.dumps(opened.partitions()))  # noqa: S301  our own
-
     assert "hunter2" not in repr(partition)
     assert "ssl.key.password" in repr(partition)
     assert partition.settings.config()["ssl.key.password"] == "hunter2"
@@ -134,7 +132,6 @@ class TestGroup:
         write(range(10))
         commit_group(cluster.address, f"g-{topic}", topic, 0, 4)
         opened = source(group_id=f"g-{topic}")
-
         (zero, *_) = opened.partitions()
         assert _ids(_read(zero)) == list(range(4, 10))
         for end in (7, 5):
