@@ -69,7 +69,7 @@ def _as_google_is_asked(request):
 
 @pytest.fixture
 def bucket(s3, request):
-    name = f"bucket-{abs(hash(request.node.name)):x}"
+    name = f"bucket{abs(hash(request.node.name)):x}"
     s3.client.create_bucket(Bucket=name)
     return name
 
