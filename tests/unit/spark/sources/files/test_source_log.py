@@ -274,6 +274,16 @@ class TestFilesThatAreTheSame:
 
         assert sorted(loads.table) == [1, 2, 3, 5, 7]
 
+    def test_with_swapped_names(self, loads):
+        loads.load(a=1)
+        loads.load(b=2)
+        for _ in range(2):
+            for names in ("ax", "ba", "xb"):
+                loads.rename(*names)
+            loads.run()
+            loads.load(a=len(loads.table) + 1)
+        assert loads.table == [1, 2, 3, 4]
+
     def test_that_were_copied_and_cut(self, loads):
         path = loads.load(a=[1, 2, 3])
         (loads.folder / "eu/a.1.ndjson").write_bytes(path.read_bytes())
