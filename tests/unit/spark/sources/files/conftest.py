@@ -4,12 +4,15 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
+from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSource, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.fake_webhdfs import fake_webhdfs
 from tests.jumping_time import JumpingTime
 from tests.s3_service import s3_service
+from tests.source_log import groups_of
 
 SMALL = BatchLimits(rows=7)
 
@@ -45,10 +48,39 @@ def check_every_resume(reader, file, *, count):
     return [row for _, row in whole]
 
 
+class Store:
+    """A folder of a store of files."""
+
+    def __init__(self, url, secrets=None):
+        self.url, self.secrets = url, secrets
+        self.storage = storage_of(url, secrets)
+
+    def put(self, name, data):
+        self.storage.delete(name)
+        assert self.storage.create(name, data)
+
+    def groups(self, **options):
+        spec = FileSource(path=self.url, **options)
+        return {one.partition: one.files for one in groups_of(spec, self.secrets)}
+
+    def file(self, name, **options):
+        """A file as it is listed, and its reader."""
+        spec = FileSource(path=self.url, pattern="**/*", partitions=AllFiles(), **options)
+        (group,) = groups_of(spec, self.secrets)
+        return next(one for one in group.files if one.name == name), reader_of(spec.form)
+
+
 @pytest.fixture(scope="module")
 def s3():
     with s3_service() as running:
         yield running
+
+
+@pytest.fixture
+def bucket(s3, request):
+    name = f"bucket{abs(hash(request.node.name)):x}"
+    s3.client.create_bucket(Bucket=name)
+    return name
 
 
 @pytest.fixture

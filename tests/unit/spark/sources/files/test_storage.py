@@ -13,7 +13,6 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
@@ -32,37 +31,21 @@ from tests.file_formats import numbered_rows, write_file
 from tests.refusals import refused
 from tests.s3_service import KEY_ID, SECRET
 from tests.source_log import groups_of
-from tests.unit.spark.sources.files.conftest import rows_after
+from tests.unit.spark.sources.files.conftest import Store, rows_after
 
 LINE = b'{"ID": 1}\n'
 
 
-class Lake:
-    """A bucket of a server."""
-
-    def __init__(self, service, bucket):
-        self.service, self.bucket, self.url = service, bucket, f"s3://{bucket}/in"
-        self.secrets = service.options()
-        self.storage = storage_of(self.url, self.secrets)
-        service.client.create_bucket(Bucket=bucket)
-
-    def put(self, name, data=LINE, **_):
-        self.service.client.put_object(Bucket=self.bucket, Key=f"in/{name}", Body=data)
-
-    def file(self, name, **options):
-        """A file as it is listed, and its reader."""
-        spec = FileSource(path=self.url, pattern="*", partitions=AllFiles(), **options)
-        (group,) = groups_of(spec, self.secrets)
-        return next(one for one in group.files if one.name == name), reader_of(spec.form)
-
-    def groups(self, **options):
-        spec = FileSource(path=self.url, **options)
-        return {one.partition: one.files for one in groups_of(spec, self.secrets)}
+@pytest.fixture
+def lake(s3, bucket):
+    return Store(f"s3://{bucket}/in", s3.options())
 
 
 @pytest.fixture
-def lake(s3, request):
-    return Lake(s3, f"lake-{abs(hash(request.node.name)):x}")
+def put(s3, bucket):
+    return lambda name, data=LINE, above="in": s3.client.put_object(
+        Bucket=bucket, Key=f"{above}/{name}", Body=data
+    )
 
 
 NAMES = ["day=1/a.ndjson", "day=x%2Fy/a.ndjson", "day=2/.a.ndjson", "_snowpipe/a.ndjson"]
@@ -77,12 +60,12 @@ NAMES += ["top.ndjson", "other.ndjson", ".top.ndjson"]
         (NAMES, {"partitions": ByName(r"(?P<partition>[a-z]+)\.ndjson"), "pattern": "[!x]*.ndj?on"}),
     ],
 )
-def test_a_bucket_is_split_as_a_directory_is(lake, tmp_path, names, options):
+def test_a_bucket_is_split_as_a_directory_is(lake, put, tmp_path, names, options):
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(LINE)
-        lake.put(name)
-    lake.service.client.put_object(Bucket=lake.bucket, Key="in2/day=1/a.ndjson", Body=LINE)
+        put(name)
+    put("day=1/a.ndjson", above="in2")
 
     def named(groups):
         return {name: [(file.name, file.values) for file in files] for name, files in groups.items()}
@@ -94,18 +77,18 @@ def test_a_bucket_is_split_as_a_directory_is(lake, tmp_path, names, options):
 
 
 @pytest.mark.parametrize("name", ["a//b", "a/../b", "/a"])
-def test_a_name_that_the_client_cannot_ask_for_is_refused_with_its_remedy(lake, name):
-    lake.put(name)
+def test_a_name_that_the_client_cannot_ask_for_is_refused_with_its_remedy(lake, put, name):
+    put(name)
     with pytest.raises(ConfigurationError, match="rename") as wrong:
         lake.groups(partitions=AllFiles(), pattern="**/*")
     assert lake.url in str(wrong.value)
 
 
-def test_marks_of_folders_are_no_files_and_an_empty_bucket_has_none(lake):
+def test_marks_of_folders_are_no_files_and_an_empty_bucket_has_none(lake, put):
     assert lake.groups() == {}
     for name in ("", "day/", "day/deep/"):
-        lake.put(name, b"")
-    lake.put("day/a.ndjson")
+        put(name, b"")
+    put("day/a.ndjson")
     assert [one.name for one in lake.storage.files()] == ["day/a.ndjson"]
 
 
@@ -116,30 +99,30 @@ def test_a_missing_bucket_is_named(lake):
         storage_of("s3://nowhere/in", lake.secrets).create("a", b"1")
 
 
-def test_more_objects_than_a_page_are_listed_each_once(lake):
+def test_more_objects_than_a_page_are_listed_each_once(lake, put):
     names = [f"{n:04}.ndjson" for n in range(1010)]
     with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lake.put, names))
+        list(threads.map(put, names))
     assert [one.name for one in lake.storage.files()] == names
 
 
-def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake):
+def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake, put):
     data = random.Random(7).randbytes(40 << 20)
-    lake.put("big", data)
+    put("big", data)
     path = f"{lake.url}/big"
 
     with lake.storage.open(path, lake.storage.stat(path).version) as stream:
         assert stream.read(10) == data[:10]
-        lake.put("big", bytes(len(data)))
+        put("big", bytes(len(data)))
         stream.seek(-5, os.SEEK_END)
         with pytest.raises(SourcePositionError, match="written again"):
             stream.read()
 
 
-def test_any_part_of_an_object_is_what_is_stored_there(lake):
+def test_any_part_of_an_object_is_what_is_stored_there(lake, put):
     chance = random.Random(7)
     data = chance.randbytes(37_000_001)
-    lake.put("big", data)
+    put("big", data)
 
     with lake.storage.open(f"{lake.url}/big") as stream:
         for _ in range(60):
@@ -157,10 +140,10 @@ def _secrets_in(text):
     return [secret for secret in (SECRET, KEY_ID) if secret in text]
 
 
-def test_a_key_that_is_refused_is_in_no_text(lake):
-    lake.put("a.ndjson")
+def test_a_key_that_is_refused_is_in_no_text(s3, lake, put):
+    put("a.ndjson")
     file, _ = lake.file("a.ndjson")
-    url = f"http://{lake.service.endpoint}/moto-api/reset-auth"
+    url = f"http://{s3.endpoint}/moto-api/reset-auth"
     requests.post(url, data=b"0", timeout=60).raise_for_status()
     try:
         for error in refused(
@@ -180,8 +163,8 @@ def test_a_key_that_is_refused_is_in_no_text(lake):
         requests.post(url, data=b"inf", timeout=60).raise_for_status()
 
 
-def test_keys_are_in_no_form_of_a_storage_that_people_see(lake):
-    lake.put("a.ndjson")
+def test_keys_are_in_no_form_of_a_storage_that_people_see(lake, put):
+    put("a.ndjson")
     file, _ = lake.file("a.ndjson")
     copied = copy.deepcopy(file)  # by what pickle asks for as well
     assert copied.storage.read("a.ndjson") == LINE
@@ -211,7 +194,7 @@ class TestWireThatIsSlowCutOrLost:
             yield made
 
     @pytest.fixture
-    def through(self, wire, lake, tmp_path):
+    def through(self, s3, wire, lake, put, tmp_path):
         """Files of a few hundred kilobytes that nothing can compress, as they are listed through the wire."""
 
         def make(name):
@@ -219,8 +202,8 @@ class TestWireThatIsSlowCutOrLost:
             for row in rows:
                 row["FILE"] = random.Random(row["ID"]).randbytes(150).hex()
             write_file(tmp_path / name, rows)
-            lake.put(name, (tmp_path / name).read_bytes())
-            lake.secrets = lake.service.options(wire.port, config_kwargs={"read_timeout": 1})
+            put(name, (tmp_path / name).read_bytes())
+            lake.secrets = s3.options(wire.port, config_kwargs={"read_timeout": 1})
             return lake.file(name, format=name.split(".")[1])
 
         return make
@@ -328,13 +311,13 @@ def test_a_connection_that_the_readers_cannot_use_is_refused():
         list(storage_of("abfss://lake@yours.dfs.core.windows.net/in", secrets).files())
 
 
-def test_a_lost_log_of_objects_is_made_again(lake):
+def test_a_lost_log_of_objects_is_made_again(lake, put):
     for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        lake.put(name, LINE * 2)
+        put(name, LINE * 2)
     commits = {"a": LastCommit("p_src_a", UnitOffset(2, "2.ndjson", 1), 3, unchanged=True)}
     spec = FileSource(path=lake.url)
     made = rebuild(spec, "account/pipe", lake.secrets, commits)
-    lake.put("a/0.ndjson", b'{"ID": 3}\n')
+    put("a/0.ndjson", b'{"ID": 3}\n')
 
     source = open_source(spec, "fail", lake.secrets).for_target("account/pipe")
     partitions = {one.name: one for one in source.partitions()}

@@ -10,7 +10,6 @@ from threading import Barrier
 import pytest
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
@@ -28,26 +27,10 @@ from tests.fake_webhdfs import fake_webhdfs, web_connection
 from tests.file_formats import numbered_rows, write_file
 from tests.scripted_service import Reply, ScriptedService
 from tests.source_log import groups_of
-from tests.unit.spark.sources.files.conftest import rows_after
+from tests.unit.spark.sources.files.conftest import Store, rows_after
 
 FORMATS = ["a.ndjson", "a.csv", "a.parquet", "a.orc", "a.avro"]
 PACKED = ["a.ndjson.gz", "a.csv.bz2", "a.ndjson.xz", "a.csv.zst"]
-
-
-class Store:
-    def __init__(self, url, secrets=None):
-        self.url, self.secrets = url, secrets
-        self.storage = storage_of(url, secrets)
-
-    def put(self, name, data):
-        self.storage.delete(name)
-        assert self.storage.create(name, data)
-
-    def file(self, name, **options):
-        """A file as it is listed, and its reader."""
-        spec = FileSource(path=self.url, pattern="**/*", partitions=AllFiles(), **options)
-        files = [one for group in groups_of(spec, self.secrets) for one in group.files]
-        return next(one for one in files if one.name == name), reader_of(spec.form)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +48,6 @@ def _as_google_is_asked(request):
     request = re.sub(rb"(?i)authorization: [^\r]*\r\n", b"", request)
     request = re.sub(rb"^([A-Z]+ \S+ HTTP/1.1\r\n)", rb"\1" + signed, request)
     return request.replace(b"x-goog-if-generation-match: 0", b"if-none-match: *")
-
-
-@pytest.fixture
-def bucket(s3, request):
-    name = f"bucket{abs(hash(request.node.name)):x}"
-    s3.client.create_bucket(Bucket=name)
-    return name
 
 
 @pytest.fixture

@@ -81,7 +81,11 @@ class TestKeyedParts:
         assert [part.end.value for part in parts] == [expected[end] for end in ends]
 
     def test_stop_before_either_of_two_rows_with_one_key_is_sent(self):
-        for batches, sent in []:
+        for batches, sent in [
+            ([[1, 2, 2, 3]], []),
+            ([[1, 2], [2, 3]], []),
+            ([[0, 1], [2, 3], [3]], [0, 1]),
+        ]:
             found: list[Any] = []
             with pytest.raises(ContinuityError, match=r"two rows have K = [23]: neither"):
                 found.extend(_keyed(*map(_batch, batches)))
@@ -115,7 +119,8 @@ class TestVersionedParts:
         assert self.parts(*batches, committed=BatchRowOffset(3, 1)) == []
 
     def test_of_a_version_with_fewer_rows_than_are_committed_are_refused_unsent(self):
-        for batches in []:
+        early, gone = _batch([1, 2], [4, 4]), _batch([1], [5])
+        for batches in ([early], [early, gone], [gone]):
             with pytest.raises(SourcePositionError, match="'4:3' is committed"):
                 self.parts(*batches, committed=BatchRowOffset(4, 3))
 
