@@ -56,6 +56,16 @@ def test_a_token_is_set_as_a_value_and_never_as_sql(local_service, conn_id, tabl
         assert committed(local_service, table, channel) == token
 
 
+def test_a_token_is_set_in_a_pipe_that_somebody_created(local_service, conn_id, table):
+    rows = "SELECT $1:ID::INTEGER, $1:NAME::VARCHAR FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING'))"
+    local_service.sql(f"CREATE OR REPLACE PIPE OWN_PIPE AS COPY INTO {table} FROM ({rows})")
+    hook = SnowpipeHook(conn_id, pipe="OWN_PIPE")
+    with hook.get_client() as client:
+        client.open_channel("c", offset_token="f:1")
+        hook.set_offset_token("c", "f:9")
+        assert client.channel_statuses(["c"])["c"].committed == "f:9"
+
+
 def test_sign_ins_and_clients_share_a_key_that_is_read_once(conn_id, table, monkeypatch):
     hook = SnowpipeBulkHook(conn_id, table=table)
     hook.run_sql("SELECT 1")
