@@ -1,47 +1,52 @@
-"""What the two types of connections mean."""
+"""What the two types of connections mean, and their form where Airflow asks the hook for it."""
 
 import base64
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import certifi
 import pytest
+from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
+from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import _snowflake_hook, connector_arguments
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from tests.airflow_connections import PASSPHRASE
+from tests.airflow_version import AIRFLOW
 from tests.refusals import refused
 
-
-def snowflake(**extra):
-    fields = {
-        name: extra.pop(name) for name in ("host", "port", "login", "password", "schema") if name in extra
-    }
-    fields.setdefault("login", "LOADER")
-    return SnowpipeConnection("c1", "snowflake", extra=extra, **fields)
+NAMES = ("table", "pipe", "database", "schema")
+FIELDS = ("host", "port", "login", "password", "schema")
 
 
-def snowpipe(**extra):
-    fields = {
-        name: extra.pop(name) for name in ("host", "port", "login", "password", "schema") if name in extra
-    }
-    fields.setdefault("login", "LOADER")
-    return SnowpipeConnection("c2", "snowpipe", extra=extra, **fields)
+def made(conn_id, kind, given):
+    fields = {"login": "LOADER", **{name: given.pop(name) for name in FIELDS if name in given}}
+    return SnowpipeConnection(conn_id, kind, extra=given, **fields)
+
+
+def snowflake(**given):
+    return made("c1", "snowflake", given)
+
+
+def snowpipe(**given):
+    return made("c2", "snowpipe", given)
 
 
 class TestAccountUrl:
     def test_follows_the_fields(self):
         account = "https://org-acc.snowflakecomputing.com"
-        extra = {"account": "LOCAL", "host": "127.0.0.1"}
+        region = "https://xy1.us-east-2.aws.snowflakecomputing.com"
+        in_extra = [{"account": "LOCAL", "host": "127.0.0.1", "port": port} for port in (8443, "8443")]
         for connection, url in [
             (snowflake(account="org-acc"), account),
             (snowflake(account="Org-My_Acc"), "https://org-my-acc.snowflakecomputing.com"),
-            (
-                snowflake(account="xy1", region="us-east-2.aws"),
-                "https://xy1.us-east-2.aws.snowflakecomputing.com",
-            ),
+            (snowflake(account="xy1", region="us-east-2.aws"), region),
             (snowpipe(host="https://127.0.0.1:8443"), "https://127.0.0.1:8443"),
             (snowpipe(host="127.0.0.1", port=8443), "https://127.0.0.1:8443"),
             (snowpipe(host="https://h/"), "https://h"),
@@ -50,8 +55,8 @@ class TestAccountUrl:
             (snowpipe(account="org-acc", port=8443), f"{account}:8443"),
             (snowpipe(account="org-acc"), account),
             *(
-                (SnowpipeConnection("c1", "snowflake", host="x", extra={**extra, "port": port}), url)
-                for port, url in ((8443, "https://127.0.0.1:8443"), ("8443", "https://127.0.0.1:8443"))
+                (SnowpipeConnection("c1", "snowflake", host="x", extra=one), "https://127.0.0.1:8443")
+                for one in in_extra
             ),
         ]:
             assert connection.account_url() == url
@@ -64,20 +69,22 @@ class TestAccountUrl:
         ]
         for port in (70_000, -1, "https", "0"):
             for kind in ("snowflake", "snowpipe"):
-                extra = {"host": "h", "port": port}
-                connection = SnowpipeConnection("c1", kind, host="https://h", extra=extra)
+                connection = SnowpipeConnection(
+                    "c1", kind, host="https://h", extra={"host": "h", "port": port}
+                )
                 wrong.append((connection, ["'c1'", f"'port' is '{port}': give a number from 1 to"]))
         for connection, words in wrong:
             refused(ConfigurationError, SnowpipeConnection.account_url, [connection], *words)
 
     def test_in_the_extra_is_the_host_that_airflows_own_hook_signs_in_at(self):
-        for host, port in [
-            ("https://h", 443), ("https://h/", 443), ("https://h:8443", 8443), ("https://h", 8443),
-            ("h", 8443),
-        ]:  # fmt: skip
-            extra = {"host": host, "account": "a", "authenticator": "programmatic_access_token"}
-            if port != 443 and str(port) not in host:
-                extra["port"] = port
+        for more, port in [
+            ({"host": "https://h"}, 443),
+            ({"host": "https://h/"}, 443),
+            ({"host": "https://h:8443"}, 8443),
+            ({"host": "https://h", "port": 8443}, 8443),
+            ({"host": "h", "port": 8443}, 8443),
+        ]:
+            extra = {"account": "a", "authenticator": "programmatic_access_token", **more}
             connection = SnowpipeConnection("c1", "snowflake", login="U", password="pat", extra=extra)
 
             given = _snowflake_hook(connection)._get_conn_params()
@@ -87,119 +94,100 @@ class TestAccountUrl:
 
 
 class TestKeyPair:
-    def test_is_read_from_a_file(self, tmp_path, pem):
+    def test_is_read_from_a_file_from_pem_from_base64_and_from_a_pasted_line(self, tmp_path, pem):
         path = tmp_path / "key.pem"
         path.write_text(pem)
         found = snowflake(account="org-acc", private_key_file=str(path), role="R").credentials()
         assert isinstance(found, KeyPair)
         assert (found.account, found.user, found.role) == ("org-acc", "LOADER", "R")
-
-    def test_is_read_from_pem_from_base64_and_from_a_pasted_line(self, pem):
-        forms = [pem, base64.b64encode(pem.encode()).decode(), pem.replace("\n", ""), pem.replace("\n", " ")]
-        keys = [snowflake(account="a", private_key_content=form).credentials() for form in forms]
-        assert len({key.fingerprint for key in keys if isinstance(key, KeyPair)}) == 1
-        assert all(isinstance(key, KeyPair) for key in keys)
+        packed = base64.b64encode(pem.encode()).decode()
+        for form in (pem, packed, pem.replace("\n", ""), pem.replace("\n", " ")):
+            pasted = snowflake(account="a", private_key_content=form).credentials()
+            assert isinstance(pasted, KeyPair)
+            assert pasted.fingerprint == found.fingerprint
 
     def test_agrees_with_airflows_own_snowflake_hook(self, set_connection, encrypted_pem):
-        from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
-
-        from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-
-        conn_id = set_connection(
-            login="LOADER",
-            password=PASSPHRASE,
-            extra={
-                "account": "org-acc",
-                "private_key_content": base64.b64encode(encrypted_pem.encode()).decode(),
-            },
-        )
+        packed = base64.b64encode(encrypted_pem.encode()).decode()
+        extra = {"account": "org-acc", "private_key_content": packed}
+        conn_id = set_connection(login="LOADER", password=PASSPHRASE, extra=extra)
         theirs = SnowflakeHook(snowflake_conn_id=conn_id).get_private_key()
         ours = SnowpipeHook(conn_id).credentials()
         assert isinstance(ours, KeyPair)
         assert ours._key.private_numbers() == theirs.private_numbers()
 
-    @pytest.mark.parametrize("is_encrypted", [False, True])
-    def test_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(
-        self, pem, encrypted_pem, is_encrypted
-    ):
-        key, password = (encrypted_pem, None) if is_encrypted else (pem, "a-passphrase")
-        connection = snowflake(account="a", private_key_content=key, password=password)
-        text = "is encrypted, but no.*: give it" if is_encrypted else "is not encrypted.*: drop it"
-        with pytest.raises(AuthenticationError, match=f"{text}.*password of an Airflow connection") as raised:
-            connection.credentials()
-        assert "a-passphrase" not in str(raised.value)
+    def test_with_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(self, pem, encrypted_pem):
+        for key, password, text in [
+            (encrypted_pem, None, "is encrypted, but no.*: give it"),
+            (pem, "a-passphrase", "is not encrypted.*: drop it"),
+        ]:
+            connection = snowflake(account="a", private_key_content=key, password=password)
+            with pytest.raises(AuthenticationError, match=f"{text}.*password of an Airflow conn") as raised:
+                connection.credentials()
+            assert "a-passphrase" not in str(raised.value)
 
-    def test_what_is_missing_or_no_key_is_named(self, tmp_path, pem):
+    def test_that_is_missing_or_none_is_named(self, tmp_path, pem):
         for size in (0, 20_000):
-            path = tmp_path / f"{size}"
-            path.write_bytes(b"x" * size)
-            connection = snowflake(account="a", private_key_file=str(path))
-            refused(ConfigurationError, SnowpipeConnection.credentials, [connection], f"{size} bytes")
+            (tmp_path / f"{size}").write_bytes(b"x" * size)
+        both = {"private_key_file": "/k", "private_key_content": pem}
         for connection, words in [
+            (snowflake(account="a", private_key_file=str(tmp_path / "0")), ["0 bytes"]),
+            (snowflake(account="a", private_key_file=str(tmp_path / "20000")), ["20000 bytes"]),
             (snowflake(account="a", private_key_file="/nowhere.pem"), ["'private_key_file'", "nowhere.pem"]),
-            (
-                snowflake(account="a", private_key_file="/k", private_key_content=pem),
-                ["private_key_file", "private_key_content"],
-            ),
+            (snowflake(account="a", **both), ["private_key_file", "private_key_content"]),
             (snowpipe(host="https://127.0.0.1:1", private_key_content=pem), ["'c2'", "'account'"]),
             (snowflake(account="a", private_key_content=pem, login=None), ["'c1'", "'login'"]),
         ]:
             refused(ConfigurationError, SnowpipeConnection.credentials, [connection], *words)
 
-    def test_account_comes_from_snowflakes_host_name(self, pem):
+    def test_takes_its_account_from_snowflakes_host_name(self, pem):
         for host in ("https://org-acc.snowflakecomputing.com", "ORG-ACC.SnowflakeComputing.com"):
             assert snowpipe(host=host, private_key_content=pem).credentials().account == "org-acc"
 
 
 class TestTokens:
-    def test_snowpipe_connection_takes_the_token_from_the_password(self):
-        assert snowpipe(
-            auth="programmatic_access_token", password="t1"
-        ).credentials() == ProgrammaticAccessToken("t1")
+    def test_are_the_password_of_a_snowpipe_connection(self):
+        pat = snowpipe(auth="programmatic_access_token", password="t1").credentials()
+        assert pat == ProgrammaticAccessToken("t1")
         assert snowpipe(auth="oauth", password="t2").credentials() == OAuthToken("t2")
 
     @pytest.mark.parametrize(
         "extra", [{"refresh_token": "r"}, {"authenticator": "oauth", "grant_type": "client_credentials"}]
     )
-    def test_oauth_client_of_a_snowflake_connection_is_kept_for_renewal(self, extra):
+    def test_of_an_oauth_client_of_a_snowflake_connection_are_renewed_by_it(self, extra):
         found = snowflake(account="a", login="id", password="secret", **extra).credentials()
         assert isinstance(found, OAuthClient)
         assert found.token_type == "OAUTH"
         assert "secret" not in repr(found)
 
-    def test_what_is_no_credential_for_streaming_is_named(self):
+    def test_that_are_no_credential_for_streaming_are_named(self):
         oauth = {"account": "a", "authenticator": "oauth"}
-        for connection, word in [
+        for connection, *words in [
             (snowflake(account="a", password="p"), "no password"),
-            (snowflake(authenticator="programmatic_access_token"), "'c1'"),
-            (snowflake(authenticator="programmatic_access_token"), "'password'"),
+            (snowflake(authenticator="programmatic_access_token"), "'c1'", "'password'"),
             (snowflake(**oauth, login="id", password="s"), "'grant_type' is missing"),
             (snowflake(account="a", authenticator="externalbrowser"), "'externalbrowser'"),
             (snowflake(**oauth, azure_conn_id="az"), "azure_conn_id"),
         ]:
-            refused(ConfigurationError, SnowpipeConnection.credentials, [connection], word)
+            refused(ConfigurationError, SnowpipeConnection.credentials, [connection], *words)
 
 
 class TestPipeName:
-    def names(self, connection, **given):
-        return str(
-            connection.pipe_name(**{"table": None, "pipe": None, "database": None, "schema": None, **given})
-        )
+    def name(self, connection, **given):
+        return str(connection.pipe_name(**{**dict.fromkeys(NAMES), **given}))
 
-    def test_is_the_tables_default_pipe(self):
-        assert self.names(snowflake(database="DB", schema="S"), table="T") == "DB.S.T-STREAMING"
-        assert self.names(snowpipe(database="DB", schema="S", pipe="P")) == "DB.S.P"
-
-    def test_arguments_win_over_the_connection(self):
+    def test_follows_the_arguments_then_the_field_of_the_schema_then_the_extra(self):
         connection = snowpipe(database="DB", schema="S", table="T")
-        assert self.names(connection, pipe="P", database="D2", schema="S2") == "D2.S2.P"
-
-    def test_the_field_of_the_schema_wins_over_the_extra(self):
-        extra = {"database": "DB", "schema": "OF_EXTRA", "table": "T"}
-
-        both = SnowpipeConnection("c", "snowpipe", schema="OF_FIELD", extra=extra)
-        assert self.names(both) == "DB.OF_FIELD.T-STREAMING"
-        assert self.names(replace(both, schema="")) == "DB.OF_EXTRA.T-STREAMING"
+        in_extra = SnowpipeConnection(
+            "c", "snowpipe", schema="S", extra={"database": "DB", "schema": "X", "table": "T"}
+        )
+        for found, expected in [
+            (self.name(snowflake(database="DB", schema="S"), table="T"), "DB.S.T-STREAMING"),
+            (self.name(snowpipe(database="DB", schema="S", pipe="P")), "DB.S.P"),
+            (self.name(connection, pipe="P", database="D2", schema="S2"), "D2.S2.P"),
+            (self.name(in_extra), "DB.S.T-STREAMING"),
+            (self.name(replace(in_extra, schema="")), "DB.X.T-STREAMING"),
+        ]:
+            assert found == expected
 
     def test_reports_what_is_missing(self):
         both = snowpipe(database="D", schema="S", table="T", pipe="P")
@@ -211,58 +199,88 @@ class TestPipeName:
             (both, {}, "empty one"),
         ]:
             with pytest.raises(ConfigurationError, match=text):
-                self.names(connection, **given)
+                self.name(connection, **given)
 
 
-def test_sql_is_run_by_the_role_and_the_warehouse_of_old_prefixed_fields():
-    connection = snowpipe(
-        host="https://h",
-        password="pat",
-        account="a",
-        auth="programmatic_access_token",
-        extra__snowpipe__role="LOADER",
-        extra__snowpipe__warehouse="WH",
-    )
+class TestOldPrefixedFields:
+    def test_name_the_role_and_the_warehouse_that_run_sql_and_the_table(self):
+        old = {"extra__snowpipe__role": "LOADER", "extra__snowpipe__warehouse": "WH"}
+        old["extra__snowpipe__table"] = "T"
+        pat = {"password": "pat", "auth": "programmatic_access_token"}
+        connection = snowpipe(host="https://h", account="a", database="D", schema="S", **pat, **old)
+        given = connector_arguments(connection)
+        assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
+        assert str(connection.pipe_name(**dict.fromkeys(NAMES))) == "D.S.T-STREAMING"
 
-    given = connector_arguments(connection)
-
-    assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
+    def test_name_the_ca_bundle_behind_a_plain_field_also_when_it_is_empty(self, tmp_path):
+        bundle = str(tmp_path / "ca.pem")
+        Path(bundle).write_bytes(Path(certifi.where()).read_bytes())
+        for kind in (snowflake, snowpipe):
+            old = {f"extra__{kind.__name__}__ca_bundle": bundle}
+            assert kind(**old).ca_bundle() == kind(ca_bundle=None, **old).ca_bundle() == bundle
+            assert kind(ca_bundle="", **old).ca_bundle() is None
 
 
 def test_an_extra_that_is_no_object_is_refused_and_blanks_around_the_login_are_none_of_the_user():
-
-    def made(extra):
+    def make(extra):
         SnowpipeConnection("c1", "snowflake", extra=extra)
 
-    refused(ConfigurationError, made, [["account"], "account", 5], "'c1'", "'extra'")
+    refused(ConfigurationError, make, [["account"], "account", 5], "'c1'", "'extra'")
     assert snowflake(login=" LOADER \n").login == "LOADER"
 
 
-@pytest.mark.parametrize("kind", [snowflake, snowpipe])
-@pytest.mark.parametrize("plain", [{}, {"ca_bundle": None}])
-def test_ca_bundle_is_read_from_the_old_prefixed_field(tmp_path, kind, plain):
-    bundle = tmp_path / "ca.pem"
-    bundle.write_bytes(Path(certifi.where()).read_bytes())
-    prefix = f"extra__{kind.__name__}__"
-
-    assert kind(**plain, **{f"{prefix}ca_bundle": str(bundle)}).ca_bundle() == str(bundle)
-
-
-def test_a_plain_field_comes_before_the_old_prefixed_one_also_when_it_is_empty(tmp_path):
-    assert snowpipe(ca_bundle="", extra__snowpipe__ca_bundle=str(tmp_path / "ca.pem")).ca_bundle() is None
-
-
 def test_ca_bundle_that_is_missing_or_without_a_certificate_is_named(tmp_path):
-    connection = snowflake(ca_bundle=str(tmp_path / "ca.der"))
-    for content in (None, b"", b"\x30\x82", b"-----BEGIN PRIVATE KEY-----\n"):
-        if content is not None:
-            (tmp_path / "ca.der").write_bytes(content)
-        refused(
-            ConfigurationError, SnowpipeConnection.ca_bundle, [connection], "'c1'", "'ca_bundle'", "ca.der"
-        )
+    names = []
+    for number, content in enumerate((b"", b"\x30\x82", b"-----BEGIN PRIVATE KEY-----\n")):
+        names.append(tmp_path / f"ca.der{number}")
+        names[-1].write_bytes(content)
+    wrong = [snowflake(ca_bundle=str(name)) for name in (*names, tmp_path / "ca.der")]
+    refused(ConfigurationError, SnowpipeConnection.ca_bundle, wrong, "'c1'", "'ca_bundle'", "ca.der")
 
 
 def test_repr_shows_no_secret(pem):
     text = repr(snowflake(account="a", password="the-password", private_key_content=pem))
     assert "the-password" not in text
     assert "PRIVATE" not in text
+
+
+CONNECTION_TYPE = get_provider_info()["connection-types"][0]
+FORM_FIELDS = CONNECTION_TYPE["conn-fields"]
+
+
+@pytest.mark.skipif(AIRFLOW >= (3, 0), reason="the form of Airflow 2")
+def test_airflow_2_shows_every_field_of_the_metadata():
+    from airflow.providers_manager import ProvidersManager
+    from wtforms import Form, PasswordField
+
+    manager, prefix = ProvidersManager(), "extra__snowpipe__"
+    found = manager.connection_form_widgets.items()
+    widgets = {name.removeprefix(prefix): one.field for name, one in found if name.startswith(prefix)}
+    form, behaviour = type("Shown", (Form,), widgets)(), manager.field_behaviours["snowpipe"]
+
+    assert set(widgets) == set(FORM_FIELDS)
+    assert (form.auth.data, form.account.label.text) == ("key_pair", "Account")
+    assert isinstance(form.private_key_content, PasswordField)
+    assert behaviour["relabeling"]["host"] == "Account URL"
+    assert behaviour["hidden_fields"] == CONNECTION_TYPE["ui-field-behaviour"]["hidden-fields"]
+
+
+FORM = """
+from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
+
+(found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
+print("form", found.model_dump_json())
+"""
+
+
+@pytest.mark.skipif(not (3, 0) <= AIRFLOW < (3, 2), reason="the form of Airflow 3.1")
+def test_airflow_3_1_shows_every_field_of_the_metadata():
+    # Airflow asks the hooks once in a process, which another test may have made it do without its own fields.
+    printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
+    (line,) = [one for one in printed.splitlines() if one.startswith("form ")]
+    form = json.loads(line.removeprefix("form "))
+    fields, standard = form["extra_fields"], form["standard_fields"]
+    assert set(fields) == set(FORM_FIELDS)
+    assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]
+    assert fields["private_key_content"]["schema"]["format"] == "password"
+    assert (standard["url_schema"] is None, standard["host"]["title"]) == (False, "Account URL")

@@ -56,9 +56,7 @@ def test_a_file_of_this_machine_is_for_its_owner_only_and_replaced_as_a_whole(tm
     file = tmp_path / "folder" / "report.json"
     write_text(storage_path(str(file), None), "first")
     reader = file.open()
-
     write_text(storage_path(str(file), None), "second")
-
     assert (reader.read(), file.read_text()) == ("first", "second")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(file.parent.iterdir()) == [file]

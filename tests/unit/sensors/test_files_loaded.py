@@ -66,20 +66,22 @@ def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch):
 
     deadline = deferred.value.trigger.deadline
     assert before + 1_000 <= deadline <= time.time() + 1_000
-    assert deferred.value.timeout == timedelta(seconds=1_120)
+    assert deferred.value.timeout == timedelta(seconds=1_120)  # the trigger's limit is before Airflow's
+    started = make(deferrable=True, start_from_trigger=True, timeout=300).start_trigger_args
+    assert started.timeout == timedelta(seconds=420)
 
 
 def test_client_is_kept_between_polls_until_one_fails(monkeypatch):
     account = FakeAccount()
     install(account, monkeypatch)
-    made = []
-    make_client = SnowpipeHook.get_load_history
-    monkeypatch.setattr(
-        SnowpipeHook,
-        "get_load_history",
-        lambda *given, **named: made.append(make_client(*given, **named)) or made[-1],
-    )
-    sensor, polls = make(), list[int]()
+    make_client, made = SnowpipeHook.get_load_history, []
+
+    def counted(*given, **named):
+        made.append(make_client(*given, **named))
+        return made[-1]
+
+    monkeypatch.setattr(SnowpipeHook, "get_load_history", counted)
+    sensor, polls = make(), []
     for fails in (False, False, True, False):
         if fails:
             account.fault("HISTORY", BEFORE, RetriesExhaustedError("no answer"))
@@ -138,19 +140,16 @@ class TestStage:
     def test_the_load_by_a_pipe_that_was_over_the_other_stage_then_does_not_count(self, account):
         account.history[0].update(pipe_catalog_name="LOCAL", pipe_schema_name="PUBLIC", pipe_name="P")
         sensor = make(stage="@S/in", pipe="P")
-
         assert not sensor.poke({"ti": TaskInstance()}).is_done
         account._copy("COPY INTO T FROM '@S/in' ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P")
         assert sensor.poke({"ti": TaskInstance()}).is_done
 
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
-
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
 
     def test_another_error_about_the_stage_ends_the_poll(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
-
         with pytest.raises(AirflowException, match="the statement was cancelled"):
             make(stage="@S/in").poke({"ti": TaskInstance()})
 
@@ -167,9 +166,3 @@ def test_only_what_may_pass_is_retried():
         with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
             make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
         assert raised.type is kind
-
-
-def test_the_triggers_limit_is_before_airflows_wherever_it_begins():
-    sensor = make(deferrable=True, start_from_trigger=True, timeout=300)
-
-    assert sensor.start_trigger_args.timeout == timedelta(seconds=420)

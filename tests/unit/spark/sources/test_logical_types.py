@@ -1,30 +1,22 @@
 """What schemas say of values, in every framing: envelope, schema registry and file."""
 
 import base64
-import io
 import json
-import struct
 import uuid
 from decimal import Decimal
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.avro_format import rows_of
-from airflow_provider_snowpipe.spark.sources.kafka.records import Records
-from airflow_provider_snowpipe.spark.sources.kafka.values import RowWriter
 from airflow_provider_snowpipe.spark.sources.logical_types import json_types
-from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from tests.schema_registry import RegistryService
+from tests.unit.spark.sources.kafka.conftest import avro_value, head, part_of, rows_of_part, undecoded
 
-fastavro = pytest.importorskip("fastavro", reason="the extra 'kafka' is not installed")
+pytest.importorskip("fastavro", reason="the extra 'kafka' is not installed")
 
 CONNECT, DEBEZIUM = "org.apache.kafka.connect.data.", "io.debezium."
 SCALED = {"parameters": {"scale": "2"}}
-BYTES = base64.b64decode("BLrpwA==")
 TYPES = [  # the schema's type and name, the value as JSON has it, the row's value, the column's type
     ("int32", f"{CONNECT}Date", 19782, "2024-02-29", "DATE"),
     ("int32", f"{CONNECT}Time", 45296000, "12:34:56", "TIME(9)"),
@@ -49,22 +41,10 @@ TYPES = [  # the schema's type and name, the value as JSON has it, the row's val
 UNKNOWN = [("int64", "com.acme.Ticks"), ("string", "com.acme.Money"), ("bytes", f"{DEBEZIUM}time.Date")]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def registry():
     with RegistryService() as service:
         yield service
-
-
-def _part(values, registry=None, **changes):
-    spec = {"kind": "kafka", "bootstrap_servers": "a:9092", "topics": ["orders"], **changes}
-    if registry is not None:
-        spec["schema_registry_url"] = registry.url
-    records = Records(np.arange(10, 10 + len(values)), pa.array(values, pa.large_binary()))
-    return RowWriter(source_spec(spec), "orders", 3, SourceSecrets()).part(records)
-
-
-def _rows(part):
-    return [json.loads(line, parse_float=Decimal) for line in bytes(part.body).splitlines()]
 
 
 def _connect(kind, name, **more):
@@ -82,17 +62,19 @@ def _envelopes(field, *values):
     return [json.dumps({"schema": schema, "payload": row}).encode() for row in rows]
 
 
-@pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
-def test_a_value_of_an_envelope_has_the_type_of_its_schema(kind, name, value, expected, column):
-    part = _part(_envelopes(_connect(kind, name), value, None), connect_envelope=True)
+OF_TYPES = pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
 
-    first, second = _rows(part)
+
+@OF_TYPES
+def test_a_value_of_an_envelope_has_the_type_of_its_schema(kind, name, value, expected, column):
+    part = part_of(_envelopes(_connect(kind, name), value, None), connect_envelope=True)
+    first, second = rows_of_part(part)
     assert first == {"ID": 1, "F": expected, "BEFORE": {"X": expected}, "ALL": [expected, None]}
     assert (second["F"], second["BEFORE"]["X"]) == (None, None)
     assert part.types["F"] == column
 
 
-@pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
+@OF_TYPES
 def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
     registry, kind, name, value, expected, column
 ):
@@ -101,48 +83,26 @@ def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
     if name.endswith("Decimal"):
         field["connect.parameters"] = {"scale": "2"}
     optional = {"oneOf": [{"type": "null"}, field]}
-    number = 1000 + [one[:3] for one in TYPES].index((kind, name, value))
-    registry.add(number, json.dumps({"type": "object", "properties": {"F": optional}}), "JSON")
-    head = b"\0" + struct.pack(">I", number)
-
-    part = _part([head + json.dumps({"F": one}).encode() for one in (value, None)], registry)
-
-    assert (_rows(part), part.types) == ([{"F": expected}, {"F": None}], {"F": column})
+    registry.add(1, json.dumps({"type": "object", "properties": {"F": optional}}), "JSON")
+    part = part_of([head(1) + json.dumps({"F": one}).encode() for one in (value, None)], registry.url)
+    assert (rows_of_part(part), part.types) == ([{"F": expected}, {"F": None}], {"F": column})
 
 
-@pytest.mark.parametrize(("kind", "name", "value", "expected", "column"), TYPES)
-@pytest.mark.parametrize("framing", ["registry", "file"])
-def test_a_value_of_avro_has_the_type_of_its_schemas_name(
-    registry, framing, kind, name, value, expected, column
-):
+@OF_TYPES
+def test_a_value_of_avro_has_the_type_of_its_schemas_name(registry, kind, name, value, expected, column):
     kinds = {"int32": "int", "int64": "long", "string": "string", "bytes": "bytes"}
     field = {"type": kinds[kind], "connect.version": 1, "connect.name": name}
     if name.endswith("Decimal"):
         field["connect.parameters"] = {"scale": "2"}
     schema = {"type": "record", "name": "R", "fields": [{"name": "F", "type": ["null", field]}]}
     value = base64.b64decode(value) if kind == "bytes" else value
-    if framing == "file":
-        (row,) = (
-            rows_of(schema)
-            .batch(
-                [
-                    {"F": Decimal("793584.00") if value == BYTES else Decimal("-0.01")}
-                    if name.endswith("Decimal")
-                    else {"F": value}
-                ]
-            )
-            .to_pylist()
-        )
-        assert row["F"] is not None
-        return
-    number = 2000 + [one[:2] for one in TYPES].index((kind, name))
-    registry.add(number, json.dumps(schema), "AVRO")
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), {"F": value})
+    registry.add(1, json.dumps(schema), "AVRO")
 
-    part = _part([b"\0" + struct.pack(">I", number) + out.getvalue()], registry, value_format="avro")
+    part = part_of([avro_value(1, schema, {"F": value})], registry.url, value_format="avro")
 
-    assert (_rows(part), part.types) == ([{"F": expected}], {"F": column})
+    assert (rows_of_part(part), part.types) == ([{"F": expected}], {"F": column})
+    in_file = expected if name.endswith("Decimal") else value  # which the reader of files decodes
+    assert rows_of(schema).batch([{"F": in_file}]).to_pylist()[0]["F"] is not None
 
 
 @pytest.mark.parametrize(("kind", "name"), UNKNOWN)
@@ -150,68 +110,61 @@ def test_an_unknown_type_is_refused_by_field_and_name_or_loaded_as_it_is_where_t
     value = "QQ==" if kind != "int64" else 5
     messages = _envelopes(_connect(kind, name), value)
 
-    (refused,) = _part(messages, connect_envelope=True).undecoded
-    (row,) = _rows(_part(messages, connect_envelope=True, unknown_types="ignore"))
+    (refused,) = part_of(messages, connect_envelope=True).undecoded
+    (row,) = rows_of_part(part_of(messages, connect_envelope=True, unknown_types="ignore"))
 
     assert all(one in refused.reason for one in (name, "'F'", "unknown_types"))
     assert row["F"] == value
-    kinds = {"int64": "long", "string": "string", "bytes": "bytes"}
-    fields = [{"name": "F", "type": {"type": kinds[kind], "logicalType": name}}]
+    of_avro = {"type": kind.replace("int64", "long"), "logicalType": name}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "F", "type": of_avro}]}
     with pytest.raises(EncodingError, match="unknown_types"):
-        rows_of({"type": "record", "name": "R", "fields": fields})
-    assert rows_of({"type": "record", "name": "R", "fields": fields}, "ignore").arrow.names == ["F"]
+        rows_of(schema)
+    assert rows_of(schema, "ignore").arrow.names == ["F"]
 
 
 def test_decimals_are_read_as_numbers_too_and_with_a_scale_of_their_own():
-    field = _connect("bytes", f"{CONNECT}Decimal")
-    number = json.dumps({"schema": {"type": "struct", "fields": [{**field, "field": "F"}]}, "payload": {}})
-    numbers = [number.replace("{}", f'{{"F": {one}}}').encode() for one in ("1234567890123456789.25", "null")]
-    assert _rows(_part(numbers, connect_envelope=True)) == [
-        {"F": Decimal("1234567890123456789.25")}, {"F": None},
-    ]  # fmt: skip
+    field = {**_connect("bytes", f"{CONNECT}Decimal"), "field": "F"}
+    numbers = [_enveloped(field, f'{{"F": {one}}}') for one in ("1234567890123456789.25", "null")]
+    rows = rows_of_part(part_of(numbers, connect_envelope=True))
+    assert [row["F"] for row in rows] == [Decimal("1234567890123456789.25"), None]
     inner = [{"type": "int32", "field": "scale"}, {"type": "bytes", "field": "value"}]
     scaled = _connect("struct", f"{DEBEZIUM}data.VariableScaleDecimal", fields=inner)
     digits = [{"scale": 3, "value": "BLrpwA=="}, {"scale": 0, "value": "/w=="}]
-    rows = _rows(_part(_envelopes(scaled, *digits, None), connect_envelope=True))
+    rows = rows_of_part(part_of(_envelopes(scaled, *digits, None), connect_envelope=True))
     assert [row["F"] for row in rows] == ["79358.400", "-1", None]
     assert rows[0]["BEFORE"] == {"X": "79358.400"}
 
 
-@pytest.mark.parametrize(
-    "payload",
-    ['{"F": "no number"}', '{"F": 1.5}', '{"F": 1, "F": 2}', '{"G": 1}', '{"F": 99999999999}', '{"F":'],
-)
-def test_a_payload_that_does_not_fit_its_schema_cannot_be_decoded_and_spoils_no_other(payload):
-    field = {**_connect("int32", f"{CONNECT}Date"), "field": "F"}
+def _enveloped(field, payload):
     schema = json.dumps({"type": "struct", "fields": [field]})
-    good, bad = (f'{{"schema":{schema},"payload":{one}}}'.encode() for one in ('{"F":1}', payload))
+    return f'{{"schema":{schema},"payload":{payload}}}'.encode()
 
-    part = _part([good, bad, good], connect_envelope=True)
 
-    assert _rows(part) == [{"F": "1970-01-02"}] * 2
-    assert [str(one.position) for one in part.undecoded] == ["11"]
+def test_a_payload_that_does_not_fit_its_schema_cannot_be_decoded_and_spoils_no_other():
+    field = {**_connect("int32", f"{CONNECT}Date"), "field": "F"}
+    payloads = ['{"F": "no number"}', '{"F": 1.5}', '{"F": 1, "F": 2}', '{"G": 1}', '{"F": 99999999999}']
+    good, *bad = (_enveloped(field, one) for one in ('{"F":1}', *payloads, '{"F":'))
+    part = part_of([good, *bad, good], connect_envelope=True)
+    assert rows_of_part(part) == [{"F": "1970-01-02"}] * 2
+    assert undecoded(part) == list(enumerate(bad, start=11))
 
 
 @pytest.mark.parametrize("empty", [b'{"schema":null,"payload":null}', b'{"schema": null, "payload": null }'])
 def test_a_tombstone_inside_of_an_envelope_is_a_record_without_a_value(empty):
-    schema = {"type": "struct", "fields": [{"type": "int32", "field": "ID"}]}
-    one, two = (json.dumps({"schema": schema, "payload": {"ID": number}}).encode() for number in (1, 2))
+    one, two = (_enveloped({"type": "int32", "field": "ID"}, f'{{"ID": {number}}}') for number in (1, 2))
     messages = [one, empty, two, None]
-
     for tombstones, rows in (("drop", [{"ID": 1}, {"ID": 2}]), ("null", [{"ID": 1}, {}, {"ID": 2}, {}])):
-        part = _part(messages, connect_envelope=True, tombstones=tombstones)
-        assert (_rows(part), part.undecoded) == (rows, ())
+        part = part_of(messages, connect_envelope=True, tombstones=tombstones)
+        assert (rows_of_part(part), part.undecoded) == (rows, ())
     with pytest.raises(EncodingError, match="tombstone"):
-        _part(messages, connect_envelope=True, tombstones="fail")
+        part_of(messages, connect_envelope=True, tombstones="fail")
 
 
 def test_the_uuid_of_avro_on_sixteen_bytes_is_its_text():
     value = uuid.UUID("12345678-1234-5678-1234-567812345678")
     fixed = {"type": "fixed", "size": 16, "name": "u", "logicalType": "uuid"}
     rows = rows_of({"type": "record", "name": "R", "fields": [{"name": "U", "type": ["null", fixed]}]})
-
     batch = rows.batch([{"U": value.bytes}, {"U": None}])
-
     assert batch.column(0).to_pylist() == [value, None]
 
 

@@ -18,12 +18,8 @@ def _snapshot(version: int, *rows: int, change: str = "") -> SnapshotRows:
     return SnapshotRows(version, 1000 + version, files, change)
 
 
-HISTORY = History(
-    "lake.t",
-    versions=(3, 4, 5, 7),
-    snapshots=(_snapshot(3, 2, 3), _snapshot(5, 4), _snapshot(7, 1)),
-    oldest=1003,
-)
+SNAPSHOTS = (_snapshot(3, 2, 3), _snapshot(5, 4), _snapshot(7, 1))
+HISTORY = History("lake.t", versions=(3, 4, 5, 7), snapshots=SNAPSHOTS, oldest=1003)
 OLDER = replace(HISTORY, complete=False, earlier=BatchRowOffset(2, 6))
 
 
@@ -39,18 +35,6 @@ def _all(history: History) -> list[tuple[int, int]]:
     return [(one.version, row + 1) for one in history.snapshots for row in range(one.rows)]
 
 
-@pytest.mark.parametrize(
-    ("committed", "left"),
-    [(None, 10), ((3, 1), 9), ((3, 2), 8), ((3, 5), 5), ((4, 0), 5), ((5, 4), 1), ((7, 1), 0)],
-    ids=str,
-)
-def test_rows_behind_a_position_come_once_and_in_order(committed, left):
-    position = committed and BatchRowOffset(*committed)
-    HISTORY.check(position, "fail")
-
-    assert _positions(HISTORY, position) == _all(HISTORY)[10 - left :]
-
-
 @given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5), st.data())
 def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, data):
     snapshots = tuple(_snapshot(number, *rows) for number, rows in enumerate(counts, 1))
@@ -59,58 +43,44 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
     done = data.draw(st.integers(0, len(everything)))
     committed = BatchRowOffset(*everything[done - 1]) if done else None
     history.check(committed, "fail")
-
     assert _positions(history, committed) == everything[done:]
 
 
-@pytest.mark.parametrize(
-    ("history", "committed", "message"),
-    [
+def test_a_snapshot_without_rows_is_a_position_too():
+    HISTORY.check(BatchRowOffset(4, 0), "fail")
+    assert _positions(HISTORY, BatchRowOffset(4, 0)) == _all(HISTORY)[5:]
+
+
+def test_position_that_is_not_in_the_history_is_refused():
+    for history, committed, message in [
         (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),
         (History("lake.t"), (1, 1), "the latest snapshot of 'lake.t' has sequence number none"),
-        (HISTORY, (6, 1), "no snapshot with that sequence number leads to"),
         (HISTORY, (4, 1), "sequence number 4 has 0 row"),
         (HISTORY, (3, 6), "sequence number 3 has 5 row"),
         (HISTORY, (2, 6), "begins with sequence number 3"),
-        (OLDER, (2, 5), "has rows behind it, up to sequence number 2, whose snapshots have expired"),
         (OLDER, (1, 9), "goes on with snapshot 1003"),
-        (OLDER, None, "starting_snapshot=1003 loads all rows of the oldest"),
-        (replace(HISTORY, missing_start=9), None, "starting_snapshot=9 is not among the kept .* is 1003"),
-    ],
-    ids=lambda value: str(value) if isinstance(value, tuple) else None,
-)
-def test_position_that_is_not_in_the_history_is_refused(history, committed, message):
-    with pytest.raises(SourcePositionError, match=message):
-        history.check(committed and BatchRowOffset(*committed), "fail")
-
-
-@pytest.mark.parametrize("committed", [None, BatchRowOffset(1, 9), BatchRowOffset(2, 5)], ids=str)
-def test_expired_snapshots_are_skipped_when_the_caller_allows_it(committed):
-    OLDER.check(committed, "skip")
-
-    assert _positions(OLDER, committed) == _all(OLDER)
+    ]:
+        with pytest.raises(SourcePositionError, match=message):
+            history.check(BatchRowOffset(*committed), "fail")
 
 
 def test_snapshot_that_changed_rows_stops_whoever_has_not_passed_it():
     change = _snapshot(4, change="is of the kind 'overwrite' (deleted-records=2)")
-    history = replace(HISTORY, snapshots=(HISTORY.snapshots[0], change, *HISTORY.snapshots[1:]))
-
+    history = replace(HISTORY, snapshots=(SNAPSHOTS[0], change, *SNAPSHOTS[1:]))
     with pytest.raises(SourcePositionError, match=r"1004 .* 'overwrite' \(deleted-records=2\), .* to '4:0'"):
         history.check(BatchRowOffset(3, 5), "skip")
     with pytest.raises(SourcePositionError, match="begin with that snapshot or a later one"):
         history.check(None, "fail")
     history.check(BatchRowOffset(4, 0), "fail")
-    assert _positions(history, BatchRowOffset(4, 0)) == [*((5, row) for row in range(1, 5)), (7, 1)]
+    assert _positions(history, BatchRowOffset(4, 0)) == _all(HISTORY)[5:]
 
 
 def test_first_load_of_a_whole_snapshot_is_resumed_in_it_and_followed_by_later_ones():
-    whole = replace(_snapshot(5, 6, 4), snapshot=1005)
-    history = replace(OLDER, base=whole)
+    history = replace(OLDER, base=replace(_snapshot(5, 6, 4), snapshot=1005))
     expected = [*((5, row) for row in range(1, 11)), (7, 1)]
-
     for done in range(len(expected) + 1):
         committed = BatchRowOffset(*expected[done - 1]) if done else None
         history.check(committed, "fail")
         assert _positions(history, committed) == expected[done:]
     history.check(BatchRowOffset(3, 5), "fail")
-    assert _positions(history, BatchRowOffset(3, 5)) == [*((5, row) for row in range(1, 5)), (7, 1)]
+    assert _positions(history, BatchRowOffset(3, 5)) == _all(HISTORY)[5:]

@@ -26,16 +26,6 @@ from tests.kafka_topics import MockCluster, commit_group, group_offsets, numbere
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    return MockCluster()
-
-
-@pytest.fixture
-def brokers(cluster):
-    return cluster.address
-
-
 @pytest.fixture
 def topic(cluster):
     """A topic of four partitions, as many as the mock gives each."""
@@ -44,9 +34,31 @@ def topic(cluster):
     return name
 
 
-def _source(brokers, topic, on_data_loss="fail", **changes):
-    values = {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 30.0}
-    return open_source(source_spec({**values, **changes}), on_data_loss)
+@pytest.fixture
+def source(cluster, topic):
+    def make(secrets=None, **changes):
+        values = {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic], **changes}
+        spec = source_spec({"timeout_seconds": 30.0, **values})
+        return open_source(spec, "fail", SourceSecrets(secrets or {}))
+
+    return make
+
+
+@pytest.fixture
+def write(cluster, topic):
+    """Write numbered rows into a partition; None is a tombstone."""
+
+    def records(ids, partition=0):
+        values = [one if one is None else numbered([one])[0] for one in ids]
+        produce(cluster.address, topic, values, partition=partition)
+
+    return records
+
+
+@pytest.fixture
+def committed(cluster, topic):
+    """What a group has committed in each partition."""
+    return lambda group: group_offsets(cluster.address, group, topic, 4)
 
 
 def _read(partition, committed=None, limits=None):
@@ -58,14 +70,13 @@ def _ids(parts):
     return [json.loads(line)["ID"] for part in parts for line in bytes(part.body).splitlines()]
 
 
-def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(brokers, topic):
-    produce(brokers, topic, numbered(range(1000)), partition=lambda row: row % 2)
-    zero, one, *_ = _source(brokers, topic).partitions()
-    produce(brokers, topic, numbered(range(1000, 1100)), partition=0)
+def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(source, write, topic):
+    write(range(1000), partition=lambda row: row % 2)
+    zero, one, *_ = source().partitions()
+    write(range(1000, 1100))
 
     assert (zero.name, one.name) == (f"{topic}_0", f"{topic}_1")
-    assert zero.gaps_legal
-    assert zero.is_quick(None)
+    assert (zero.gaps_legal, zero.is_quick(None)) == (True, True)
     assert _ids(_read(zero)) == list(range(0, 1000, 2))
     parts = _read(one, limits=BatchLimits(rows=100))
     assert _ids(parts) == list(range(1, 1000, 2))
@@ -73,82 +84,70 @@ def test_every_topic_partition_is_a_partition_read_in_order_to_its_fixed_end(bro
     assert (str(parts[0].start), str(parts[-1].end)) == ("0", "499")
     assert _ids(_read(zero, IntegerOffset(489))) == list(range(980, 1000, 2))
     assert _read(zero, IntegerOffset(499)) == []
-    assert zero.behind(IntegerOffset(489)).rows == 10
-    assert zero.behind(None).rows == 500
+    assert [zero.behind(one).rows for one in (IntegerOffset(489), None)] == [10, 500]
 
 
-def test_partition_travels_to_an_executor_and_shows_no_secret(brokers, topic):
-    spec = source_spec(
-        {"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic], "timeout_seconds": 30.0}
-    )
-    produce(brokers, topic, numbered(range(3)))
-    source = open_source(spec, "fail", SourceSecrets({"ssl.key.password": "hunter2"}))
-
-    (partition, *_) = pickle.loads(pickle.dumps(source.partitions()))  # noqa: S301  our own
-
+def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
+    write(range(3))
+    opened = source({"ssl.key.password": "hunter2"})
+    (partition, *_) = pickle.loads(pickle.dumps(opened.partitions()))  # noqa: S301  our own
     assert "hunter2" not in repr(partition)
     assert "ssl.key.password" in repr(partition)
     assert partition.settings.config()["ssl.key.password"] == "hunter2"
     assert _ids(_read(partition)) == [0, 1, 2]
 
 
-def test_secrets_that_kafka_does_not_know_are_refused(brokers, topic):
-    spec = source_spec({"kind": "kafka", "bootstrap_servers": brokers, "topics": [topic]})
+def test_secrets_that_kafka_does_not_know_are_refused(source):
     with pytest.raises(ConfigurationError, match=r"takes no secret 'password'") as caught:
-        open_source(spec, "fail", SourceSecrets({"password": "hunter2"}))
+        source({"password": "hunter2"})
     assert "hunter2" not in str(caught.value)
-    files = source_spec({"path": "/data"})
     with pytest.raises(ConfigurationError, match=r"takes no secrets, but was given SourceSecrets\(a\)"):
-        open_source(files, "fail", SourceSecrets({"a": "hunter2"}))
+        open_source(source_spec({"path": "/data"}), "fail", SourceSecrets({"a": "hunter2"}))
 
 
-def test_latest_begins_at_the_end_and_the_group_remembers_where_that_was(brokers, topic):
-    produce(brokers, topic, numbered(range(5)))
-    first = _source(brokers, topic, start="latest", group_id=f"g-{topic}")
-    assert [_read(one) for one in first.partitions()] == [[]] * 4
-    first.finish({})
-    assert group_offsets(brokers, f"g-{topic}", topic, 4) == [5, 0, 0, 0]
+class TestGroup:
+    def test_remembers_where_the_end_was_that_latest_begins_at(self, source, write, committed, topic):
+        write(range(5))
+        first = source(start="latest", group_id=f"g-{topic}")
+        assert [_read(one) for one in first.partitions()] == [[]] * 4
+        first.finish({})
+        assert committed(f"g-{topic}") == [5, 0, 0, 0]
 
-    produce(brokers, topic, numbered(range(5, 8)))
-    produce(brokers, topic, numbered(range(8, 9)), partition=1)
-    second = _source(brokers, topic, start="latest", group_id=f"g-{topic}")
-    assert [_ids(_read(one)) for one in second.partitions()] == [[5, 6, 7], [8], [], []]
+        write(range(5, 8))
+        write([8], partition=1)
+        second = source(start="latest", group_id=f"g-{topic}")
+        assert [_ids(_read(one)) for one in second.partitions()] == [[5, 6, 7], [8], [], []]
 
+    def test_shows_a_partition_that_was_added_and_begins_with_its_first_record(
+        self, source, write, cluster, topic
+    ):
+        write(range(4), partition=1)
+        commit_group(cluster.address, f"g-{topic}", topic, 0, 0)
+        (_, added, *_) = source(start="latest", group_id=f"g-{topic}").partitions()
+        assert _ids(_read(added)) == [0, 1, 2, 3]
 
-def test_partition_added_to_a_known_topic_begins_with_its_first_record_also_with_latest(brokers, topic):
-    produce(brokers, topic, numbered(range(4)), partition=1)
-    commit_group(brokers, f"g-{topic}", topic, 0, 0)
+    def test_stands_in_for_a_missing_token_and_only_moves_forward(
+        self, source, write, cluster, committed, topic
+    ):
+        write(range(10))
+        commit_group(cluster.address, f"g-{topic}", topic, 0, 4)
+        opened = source(group_id=f"g-{topic}")
+        (zero, *_) = opened.partitions()
+        assert _ids(_read(zero)) == list(range(4, 10))
+        for end in (7, 5):
+            opened.finish({zero.name: IntegerOffset(end)})
+            assert committed(f"g-{topic}") == [8, 0, 0, 0]
 
-    (_, added, *_) = _source(brokers, topic, start="latest", group_id=f"g-{topic}").partitions()
-
-    assert _ids(_read(added)) == [0, 1, 2, 3]
-
-
-def test_groups_offset_stands_in_for_a_missing_token_and_only_moves_forward(brokers, topic):
-    produce(brokers, topic, numbered(range(10)))
-    group = f"g-{topic}"
-    commit_group(brokers, group, topic, 0, 4)
-    source = _source(brokers, topic, group_id=group)
-
-    (zero, *_) = source.partitions()
-    assert _ids(_read(zero)) == list(range(4, 10))
-
-    source.finish({zero.name: IntegerOffset(7)})
-    assert group_offsets(brokers, group, topic, 4) == [8, 0, 0, 0]
-    source.finish({zero.name: IntegerOffset(5)})
-    assert group_offsets(brokers, group, topic, 4) == [8, 0, 0, 0]
-
-
-def test_without_a_group_nothing_is_committed(brokers, topic):
-    source = _source(brokers, topic)
-    source.partitions()
-    source.finish({f"{topic}_0": IntegerOffset(3)})
-    assert group_offsets(brokers, "airflow-provider-snowpipe", topic, 4) == [None] * 4
+    def test_that_is_not_given_commits_nothing(self, source, committed, topic):
+        opened = source()
+        opened.partitions()
+        opened.finish({f"{topic}_0": IntegerOffset(3)})
+        assert committed("airflow-provider-snowpipe") == [None] * 4
 
 
-def test_committed_position_behind_the_end_is_another_topic(brokers, topic):
-    produce(brokers, topic, numbered(range(3)))
-    (zero, *_) = _source(brokers, topic).partitions()
+def test_committed_position_behind_the_end_is_another_topic(source, write):
+    write(range(3))
+    (zero, *_) = source().partitions()
     with pytest.raises(SourcePositionError, match=r"offset 3 is committed, but partition 0 .* ends before 3"):
         zero.check(IntegerOffset(3))
     zero.check(IntegerOffset(2))
@@ -156,87 +155,79 @@ def test_committed_position_behind_the_end_is_another_topic(brokers, topic):
         zero.check(FileLineOffset("a", 1))
 
 
-def test_missing_topic_is_named(brokers):
-    with pytest.raises(SourcePositionError, match=r"topic 'nowhere' does not exist on"):
-        _source(brokers, "nowhere").partitions()
-
-
-def test_topics_are_found_by_pattern(brokers, topic, cluster):
+def test_topics_are_found_by_name_or_pattern_or_named(source, cluster, topic):
     cluster.make_topic(f"{topic}x")
-    source = _source(brokers, topic, topics=[], topic_pattern=f"{topic}.?")
-    assert {one.topic for one in source.partitions()} == {topic, f"{topic}x"}
+    found = source(topics=[], topic_pattern=f"{topic}.?").partitions()
+    assert {one.topic for one in found} == {topic, f"{topic}x"}
     with pytest.raises(SourcePositionError, match=r"no topic of .* matches 'nothing'"):
-        _source(brokers, topic, topics=[], topic_pattern="nothing").partitions()
+        source(topics=[], topic_pattern="nothing").partitions()
+    with pytest.raises(SourcePositionError, match=r"topic 'nowhere' does not exist on"):
+        source(topics=["nowhere"]).partitions()
 
 
-def test_topic_that_was_deleted_and_created_again_has_another_binding(brokers, topic, monkeypatch, caplog):
-    def sources(topic_id):
+def _bindings(source):
+    return {one.binding.source_digest for one in source.partitions()}
+
+
+def test_topic_that_was_deleted_and_created_again_has_another_binding(source, topic, monkeypatch, caplog):
+    def bindings(topic_id):
         caplog.clear()
-        monkeypatch.setattr(
-            reader.KafkaCluster, "topic_ids", lambda _, topics: dict.fromkeys(topics, topic_id)
-        )
-        return {one.binding.source_digest for one in _source(brokers, topic).partitions()}
+        monkeypatch.setattr(reader.KafkaCluster, "topic_ids", lambda _, names: dict.fromkeys(names, topic_id))
+        return _bindings(source())
 
-    before = sources("old-id")
+    before = bindings("old-id")
     assert len(before) == 4
-    assert sources("old-id") == before
-    assert not sources("new-id") & before
+    assert bindings("old-id") == before
+    assert not bindings("new-id") & before
     assert "no id" not in caplog.text
-    sources(None)
+    bindings(None)
     assert f"no id of topic {topic}" in caplog.text
 
 
-def test_topics_of_one_name_in_two_clusters_differ_where_brokers_know_no_ids_of_topics(brokers, topic):
+def test_topics_of_one_name_in_two_clusters_differ_where_brokers_know_no_ids_of_topics(source, topic):
     other = MockCluster()
     other.make_topic(topic)
-
-    def bindings(address):
-        return {one.binding.source_digest for one in _source(address, topic).partitions()}
-
-    assert bindings(brokers) == bindings(brokers)
-    assert not bindings(brokers) & bindings(other.address)
+    assert _bindings(source()) == _bindings(source())
+    assert not _bindings(source()) & _bindings(source(bootstrap_servers=other.address))
 
 
-def test_tombstones_and_markers_at_the_end_are_parts_of_the_partition(brokers, topic):
-    produce(brokers, topic, [*numbered(range(3)), None, None])
-    (zero, *_) = _source(brokers, topic, tombstones="drop").partitions()
+class TestEnd:
+    @staticmethod
+    def longer(partition):
+        return replace(partition, bounds=replace(partition.bounds, end=5, high=5))
 
-    parts = _read(zero)
+    def test_of_tombstones_is_a_part_of_the_partition(self, source, write):
+        write([0, 1, 2, None, None])
+        (zero, *_) = source(tombstones="drop").partitions()
+        parts = _read(zero)
+        assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
+        assert self.longer(zero).behind(parts[-1].end).rows == 0
 
-    assert (_ids(parts), str(parts[-1].end)) == ([0, 1, 2], "4")
-    ended = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
-    assert ended.behind(parts[-1].end).rows == 0
-
-
-@pytest.mark.parametrize("start", [3, 4])
-def test_offsets_at_the_end_that_are_no_records_are_passed_by_a_part_without_rows(
-    brokers, topic, monkeypatch, start
-):
-    produce(brokers, topic, numbered(range(3)))
-    (zero, *_) = _source(brokers, topic).partitions()
-    zero = replace(zero, bounds=replace(zero.bounds, end=5, high=5))
-    silent = SimpleNamespace(blocks=lambda _: iter(()), close=lambda: None)
-    monkeypatch.setattr(reader, "_Reader", lambda *_: silent)
-
-    (part,) = zero.read(start, BatchLimits())
-    assert (part.body, str(part.start), str(part.end), part.rows) == (b"", str(start), "4", 0)
+    @pytest.mark.parametrize("start", [3, 4])
+    def test_of_offsets_that_are_no_records_is_passed_by_a_part_without_rows(
+        self, source, write, monkeypatch, start
+    ):
+        write(range(3))
+        (zero, *_) = source().partitions()
+        silent = SimpleNamespace(blocks=lambda _: iter(()), close=lambda: None)
+        monkeypatch.setattr(reader, "_Reader", lambda *_: silent)
+        (part,) = self.longer(zero).read(start, BatchLimits())
+        assert (part.body, str(part.start), str(part.end), part.rows) == (b"", str(start), "4", 0)
 
 
-def test_brokers_that_do_not_answer_are_named_in_time():
-    source = _source("127.0.0.1:1", "t", timeout_seconds=0.1)
+def test_brokers_that_do_not_answer_are_named_in_time_also_while_reading(source, write):
+    away = {"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 0.1}
     with pytest.raises(SourceUnavailableError, match=r"Kafka at 127.0.0.1:1: topic 't': no answer"):
-        source.partitions()
+        source(topics=["t"], **away).partitions()
 
-
-def test_silence_while_reading_ends_with_an_error(brokers, topic):
-    produce(brokers, topic, numbered(range(3)))
-    (zero, *_) = _source(brokers, topic).partitions()
-    object.__setattr__(zero.settings.spec, "timeout_seconds", 0.1)
-    object.__setattr__(zero.settings.spec, "bootstrap_servers", "127.0.0.1:1")
+    write(range(3))
+    (zero, *_) = source().partitions()
+    for name, value in away.items():
+        object.__setattr__(zero.settings.spec, name, value)
     with pytest.raises(SourceUnavailableError, match=r"nothing came for . s at offset 0, ahead of the end 3"):
         _read(zero)
 
 
-def test_setting_that_the_client_refuses_is_named_without_a_secret(brokers, topic):
+def test_setting_that_the_client_refuses_is_named_without_a_secret(source):
     with pytest.raises(ConfigurationError, match=r"refuses its settings.*security.protocol"):
-        _source(brokers, topic, options={"security.protocol": "HUSH"}).partitions()
+        source(options={"security.protocol": "HUSH"}).partitions()
