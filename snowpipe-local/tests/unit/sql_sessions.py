@@ -15,6 +15,16 @@ from snowpipe_local.sql.session import Session
 from tests.local_catalog import emptied
 
 
+def listed(text: str) -> list[str]:
+    """Return the statements of a text, which has one on a line, or several between semicolons."""
+    return [one.strip() for line in text.strip().splitlines() for one in line.split("; ")]
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return what stands before and behind the arrow of each entry of such a text."""
+    return [(left, right) for left, right in (one.split(" -> ") for one in listed(text))]
+
+
 class SqlSessions:
     """A catalog with one session per user and role; all of them start in LOCAL.PUBLIC."""
 

@@ -22,21 +22,13 @@ def _column(kind: ColumnType, *values: Any) -> tuple[pa.Field, pa.ChunkedArray]:
     return table.schema.field(0), table.column(0)
 
 
-def test_small_numbers_are_integers_without_their_point():
+def test_small_numbers_are_integers_without_their_point_and_large_ones_decimals():
     field, column = _column(NUMBER_10_2, Decimal("-1.25"), None)
-    assert field.type == pa.int64()
-    assert column.to_pylist() == [-125, None]
+    assert (field.type, column.to_pylist()) == (pa.int64(), [-125, None])
     assert field.metadata[b"scale"] == b"2"
-
-
-def test_large_numbers_are_decimals():
     field, column = _column(NUMBER_38, 10**37, -1)
-    assert field.type == pa.decimal128(38, 0)
-    assert column.to_pylist() == [Decimal(10**37), Decimal(-1)]
-
-
-def test_a_number_of_39_digits_is_left_to_text():
-    with pytest.raises(pa.ArrowException):
+    assert (field.type, column.to_pylist()) == (pa.decimal128(38, 0), [Decimal(10**37), Decimal(-1)])
+    with pytest.raises(pa.ArrowException):  # it is left to text
         _column(NUMBER_38, 10**38)
 
 
@@ -82,9 +74,6 @@ def test_statements_are_split_outside_of_strings_and_comments():
         ("-- a;b\nSELECT 1; /* ; */ SELECT 2", ["-- a;b\nSELECT 1", "/* ; */ SELECT 2"]), (" ;; ", []),
     ]:  # fmt: skip
         assert split_statements(text) == statements
-
-
-def test_an_open_string_is_a_syntax_error():
     with pytest.raises(SqlError, match="syntax"):
         split_statements("SELECT 'x")
 

@@ -33,20 +33,12 @@ def test_the_tables_are_the_judge():
         assert one.is_right == (not wrong)
         assert ("right" in one.words()) == (not wrong)
         assert all(f"{count} {name}" in one.words() for name, count in wrong.items())
-
-
-def test_rows_that_come_after_success_are_early_and_not_lost():
-    one = Round(7, early=2)
-    one.judge(EXPECTED, Rows({"a": 1, "b": 1}))
-
-    assert (one.early, one.lost) == (1, 1)
-
-
-def test_without_any_success_nothing_is_lost_but_the_round_is_wrong():
-    one = Round(7, unfinished=1)
-    one.judge(EXPECTED, Rows())
-
-    assert (one.lost, one.is_right) == (0, False)
+    for one, found, judged in (
+        (Round(7, early=2), Rows({"a": 1, "b": 1}), (2, 1, False)),
+        (Round(7, unfinished=1), Rows(), (0, 0, False)),
+    ):  # fmt: skip
+        one.judge(EXPECTED, found)
+        assert (one.early, one.lost, one.is_right) == judged
 
 
 def test_a_seed_draws_the_same_again_and_the_service_takes_it():

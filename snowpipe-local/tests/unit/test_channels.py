@@ -37,23 +37,14 @@ def refused(table: StreamedTable, channel: Channel, token: str) -> str:
 
 
 class TestOpen:
-    def test_a_new_channel_has_no_token_unless_it_is_given_one(self, table):
-        assert table.open("a").committed.offset_token is None
-        assert table.open("b", token="7").committed.offset_token == "7"
-        assert (table.token("a"), table.token("b")) == (None, "7")
-
-    def test_opening_again_keeps_the_token_and_the_counters(self, table):
+    def test_opening_sets_the_token_that_it_is_given_and_else_keeps_token_and_counters(self, table):
         channel = table.open()
+        assert table.token() is None
         table.database.commit([table.take(channel, row(1), row(2), token="2")])
-        again = table.open()
-
-        assert again is channel
-        assert (again.committed.offset_token, again.committed.rows_inserted) == ("2", 2)
-
-    def test_opening_again_with_a_token_sets_it(self, table):
-        table.open(token="1")
+        assert table.open() is channel
+        assert (channel.committed.offset_token, channel.committed.rows_inserted) == ("2", 2)
         table.open(token="5")
-        assert table.token() == "5"
+        assert table.token() == channel.committed.offset_token == "5"
 
     def test_a_writer_of_an_older_session_is_shut_out(self, table):
         channel = table.open()
@@ -73,12 +64,16 @@ class TestOpen:
 
         assert table.rows() == [(1, None), (2, None)]
 
-    def test_it_is_refused_while_rows_are_uncommitted_and_fences_nobody(self, table):
+    def test_opening_and_dropping_are_refused_while_rows_are_uncommitted_and_fence_nobody(self, table):
         channel = table.open()
         append = table.take(channel, row(1), token="1")
-        with pytest.raises(Refusal) as refusal:
-            table.open(fail=True)
-        assert refusal.value.code == UNCOMMITTED
+        drop = table.database.channels.drop
+        for careful in (
+            lambda: table.open(fail=True), lambda: drop(table.pipe, "c", fail_on_uncommitted_rows=True),
+        ):  # fmt: skip
+            with pytest.raises(Refusal) as refusal:
+                careful()
+            assert refusal.value.code == UNCOMMITTED
         table.database.commit([append, table.take(channel, row(2), token="2")])
         assert table.open(fail=True).committed.offset_token == "2"
 
@@ -126,39 +121,16 @@ class TestDrop:
         assert table.database.channels.find(table.pipe, "c") is None
         assert table.open().committed.offset_token is None
 
-    def test_a_dropped_channel_cannot_be_opened_by_who_still_holds_it(self, table):
-        channel = table.open()
-        table.database.channels.drop(table.pipe, "c")
-        with pytest.raises(Refusal) as refusal:
-            channel.begin_session(fail_on_uncommitted_rows=False)
-        assert refusal.value.code == MISSING
-
-    def test_it_is_refused_for_uncommitted_rows_when_asked_to(self, table):
-        append = table.take(table.open(), row(1), token="1")
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.drop(table.pipe, "c", fail_on_uncommitted_rows=True)
-        assert refusal.value.code == UNCOMMITTED
-        table.database.commit([append])
-        assert table.token() == "1"
-
-    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table):
-        for name, status, code in [
-            (ELASTIC, 400, "ERR_RESERVED_CHANNEL_NAME"), ("elastic", 400, "ERR_RESERVED_CHANNEL_NAME"),
-            ("unknown", 404, MISSING),
-        ]:  # fmt: skip
+    def test_a_channel_that_nobody_opened_is_neither_dropped_nor_found(self, table):
+        channels = table.database.channels
+        for call in (channels.drop, channels.get, lambda *one: channels.set_offset_token(*one, "1")):
+            with pytest.raises(Refusal, match="channel unknown of pipe") as refusal:
+                call(table.pipe, "unknown")
+            assert (refusal.value.status, refusal.value.code) == (404, MISSING)
+        for name in (ELASTIC, "elastic"):
             with pytest.raises(Refusal) as refusal:
-                table.database.channels.drop(table.pipe, name)
-            assert (refusal.value.status, refusal.value.code) == (status, code)
-
-    def test_a_writer_that_found_it_before_does_not_find_it_again(self, table):
-        table.open()
-        dropped = table.database.channels.drop(table.pipe, "c")
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.get(table.pipe, "c")
-
-        assert dropped.is_dropped
-        assert (refusal.value.status, refusal.value.code) == (404, MISSING)
-        assert "channel c of pipe" in str(refusal.value)
+                channels.drop(table.pipe, name)
+            assert (refusal.value.status, refusal.value.code) == (400, "ERR_RESERVED_CHANNEL_NAME")
 
     def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
         engine.faults.commit_delay = 3600.0
@@ -182,35 +154,28 @@ class TestDrop:
         assert table.open() is kept
 
 
-class TestToken:
-    def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(self, table):
-        channel = table.open()
-        first = table.take(channel, row(1), token="1")
-        table.database.channels.set_offset_token(table.pipe, "c", "41")
-        assert table.token() == "41"
-        table.database.commit([first, table.take(channel, row(2), token="42")])
+def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(table):
+    channel = table.open()
+    first = table.take(channel, row(1), token="1")
+    table.database.channels.set_offset_token(table.pipe, "c", "41")
+    assert table.token() == "41"
+    table.database.commit([first, table.take(channel, row(2), token="42")])
 
-        assert (table.token(), len(table.rows())) == ("42", 2)
-
-    def test_of_an_unknown_channel_it_cannot_be_set(self, table):
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.set_offset_token(table.pipe, "unknown", "1")
-        assert refusal.value.code == MISSING
+    assert (table.token(), len(table.rows())) == ("42", 2)
 
 
-class TestList:
-    def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(self, engine):
-        tables = [engine.table() for _ in range(2)]
-        for table in reversed(tables):
-            for name in ("b", "a"):
-                table.open(name)
-            table.elastic()
+def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(engine):
+    tables = [engine.table() for _ in range(2)]
+    for table in reversed(tables):
+        for name in ("b", "a"):
+            table.open(name)
+        table.elastic()
 
-        listed = [(one.pipe.table, one.name) for one in engine.database.channels]
-        names = sorted(table.name for table in tables)
-        assert [one for one in listed if one[0] in names] == [
-            (name, channel) for name in names for channel in "ab"
-        ]
+    listed = [(one.pipe.table, one.name) for one in engine.database.channels]
+    names = sorted(table.name for table in tables)
+    assert [one for one in listed if one[0] in names] == [
+        (name, channel) for name in names for channel in "ab"
+    ]
 
 
 class TestRename:

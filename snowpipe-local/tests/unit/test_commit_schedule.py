@@ -54,6 +54,10 @@ class Clocked:
         self.now += after
         return self.schedule.take(self.now)
 
+    def taken(self, *, after: float = 0.0) -> list[Append]:
+        group = self.take(after=after)
+        return group.appends if group else []
+
     def drain(self) -> list[Group]:
         groups = []
         while (group := self.schedule.take(self.now, flush=True)) is not None:
@@ -61,64 +65,25 @@ class Clocked:
         return groups
 
 
-def test_low_volume_channels_share_one_commit():
+def test_low_volume_channels_share_one_commit_in_the_order_of_arrival():
     clocked = Clocked()
-    sent = [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
+    sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a")]
+    sent += [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
     group = clocked.take(after=LINGER_SECONDS)
     assert group is not None
     assert (group.appends, group.own) == (sent, False)
     assert not clocked.schedule
 
 
-def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs():
-    clocked = Clocked()
-    busy, quiet = channel("busy"), [channel(f"q{number}") for number in range(5)]
-    for _ in range(4):
-        clocked.send(busy, 4 * MB)
-        for each in quiet:
-            clocked.send(each, 100)
-        clocked.now += 0.01
-    assert clocked.schedule.has_own_group(busy)
-    assert not any(clocked.schedule.has_own_group(each) for each in quiet)
-    clocked.now += 1
-    groups = clocked.drain()
-    for group in groups:
-        names = {append.channel.name for append in group.appends}
-        assert names == {"busy"} if group.own else "busy" not in names
-    assert sum(group.own for group in groups) == 2
-    assert sum(not group.own for group in groups) == 1
-
-
-def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half():
-    clocked = Clocked()
-    busy = channel("busy")
-    for _ in range(10):
-        clocked.send(busy, MB)
-        clocked.drain()
-    assert clocked.schedule.has_own_group(busy)
-    clocked.now += 1.0
-    assert 2 * MB < clocked.schedule.rate(busy, clocked.now) < 4 * MB
-    clocked.send(busy, 100)
-    clocked.drain()
-    assert clocked.schedule.has_own_group(busy)
-    clocked.now += 2.0
-    clocked.send(busy, 100)
-    assert not clocked.schedule.has_own_group(busy)
-
-
 def test_the_longest_waiting_group_is_committed_first():
     clocked = Clocked()
     busy, quiet = channel("busy"), channel("quiet")
-    for _ in range(10):
-        clocked.send(busy, MB)
+    clocked.send(busy, GROUP_BYTES)
     clocked.drain()
     first = clocked.send(quiet, 10)
     clocked.now += 0.001
-    for _ in range(40):
-        clocked.send(busy, MB)
-    group = clocked.take(after=LINGER_SECONDS)
-    assert group is not None
-    assert group.appends == [first]
+    clocked.send(busy, GROUP_BYTES)
+    assert clocked.taken(after=LINGER_SECONDS) == [first]
 
 
 def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
@@ -149,23 +114,17 @@ def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
 def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
     clocked = Clocked()
     names = [f"c{number:02}" for number in range(24)]
-    shuffled = random.Random(1).sample(names, len(names))
-    for name in shuffled:
+    plain = clocked.send(channel("plain"), 10)
+    for name in random.Random(1).sample(names, len(names)):
         target = channel(name, clusters=True)
         clocked.send(target, MB // 2)
         clocked.send(target, MB // 2)
     clocked.now += 1
     groups = clocked.drain()
-    assert len(groups) == 3
-    assert [append.channel.name for group in groups for append in group.appends] == [
+    assert (len(groups), groups[0].appends[0]) == (3, plain)
+    assert [append.channel.name for group in groups for append in group.appends][1:] == [
         name for name in names for _ in range(2)
     ]
-
-
-def test_without_clustering_batches_are_formed_in_the_order_of_arrival():
-    clocked = Clocked()
-    sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a", "d", "b")]
-    assert [append for group in clocked.drain() for append in group.appends] == sent
 
 
 def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
@@ -184,17 +143,19 @@ def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
         assert len(group.appends) == GROUP_APPENDS
 
 
-def test_a_delay_holds_back_even_a_full_group():
+def test_a_delay_holds_back_even_a_full_group_and_a_flush_waits_for_nothing():
     clocked = Clocked()
     for number in range(10):
         clocked.send(channel(f"c{number}"), MB)
     assert clocked.schedule.take(clocked.now + 1, delay=2) is None
     assert clocked.schedule.due_at(2) == clocked.now + 2
     assert clocked.schedule.take(clocked.now + 2, delay=2) is not None
-
-
-def sizes(groups: list[Group]) -> list[list[int]]:
-    return [[append.size for append in group.appends] for group in groups]
+    left = list(clocked.schedule)
+    late = clocked.send(channel("late"), 10)
+    group = clocked.schedule.take(clocked.now, 60.0, flush=True)
+    assert group is not None
+    assert group.appends == [*left, late]
+    assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
 
 
 def test_the_rate_is_an_average_over_two_seconds():
@@ -216,21 +177,16 @@ def test_of_a_channel_that_sent_nothing_there_is_no_rate_and_no_commit():
 
 
 def test_a_group_that_is_just_full_waits_no_longer():
-    for count in [8, GROUP_APPENDS]:
+    for count, size in [(8, GROUP_BYTES // 8), (GROUP_APPENDS, 1)]:
         clocked = Clocked()
         changes = [
-            clocked.schedule.add(
-                clocked.made(channel(f"c{number}"), GROUP_BYTES // 8 if count == 8 else 1), 1000.0
-            )
+            clocked.schedule.add(clocked.made(channel(f"c{number}"), size), 1000.0)
             for number in range(count + 1)
         ]
-
         # The committer looks at the first append, and when the group is full.
         assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
         assert clocked.schedule.due_at() == 1000.0
-        group = clocked.take()
-        assert group is not None
-        assert len(group.appends) == count
+        assert len(clocked.taken()) == count
 
 
 def test_what_is_left_of_a_full_group_waits_for_more():
@@ -242,16 +198,11 @@ def test_what_is_left_of_a_full_group_waits_for_more():
         sent = [clocked.send(channel("a"), GROUP_BYTES - 1)]
         assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
         sent += [clocked.send(channel("b"), 10) for _ in range(3)]
-        group = clocked.take()
-
-        assert group is not None
-        assert (group.appends, group.own) == (sent[:2], False)
+        assert clocked.taken() == sent[:2]
         assert list(clocked.schedule) == sent[2:]
         assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
         assert clocked.take() is None
-        group = clocked.take(after=LINGER_SECONDS)
-        assert group is not None
-        assert group.appends == sent[2:]
+        assert clocked.taken(after=LINGER_SECONDS) == sent[2:]
 
 
 def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
@@ -266,28 +217,23 @@ def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
     assert list(clocked.schedule) == [late]
 
 
-def test_a_flush_waits_neither_for_more_nor_for_the_delay():
-    clocked = Clocked()
-    append = clocked.send(channel("a"), 10)
-    assert clocked.schedule.take(clocked.now, 60.0) is None
-    group = clocked.schedule.take(clocked.now, 60.0, flush=True)
-    assert group is not None
-    assert group.appends == [append]
-    assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
-
-
 def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
     for size, own in [(GROUP_BYTES - 1, False), (GROUP_BYTES, True)]:
         clocked = Clocked()
         busy, quiet = channel("busy"), channel("quiet")
         clocked.send(quiet, 10)
-        clocked.send(busy, size)
+        sent = clocked.send(busy, size)
 
         assert clocked.schedule.has_own_group(busy) is own
+        assert not clocked.schedule.has_own_group(quiet)
         clocked.now += 1
         assert sorted((group.own, len(group.appends)) for group in clocked.drain()) == (
             [(False, 1), (True, 1)] if own else [(False, 2)]
         )
+        waits = clocked.send(busy, 10)
+        assert clocked.schedule.remove(busy) == [waits]
+        assert sent not in clocked.schedule
+        assert not clocked.schedule.has_own_group(busy)
 
 
 def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
@@ -302,64 +248,42 @@ def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
     ]  # fmt: skip
 
 
-def test_a_channel_shares_commits_again_below_two_megabytes_a_second():
-    for size, own in [(4 * MB, True), (4 * MB - 2, False)]:
+def test_a_channel_shares_commits_again_below_two_megabytes_a_second_when_nothing_waits():
+    for waits, size, own in [(False, 4 * MB, True), (False, 4 * MB - 2, False), (True, 10, True)]:
         clocked = Clocked()
         busy = channel("busy")
-        clocked.send(busy, GROUP_BYTES)
-        clocked.drain()
+        sent = [clocked.send(busy, GROUP_BYTES)]
+        if not waits:
+            clocked.drain()
         clocked.now += 1e6
-        clocked.send(busy, size)
+        late = clocked.send(busy, size)
         assert clocked.schedule.has_own_group(busy) is own
-
-
-def test_a_channel_keeps_its_own_commit_while_something_waits_for_it():
-    clocked = Clocked()
-    busy = channel("busy")
-    sent = [clocked.send(busy, GROUP_BYTES)]
-    clocked.now += 1e6
-    sent.append(clocked.send(busy, 10))
-    assert [(group.own, group.appends) for group in clocked.drain()] == [(True, sent[:1]), (True, sent[1:])]
+        expected = [(True, sent)] if waits else []
+        assert [(group.own, group.appends) for group in clocked.drain()] == [*expected, (own, [late])]
 
 
 def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_after_them():
     clocked = Clocked()
     busy = channel("busy", clusters=True)
     sent = [clocked.send(busy, size) for size in (MB, MB)]
-    other = [clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)]
-    group = clocked.take(after=1.0)
-    assert group is not None
-    assert clocked.schedule
+    other = clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)
+    seen = clocked.taken(after=1.0)
     late = clocked.send(busy, GROUP_BYTES)
 
     assert not clocked.schedule.has_own_group(busy)
-    seen = [*group.appends, *(append for group in clocked.drain() for append in group.appends)]
-    assert [append for append in seen if append.channel is busy] == [*sent, late]
-    assert other[0] in seen
+    seen += [append for group in clocked.drain() for append in group.appends]
+    assert [append for append in seen if append is not other] == [*sent, late]
 
 
 def test_groups_of_clustering_pipes_are_cut_at_the_size_and_number_of_a_group():
-    clocked = Clocked()
-    for name, size in (("a", GROUP_BYTES - 1), ("b", 1), ("c", 10)):
-        clocked.send(channel(name, clusters=True), size)
-    clocked.now += 1
-    assert sizes(clocked.drain()) == [[GROUP_BYTES - 1, 1], [10]]
-
-    clocked = Clocked()
-    target = channel("a", clusters=True)
-    for _ in range(GROUP_APPENDS + 1):
-        clocked.send(target, 1)
-    assert [len(group) for group in sizes(clocked.drain())] == [GROUP_APPENDS, 1]
-
-
-def test_appends_of_other_pipes_do_not_keep_those_of_clustering_pipes_apart():
-    clocked = Clocked()
-    for name in "bca":
-        clocked.send(channel(name, clusters=True), 6 * MB)
-    clocked.send(channel("plain"), 10)
-    clocked.now += 1
-    names = [[append.channel.name for append in group.appends] for group in clocked.drain()]
-    assert names == [["plain", "a", "b"], ["c"]]
+    for sent, groups in [
+        ([GROUP_BYTES - 1, 1, 10], [2, 1]), ([1] * (GROUP_APPENDS + 1), [GROUP_APPENDS, 1]),
+    ]:  # fmt: skip
+        clocked = Clocked()
+        for number, size in enumerate(sent):
+            clocked.send(channel(f"{number:05}", clusters=True), size)
+        clocked.now += 1
+        assert [len(group.appends) for group in clocked.drain()] == groups
 
 
 def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later():
@@ -367,14 +291,11 @@ def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later
     first = [clocked.send(channel(name, clusters=True), GROUP_BYTES - 1) for name in "ab"]
     extra = [clocked.send(channel(name, clusters=True), 1) for name in "ab"]
     assert clocked.take() is not None
-    assert clocked.schedule
     assert list(clocked.schedule) == [first[1], extra[1]]
     clocked.send(channel("c"), 10)
 
     assert clocked.schedule.due_at() <= clocked.now
-    group = clocked.take()
-    assert group is not None
-    assert group.appends == [first[1], extra[1]]
+    assert clocked.taken() == [first[1], extra[1]]
     assert clocked.take() is None
 
 
@@ -390,9 +311,7 @@ def test_a_removed_channel_leaves_no_trace_in_the_size_of_the_group():
     assert clocked.schedule.remove(gone) == []
     assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
     full = [clocked.send(channel("full"), GROUP_BYTES - 10), clocked.send(channel("left"), 10)]
-    group = clocked.take()
-    assert group is not None
-    assert group.appends == [kept, full[0]]
+    assert clocked.taken() == [kept, full[0]]
     assert clocked.take() is None
 
 
@@ -407,12 +326,3 @@ def test_a_removed_channel_takes_its_groups_with_it():
 
     assert clocked.schedule.remove(gone) == mixed
     assert [group.appends for group in clocked.drain()] == [[rest]]
-
-
-def test_a_removed_channel_has_no_commits_of_its_own_any_more():
-    clocked = Clocked()
-    busy = channel("busy")
-    sent = [clocked.send(busy, GROUP_BYTES), clocked.send(busy, 10)]
-    assert clocked.schedule.remove(busy) == sent
-    assert not clocked.schedule.has_own_group(busy)
-    assert not clocked.schedule

@@ -51,7 +51,7 @@ def _disk_full(*_arguments: Any) -> None:
     raise duckdb.TransactionException("Failed to commit: could not write: No space left on device")
 
 
-def test_channels_are_opened_and_dropped_when_there_is_room_again(service, monkeypatch, caplog):
+def test_channels_are_opened_written_and_dropped_when_there_is_room_again(service, monkeypatch, caplog):
     channel = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
     token = service.account.issue_scoped_token("127.0.0.1")
     store = service.catalog.database("LOCAL").store
@@ -70,6 +70,10 @@ def test_channels_are_opened_and_dropped_when_there_is_room_again(service, monke
         patch.setattr(store, "remove_channel", _disk_full)
         assert answer("DELETE").status == 503
     query = f"/rows?continuationToken={continuation}&requestId=r&endOffsetToken=1"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
+        assert answer("POST", "data/", query).status == 503
+        assert not service.catalog.database("LOCAL").checkpoint()
     assert answer("POST", "data/", query).status == 200
     assert answer("DELETE").status == 200
     assert answer("DELETE").status == 404
@@ -125,30 +129,13 @@ def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     assert json.loads(answer) == {"ok": False, "error": disk_full().message}
 
 
-def test_streaming_is_refused_until_there_is_room(service, monkeypatch):
-    pipe = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
-    token = service.account.issue_scoped_token("127.0.0.1")
-    opened = service.call("PUT", f"/v2/streaming/{pipe}", {}, token=token).json()
-    query = f"continuationToken={opened['next_continuation_token']}&requestId=r&endOffsetToken=1"
-    path = f"/v2/streaming/data/{pipe}/rows?{query}"
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
-        assert service.call("POST", path, b'{"id": 1}\n', token=token).status == 503
-        assert not service.catalog.database("LOCAL").checkpoint()
-    assert service.call("POST", path, b'{"id": 1}\n', token=token).status == 200
-
-
 @pytest.mark.parametrize(
     "failure",
     [OSError(errno.ENOSPC, "No space left on device"), duckdb.IOException("x: No space left on device")],
 )
 def test_statements_and_the_start_report_that_the_disk_is_full(
-    service: ServiceInProcess,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    failure: Exception,
-) -> None:
+    service, monkeypatch, tmp_path, capsys, failure
+):
     def fails(*_arguments: Any, **_more: Any) -> None:
         raise failure
 

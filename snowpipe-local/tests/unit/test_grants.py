@@ -10,6 +10,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from snowpipe_local.accounts import fingerprint, public_key_pem
 from tests.unit.sql_sessions import SqlSessions
 
+
+def granted(rows):
+    return [(row["privilege"], row["grantee_name"]) for row in rows]
+
+
 USAGE = ("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r")
 
 
@@ -35,12 +40,12 @@ def test_a_table_is_hidden_until_usage_and_a_privilege_on_it_are_granted(sql):
 
 
 def test_every_change_of_rows_needs_its_own_privilege(sql):
+    sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
     for privilege, statement in [
         ("INSERT", "INSERT INTO t VALUES (3)"), ("UPDATE", "UPDATE t SET id = 4"),
         ("DELETE", "DELETE FROM t"), ("TRUNCATE", "TRUNCATE TABLE t"),
         ("UPDATE", "MERGE INTO t USING (SELECT 1 AS i) s ON t.id = s.i WHEN MATCHED THEN UPDATE SET id = 9"),
     ]:  # fmt: skip
-        sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
         error = sql.refused(statement, "ANN")
         assert (error.code, error.sqlstate) == ("003001", "42501")
         assert error.message == "SQL access control error:\nInsufficient privileges to operate on table 'T'"
@@ -48,10 +53,7 @@ def test_every_change_of_rows_needs_its_own_privilege(sql):
         sql.run(statement, user="ANN")
         sql.run(f"REVOKE {privilege} ON TABLE t FROM ROLE r")
         assert sql.refused(statement, "ANN").code == "003001"
-
-
-def test_a_query_needs_select_on_every_table_it_reads(sql):
-    sql.run(*USAGE, "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE r")
+    sql.run("CREATE TABLE other (id INT)")
     for query in (
         "SELECT * FROM t JOIN other ON t.id = other.id", "SELECT (SELECT max(id) FROM other) FROM t",
         "WITH o AS (SELECT * FROM other) SELECT * FROM o", "CREATE TABLE copied AS SELECT * FROM other",
@@ -66,38 +68,31 @@ def test_creating_needs_the_privilege_and_makes_the_current_role_owner(sql):
     assert "Insufficient privileges to operate on schema 'PUBLIC'" in error.message
     sql.run("GRANT CREATE TABLE ON SCHEMA local.public TO ROLE r")
     sql.run("CREATE TABLE mine (id INT)", "INSERT INTO mine VALUES (1)", user="ANN")
-    assert [
-        (row["privilege"], row["grantee_name"]) for row in sql.run("SHOW GRANTS ON TABLE mine", user="ANN")
-    ] == [("OWNERSHIP", "R")]
+    assert granted(sql.run("SHOW GRANTS ON TABLE mine", user="ANN")) == [("OWNERSHIP", "R")]
     assert sql.refused("SELECT * FROM mine").code == "002003"
     sql.run("GRANT ROLE r TO ROLE sysadmin")
     assert sql.values("SELECT * FROM mine") == [(1,)]
-    sql.run("DROP TABLE mine", user="ANN")
-    assert sql.run("SHOW GRANTS TO ROLE r", user="ANN") == [
-        row for row in sql.run("SHOW GRANTS TO ROLE r") if row["privilege"] != "OWNERSHIP"
-    ]
+    sql.run("DROP ROLE r")  # what it owned goes to the role that dropped it
+    assert granted(sql.run("SHOW GRANTS ON TABLE mine")) == [("OWNERSHIP", "ACCOUNTADMIN")]
+    assert sql.values("SELECT * FROM mine") == [(1,)]
+    assert sql.refused("SELECT * FROM mine", "ANN").code == "002003"
 
 
-def test_only_the_owner_alters_replaces_and_drops(sql):
+def test_only_the_owner_alters_replaces_and_drops_and_ownership_moves_with_a_word_about_grants(sql):
     sql.run(*USAGE, "GRANT ALL PRIVILEGES ON TABLE t TO ROLE r", "GRANT ALL ON SCHEMA public TO ROLE r")
     for statement in (
         "DROP TABLE t", "ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)",
         "DROP SCHEMA local.public",
     ):  # fmt: skip
         assert sql.refused(statement, "ANN").code == "003001"
-    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r COPY CURRENT GRANTS")
-    sql.run("ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)", user="ANN")
-
-
-def test_ownership_moves_only_with_a_word_about_the_other_grants(sql):
-    sql.run("CREATE ROLE other", "GRANT SELECT ON TABLE t TO ROLE other")
     error = sql.refused("GRANT OWNERSHIP ON TABLE t TO ROLE r")
-    assert error.code == "003036"
-    assert "Dependent grant of privilege 'SELECT'" in error.message
-    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r REVOKE CURRENT GRANTS")
-    sql.run("GRANT ROLE r TO ROLE sysadmin")
-    shown = sql.run("SHOW GRANTS ON TABLE t")
-    assert [(row["privilege"], row["grantee_name"]) for row in shown] == [("OWNERSHIP", "R")]
+    assert (error.code, "Dependent grant of privilege" in error.message) == ("003036", True)
+    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r COPY CURRENT GRANTS")
+    assert len(sql.run("SHOW GRANTS ON TABLE t", user="ANN")) > 2
+    sql.run("ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)", user="ANN")
+    sql.run("CREATE TABLE u (id INT)", "GRANT SELECT ON TABLE u TO ROLE r")
+    sql.run("GRANT OWNERSHIP ON TABLE u TO ROLE r REVOKE CURRENT GRANTS")
+    assert granted(sql.run("SHOW GRANTS ON TABLE u", user="ANN")) == [("OWNERSHIP", "R")]
 
 
 def test_grants_on_all_and_on_future_tables(sql):
@@ -147,7 +142,6 @@ def test_secondary_roles_are_off_until_asked_for(sql):
     assert sql.values("SELECT count(*) FROM t") == [(2,)]
     sql.run("USE SECONDARY ROLES NONE")
     assert sql.refused("SELECT * FROM t").code == "002003"
-    assert sql.refused("USE SECONDARY ROLES some").code == "001003"
 
 
 def test_roles_do_not_inherit_themselves_and_system_roles_stay(sql):
@@ -160,23 +154,12 @@ def test_roles_do_not_inherit_themselves_and_system_roles_stay(sql):
     assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'S' LIMIT 1")] == ["SECURITYADMIN"]
 
 
-def test_what_a_dropped_role_owned_goes_to_the_role_that_dropped_it(sql):
-    sql.run(*USAGE, "GRANT CREATE TABLE ON SCHEMA public TO ROLE r")
-    sql.run("CREATE TABLE orphan (id INT)", user="ANN")
-    sql.run("DROP ROLE r")
-    assert sql.values("SELECT * FROM orphan") == []
-    assert sql.refused("SELECT * FROM orphan", "ANN").code == "002003"
-
-
-def test_grants_and_owners_survive_a_restart(sql):
+def test_grants_survive_a_restart_and_die_with_a_dropped_or_replaced_table(sql):
     sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r", "CREATE WAREHOUSE w WAREHOUSE_SIZE = 'LARGE'")
     sql.restart()
     assert sql.values("SELECT count(*) FROM t", "ANN") == [(2,)]
     assert sql.run("SHOW WAREHOUSES LIKE 'w'")[0]["size"] == "Large"
-
-
-def test_grants_die_with_a_dropped_or_replaced_table(sql):
-    sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r", "CREATE OR REPLACE TABLE t (id INT)")
+    sql.run("CREATE OR REPLACE TABLE t (id INT)")
     assert sql.refused("SELECT * FROM t", "ANN").code == "002003"
     sql.run("GRANT SELECT ON TABLE t TO ROLE r", "DROP SCHEMA local.public", "CREATE SCHEMA local.public")
     assert not [row for row in sql.run("SHOW GRANTS TO ROLE r") if row["granted_on"] != "DATABASE"]
@@ -194,18 +177,13 @@ def test_a_user_has_two_keys_with_fingerprints_and_a_password_that_never_shows(s
     sql.run(f"ALTER USER ann SET RSA_PUBLIC_KEY = '{first}', RSA_PUBLIC_KEY_2 = '{second}' EMAIL = 'a@b.c'")
     shown = {row["property"]: row["value"] for row in sql.run("DESCRIBE USER ann")}
     assert shown["RSA_PUBLIC_KEY_FP"] == fingerprint(public_key_pem(first))
-    assert shown["RSA_PUBLIC_KEY_2"] == second
-    assert shown["PASSWORD"] == "********"
-    assert (shown["DEFAULT_ROLE"], shown["EMAIL"]) == ("R", "a@b.c")
+    names = ("RSA_PUBLIC_KEY_2", "PASSWORD", "DEFAULT_ROLE", "EMAIL")
+    assert [shown[name] for name in names] == [second, "********", "R", "a@b.c"]
     sql.run("ALTER USER ann UNSET RSA_PUBLIC_KEY_2")
     assert {r["property"]: r["value"] for r in sql.run("DESC USER ann")}["RSA_PUBLIC_KEY_2_FP"] == "null"
-    error = sql.refused("ALTER USER ann SET RSA_PUBLIC_KEY = 'c2VjcmV0'")
-    assert "Invalid public key" in error.message
-    assert "c2VjcmV0" not in error.message
-    broken = sql.refused("ALTER USER ann SET PASSWORD = 'top secret")
-    assert "top secret" not in broken.message
-    stored = (sql.folder / "access.json").read_text()
-    assert "correct horse" not in stored
+    for wrong in ("RSA_PUBLIC_KEY = 'c2VjcmV0'", "PASSWORD = 'c2VjcmV0"):
+        assert "c2VjcmV0" not in sql.refused(f"ALTER USER ann SET {wrong}").message
+    assert "correct horse" not in (sql.folder / "access.json").read_text()
 
 
 def test_users_are_made_by_those_who_may(sql):
@@ -270,10 +248,8 @@ def test_wrong_statements_report_what_is_wrong(sql):
         ("GRANT SELECT ON PIPE p TO ROLE r", "001003"), ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
         ("GRANT SELECT ON TABLE t TO ROLE nobody", "002043"),
         ("GRANT SELECT ON TABLE t TO USER ann", "000002"),
-        ("GRANT USAGE ON INTEGRATION i TO ROLE r", "000002"), ("GRANT SELECT TABLE t", "001003"),
         ("GRANT SELECT ON TABLE t TO ROLE r SOMETIMES", "001003"),
-        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("GRANT ROLE r ann", "001003"),
-        ("SHOW GRANTS ABOVE r", "001003"), ("ALTER ROLE r JUMP", "000002"), ("CREATE ROLE", "001003"),
+        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("ALTER ROLE r JUMP", "000002"),
     ]:  # fmt: skip
         assert sql.refused(statement).code == code
 

@@ -57,8 +57,7 @@ def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
 
 def test_an_unknown_limit_or_value_is_refused():
     for text in [
-        "x=1", "requests_per_second=1", "request-bytes=0", "request-bytes=1.5", "channels-per-pipe=-1",
-        "bytes-per-second=a",
+        "x=1", "requests_per_second=1", "request-bytes=0", "channels-per-pipe=-1", "bytes-per-second=a",
     ]:  # fmt: skip
         with pytest.raises(ConfigurationError):
             parse_limits(text)

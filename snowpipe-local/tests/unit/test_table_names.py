@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from tests.local_catalog import local_catalog
-from tests.unit.service_in_process import ServiceInProcess
+from tests.unit.streamed_table import MadeTable
 
 
 @pytest.fixture
@@ -59,28 +57,14 @@ def test_they_are_distinguished_after_a_restart(tmp_path):
             if attempt == 0:
                 local.sql("CREATE TABLE t AS SELECT 1 AS a")
                 local.sql('CREATE TABLE "t" AS SELECT 2 AS a')
-            assert values(local, "SELECT a FROM t") == [(1,)]
-            assert values(local, 'SELECT a FROM "t"') == [(2,)]
+            assert values(local, 'SELECT t.a, "t".a FROM t, "t"') == [(1, 2)]
 
 
-def test_rows_stream_into_the_one_that_is_named(tmp_path):
-    service = ServiceInProcess(tmp_path)
-    connector = service.connect()
-    connector.query("CREATE TABLE t (a INT)")
-    connector.query('CREATE TABLE "t" (a INT)')
-    token = service.account.issue_scoped_token("127.0.0.1")
-    for pipe, value in (("T-STREAMING", 1), ("%22t-STREAMING%22", 2)):
-        base = f"databases/LOCAL/schemas/PUBLIC/pipes/{pipe}/channels/c"
-        opened = service.call("PUT", f"/v2/streaming/{base}", {}, token=token).json()
-        query = f"continuationToken={opened['next_continuation_token']}&requestId=1&offsetToken=1"
-        body = json.dumps({"A": value}).encode() + b"\n"
-        assert (
-            service.call("POST", f"/v2/streaming/data/{base}/rows?{query}", body, token=token).status == 200
-        )
-    service.catalog.database("LOCAL").committer.stop()
-    assert connector.query("SELECT a FROM t")["data"]["rowset"] == [["1"]]
-    assert connector.query('SELECT a FROM "t"')["data"]["rowset"] == [["2"]]
-    service.close()
+def test_rows_stream_into_the_one_that_is_named(local):
+    for name, value in (("T", 1), ("t", 2)):
+        MadeTable(local.database, name).send_at_once(f'{{"A":{value}}}'.encode())
+    assert values(local, "SELECT a FROM t") == [(1,)]
+    assert values(local, 'SELECT a FROM "t"') == [(2,)]
 
 
 def test_a_name_has_three_parts_at_most(local):
