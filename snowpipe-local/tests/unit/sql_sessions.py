@@ -1,7 +1,5 @@
 """Sessions on a catalog of their own, without a server around."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

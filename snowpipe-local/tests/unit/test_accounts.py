@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import stat
 import subprocess
 import sys
@@ -37,19 +35,16 @@ def _token(home: DataDirectory, account: Account, **changes: Any) -> str:
     return jwt.encode(claims, home.key_file.read_bytes(), algorithm="RS256")
 
 
-def test_private_files_are_readable_by_their_owner_only(home, account):
+def test_key_pair_jwts_in_seconds_or_milliseconds_are_accepted_and_private_files_are_private(home, account):
+    now = int(time.time())
+    assert account.verify_key_pair(_token(home, account)) == "DEMO"
+    assert account.verify_key_pair(_token(home, account, iat=now * 1000, exp=(now + 3540) * 1000)) == "DEMO"
+    assert account.verify_key_pair(sign_key_pair_jwt(home)) == "DEMO"
     for file in (home.key_file, home.token_secret_file):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
     assert "secret" not in repr(account)
     assert ensure_account(home) == account  # which a second start keeps
-
-
-def test_a_key_pair_jwt_in_seconds_or_milliseconds_is_accepted(home, account):
-    now = int(time.time())
-    assert account.verify_key_pair(_token(home, account)) == "DEMO"
-    assert account.verify_key_pair(_token(home, account, iat=now * 1000, exp=(now + 3540) * 1000)) == "DEMO"
-    assert account.verify_key_pair(sign_key_pair_jwt(home)) == "DEMO"
 
 
 def test_a_jwt_with_wrong_claims_is_a_401(home, account):

@@ -1,7 +1,5 @@
 """What goes on while a statement writes: channels do, and what alters the statement's table waits for it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,7 +95,6 @@ def test_channels_are_opened_and_their_rows_committed_while_a_statement_writes(s
         assert not thread.is_alive()
         assert other.token() == "7"
         assert database.checkpoint() is not same  # it is postponed
-
     if same:
         assert (filled.token(), sql.values("SELECT COUNT(*) FROM filled WHERE id = 7")) == ("7", [(1,)])
         kept = 0 if "OVERWRITE" in statement else 1
@@ -113,7 +110,6 @@ def test_what_alters_a_table_waits_for_its_writer_and_channels_of_others_commit(
     sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")
     other = StreamedTable(sql.catalog.database("LOCAL"), "OTHER")
     session = other.open()
-
     with writing(sql, held, LONG["insert"]):
         waits = within(lambda: sql.run(change))
         waits.join(0.3)
@@ -121,7 +117,6 @@ def test_what_alters_a_table_waits_for_its_writer_and_channels_of_others_commit(
         other.send(session, row(1), token="1").durable.result(SECONDS)
         assert waits.is_alive()
     waits.join(SECONDS)
-
     assert not waits.is_alive()
     assert other.token() == "1"
 
@@ -131,7 +126,6 @@ def test_a_commit_that_adds_a_column_and_what_alters_a_table_do_not_wait_for_eac
     other = StreamedTable(sql.catalog.database("LOCAL"), "OTHER")
     sql.run("ALTER TABLE other SET ENABLE_SCHEMA_EVOLUTION = TRUE")
     session = other.open()
-
     with writing(sql, held, LONG["insert"]):
         alters = within(lambda: sql.run("ALTER TABLE filled ADD COLUMN more NUMBER"))
         sent = other.send(session, b'{"ID":1,"ADDED":2}\n', token="1")
@@ -139,6 +133,5 @@ def test_a_commit_that_adds_a_column_and_what_alters_a_table_do_not_wait_for_eac
         assert alters.is_alive()
     alters.join(SECONDS)
     sent.durable.result(SECONDS)
-
     assert not alters.is_alive()
     assert sql.values("SELECT id, added FROM other") == [(1, 2)]

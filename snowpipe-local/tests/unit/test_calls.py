@@ -2,15 +2,14 @@
 
 import pytest
 from snowpipe_local.sql import checks
-from tests.unit.sql_sessions import SqlSessions
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sql = SqlSessions(tmp_path_factory.mktemp("calls"))
-    sql.run("CREATE TABLE list (first INT, left_ VARCHAR)", "INSERT INTO list (first, left_) VALUES (1, 'a')")
-    yield sql
-    sql.close()
+def sql(module_sql):
+    module_sql.run(
+        "CREATE TABLE list (first INT, left_ VARCHAR)", "INSERT INTO list (first, left_) VALUES (1, 'a')"
+    )
+    return module_sql
 
 
 def test_too_few_arguments(sql):
@@ -41,21 +40,15 @@ def test_too_many_arguments(sql):
         )
 
 
-def test_names_before_a_parenthesis_are_no_calls(sql):
-    assert sql.values("SELECT first FROM list") == [(1,)]
-    assert sql.values("SELECT left FROM (SELECT 1, 2) AS right (left, list)") == [(1,)]
-    assert sql.values("WITH last (upper) AS (SELECT 5) SELECT upper FROM last") == [(5,)]
-    assert sql.values("SELECT 1 WHERE 'first(' <> 'nvl(1)' AND \"UPPER\"('a') = 'A'") == [(1,)]
-
-
-def test_a_function_of_another_database_is_unknown(sql):
+def test_functions_of_other_databases_are_unknown(sql):
+    assert len(checks.FOREIGN) > 250
+    codes = {name: sql.refused(f"SELECT {name}(1)").code for name in checks.FOREIGN}
+    assert {name: code for name, code in codes.items() if code != "002140"} == {}
     for call in ["LIST(1)", "FIRST(1)", "STRPOS('a', 'b')", "DATE_ADD('2026-01-01', 1)", "IF(1, 2, 3)"]:
         refused = sql.refused(f"SELECT {call}")
         assert (refused.code, refused.sqlstate) == ("002140", "42601")
         assert refused.message == f"SQL compilation error:\nUnknown function {call.partition('(')[0]}"
-
-
-def test_nothing_that_only_the_parser_knows_is_a_function(sql):
-    assert len(checks.FOREIGN) > 250
-    codes = {name: sql.refused(f"SELECT {name}(1)").code for name in checks.FOREIGN}
-    assert {name: code for name, code in codes.items() if code != "002140"} == {}
+    assert sql.values("SELECT first FROM list") == [(1,)]
+    assert sql.values("SELECT left FROM (SELECT 1, 2) AS right (left, list)") == [(1,)]
+    assert sql.values("WITH last (upper) AS (SELECT 5) SELECT upper FROM last") == [(5,)]
+    assert sql.values("SELECT 1 WHERE 'first(' <> 'nvl(1)' AND \"UPPER\"('a') = 'A'") == [(1,)]

@@ -1,7 +1,5 @@
 """Channels that were inactive for 30 days are gone with their tokens, on a clock that a test moves."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.datadir import Clock
 from snowpipe_local.engine.channel import ELASTIC, MISSING

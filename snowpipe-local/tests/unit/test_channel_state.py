@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from contextlib import nullcontext
 
@@ -128,7 +126,6 @@ def test_the_status_has_both_spellings_of_the_error_fields_and_what_is_committed
     stored = Committed(
         1, 2, 3, "41", 70, 77, 7, "40", "bad row", 1_700_000_000_005, 12, "r", 1_600_000_000_000
     )
-
     assert Channel("LOCAL", PIPE, "c", stored).status() == {
         "database_name": "LOCAL", "schema_name": "PUBLIC", "pipe_name": "T-STREAMING", "channel_name": "c",
         "channel_status_code": "SUCCESS", "last_committed_offset_token": "41",
@@ -144,7 +141,6 @@ def test_an_append_above_the_rate_is_a_429_and_is_not_taken():
         writer = Writer(limits=limits)
         token = writer.append(writer.open(), "r0")
         refusal = writer.refusal(token, "r1")
-
         assert (refusal.status, refusal.code) == (429, RATE_LIMITED)
         assert "channel c" in str(refusal)
         assert (writer.channel.continuation_token, len(writer.queue)) == (token, 1)
@@ -156,7 +152,6 @@ def test_the_answers_to_the_last_64_requests_are_repeated():
     tokens = [writer.open()]
     for number in range(65):
         tokens.append(writer.append(tokens[-1], f"r{number}"))
-
     assert [writer.append(tokens[number], f"r{number}") for number in (1, 64)] == [tokens[2], tokens[65]]
     assert len(writer.queue) == 65
     assert writer.refused(tokens[0], "r0") == INVALID_ROW_SEQUENCER

@@ -1,7 +1,5 @@
 """Channels in their database: sessions and tokens are durable, fenced and dropped ones are shut out."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.engine.channel import (
     ELASTIC,
@@ -46,22 +44,15 @@ class TestOpen:
         table.open(token="5")
         assert table.token() == channel.committed.offset_token == "5"
 
-    def test_a_writer_of_an_older_session_is_shut_out(self, table):
-        channel = table.open()
-        table.take(channel, row(1))
-        stale = channel.continuation_token
-        table.open()
-
-        assert refused(table, channel, stale) == STALE
-        assert channel.continuation_token == "2_0"
-
-    def test_a_new_session_repeats_no_answer_of_the_old_one(self, table):
+    def test_a_writer_of_an_older_session_is_shut_out_and_no_answer_to_it_is_repeated(self, table):
         channel = table.open()
         append = table.take(channel, row(1))
         table.database.commit([append])
+        stale = channel.continuation_token
         table.open()
+        assert refused(table, channel, stale) == STALE
+        assert channel.continuation_token == "2_0"
         table.database.commit([table.take(channel, row(2), request=append.request_id)])
-
         assert table.rows() == [(1, None), (2, None)]
 
     def test_opening_and_dropping_are_refused_while_rows_are_uncommitted_and_fence_nobody(self, table):
@@ -86,11 +77,10 @@ class TestOpen:
         with pytest.raises(Refusal):
             table.send(channel, row(1), token="1", enqueue=full)
         table.database.commit([table.take(channel, row(1), token="1")])
-
         assert (table.rows(), table.token()) == ([(1, None)], "1")
         table.open(fail=True)
 
-    def test_names_that_no_channel_can_have_are_refused(self, table):
+    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name, code in [
             ("", "INVALID_CHANNEL_NAME"), ("elastic", "ERR_RESERVED_CHANNEL_NAME"),
             (ELASTIC, "ERR_RESERVED_CHANNEL_NAME"),
@@ -98,8 +88,6 @@ class TestOpen:
             with pytest.raises(Refusal) as refusal:
                 table.open(name)
             assert (refusal.value.status, refusal.value.code) == (400, code)
-
-    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name in "abc":
             table.open(name)
         with pytest.raises(Refusal) as refusal:
@@ -116,7 +104,6 @@ class TestDrop:
         channel = table.open(token="9")
         token = channel.continuation_token
         table.database.channels.drop(table.pipe, "c")
-
         assert refused(table, channel, token) == MISSING
         assert table.database.channels.find(table.pipe, "c") is None
         assert table.open().committed.offset_token is None
@@ -137,7 +124,6 @@ class TestDrop:
         append = table.send(table.open(token="9"), row(1), token="10")
         table.create(replace=True)
         engine.faults.commit_delay = 0.0
-
         assert append.durable.cancelled()
         assert append.channel.is_dropped
         assert table.open().committed.offset_token is None
@@ -146,7 +132,6 @@ class TestDrop:
         other = engine.table()
         kept, gone = table.open(token="1"), other.open(token="2")
         other.database.tables.drop("PUBLIC", other.name)
-
         assert (kept.is_dropped, gone.is_dropped) == (False, True)
         opened = list(table.database.channels)
         assert kept in opened
@@ -160,7 +145,6 @@ def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(table):
     table.database.channels.set_offset_token(table.pipe, "c", "41")
     assert table.token() == "41"
     table.database.commit([first, table.take(channel, row(2), token="42")])
-
     assert (table.token(), len(table.rows())) == ("42", 2)
 
 
@@ -170,7 +154,6 @@ def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(engine):
         for name in ("b", "a"):
             table.open(name)
         table.elastic()
-
     listed = [(one.pipe.table, one.name) for one in engine.database.channels]
     names = sorted(table.name for table in tables)
     assert [one for one in listed if one[0] in names] == [
@@ -189,7 +172,6 @@ class TestRename:
         with database.load_lock, database.write_lock:
             database.rename(Rename(("LOCAL", "PUBLIC"), ("LOCAL", "NEW")))
         database.commit([first, table.take(channel, row(2), token="2")])
-
         pipe = database.pipes.resolve("NEW", f"{table.name}-STREAMING")
         assert database.channels.get(pipe, "c") is channel
         assert [one.name for one in database.channels] == ["c", "z"]
@@ -197,7 +179,6 @@ class TestRename:
         assert (status["database_name"], status["schema_name"]) == ("LOCAL", "NEW")
         assert status["last_committed_offset_token"] == "2"
         assert bystander.status()["schema_name"] == "OTHER"
-
         with database.load_lock, database.write_lock:
             database.rename(Rename(("LOCAL",), ("ELSEWHERE",)))
         assert channel.status()["database_name"] == "ELSEWHERE"
@@ -214,7 +195,6 @@ class TestRestart:
         first.catalog.close()
         again = Engine(tmp_path, limits)
         table.database = again.database
-
         for name in ("old", "new"):
             channel = table.open(name)
             assert channel.status()["database_name"] == "LOCAL"
@@ -233,7 +213,6 @@ class TestRestart:
         table.take(kept, row(3), token="3")  # taken, and not committed
         table.database.channels.drop(table.pipe, gone.name)
         table.database.channels.set_offset_token(table.pipe, "kept", "41")
-
         with engine.after_a_crash(tmp_path / "copy") as restored:
             (channel,) = [one for one in restored.channels if one.pipe.key == table.pipe.key]
             assert (channel.name, channel.committed.offset_token) == ("kept", "41")

@@ -1,7 +1,5 @@
 """Which appends share a commit: chosen by the measured arrival rate, the order within a channel kept."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -93,22 +91,27 @@ def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
         channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
         sent: dict[Channel, list[Append]] = {each: [] for each in channels}
         seen: dict[Channel, list[Append]] = {each: [] for each in channels}
+        groups: list[Group] = []
         for _ in range(400):
             each = chance.choice(channels)
             sent[each].append(clocked.send(each, chance.choice((10, 1000, MB, 3 * MB))))
             clocked.now += chance.choice((0.0, 0.001, 0.2, 2.0))
-            if chance.random() < 0.3:
-                group = clocked.take()
-                for append in group.appends if group else []:
+            if chance.random() < 0.3 and (group := clocked.take()):
+                groups.append(group)
+                for append in group.appends:
                     seen[append.channel].append(append)
             if chance.random() < 0.02:
                 removed = clocked.schedule.remove(each)
                 assert removed == [append for append in sent[each] if append not in seen[each]]
                 seen[each] += removed
         for group in clocked.drain():
+            groups.append(group)
             for append in group.appends:
                 seen[append.channel].append(append)
         assert seen == sent
+        for group in groups:
+            assert sum(append.size for append in group.appends[:-1]) < GROUP_BYTES
+            assert not group.own or len({append.channel for append in group.appends}) == 1
 
 
 def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
@@ -158,22 +161,19 @@ def test_a_delay_holds_back_even_a_full_group_and_a_flush_waits_for_nothing():
     assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
 
 
-def test_the_rate_is_an_average_over_two_seconds():
-    rate = ArrivalRate()
-    assert rate.at(5.0) == 0.0
-    assert rate.add(1000, 10.0) == 500.0
-    assert rate.at(10.0) == rate.at(9.0) == 500.0
-    assert rate.at(12.0) == pytest.approx(500.0 / math.e)
-    assert rate.add(1000, 12.0) == pytest.approx(500.0 / math.e + 500.0)
-
-
-def test_of_a_channel_that_sent_nothing_there_is_no_rate_and_no_commit():
+def test_without_appends_there_is_no_rate_and_no_commit():
     schedule = Schedule()
     assert (schedule.rate(channel("a"), 1000.0), schedule.due_at(), schedule.take(1000.0)) == (
         0.0, None, None,
     )  # fmt: skip
     assert not schedule
     assert not list(schedule)
+    rate = ArrivalRate()
+    assert rate.at(5.0) == 0.0
+    assert rate.add(1000, 10.0) == 500.0
+    assert rate.at(10.0) == rate.at(9.0) == 500.0
+    assert rate.at(12.0) == pytest.approx(500.0 / math.e)
+    assert rate.add(1000, 12.0) == pytest.approx(500.0 / math.e + 500.0)
 
 
 def test_a_group_that_is_just_full_waits_no_longer():
@@ -211,7 +211,6 @@ def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
     clocked.now += 1.0
     late = clocked.send(channel("b"), MB)
     group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
-
     assert group is not None
     assert group.appends == [first]
     assert list(clocked.schedule) == [late]
@@ -223,7 +222,6 @@ def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
         busy, quiet = channel("busy"), channel("quiet")
         clocked.send(quiet, 10)
         sent = clocked.send(busy, size)
-
         assert clocked.schedule.has_own_group(busy) is own
         assert not clocked.schedule.has_own_group(quiet)
         clocked.now += 1
@@ -242,7 +240,6 @@ def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
     early = clocked.send(busy, MB)
     other = clocked.send(channel("quiet"), MB)
     late = clocked.send(busy, 7 * MB + 2)
-
     assert [(group.own, group.appends) for group in clocked.drain()] == [
         (False, [other]), (True, [early, late]),
     ]  # fmt: skip
@@ -269,7 +266,6 @@ def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_a
     other = clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)
     seen = clocked.taken(after=1.0)
     late = clocked.send(busy, GROUP_BYTES)
-
     assert not clocked.schedule.has_own_group(busy)
     seen += [append for group in clocked.drain() for append in group.appends]
     assert [append for append in seen if append is not other] == [*sent, late]
@@ -293,7 +289,6 @@ def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later
     assert clocked.take() is not None
     assert list(clocked.schedule) == [first[1], extra[1]]
     clocked.send(channel("c"), 10)
-
     assert clocked.schedule.due_at() <= clocked.now
     assert clocked.taken() == [first[1], extra[1]]
     assert clocked.take() is None
@@ -306,7 +301,6 @@ def test_a_removed_channel_leaves_no_trace_in_the_size_of_the_group():
     kept = clocked.send(channel("kept"), 10)
     removed.append(clocked.send(gone, 1))
     assert clocked.schedule.due_at() == 1000.0
-
     assert clocked.schedule.remove(gone) == removed
     assert clocked.schedule.remove(gone) == []
     assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
@@ -323,6 +317,5 @@ def test_a_removed_channel_takes_its_groups_with_it():
     clocked.send(channel("0", clusters=True), GROUP_BYTES - 1)
     clocked.send(channel("1", clusters=True), 1)
     assert clocked.take(after=1.0) is not None
-
     assert clocked.schedule.remove(gone) == mixed
     assert [group.appends for group in clocked.drain()] == [[rest]]

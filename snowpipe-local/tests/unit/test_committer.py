@@ -202,7 +202,6 @@ class TestTime:
         made.enqueue(append)
         made.start()
         committed(append)
-
         assert clock.commits == [pytest.approx(append.received_at + committer.LINGER_SECONDS, abs=0.002)]
         wait_until(lambda: made.records)
         seconds = pytest.approx(1.5)
@@ -216,7 +215,6 @@ class TestTime:
         made.enqueue(append)
         made.start()
         committed(append)
-
         assert clock.commits == [
             pytest.approx(append.received_at + 1.0 + committer.LINGER_SECONDS, abs=0.002)
         ]
@@ -237,7 +235,6 @@ class TestTime:
         made.start()
         wait_until(lambda: checkpoints)
         committed(append)
-
         assert checkpoints == [pytest.approx(clock.commits[0] + 1.5 + committer.CHECKPOINT_IDLE_SECONDS)]
         second = self.sent(clock, engine)
         made.enqueue(second)
@@ -253,7 +250,6 @@ class TestTime:
             made.enqueue(append)
         made.start()
         wait_until(lambda: not made.backlog())
-
         assert [record.size for record in made.records] == list(range(32, 96))
 
     def test_a_commit_of_a_busy_channel_is_its_own(self, made, clock, engine, monkeypatch):
@@ -268,7 +264,6 @@ class TestTime:
         made.start()
         for append in appends:
             committed(append)
-
         assert pace == {"busy": (pytest.approx(200.0), True), "quiet": (pytest.approx(25.0), False)}
         wait_until(lambda: len(made.records) == 2)
         assert sorted((record.own, record.size) for record in made.records) == [(False, 50), (True, 400)]
@@ -285,7 +280,6 @@ class TestCommits:
                 committed(append)
         wait_until(lambda: not engine.database.committer.backlog())
         committed(table.send(sound, row(2), token="2"))
-
         assert (table.rows(), table.token("broken")) == ([(2, None)], None)
         assert broken.status()["channel_status_code"] == MUST_REOPEN
 
@@ -322,7 +316,6 @@ class TestCommits:
         assert table.rows() == []
         assert made.backlog()[channel].appends == 2
         made.stop()
-
         assert (table.rows(), table.token()) == ([(1, None), (2, None)], "2")
         assert made.backlog() == {}
 
@@ -332,7 +325,6 @@ class TestBacklog:
         table = held.table()
         a, b = table.open("a"), table.open("b")
         appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3), token="3")]
-
         made = held.database.committer
         assert {channel.name: entry.appends for channel, entry in made.backlog().items()} == {"a": 2, "b": 1}
         waiting = made.backlog()[a]
@@ -340,7 +332,6 @@ class TestBacklog:
         assert waiting.received_at == appends[0].received_at
         rate, own = made.arrival(a)
         assert (rate > 0, own, table.rows()) == (True, False, [])
-
         held.faults.commit_delay = 0.0
         committed(appends[-1])
         assert (table.rows(), table.token("a")) == ([(1, None), (2, None), (3, None)], "3")
@@ -354,7 +345,6 @@ class TestBacklog:
         channel = table.open()
         append = table.send(channel, row(1))
         assert gate.reached.wait(BOUND)
-
         assert gate.engine.database.committer.backlog()[channel].appends == 1
         assert refused(lambda: table.open(fail=True)) == (409, UNCOMMITTED)
         gate.opened.set()
@@ -370,7 +360,6 @@ class TestBounds:
         before = channel.continuation_token
         assert refused(lambda: table.send(channel, row(2, "x" * 60), token="2"))[0] == 429
         assert channel.continuation_token == before
-
         held_small.faults.commit_delay = 0.0
         committed(first)
         committed(table.send(channel, row(2, "x" * 60), token="2"))
@@ -399,13 +388,11 @@ class TestBounds:
         assert refused(lambda: made.enqueue(late)) == (429, "RECEIVER_SATURATED")
         made.discard(channel)
         assert (made.backlog(), small.spool.files) == ({}, 0)
-
         again = [sized(table, channel, size) for size in (40, 20, 40)]
         for append in again:
             made.enqueue(append)
         assert [append.parked is not None for append in again] == [False, True, True]
         made.discard(channel)
-
         without = waiting(small, spool=False)
         append = sized(table, channel, 90)
         without.enqueue(append)
@@ -444,7 +431,6 @@ class TestSpool:
         assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)
         held_small.faults.commit_delay = 0.0
         committed(appends[-1])
-
         assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
         assert (table.token(), channel.status()["rows_error_count"]) == ("3", 1)
         assert held_small.spool.files == 0
@@ -459,7 +445,6 @@ class TestSpool:
         held_small.faults.commit_delay = 0.0
         with pytest.raises(CancelledError):
             committed(appends[1])
-
         assert (table.rows(), table.token()) == ([], None)
         assert channel.status()["channel_status_code"] == MUST_REOPEN
         wait_until(lambda: held_small.spool.files == 0)
@@ -478,7 +463,6 @@ class TestSpool:
         held_small.faults.commit_delay = 0.0
         committed(first)
         committed(second)
-
         assert ([one[0] for one in table.rows()], table.token()) == ([1, 2], "2")
 
     def test_what_waited_on_disk_when_the_process_ended_is_gone_and_was_not_committed(self, tmp_path):
@@ -492,7 +476,6 @@ class TestSpool:
             assert (table.rows(restored), table.token("c", restored)) == ([], "0")
         engine.catalog.close()
         assert not body.exists()
-
         body.write_bytes(b"left by a crash")
         home = engine.home
         Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
@@ -511,7 +494,6 @@ class TestDiscard:
         assert all(append.durable.cancelled() for append in gone)
         held.faults.commit_delay = 0.0
         committed(kept)
-
         assert (table.rows(), table.token("c")) == ([(3, None)], "0")
         table.open("c", fail=True)
         assert table.open("e").committed.offset_token is None
@@ -530,7 +512,6 @@ class TestDiscard:
                 committed(append)
             wait_until(lambda: held.spool.files == 0)
             assert not append.upload.path.exists()
-
         table = held_small.table()
         channel = table.open()
         for number in (1, 2):
@@ -550,7 +531,6 @@ class TestDiscard:
         assert opened == []
         gate.opened.set()
         opening.join(BOUND)
-
         committed(append)
         assert (opened, table.rows()) == (["1"], [(1, None)])
 
@@ -562,5 +542,4 @@ class TestDiscard:
         gate.opened.set()
         with pytest.raises(CancelledError):
             committed(append)
-
         assert table.rows() == []

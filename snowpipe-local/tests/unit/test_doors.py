@@ -1,7 +1,5 @@
 """Who gets in, for how long, and with how much: sessions, tokens, bodies, results."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -73,9 +71,6 @@ def is_stopped(execution: Any) -> bool:
     return execution.error is not None
 
 
-# -- results belong to user, session and statement ----------------------------------------------------------
-
-
 def test_a_request_id_belongs_to_a_session_and_to_one_statement(service, admin):
     admin.query("CREATE TABLE t (id INT)")
     request_id = str(uuid.uuid4())
@@ -136,47 +131,34 @@ def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess
     assert not other.call("POST", f"/queries/{query_id}/abort-request")["success"]
 
 
-# -- sessions and tokens end --------------------------------------------------------------------------------
+ENDINGS = [
+    ("password", "ALTER USER other SET DISABLED = TRUE"), ("password", "DROP USER other"),
+    ("password", f"CREATE OR REPLACE USER other PASSWORD = '{PASSWORD}'"),
+    ("password", "REVOKE ROLE loader FROM USER other"), ("key", "ALTER USER other UNSET RSA_PUBLIC_KEY"),
+    ("access token", "ALTER USER other REMOVE PAT p"),
+    ("access token as password", "ALTER USER other REMOVE PAT p"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "ALTER USER other SET DISABLED = TRUE",
-        "DROP USER other",
-        f"CREATE OR REPLACE USER other PASSWORD = '{PASSWORD}'",
-        "REVOKE ROLE loader FROM USER other",
-    ],
-)
-def test_sessions_and_statements_end_with_their_user(service, admin, pat, change):
+@pytest.mark.parametrize(("opened_by", "change"), ENDINGS)
+def test_sessions_and_statements_end_with_their_user_role_and_credential(
+    service, admin, pat, opened_by, change
+):
     for statement in (
         "CREATE ROLE loader", "GRANT ROLE loader TO USER other", "ALTER USER other SET DEFAULT_ROLE = loader",
     ):  # fmt: skip
         assert admin.query(statement)["success"]
-    other = service.connect("OTHER", PASSWORD)
-    assert other.query("SELECT CURRENT_ROLE()")["data"]["finalRoleName"] == "LOADER"
-    running = other.query(SLOW, asyncExec=True)["data"]["queryId"]
-    submitted = sql_api(service, pat, SLOW, "?async=true", role="LOADER").json()["statementHandle"]
-    admin.query(change)
-    assert other.query("SELECT 1")["code"] == "390111"
-    assert is_stopped(service.service._connector._executions.find(running))
-    assert is_stopped(service.service._sql_api._submissions.find(submitted))
-
-
-@pytest.mark.parametrize("kind", ["access token", "access token as password", "key"])
-def test_sessions_and_statements_end_with_the_credential_that_opened_them(service, admin, pat, kind):
-    credential = _key_of_other(service, admin) if kind == "key" else pat
-    if kind == "access token as password":
-        opened = service.connect("OTHER", pat)
-    else:
-        name = "SNOWFLAKE_JWT" if kind == "key" else "PROGRAMMATIC_ACCESS_TOKEN"
-        opened = service.connect("OTHER", "", AUTHENTICATOR=name, TOKEN=credential)
-    kept = service.connect("OTHER", PASSWORD)
-    submitted = sql_api(service, credential, SLOW, "?async=true").json()["statementHandle"]
+    credential = _key_of_other(service, admin) if opened_by == "key" else pat
+    name = "SNOWFLAKE_JWT" if opened_by == "key" else "PROGRAMMATIC_ACCESS_TOKEN"
+    given = {"AUTHENTICATOR": name, "TOKEN": credential} if opened_by in ("key", "access token") else {}
+    password = {"password": PASSWORD, "access token as password": pat}.get(opened_by, "")
+    opened, kept = service.connect("OTHER", password, **given), service.connect("OTHER", PASSWORD)
+    assert opened.query("SELECT CURRENT_ROLE()")["data"]["finalRoleName"] == "LOADER"
     running = opened.query(SLOW, asyncExec=True)["data"]["queryId"]
-    admin.query("ALTER USER other " + ("UNSET RSA_PUBLIC_KEY" if kind == "key" else "REMOVE PAT p"))
+    submitted = sql_api(service, credential, SLOW, "?async=true", role="LOADER").json()["statementHandle"]
+    admin.query(change)
     assert opened.query("SELECT 1")["code"] == "390111"
-    assert kept.query("SELECT 1")["success"]
+    assert kept.query("SELECT 1")["success"] == (opened_by != "password")
     assert is_stopped(service.service._connector._executions.find(running))
     assert is_stopped(service.service._sql_api._submissions.find(submitted))
 
@@ -295,10 +277,7 @@ def _transfer(connector: Any, statement: str) -> Any:
     return connector.query(statement)["data"]["stageInfo"]
 
 
-# -- bodies -------------------------------------------------------------------------------------------------
-
-
-def test_bodies_of_strangers_are_small(service: ServiceInProcess) -> None:
+def test_bodies_of_strangers_are_small_and_those_of_sessions_large(service, admin, monkeypatch):
     large = b" " * (1 << 20)
     assert service.call("POST", "/session/v1/login-request", large).status == 413
     assert service.call("POST", "/oauth/token-request", large).status == 413
@@ -308,15 +287,9 @@ def test_bodies_of_strangers_are_small(service: ServiceInProcess) -> None:
     for path in ("/api/v2/statements", "/v1/data/pipes/A.B.C/insertFiles", f"{CHANNEL}/rows"):
         assert service.call("POST", path, large, token="wrong").status == 401
     assert service.call("POST", "/queries/v1/query-request", large).json()["code"] == "390111"
-
-
-def test_large_statements_of_sessions_are_read(service: ServiceInProcess, admin: Any) -> None:
-    large = "SELECT 1 -- " + "x" * (1 << 20)
-    assert admin.query(large)["success"]
-    assert sql_api(service, service.jwt(), large).status == 200
-
-
-def test_a_body_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    comment = "SELECT 1 -- " + "x" * (1 << 20)
+    assert admin.query(comment)["success"]
+    assert sql_api(service, service.jwt(), comment).status == 200
     monkeypatch.setattr(http, "BODY_IDLE_SECONDS", 0.01)
     with pytest.raises(Refusal) as refusal:
         asyncio.run(http.read_body(lambda: asyncio.Future(), 10))
@@ -337,9 +310,6 @@ def test_an_upload_of_the_streaming_sdk_is_signed(service: ServiceInProcess) -> 
     ):  # fmt: skip
         assert service.call("PUT", path, b"rows", headers | wrong).status == 403
     assert service.call("PUT", path, b"other", headers).status == 400
-
-
-# -- failures -----------------------------------------------------------------------------------------------
 
 
 def test_failures_of_the_service_are_500_and_logged_once(service, caplog, monkeypatch):
@@ -377,21 +347,19 @@ def test_a_request_that_the_end_of_the_server_cuts_off_is_to_be_sent_again(servi
 
 def test_a_token_of_endlessly_nested_json_is_refused(service, admin, monkeypatch, caplog):
     admin.query("CREATE STAGE s")
-    uploads = admin.query("PUT file:///tmp/a @s")["data"]["stageInfo"]["location"]
-    token = ".".join(
-        base64.urlsafe_b64encode(part).decode() for part in (b'{"alg": ' + b"[" * 6000, b"{}", b"x" * 3)
-    )
+    parts = (b'{"alg": ' + b"[" * 6000, b"{}", b"x" * 3)
+    token = ".".join(base64.urlsafe_b64encode(part).decode() for part in parts)
 
     def read(given: str | bytes, *_more: Any, **_options: Any) -> Any:
         head = given.encode() if isinstance(given, str) else given
         return json.loads(base64.urlsafe_b64decode(head.split(b".")[0]))
 
     # As PyJWT 2.10.1 does; newer ones find the error themselves.
-    monkeypatch.setattr(jwt, "decode", read)
-    monkeypatch.setattr(jwt, "get_unverified_header", read)
+    for name in ("decode", "get_unverified_header"):
+        monkeypatch.setattr(jwt, name, read)
     for path in (
-        "v2/streaming/hostname", "api/v2/statements/x", "local/status", f"{uploads}a",
-        "v1/data/pipes/x/insertReport",
+        "v2/streaming/hostname", "api/v2/statements/x", "local/status", "v1/data/pipes/x/insertReport",
+        f"{_transfer(admin, 'PUT file:///tmp/a @s')['location']}a",
     ):  # fmt: skip
         assert service.call("GET", f"/{path}", token=token).status == 400
     assert service.call("POST", f"{CHANNEL}/rows", b"{}", token=token).status == 400
@@ -402,24 +370,31 @@ def test_strange_requests_are_clean_errors(service: ServiceInProcess, admin: Any
     assert admin.query("EXECUTE IMMEDIATE ''")["code"] == "000900"
     answer = service.call("POST", "/oauth/token-request", b"", {"authorization": "Basic é"})
     assert (answer.status, answer.json()["error"]) == (401, "invalid_client")
-    for timeout in (b"1e400", b"-1e400", b'"Infinity"'):
+    for timeout in (b"1e400", b'"Infinity"'):
         body = b'{"statement": "SELECT 1", "timeout": ' + timeout + b"}"
         answer = service.call("POST", "/api/v2/statements", body, token=service.jwt())
         assert (answer.status, answer.json()["code"]) == (400, "391902")
-    for number in ("9" * 5_000, "²"):
-        for text in (
-            f"SELECT SYSTEM$CANCEL_ALL_QUERIES({number})", f"SELECT SYSTEM$CANCEL_QUERY('{number}')",
-        ):  # fmt: skip
-            assert admin.query(text)["code"] in {"000606", None}
-        assert service.login(SESSION_PARAMETERS={"CLIENT_PREFETCH_THREADS": number})["success"]
     answered = admin.query(f"SELECT i FROM {MANY.format(30_000)}")["data"]
-    for number, status in (("0", 200), ("1", 404), ("9" * 5_000, 404), ("²", 404), ("-1", 404)):
+    for number, status in (("0", 200), ("1", 404), ("-1", 404), ("9" * 5_000, 404), ("²", 404)):
         path = f"/queries/{answered['queryId']}/chunks/{quote(number)}"
         assert service.call("GET", path, headers=answered["chunkHeaders"]).status == status
-    events = service.call("POST", "/v1/notifications/s3", {"Records": []}, token=service.jwt())
-    assert (events.status, events.json()["code"]) == (403, "390403")  # they need a privilege
-    notification = {"Message": "[" * 100_000}
-    assert service.call("POST", "/v1/notifications/s3", notification, token=service.jwt()).status == 400
+        for function in (f"CANCEL_ALL_QUERIES({number})", f"CANCEL_QUERY('{number}')"):
+            assert admin.query(f"SELECT SYSTEM${function}")["code"] in {"000606", None}
+        assert service.login(SESSION_PARAMETERS={"CLIENT_PREFETCH_THREADS": number})["success"]
+    for body, status in (
+        ({"Records": []}, 403),
+        ({"Message": "[" * 100_000}, 400),
+    ):  # events need a privilege
+        assert service.call("POST", "/v1/notifications/s3", body, token=service.jwt()).status == status
+    admin.query("CREATE TABLE t (id INT)")
+    for bindings in [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}]:
+        for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
+            assert admin.query(statement, bindings=bindings)["code"] == "100038"
+    assert service.call("PUT", f"{PIPE}/channels/c", {}, token=service.jwt()).status == 200
+    for method in ("PUT", "DELETE"):
+        careful = {"fail_on_uncommitted_rows": "no"}
+        refused = service.call(method, f"{PIPE}/channels/c", careful, token=service.jwt())
+        assert (refused.status, refused.json()["code"]) == (400, "INVALID_REQUEST_BODY")
 
 
 def test_a_text_longer_than_a_varchar_is_not_made(admin: Any) -> None:
@@ -561,16 +536,6 @@ def test_json_that_is_nested_deeper_than_the_engine_s_stack_is_refused(admin: An
     assert admin.query(f"SELECT ARRAY_SIZE(PARSE_JSON('{flat}')) n")["data"]["rowset"] == [["12000"]]
 
 
-def test_what_is_no_bound_value_is_an_error_of_the_statement(admin: Any) -> None:
-    admin.query("CREATE TABLE t (id INT)")
-    for bindings in [{"1": None}, {"1": "x"}, {"1": {"type": "TEXT"}}, {"1": [1]}]:
-        for statement in ("INSERT INTO t VALUES (?)", "SELECT ?"):
-            assert admin.query(statement, bindings=bindings)["code"] == "100038"
-
-
-# -- several statements in one request ----------------------------------------------------------------------
-
-
 def test_several_statements_run_when_they_are_counted(admin: Any) -> None:
     text = "CREATE TABLE m (id INT); INSERT INTO m VALUES (1), (2); SELECT COUNT(*) FROM m"
     for given in ({}, {"MULTI_STATEMENT_COUNT": 2}):
@@ -586,38 +551,32 @@ def test_several_statements_run_when_they_are_counted(admin: Any) -> None:
     assert admin.query("SELECT id FROM m")["data"]["total"] == 3
 
 
-# -- names in streaming URLs --------------------------------------------------------------------------------
-
-
 def test_a_quoted_name_in_a_url_is_taken_letter_by_letter(service: ServiceInProcess, admin: Any) -> None:
     for statement in ("TABLE t (id INT)", 'TABLE "a""b" (id INT)', f"PIPE p AS {COPY}"):
         assert admin.query(f"CREATE {statement}")["success"], statement
     token, scoped = service.jwt(), service.account.issue_scoped_token("127.0.0.1")
-    for database, schema, pipe, status in (
-        ("LOCAL", "%22public%22", "T-STREAMING", 404), ("%22local%22", "PUBLIC", "T-STREAMING", 404),
-        ("local", "public", "t-streaming", 200), ("%22LOCAL%22", "%22PUBLIC%22", "%22T-STREAMING%22", 200),
-        ("LOCAL", "PUBLIC", "%22t-STREAMING%22", 404), ("LOCAL", "PUBLIC", "%22T-streaming%22", 404),
-        ("LOCAL", "PUBLIC", "%22a%22%22b-STREAMING%22", 200), ("LOCAL", "PUBLIC", "A%22B-STREAMING", 200),
-        ("LOCAL", "PUBLIC", "%22a%22b-STREAMING%22", 404), ("LOCAL", "PUBLIC", "%22%22", 404),
-        ("LOCAL", "PUBLIC", "%22P%22", 200), ("LOCAL", "PUBLIC", "%22p%22", 404),
-    ):  # fmt: skip
-        url = f"databases/{database}/schemas/{schema}"
-        target = f"{url}/pipes/{pipe}"
-        info = service.call("POST", f"/v2/streaming/{target}:pipe-info", {}, token=token)
-        opened = service.call("PUT", f"/v2/streaming/{target}/channels/c", {}, token=token)
-        assert (info.status, opened.status) == (status, status), (target, info.content)
-        at = f"continuationToken={opened.json().get('next_continuation_token', '0_0')}"
-        calls = [f"{target}/channels/c/rows?{at}&requestId={uuid.uuid4()}"]
-        if "-STREAMING" in pipe:
-            table = pipe.replace("-STREAMING", "")
-            calls.append(f"{url}/tables/{table}/rows?requestId={uuid.uuid4()}")
-        for call in calls:
-            answer = service.call("POST", f"/v2/streaming/data/{call}", b'{"ID":1}\n', token=scoped)
-            assert answer.status == status, (call, answer.content)
-            assert status == 200 or answer.json()["code"].endswith("NOT_AUTHORIZED")
-
-
-# -- the password that the service issued for its own user --------------------------------------------------
+    for status, names in {
+        200: "local/public/t-streaming 'LOCAL'/'PUBLIC'/'T-STREAMING' LOCAL/PUBLIC/'a''b-STREAMING' "
+        "LOCAL/PUBLIC/A'B-STREAMING LOCAL/PUBLIC/'P'",
+        404: "LOCAL/'public'/T-STREAMING 'local'/PUBLIC/T-STREAMING LOCAL/PUBLIC/'t-STREAMING' "
+        "LOCAL/PUBLIC/'T-streaming' LOCAL/PUBLIC/'a'b-STREAMING LOCAL/PUBLIC/'' LOCAL/PUBLIC/'p'",
+    }.items():
+        for name in names.replace("'", "%22").split():
+            database, schema, pipe = name.split("/")
+            url = f"databases/{database}/schemas/{schema}"
+            target = f"{url}/pipes/{pipe}"
+            info = service.call("POST", f"/v2/streaming/{target}:pipe-info", {}, token=token)
+            opened = service.call("PUT", f"/v2/streaming/{target}/channels/c", {}, token=token)
+            assert (info.status, opened.status) == (status, status), (target, info.content)
+            at = f"continuationToken={opened.json().get('next_continuation_token', '0_0')}"
+            calls = [f"{target}/channels/c/rows?{at}&requestId={uuid.uuid4()}"]
+            if "-STREAMING" in pipe:
+                table = pipe.replace("-STREAMING", "")
+                calls.append(f"{url}/tables/{table}/rows?requestId={uuid.uuid4()}")
+            for call in calls:
+                answer = service.call("POST", f"/v2/streaming/data/{call}", b'{"ID":1}\n', token=scoped)
+                assert answer.status == status, (call, answer.content)
+                assert status == 200 or answer.json()["code"].endswith("NOT_AUTHORIZED")
 
 
 @pytest.mark.parametrize(
@@ -631,19 +590,6 @@ def test_alter_user_ends_the_password_that_was_issued_for_the_first_user(service
     ensure_account(service.home, service.access)
     assert ended == service.login("DEMO", issued)["code"] == "390100"
     assert bool(service.access.state.users["DEMO"].password) == ("UNSET" not in change)
-
-
-def test_the_careful_opening_and_dropping_of_a_channel_is_true_or_false(service, admin):
-    admin.query("CREATE TABLE t (id INT)")
-    token = service.jwt()
-    assert service.call("PUT", f"{PIPE}/channels/c", {}, token=token).status == 200
-    for method in ("PUT", "DELETE"):
-        body = {"fail_on_uncommitted_rows": "no"}
-        refused = service.call(method, f"{PIPE}/channels/c", body, token=token)
-        assert (refused.status, refused.json()["code"]) == (400, "INVALID_REQUEST_BODY")
-
-
-# -- a credential that is restricted to a role -------------------------------------------------------------
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql import front
 from snowpipe_local.sql.checks import translate_error
-from tests.unit.sql_sessions import SqlSessions, listed
+from tests.unit.sql_sessions import listed
 
 ENGINE_WORDS = re.compile(
     r"\w+ Error:|[Dd]uck[Dd][Bb]|Candidate|LINE \d|\bMacro\b|STRUCT\(|_LITERAL|\bBLOB\b|"
@@ -65,16 +65,14 @@ SELECT TO_DATE(s, s) FROM t
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sql = SqlSessions(tmp_path_factory.mktemp("errors"))
-    sql.run(
+def sql(module_sql):
+    module_sql.run(
         "CREATE TABLE t (id INT, s VARCHAR(5), v VARIANT, d DATE, ts TIMESTAMP_NTZ, tz TIMESTAMP_TZ, "
         "b BINARY, f FLOAT, n NUMBER(5,2), ok BOOLEAN NOT NULL)",
         "INSERT INTO t SELECT 1, 'a', PARSE_JSON('{\"a\":1}'), '2026-01-01', '2026-01-01', "
         "'2026-01-01', TO_BINARY('ff'), 1.5, 1.5, TRUE",
     )
-    yield sql
-    sql.close()
+    return module_sql
 
 
 def error_of(sql, statement):

@@ -1,7 +1,5 @@
 """A full disk: refused in words, and over when there is room again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -30,7 +28,9 @@ def service(tmp_path: Path) -> Iterator[ServiceInProcess]:
     service.close()
 
 
-def test_a_database_that_a_checkpoint_broke_is_back_at_once(service: ServiceInProcess) -> None:
+def test_a_database_that_a_checkpoint_broke_is_back_at_once_and_a_call_that_meets_it_is_asked_for_again(
+    service: ServiceInProcess,
+) -> None:
     session, database = service.connect(), service.catalog.database("LOCAL")
     session.query("INSERT INTO t VALUES (1)")
     with service.catalog.cursor() as engine:

@@ -1,7 +1,5 @@
 """Statements about roles, users, grants and warehouses, and what they allow."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest
@@ -95,7 +93,7 @@ def test_only_the_owner_alters_replaces_and_drops_and_ownership_moves_with_a_wor
     assert granted(sql.run("SHOW GRANTS ON TABLE u", user="ANN")) == [("OWNERSHIP", "R")]
 
 
-def test_grants_on_all_and_on_future_tables(sql):
+def test_grants_on_all_and_on_future_tables_and_with_the_grant_option(sql):
     sql.run(
         *USAGE, "CREATE TABLE u (id INT)", "GRANT SELECT ON ALL TABLES IN SCHEMA local.public TO ROLE r",
         "GRANT SELECT, INSERT ON FUTURE TABLES IN SCHEMA local.public TO ROLE r",
@@ -111,9 +109,6 @@ def test_grants_on_all_and_on_future_tables(sql):
     sql.run("REVOKE INSERT ON FUTURE TABLES IN SCHEMA local.public FROM ROLE r", "CREATE TABLE last (i INT)")
     assert len(sql.run("SHOW FUTURE GRANTS TO ROLE r")) == 1
     assert sql.refused("INSERT INTO last VALUES (1)", "ANN").code == "003001"
-
-
-def test_a_grant_option_lets_another_role_grant_on(sql):
     sql.run(*USAGE, "CREATE ROLE other", "GRANT SELECT ON TABLE t TO ROLE r")
     assert sql.refused("GRANT SELECT ON TABLE t TO ROLE other", "ANN").code == "003001"
     sql.run("GRANT SELECT ON TABLE t TO ROLE r WITH GRANT OPTION")
@@ -122,7 +117,7 @@ def test_a_grant_option_lets_another_role_grant_on(sql):
     assert sql.refused("GRANT SELECT ON TABLE t TO ROLE other", "ANN").code == "003001"
 
 
-def test_a_role_is_used_only_by_those_it_was_granted_to(sql):
+def test_roles_are_used_and_inherited_by_those_they_were_granted_to(sql):
     sql.run("CREATE ROLE secret")
     error = sql.refused("USE ROLE secret", "ANN")
     assert error.code == "003013"
@@ -133,6 +128,13 @@ def test_a_role_is_used_only_by_those_it_was_granted_to(sql):
     assert sql.values("SELECT CURRENT_ROLE(), CURRENT_USER()", "ANN") == [("SECRET", "ANN")]
     sql.run("REVOKE ROLE secret FROM ROLE r")
     assert sql.refused("USE ROLE secret", "ANN").code == "003013"
+    sql.run("CREATE ROLE IF NOT EXISTS r", "CREATE ROLE lower_", "GRANT ROLE lower_ TO ROLE r")
+    assert "inherit itself" in sql.refused("GRANT ROLE r TO ROLE lower_").message
+    assert "System role 'SYSADMIN' cannot be dropped" in sql.refused("DROP ROLE sysadmin").message
+    assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
+    (shown,) = sql.run("SHOW ROLES LIKE 'r'")
+    assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (2, 1, "ACCOUNTADMIN")
+    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'S' LIMIT 1")] == ["SECURITYADMIN"]
 
 
 def test_secondary_roles_are_off_until_asked_for(sql):
@@ -142,16 +144,6 @@ def test_secondary_roles_are_off_until_asked_for(sql):
     assert sql.values("SELECT count(*) FROM t") == [(2,)]
     sql.run("USE SECONDARY ROLES NONE")
     assert sql.refused("SELECT * FROM t").code == "002003"
-
-
-def test_roles_do_not_inherit_themselves_and_system_roles_stay(sql):
-    sql.run("CREATE ROLE IF NOT EXISTS r", "CREATE ROLE lower_", "GRANT ROLE lower_ TO ROLE r")
-    assert "inherit itself" in sql.refused("GRANT ROLE r TO ROLE lower_").message
-    assert "System role 'SYSADMIN' cannot be dropped" in sql.refused("DROP ROLE sysadmin").message
-    assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
-    (shown,) = sql.run("SHOW ROLES LIKE 'r'")
-    assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (1, 1, "ACCOUNTADMIN")
-    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'S' LIMIT 1")] == ["SECURITYADMIN"]
 
 
 def test_grants_survive_a_restart_and_die_with_a_dropped_or_replaced_table(sql):
@@ -172,7 +164,7 @@ def _key() -> str:
     ).decode()
 
 
-def test_a_user_has_two_keys_with_fingerprints_and_a_password_that_never_shows(sql):
+def test_secrets_of_users_show_once_or_never(sql):
     first, second = _key(), _key()
     sql.run(f"ALTER USER ann SET RSA_PUBLIC_KEY = '{first}', RSA_PUBLIC_KEY_2 = '{second}' EMAIL = 'a@b.c'")
     shown = {row["property"]: row["value"] for row in sql.run("DESCRIBE USER ann")}
@@ -184,9 +176,16 @@ def test_a_user_has_two_keys_with_fingerprints_and_a_password_that_never_shows(s
     for wrong in ("RSA_PUBLIC_KEY = 'c2VjcmV0'", "PASSWORD = 'c2VjcmV0"):
         assert "c2VjcmV0" not in sql.refused(f"ALTER USER ann SET {wrong}").message
     assert "correct horse" not in (sql.folder / "access.json").read_text()
+    (made,) = sql.run("ALTER USER ann ADD PROGRAMMATIC ACCESS TOKEN ci ROLE_RESTRICTION = 'R'")
+    assert made["token_name"] == "CI"
+    assert made["token_secret"] not in (sql.folder / "access.json").read_text()
+    assert sql.refused("ALTER USER ann ADD PAT ci").code == "002002"
+    sql.run("ALTER USER ann REMOVE PAT ci")
+    assert sql.refused("ALTER USER ann REMOVE PAT ci").code == "002043"
+    assert sql.refused("ALTER USER demo ADD PAT mine", "ANN").code == "003001"
 
 
-def test_users_are_made_by_those_who_may(sql):
+def test_users_are_made_by_those_who_may_with_keys_tokens_and_files_of_their_own(sql):
     assert "account 'LOCAL'" in sql.refused("CREATE USER bob", "ANN").message
     assert [row["name"] for row in sql.run("SHOW USERS", user="ANN")] == ["ANN"]
     assert [row["name"] for row in sql.run("SHOW USERS")] == ["ANN", "DEMO"]
@@ -196,16 +195,11 @@ def test_users_are_made_by_those_who_may(sql):
     assert "cannot be dropped" in sql.refused("DROP USER demo").message
     sql.run("CREATE USER IF NOT EXISTS ann", "DROP USER ann", "DROP USER IF EXISTS ann")
     assert sql.refused("DESCRIBE USER ann").code == "002043"
-
-
-def test_a_programmatic_access_token_is_shown_once_and_kept_as_a_digest(sql):
-    (made,) = sql.run("ALTER USER ann ADD PROGRAMMATIC ACCESS TOKEN ci ROLE_RESTRICTION = 'R'")
-    assert made["token_name"] == "CI"
-    assert made["token_secret"] not in (sql.folder / "access.json").read_text()
-    assert sql.refused("ALTER USER ann ADD PAT ci").code == "002002"
-    sql.run("ALTER USER ann REMOVE PAT ci")
-    assert sql.refused("ALTER USER ann REMOVE PAT ci").code == "002043"
-    assert sql.refused("ALTER USER demo ADD PAT mine", "ANN").code == "003001"
+    sql.run("CREATE USER eve", "GRANT USAGE ON DATABASE local TO ROLE PUBLIC")
+    sql.run("COPY INTO @~/mine/ FROM (SELECT 1)", user="EVE")
+    assert len(sql.values("LIST @~", "EVE")) == 1
+    sql.run("DROP USER eve", "CREATE USER eve")
+    assert sql.values("LIST @~", "EVE") == []
 
 
 def test_a_warehouse_remembers_its_size_and_state(sql):
@@ -269,11 +263,3 @@ def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
     for copied in ("(x INT)", "LIKE staged"):
         assert sql.refused(f"CREATE TEMPORARY TABLE kept {copied}", user="LOU").code == "003001"
     assert sql.values("SELECT COUNT(*) FROM kept", user="LOU") == [(0,)]
-
-
-def test_a_new_user_has_no_files_of_a_dropped_one_of_its_name(sql):
-    sql.run("CREATE USER eve", "GRANT USAGE ON DATABASE local TO ROLE PUBLIC")
-    sql.run("COPY INTO @~/mine/ FROM (SELECT 1)", user="EVE")
-    assert len(sql.values("LIST @~", "EVE")) == 1
-    sql.run("DROP USER eve", "CREATE USER eve")
-    assert sql.values("LIST @~", "EVE") == []

@@ -1,7 +1,5 @@
 """CREATE ICEBERG TABLE with Snowflake as its catalog ("Data types for Apache Iceberg tables")."""
 
-from __future__ import annotations
-
 from tests.unit.streamed_table import MadeTable
 
 CREATE = "CREATE ICEBERG TABLE t ({}) EXTERNAL_VOLUME = 'v' CATALOG = 'SNOWFLAKE' BASE_LOCATION = 'b/'"
@@ -75,4 +73,3 @@ def test_creating_one_needs_its_own_privilege(local):
     local.sql("GRANT CREATE ICEBERG TABLE ON SCHEMA public TO ROLE r")
     local.sql(CREATE.format("a INT"), session=other)
     other.close()
-

@@ -5,13 +5,11 @@ import re
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.results import DOCUMENTED
-from tests.unit.sql_sessions import SqlSessions
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sql = SqlSessions(tmp_path_factory.mktemp("information"))
-    sql.run(
+def sql(module_sql):
+    module_sql.run(
         "CREATE TABLE t (id INT NOT NULL, s VARCHAR(10) DEFAULT 'x', n NUMBER(10,2)) CLUSTER BY (id)",
         "INSERT INTO t (id) VALUES (1), (2)", "COMMENT ON TABLE t IS 'rows'",
         "COMMENT ON COLUMN t.n IS 'number'", "CREATE VIEW w AS SELECT id FROM t",
@@ -23,11 +21,10 @@ def sql(tmp_path_factory):
         "GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r",
         "GRANT SELECT ON VIEW w TO ROLE r",
     )  # fmt: skip
-    yield sql
-    sql.close()
+    return module_sql
 
 
-def test_columns_join_with_tables_and_have_their_types(sql):
+def test_views_list_their_objects_with_columns_and_types(sql):
     assert sql.values(
         "SELECT c.column_name, c.ordinal_position, c.is_nullable, c.data_type, c.character_maximum_length, "
         "c.numeric_scale, c.column_default, c.comment FROM local.information_schema.columns c "
@@ -37,9 +34,6 @@ def test_columns_join_with_tables_and_have_their_types(sql):
         ("ID", 1, "NO", "NUMBER", None, 0, None, None), ("S", 2, "YES", "TEXT", 10, None, "'x'", None),
         ("N", 3, "YES", "NUMBER", None, 2, None, "number"),
     ]  # fmt: skip
-
-
-def test_every_view_lists_its_objects(sql):
     for query, rows in [
         ("SELECT schema_name FROM information_schema.schemata ORDER BY 1", ["INFORMATION_SCHEMA", "PUBLIC"]),
         ("SELECT database_name FROM information_schema.databases ORDER BY 1", ["LOCAL", "OTHER"]),
@@ -55,7 +49,7 @@ def test_every_view_lists_its_objects(sql):
         assert [row[0] for row in sql.values(query)] == rows
 
 
-def test_a_role_sees_what_it_may_use(sql):
+def test_a_role_sees_what_it_may_use_and_missing_objects_answer_as_snowflake(sql):
     for query, rows in (
         ("SELECT table_name FROM information_schema.tables", ["W"]),
         ("SELECT DISTINCT table_name FROM information_schema.columns", ["W"]),
@@ -69,6 +63,12 @@ def test_a_role_sees_what_it_may_use(sql):
     sql.run("CREATE OR REPLACE VIEW v AS SELECT COUNT(*) AS n FROM information_schema.sequences")
     assert sql.values("SELECT n FROM v") == [(1,)]
     sql.run("DROP VIEW v")
+    for statement in [
+        "SHOW OBJECTS IN SCHEMA missing", "SHOW TABLES IN local.missing", "SHOW VIEWS IN DATABASE missing",
+        "SHOW TERSE SCHEMAS IN DATABASE missing", "SHOW USER FUNCTIONS IN SCHEMA missing.s",
+        "SHOW COLUMNS IN SCHEMA missing", "USE SCHEMA missing", "USE DATABASE missing", "USE missing.public",
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == "002043"
 
 
 def test_every_show_statement_and_view_has_its_documented_columns(sql):
@@ -101,12 +101,3 @@ def test_keys_are_listed(sql):
     assert sql.values(constraints) == [("PRIMARY KEY",), ("UNIQUE",)]
     assert sql.refused("SHOW PRIMARY KEYS IN TABLE missing").code == "002003"
     sql.run("DROP TABLE k")
-
-
-def test_use_and_show_of_what_is_missing_answer_as_snowflake(sql):
-    for statement in [
-        "SHOW OBJECTS IN SCHEMA missing", "SHOW TABLES IN local.missing", "SHOW VIEWS IN DATABASE missing",
-        "SHOW TERSE SCHEMAS IN DATABASE missing", "SHOW USER FUNCTIONS IN SCHEMA missing.s",
-        "SHOW COLUMNS IN SCHEMA missing", "USE SCHEMA missing", "USE DATABASE missing", "USE missing.public",
-    ]:  # fmt: skip
-        assert sql.refused(statement).code == "002043"

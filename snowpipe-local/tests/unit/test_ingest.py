@@ -1,7 +1,5 @@
 """A commit writes rows, tokens and counters in one step, or leaves everything as it was."""
 
-from __future__ import annotations
-
 import duckdb
 import pytest
 from snowpipe_local.engine import ingest
@@ -60,7 +58,6 @@ class TestCommit:
         first = table.take(channel, row(1, "x"), row(2, "y"), token="2")
         second = table.take(channel, row(3, "z"), token="3")
         commit(table, first, second)
-
         assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
         assert table.token() == "3"
         status = channel.status()
@@ -86,7 +83,6 @@ class TestCommit:
             for append, start in zip(appends, ("a1", "b1", "a3", "b4"), strict=True):
                 append.start_token = start
             commit(table, *appends)
-
             assert [one[0] for one in table.rows()] == [1, 2, 3, 4]
             no_number = (
                 "the expression of the pipe failed or cannot be converted to NUMBER(38,0)"
@@ -117,7 +113,6 @@ class TestCommit:
             table, table.take(a, row(1), token="a1"), other.take(c, row(3), b"\xff", b"[]", token="c1"),
             table.take(b, token="b1"), table.take(a, row(4), token="a2"),
         )  # fmt: skip
-
         assert (table.rows(), other.rows()) == ([(1, None), (4, None)], [(3, None)])
         assert (table.token("a"), table.token("b"), other.token("c")) == ("a2", "b1", "c1")
         assert [one.status()["rows_error_count"] for one in (a, b, c)] == [0, 0, 2]
@@ -148,7 +143,6 @@ class TestCommit:
             commit(table, table.take(channel, row(1)))
         assert isolated[name] == 0
         commit(table, table.take(channel, row(1)))
-
         assert isolated[name] == 0
         assert len(table.rows()) == left + 1
 
@@ -166,7 +160,6 @@ class TestCommit:
         channel = table.elastic()
         first, second = table.take(channel, row(1)), table.take(channel, row(2))
         commit(table, second, first)
-
         assert table.rows() == [(1, None), (2, None)]
         assert first.durable.result(0) is second.durable.result(0) is None
 
@@ -190,7 +183,6 @@ class TestCustomPipes:
         )
         channel = table.open(pipe=pipe)
         commit(table, table.take(channel, row(1, "abc"), b"bad", row(2, "de"), token="3"))
-
         assert table.rows() == [(2, "2"), (3, "1")]
         assert (channel.status()["rows_inserted"], channel.status()["rows_error_count"]) == (2, 1)
         assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
@@ -201,7 +193,6 @@ class TestCustomPipes:
             table = engine.table(columns=columns)
             channel = table.open(pipe=table.custom_pipe(columns=("NAME",), expressions=("j->>'name'",)))
             commit(table, table.take(channel, row(1, "x")))
-
             assert table.rows() == ([] if rejected else [("x", 7)])
             assert channel.status()["rows_error_count"] == rejected
 
@@ -270,7 +261,6 @@ class TestSequence:
         table.open("old")
         appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2, 3, 4)]
         commit(table, appends[0], *appends[2:], old, table.take(other, row(5), token="5"))
-
         assert (table.rows(), table.token(), code(channel)) == ([(1, None), (5, None)], "1", ROW_SEQ_GAP)
         assert (table.token("other"), table.token("old"), code(other)) == ("5", None, "SUCCESS")
         assert [append.durable.cancelled() for append in appends] == [False, False, True, True]
@@ -318,19 +308,16 @@ class TestFailedCommit:
         commit(table, *group)
         self.repair()
         assert "opened again" in caplog.text
-
         assert (table.rows(), table.token("a"), table.token("b")) == ([(0, None)], "a0", None)
         assert (code(a), code(b), code(bystander)) == (MUST_REOPEN, MUST_REOPEN, "SUCCESS")
         assert a.status()["last_committed_offset_token"] == "a0"
         assert (a.status()["rows_inserted"], a.status()["rows_error_count"]) == (1, 0)
         assert all(append.durable.cancelled() for append in group)
         assert is_refused(table, a) == is_refused(table, b) == MUST_REOPEN
-
         commit(table, waiting)  # which waited in the queue behind the commit that failed
         assert (table.rows(), table.token("a"), code(a)) == ([(0, None)], "a0", ROW_SEQ_GAP)
         with engine.after_a_crash(tmp_path / "copy") as restored:
             assert (table.rows(restored), table.token("a", restored)) == ([(0, None)], "a0")
-
         table.open("a", fail=True)
         table.open("b", fail=True)
         commit(
@@ -350,7 +337,6 @@ class TestTablesThatGo:
         channel.drop()
         table.database.tables.drop("PUBLIC", dropped.name)
         commit(table, *gone, kept)
-
         assert (table.rows(), table.token("d")) == ([(2, None)], "2")
         assert (table.token("c"), code(channel)) == (None, TABLE_MISSING)
         assert all(append.durable.cancelled() for append in gone)
@@ -360,7 +346,6 @@ class TestTablesThatGo:
         append = table.take(channel, row(1), token="1")
         table.create(replace=True)
         commit(table, append)
-
         assert table.rows() == []
         assert code(channel) == TABLE_MISSING
         assert table.open().committed.offset_token is None
@@ -381,7 +366,6 @@ class TestEvolution:
         ]
         monkeypatch.setattr(ingest, "plan", refuse)
         commit(table, *appends, table.take(table.open(), b'{"id":2,"more":true}', token="2"))
-
         assert [(one.rows(), one.token()) for one in evolving] == [([], None)] * 2
         assert [code(channel) for channel in channels] == [MUST_REOPEN] * 2
         assert (table.rows(), table.token()) == ([(2, None)], "2")
@@ -418,7 +402,6 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             rows = [f'{{"id":{number},"more":{value}}}'.encode() for number, value in enumerate(values)]
             commit(table, table.take(table.open(), b"no row", b"[1]", *rows, token="1"))
-
             assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)", "MORE": kind}
             assert [more is None for _, _, more in table.rows()] == [value == "null" for value in values]
 
@@ -433,7 +416,6 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
             commit(table, table.take(channel, *(one.encode() for one in rows)))
-
             assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)"} | added
             assert list(columns(table))[2:] == list(added)
 
@@ -446,7 +428,6 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
             commit(table, table.take(channel, first.encode(), rest.encode()))
-
             assert current(table).columns[0].nullable is not is_required
             assert len(table.rows()) == 2 - (rest == "no row")
 
@@ -454,7 +435,6 @@ class TestEvolution:
         filled = (Column(name, NUMBER, nullable=False, default="7") for name in "AB")
         table = engine.table(columns=(Column("ID", NUMBER), *filled), schema_evolution=True)
         commit(table, table.take(table.open(), b'{"id":1}', b'{"id":2,"b":null}'))
-
         assert [one.nullable for one in current(table).columns] == [True, False, True]
         assert table.rows() == [(1, 7, 7), (2, 7, None)]
 
@@ -466,7 +446,6 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             more = ",".join(f'"{key}":1' for key in keys)
             commit(table, table.take(table.open(), f'{{"id":1,{more}}}'.encode(), token="1"))
-
             assert (len(table.rows()), table.token()) == ((0, None) if is_refused else (1, "1"))
 
 
@@ -491,5 +470,4 @@ class TestCrash:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table.database, "reach", reach)
             commit(table, table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3"))
-
         assert found == [(rows, token)]

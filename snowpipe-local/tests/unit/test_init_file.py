@@ -1,7 +1,5 @@
 """``serve --init FILE.sql``: the declared setup of a service."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The HTTP server: requests that never come, and an end whatever runs."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket

@@ -1,27 +1,22 @@
 """Lists of more literals than somebody writes by hand: they mean what short ones mean, and cost little."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.sql import translate
-from tests.unit.sql_sessions import SqlSessions
 
 MANY = 150
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sessions = SqlSessions(tmp_path_factory.mktemp("lists"))
-    sessions.run(
+def sql(module_sql):
+    module_sql.run(
         "CREATE TABLE t (id INT, n NUMBER(10, 2), f FLOAT, s VARCHAR, d DATE, tz TIMESTAMP_TZ, v VARIANT)"
     )
-    sessions.run(
+    module_sql.run(
         "INSERT INTO t SELECT 1, 1.00, 1.5, '1', '2024-01-01', '2024-01-01 10:00:00 +05:30', PARSE_JSON('1')"
         " UNION ALL SELECT 2, 2.50, 2.0, 'x y', '2024-02-29', '2024-01-01 04:30:00 Z', PARSE_JSON('\"x\"')"
         " UNION ALL SELECT 3, NULL, NULL, NULL, NULL, NULL, NULL"
     )
-    yield sessions
-    sessions.close()
+    return module_sql
 
 
 def test_a_long_list_means_what_a_short_one_means(sql):

@@ -13,7 +13,7 @@ from snowpipe_local.tables import ColumnType, find_name, quote, read_path
 from sqlglot import exp
 
 
-def test_unquoted_names_are_upper_cased_and_quoted_names_kept():
+def test_names_are_upper_cased_or_kept_and_found():
     for text, path, rest in [
         ("a.b.c", ("A", "B", "C"), ""), ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
         (" x$1 (y)", ("X$1",), "(y)"),
@@ -21,9 +21,6 @@ def test_unquoted_names_are_upper_cased_and_quoted_names_kept():
         assert read_path(text) == (path, rest)
     with pytest.raises(SqlError, match="identifier"):
         read_path("1abc")
-
-
-def test_an_exact_name_wins_over_one_in_other_case():
     assert find_name("t", ["T", "t"]) == "t"
     assert find_name("t", ["T"]) == "T"
     assert find_name("u", ["T"]) is None
@@ -50,9 +47,8 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type():
 
 def test_values_are_encoded_for_the_wire():
     for value, kind, text in [
-        (None, "NUMBER", None), (True, "BOOLEAN", "1"), (Decimal("1E+3"), "NUMBER", "1000"),
-        (dt.date(1970, 1, 3), "DATE", "2"), (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
-        (dt.datetime(1970, 1, 1, 0, 0, 1, 500000), "TIMESTAMP_NTZ", "1.500000000"),
+        (Decimal("1E+3"), "NUMBER", "1000"), (dt.date(1970, 1, 3), "DATE", "2"),
+        (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
         (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
         (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
         (b"\x0a\xff", "BINARY", "0AFF"),

@@ -1,7 +1,5 @@
 """What Node's snowflake-sdk and the JDBC driver ask of the connector protocol, unlike Python's connector."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

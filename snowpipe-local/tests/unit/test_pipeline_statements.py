@@ -1,7 +1,5 @@
 """Multi-table INSERT, VALIDATE, GET_DDL and the names of system functions' columns."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.results import MULTI_TABLE_INSERT
@@ -10,9 +8,6 @@ from tests.unit.sql_sessions import pairs
 
 def values(local, statement):
     return [tuple(row.values()) for row in local.sql(statement)]
-
-
-# -- INSERT ALL, INSERT FIRST ("INSERT (multi-table)", examples) -------------------------------------
 
 
 @pytest.fixture
@@ -51,7 +46,7 @@ def test_conditions_choose_the_tables_that_are_emptied_once(targets):
             assert values(targets, f"SELECT n1 FROM {table} ORDER BY n1") == [(n,) for n in numbers]
 
 
-def test_all_tables_or_none_get_rows(targets):
+def test_all_tables_or_none_get_rows_of_a_query_that_runs_once(targets):
     targets.sql("CREATE TABLE strict (n1 INT NOT NULL)")
     refused = targets.refused("INSERT ALL INTO t1 INTO strict (n1) VALUES (NULL) SELECT * FROM src")
     assert refused.code == "100072"
@@ -60,9 +55,6 @@ def test_all_tables_or_none_get_rows(targets):
     assert values(targets, "SELECT count(*) FROM t1") == [(0,)]
     for statement in ["INSERT FIRST INTO t1 SELECT * FROM src", "INSERT ALL SELECT 1"]:
         assert targets.refused(statement).code == "001003"
-
-
-def test_the_query_runs_once_and_takes_values(targets):
     result = front.execute(
         targets.session,
         "INSERT ALL INTO t1 (n1) VALUES (r) INTO t2 (n1) VALUES (r) SELECT random() % 9999 + ? AS r",
@@ -70,9 +62,6 @@ def test_the_query_runs_once_and_takes_values(targets):
     )
     assert result.statement_type == MULTI_TABLE_INSERT
     assert values(targets, "SELECT n1 FROM t1") == values(targets, "SELECT n1 FROM t2")
-
-
-# -- VALIDATE -----------------------------------------------------------------------------------------------
 
 
 def test_validate_reports_all_errors_of_a_past_copy(local):
@@ -103,9 +92,6 @@ def test_validate_refuses_what_it_does_not_know(local):
     assert "transform" in local.refused("SELECT * FROM TABLE(VALIDATE(t, JOB_ID => '_last'))").message
 
 
-# -- GET_DDL ------------------------------------------------------------------------------------------------
-
-
 def test_the_ddl_creates_the_same_object_again(local):
     local.sql("CREATE TABLE of_p (a INT)")
     for made, kind, name in [
@@ -128,6 +114,11 @@ def test_the_ddl_creates_the_same_object_again(local):
     assert values(local, "SELECT GET_DDL('TABLE', 'OF_P')") == [(text,)]
     full = text.replace("TABLE OF_P", "TABLE LOCAL.PUBLIC.OF_P")
     assert values(local, "SELECT GET_DDL('TABLE', 'OF_P', TRUE)") == [(full,)]
+    for arguments, code in [
+        ("'STAGE', 's'", "000002"), ("'TABLE', 'none'", "002003"), ("'TABLE'", "000938"),
+        ("'TABLE', 'a b'", "001003"),
+    ]:  # fmt: skip
+        assert local.refused(f"SELECT GET_DDL({arguments})").code == code
 
 
 def test_the_ddl_of_a_schema_has_what_is_in_it(local):
@@ -140,27 +131,6 @@ def test_the_ddl_of_a_schema_has_what_is_in_it(local):
         "create or replace view V AS SELECT a FROM t;",
     ]  # fmt: skip
     assert values(local, "SELECT GET_DDL('DATABASE', 'local')")[0][0].endswith(schema)
-
-
-def test_ddl_of_what_there_is_not(local):
-    for arguments, code in [
-        ("'STAGE', 's'", "000002"), ("'TABLE', 'none'", "002003"), ("'TABLE'", "000938"),
-        ("'TABLE', 'a b'", "001003"),
-    ]:  # fmt: skip
-        assert local.refused(f"SELECT GET_DDL({arguments})").code == code
-
-
-# -- system functions ---------------------------------------------------------------------------------------
-
-
-def test_the_column_of_a_system_function_has_its_alias(local):
-    local.sql("CREATE TABLE t (a INT)")
-    local.sql("CREATE PIPE p AS COPY INTO t FROM @s")
-    call = "SELECT SYSTEM$PIPE_STATUS('p')"
-    assert list(local.sql(call)[0]) == ["system$pipe_status('p')"]
-    for alias in ("AS s", "s"):
-        assert list(local.sql(f"{call} {alias}")[0]) == ["s"]
-    assert local.refused(f"{call} AS a b").code == "001003"
 
 
 # -- TRY_* of aggregates and window functions ("TRY_PARSE_JSON", "TRY_CAST") --------------------------
@@ -176,9 +146,6 @@ TRY_TO_TIME(MIN(x) || '0:00:00') -> 10:00:00; TRY_TO_NUMBER(MAX(x)) -> 2; TRY_TO
 TRY_CAST(MAX(x) || MIN(x) AS INT) -> 21; TRY_TO_DATE((SELECT MAX(x) FROM t) || '024-01-01') -> 2024-01-01
 TRY_TO_DOUBLE(MIN(x)) -> 1.0; TRY_TO_DATE(MAX(MAX(x)) OVER () || '024-01-01') -> 2024-01-01"""):
         assert [str(one) for (one,) in values(local, f"SELECT {expression} FROM t LIMIT 1")] == [expected]
-
-
-# -- Clauses of queries ("SELECT", "WITH", "ORDER BY", "ASOF JOIN", "JOIN", "Table literals") ---------
 
 
 def test_clauses_that_the_engine_writes_in_another_way(local):
@@ -218,3 +185,9 @@ def test_forms_of_a_clause_that_are_not_known_are_named(local):
     ]:  # fmt: skip
         error = local.refused(query)
         assert (error.code, named in error.message) == ("000002", True)
+    local.sql("CREATE PIPE p AS COPY INTO t (k) FROM @s")
+    call = "SELECT SYSTEM$PIPE_STATUS('p')"
+    assert list(local.sql(call)[0]) == ["system$pipe_status('p')"]
+    for alias in ("AS s", "s"):
+        assert list(local.sql(f"{call} {alias}")[0]) == ["s"]
+    assert local.refused(f"{call} AS a b").code == "001003"

@@ -1,7 +1,5 @@
 """ALTER DATABASE and ALTER SCHEMA .. RENAME TO: everything inside keeps working under the new name."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session

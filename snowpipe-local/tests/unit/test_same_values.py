@@ -1,7 +1,5 @@
 """One text means the same value, or is refused, whether it comes by INSERT, COPY or a streamed row."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import datetime as dt

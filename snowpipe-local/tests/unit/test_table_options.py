@@ -1,7 +1,5 @@
 """Options of CREATE TABLE and ALTER TABLE SET: comments, stage options, what is not known."""
 
-from __future__ import annotations
-
 
 def comments(local):
     return {row["name"]: row["comment"] for row in local.sql("SHOW TABLES")}
@@ -52,7 +50,7 @@ def test_a_transient_table_is_shown_as_one(local):
     assert local.sql("SHOW TABLES LIKE 'W'")[0]["kind"] == "TABLE"
 
 
-def test_the_stage_format_of_a_table_counts_for_copy_and_select(local):
+def test_the_stage_format_of_a_table_or_stage_counts_for_copy_and_select(local):
     local.sql(
         "CREATE TABLE t (a INT, b VARCHAR) STAGE_FILE_FORMAT = (FIELD_DELIMITER = '|' "
         "error_on_column_count_mismatch = false) STAGE_COPY_OPTIONS = (ON_ERROR = CONTINUE) COMMENT = 'x'"
@@ -65,9 +63,6 @@ def test_the_stage_format_of_a_table_counts_for_copy_and_select(local):
     file.write_bytes(b"2;z\n")
     local.sql("COPY INTO t")
     assert local.sql("SELECT * FROM t ORDER BY a") == [{"a": 1, "b": "x"}, {"a": 2, "b": "z"}]
-
-
-def test_the_stage_format_of_a_named_stage_counts_too(local):
     local.sql("CREATE STAGE st STAGE_FILE_FORMAT = (FIELD_DELIMITER = '|')")
     local.put("a.csv", b"1|x\n", "ST")
     assert local.sql("SELECT $2 AS b FROM @st") == [{"b": "x"}]

@@ -1,7 +1,5 @@
 """Transactions of SQL sessions: what a failed statement, DDL and AUTOCOMMIT do to an open one."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -95,13 +93,20 @@ def test_a_transaction_that_cannot_be_kept_fails_until_it_is_rolled_back(sql: Sq
     assert ids(sql) == [1, 7, 50]
 
 
-def test_truncate_does_not_commit(sql: SqlSessions) -> None:
+def test_truncate_does_not_commit_and_a_change_of_autocommit_does(sql: SqlSessions) -> None:
     sql.run("INSERT INTO t VALUES (2)", "BEGIN", "TRUNCATE TABLE t")
     assert ids(sql) == []
     sql.refused("SELECT 1/0")
     assert (ids(sql), ids(sql, OTHER)) == ([], [1, 2])
     sql.run("ROLLBACK")
     assert ids(sql) == [1, 2]
+    begin(sql)
+    sql.run("ALTER SESSION SET AUTOCOMMIT = FALSE", "INSERT INTO t VALUES (2)")
+    sql.refused("SELECT 1/0")
+    assert ids(sql, OTHER) == [1]
+    sql.run("ALTER SESSION SET AUTOCOMMIT = FALSE", "ROLLBACK", "INSERT INTO t VALUES (3)")
+    sql.run("ALTER SESSION UNSET AUTOCOMMIT", "ROLLBACK", "INSERT INTO t VALUES (4)")
+    assert ids(sql, OTHER) == [1, 3, 4]
 
 
 def test_ddl_that_cannot_be_read_commits_nothing_and_what_was_read_commits(sql: SqlSessions) -> None:
@@ -126,15 +131,6 @@ def test_ddl_that_cannot_be_read_commits_nothing_and_what_was_read_commits(sql: 
         sql.run("BEGIN", "INSERT INTO t VALUES (2)", ddl, "ROLLBACK")
         assert ids(sql) == [1, 2]
         sql.run("DELETE FROM t WHERE id = 2")
-
-
-def test_autocommit_is_of_the_session_and_its_change_commits(sql: SqlSessions) -> None:
-    sql.run("ALTER SESSION SET AUTOCOMMIT = FALSE", "INSERT INTO t VALUES (2)")
-    sql.refused("SELECT 1/0")
-    assert ids(sql, OTHER) == [1]
-    sql.run("ALTER SESSION SET AUTOCOMMIT = FALSE", "ROLLBACK", "INSERT INTO t VALUES (3)")
-    sql.run("ALTER SESSION UNSET AUTOCOMMIT", "ROLLBACK", "INSERT INTO t VALUES (4)")
-    assert ids(sql, OTHER) == [1, 3, 4]
 
 
 def test_the_result_of_dml_counts_the_rows_of_each_kind(sql: SqlSessions) -> None:

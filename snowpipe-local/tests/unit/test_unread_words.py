@@ -1,9 +1,6 @@
 """Words at the end of a statement that belong to nothing in it are refused, and named."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 import pytest
 from snowpipe_local.sql import front
@@ -69,31 +66,38 @@ def _kind(words: str) -> str:
 
 def test_every_declared_statement_has_an_example_here() -> None:
     declared = {_kind(words) for words in front.STATEMENTS}
-
     assert declared == {_kind(statement) for statement in (*STATEMENTS, *OTHERS.values())} | {
         f"SHOW {kind}" for kind in front._NOTHING
     }
 
 
-def test_a_further_word_is_refused_where_sqlglot_reads_the_statement(sql: SqlSessions) -> None:
-    for statement in OTHERS.values():
-        sql.session().moves_files = True
-        assert sql.refused(f"{statement} garbage more").code in {"001003", "000002"}
-
-
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
-    sessions = SqlSessions(tmp_path_factory.mktemp("unread"))
-    sessions.run(*SETUP)
-    yield sessions
-    sessions.close()
+def sql(module_sql: SqlSessions) -> SqlSessions:
+    module_sql.run(*SETUP)
+    return module_sql
 
 
-def test_unread_words_are_refused_before_anything_happens(sql: SqlSessions) -> None:
+def test_words_that_belong_to_nothing_are_refused_and_named(sql: SqlSessions) -> None:
     for statement in STATEMENTS:
         error = sql.refused(f"{statement}\n  garbage -- 'x'")
         assert (error.code, error.sqlstate) == ("001003", "42000")
         assert "line 2 at position 2 unexpected 'garbage'" in error.message
+    for statement in OTHERS.values():
+        sql.session().moves_files = True
+        assert sql.refused(f"{statement} garbage more").code in {"001003", "000002"}
+    assert "'NOT'" in sql.refused("DROP STAGE IF NOT EXISTS st").message
+    assert "EXISTS" in sql.refused("CREATE STAGE IF EXISTS st").message
+    assert "already dropped" in sql.run("DROP STAGE IF EXISTS nowhere.at.all")[0]["status"]
+    for statement in [
+        "ALTER ROLE ro SET", "ALTER ROLE ro UNSET COMMENT COMMENT = 'x'", "ALTER USER us SET",
+        "ALTER USER us REMOVE PAT x COMMENT = 'x'", "ALTER PIPE p SET",
+        "ALTER PIPE p UNSET COMMENT PREFIX = 'x'", "ALTER PIPE IF EXISTS nope SET COMMENT = 'x' more",
+        "ALTER STAGE st SET", "ALTER WAREHOUSE wh SET", "ALTER TABLE t SET", "ALTER SESSION SET",
+        "ALTER SCHEMA ss SET", "ALTER SEQUENCE sq",
+    ]:  # fmt: skip
+        assert sql.refused(statement).code in {"001003", "000002"}
+    for written in ("PASSWORD = 'secret", "PASSWORD = 'a' 'secret'", "PASSWORD = ('secret' 'b')"):
+        assert "secret" not in sql.refused(f"CREATE USER leak {written}").message
 
 
 def test_a_semicolon_and_comments_are_no_words(sql: SqlSessions) -> None:
@@ -148,28 +152,6 @@ def test_a_backslash_keeps_a_quote_in_the_text_of_every_kind_of_statement(sql: S
     for statement, shown in pairs(ESCAPED):
         sql.run("USE SCHEMA local.public", statement.replace("@", r"'it\'s'").replace("~", "@"))
         assert [row["comment"] for row in sql.run("USE SCHEMA local.public", shown)] == ["it's"]
-
-
-def test_if_exists_belongs_to_drop_and_if_not_exists_to_create(sql: SqlSessions) -> None:
-    assert "'NOT'" in sql.refused("DROP STAGE IF NOT EXISTS st").message
-    assert "EXISTS" in sql.refused("CREATE STAGE IF EXISTS st").message
-    assert "already dropped" in sql.run("DROP STAGE IF EXISTS nowhere.at.all")[0]["status"]
-
-
-def test_a_broken_statement_does_not_show_its_password(sql: SqlSessions) -> None:
-    for written in ("PASSWORD = 'secret", "PASSWORD = 'a' 'secret'", "PASSWORD = ('secret' 'b')"):
-        assert "secret" not in sql.refused(f"CREATE USER leak {written}").message
-
-
-def test_an_incomplete_or_unfinished_statement_is_refused(sql: SqlSessions) -> None:
-    for statement in [
-        "ALTER ROLE ro SET", "ALTER ROLE ro UNSET COMMENT COMMENT = 'x'", "ALTER USER us SET",
-        "ALTER USER us REMOVE PAT x COMMENT = 'x'", "ALTER PIPE p SET",
-        "ALTER PIPE p UNSET COMMENT PREFIX = 'x'", "ALTER PIPE IF EXISTS nope SET COMMENT = 'x' more",
-        "ALTER STAGE st SET", "ALTER WAREHOUSE wh SET", "ALTER TABLE t SET", "ALTER SESSION SET",
-        "ALTER SCHEMA ss SET", "ALTER SEQUENCE sq",
-    ]:  # fmt: skip
-        assert sql.refused(statement).code in {"001003", "000002"}
 
 
 def test_grammar_of_other_databases_is_refused(sql: SqlSessions) -> None:
