@@ -89,16 +89,7 @@ def test_an_append_that_is_not_the_next_one_of_its_session_is_a_conflict():
     assert writer.channel.status()["channel_status_code"] == "SUCCESS"
 
 
-def test_an_append_without_token_does_not_move_the_committed_token():
-    writer = Writer()
-    token = writer.append(writer.open(), "r0", end="5")
-    writer.append(token, "r1", end=None)
-    writer.commit()
-    assert writer.channel.status()["last_committed_offset_token"] == "5"
-    assert writer.channel.status()["rows_inserted"] == 2
-
-
-def test_rejected_rows_are_counted_the_token_still_advances_and_the_latency_is_measured(monkeypatch):
+def test_what_a_commit_moves_and_counts(monkeypatch):
     writer = Writer()
     writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
     append = writer.queue[0]
@@ -108,6 +99,12 @@ def test_rejected_rows_are_counted_the_token_still_advances_and_the_latency_is_m
     assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
     assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
     assert (state.last_error_message, state.last_error_timestamp_ms) == ("bad row", 1)
+    writer = Writer()
+    token = writer.append(writer.open(), "r0", end="5")
+    writer.append(token, "r1", end=None)
+    writer.commit()
+    assert writer.channel.status()["last_committed_offset_token"] == "5"
+    assert writer.channel.status()["rows_inserted"] == 2
 
 
 def test_a_continuation_token_in_another_spelling_is_malformed():
@@ -147,7 +144,7 @@ def test_an_append_above_the_rate_is_a_429_and_is_not_taken():
         assert writer.append("1_0", "r0") == token  # a repeated answer costs nothing
 
 
-def test_the_answers_to_the_last_64_requests_are_repeated():
+def test_the_answers_to_the_last_64_requests_are_repeated_and_what_left_the_queue_waits_no_more():
     writer = Writer()
     tokens = [writer.open()]
     for number in range(65):
@@ -157,7 +154,7 @@ def test_the_answers_to_the_last_64_requests_are_repeated():
     assert writer.refused(tokens[0], "r0") == INVALID_ROW_SEQUENCER
 
 
-def test_elastic_appends_are_numbered_and_the_last_64_are_taken_once():
+def test_elastic_appends_are_numbered_the_last_64_are_taken_once_and_they_wait_for_their_commit():
     writer = Writer()
     taken = [writer.append_elastic(f"r{number}") for number in range(65)]
     assert taken == writer.queue
@@ -167,9 +164,6 @@ def test_elastic_appends_are_numbered_and_the_last_64_are_taken_once():
     assert writer.append_elastic("r1") is writer.append_elastic("r64") is None
     assert len(writer.queue) == 65
     assert writer.append_elastic("r0") is not None
-
-
-def test_elastic_appends_wait_for_their_commit():
     writer = Writer()
     for request in "abcb":
         writer.append_elastic(request)

@@ -243,10 +243,10 @@ def test_an_answer_has_what_clients_read_beside_the_rows(
     # 719,528 days are from 1 January of the year 0 to 1970.
     text = (
         "SELECT DATEADD(day, 1, '9999-12-31'::DATE), DATEADD(day, 1, '9999-12-31 01:02:03.5'::TIMESTAMP), "
-        "DATE_FROM_PARTS(-1, 2, 5), TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1)"
+        "DATE_FROM_PARTS(-1, 2, 5), TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1), '1969-12-31 23:59:59.75'::TIMESTAMP"
     )
     before = [str(35 - 365 - 719_528), f"{1 - 719_528 * 86_400}.000000000"]
-    assert rows(session, text) == [["2932897", "253402304523.500000000", *before]]
+    assert rows(session, text) == [["2932897", "253402304523.500000000", *before, "-0.250000000"]]
 
 
 def test_without_a_database_the_error_names_what_was_asked(service: ServiceInProcess) -> None:

@@ -103,19 +103,9 @@ def test_a_call_that_meets_a_broken_database_is_asked_for_again(service, monkeyp
     assert service.call("GET", "/v2/streaming/hostname", token=token).status == 503
 
 
-def test_a_statement_whose_commit_finds_no_room_reports_that() -> None:
-    class Cursor:
-        def execute(self, statement: str) -> None:
-            if statement == "COMMIT":
-                _disk_full()
-            if statement == "ROLLBACK":
-                raise duckdb.TransactionException("cannot rollback - no transaction is active")
-
-    with pytest.raises(duckdb.TransactionException, match="space"):
-        transact(Cursor(), lambda: None)  # type: ignore[arg-type]
-
-
-def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_or_file_that_finds_no_room_reports_that_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -127,6 +117,16 @@ def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     commands = Commands(SimpleNamespace(clock=clock), Faults())  # type: ignore[arg-type]
     answer = admin._answer(commands, b'{"command": "clock", "move": 1}')
     assert json.loads(answer) == {"ok": False, "error": disk_full().message}
+
+    class Cursor:
+        def execute(self, statement: str) -> None:
+            if statement == "COMMIT":
+                _disk_full()
+            if statement == "ROLLBACK":
+                raise duckdb.TransactionException("cannot rollback - no transaction is active")
+
+    with pytest.raises(duckdb.TransactionException, match="space"):
+        transact(Cursor(), lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_roles_are_used_and_inherited_by_those_they_were_granted_to(sql):
     assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
     (shown,) = sql.run("SHOW ROLES LIKE 'r'")
     assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (2, 1, "ACCOUNTADMIN")
-    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'S' LIMIT 1")] == ["SECURITYADMIN"]
+    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'SY' LIMIT 1")] == ["SYSADMIN"]
 
 
 def test_secondary_roles_are_off_until_asked_for(sql):

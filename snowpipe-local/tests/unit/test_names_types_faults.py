@@ -1,14 +1,11 @@
 import asyncio
-import datetime as dt
 import math
 import threading
-from decimal import Decimal
 
 import pytest
 import sqlglot
 from snowpipe_local.errors import ConfigurationError, Refusal, SqlError
 from snowpipe_local.faults import parse_faults
-from snowpipe_local.sql.results import encode
 from snowpipe_local.tables import ColumnType, find_name, quote, read_path
 from sqlglot import exp
 
@@ -43,17 +40,6 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type():
         kind = ColumnType.from_sqlglot(definition.kind)
         assert (str(kind), kind.duckdb) == (snowflake, duckdb)
         assert ColumnType.from_text(str(kind)) == kind
-
-
-def test_values_are_encoded_for_the_wire():
-    for value, kind, text in [
-        (Decimal("1E+3"), "NUMBER", "1000"), (dt.date(1970, 1, 3), "DATE", "2"),
-        (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
-        (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
-        (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
-        (b"\x0a\xff", "BINARY", "0AFF"),
-    ]:  # fmt: skip
-        assert encode(value, kind) == text
 
 
 def test_faults_are_handed_out_in_order_and_run_out():

@@ -34,7 +34,7 @@ def test_a_client_gets_arrow_only_if_it_reads_it(service: ServiceInProcess) -> N
         assert data.get("rowset") == ([["1", "x"]] if form == "json" else None)
 
 
-def test_a_login_returns_how_times_are_written_as_text(service: ServiceInProcess) -> None:
+def test_what_jdbc_reads_of_logins_and_counts(service: ServiceInProcess) -> None:
     def formats(answer: dict[str, Any]) -> dict[str, Any]:
         return {one["name"]: one["value"] for one in answer["data"]["parameters"]}
 
@@ -47,9 +47,6 @@ def test_a_login_returns_how_times_are_written_as_text(service: ServiceInProcess
     assert formats(service.login(**JDBC, SESSION_PARAMETERS=own))["TIMESTAMP_NTZ_OUTPUT_FORMAT"] == "YYYY"
     changed = service.connect(**JDBC).query("ALTER SESSION SET DATE_OUTPUT_FORMAT = 'DD.MM.YYYY'")
     assert formats(changed)["DATE_OUTPUT_FORMAT"] == "DD.MM.YYYY"
-
-
-def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess) -> None:
     connector = service.connect(**JDBC, SESSION_PARAMETERS={"MULTI_STATEMENT_COUNT": 0})
     connector.query("CREATE OR REPLACE TABLE counted (id INT)")
     bound = {"1": {"type": "FIXED", "value": "7"}}
@@ -58,17 +55,6 @@ def test_a_count_of_zero_leaves_one_statement_as_it_is(service: ServiceInProcess
     assert "resultIds" not in inserted["data"]
     assert service.connect().query("SELECT id FROM counted;")["data"]["rowset"] == [["7"]]
     assert len(connector.query("SELECT 1; SELECT 2")["data"]["resultIds"].split(",")) == 2
-
-
-def test_a_column_of_values_is_no_placeholder(service: ServiceInProcess) -> None:
-    connector = service.connect(**SNOWPARK)
-    # Snowpark's create_dataframe describes this first.
-    for chosen, binds in (("$1 AS a, $2 AS b", 0), ("$1 AS a, ? AS b", 1)):
-        text = f"SELECT {chosen} FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
-        data = connector.query(text, describeOnly=True)["data"]
-        assert ([column["name"] for column in data["rowtype"]], data["numberOfBinds"]) == (["A", "B"], binds)
-    bound = {"1": {"type": "TEXT", "value": "bound"}}
-    assert service.connect().query(text, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
 
 
 def test_what_snowpark_writes_is_understood(service: ServiceInProcess) -> None:
@@ -93,6 +79,14 @@ def test_what_snowpark_writes_is_understood(service: ServiceInProcess) -> None:
         answer = connector.query(statement)
         assert answer["success"], answer["message"]
         assert answer["data"]["rowset"] == rows
+    connector = service.connect(**SNOWPARK)
+    # Snowpark's create_dataframe describes this first.
+    for chosen, binds in (("$1 AS a, $2 AS b", 0), ("$1 AS a, ? AS b", 1)):
+        text = f"SELECT {chosen} FROM VALUES (1 :: BIGINT, 'x' :: STRING)"
+        data = connector.query(text, describeOnly=True)["data"]
+        assert ([column["name"] for column in data["rowtype"]], data["numberOfBinds"]) == (["A", "B"], binds)
+    bound = {"1": {"type": "TEXT", "value": "bound"}}
+    assert service.connect().query(text, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
 
 
 def test_objects_and_tables_have_their_columns_in_snowflakes_order(service: ServiceInProcess) -> None:

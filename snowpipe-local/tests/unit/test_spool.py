@@ -45,11 +45,12 @@ def test_a_body_comes_back_as_it_was_and_is_unreadable_on_disk(home):
         assert path.stat().st_mode & 0o777 == 0o600
     assert home.spool_keys_file.stat().st_mode & 0o777 == 0o600
     (key,) = json.loads(home.spool_keys_file.read_text())["keys"].values()
-    assert key not in repr(spool) + repr(spool.park(SECRET)) + repr(vars(spool))
+    other = spool.park(SECRET)
+    assert key not in repr(spool) + repr(other) + repr(vars(spool))
     for _ in range(2):
         parked.remove()
-    assert list(home.spool_dir.iterdir()) == []
-    assert spool.files == 1  # the upload
+    assert list(home.spool_dir.iterdir()) == [other.path]
+    assert spool.files == 2  # with the upload
     with pytest.raises(SpoolError, match="disk"):
         parked.read()
 
@@ -144,7 +145,10 @@ def test_a_damaged_key_file_is_named(home):
             start(home)
 
 
-def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_that_it_broke():
+def test_only_a_full_disk_is_one_and_room_is_free_without_the_reserve(tmp_path, monkeypatch):
+    free = 100 + disk.RESERVED_BYTES
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
+    assert [has_space(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]
     for error, full, invalidated in [
         (OSError(errno.ENOSPC, "no space"), True, False), (OSError(errno.EDQUOT, "quota"), True, False),
         (OSError(errno.EACCES, "No space left on device"), False, False),
@@ -155,9 +159,3 @@ def test_a_full_disk_is_distinguished_from_other_failures_and_from_a_database_th
         (duckdb.IOException("IO Error: another one"), False, False),
     ]:  # fmt: skip
         assert (is_full(error), is_invalidated(error)) == (full, invalidated)
-
-
-def test_room_is_what_is_free_without_the_reserve(tmp_path, monkeypatch):
-    free = 100 + disk.RESERVED_BYTES
-    monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=free))
-    assert [has_space(tmp_path, size) for size in (99, 100, 101)] == [True, True, False]

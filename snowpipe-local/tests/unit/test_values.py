@@ -97,8 +97,9 @@ OBJECT_AGG(k, v) FROM VALUES ('a', 1), ('b', NULL), (NULL, 2) AS t(k, v) -> {"a"
 OBJECT_CONSTRUCT('a', 1, NULL, 2) -> {"a":1}; ARRAY_SIZE(PARSE_JSON('{}')) -> None
 ROUND(HAVERSINE(37.7749, -122.4194, 34.0522, -118.2437)) -> 559.0; UNIFORM(1, 3, 7) BETWEEN 1 AND 3 -> True
 PARSE_JSON(' NULL ') -> null; TRIM(1) || TRIM(PARSE_JSON('{"k": " v "}'):k) -> 1v
-LENGTH(RANDSTR(5, RANDOM(3))) -> 5; COUNT(DISTINCT RANDSTR(9, column1)) FROM VALUES (1), (2), (3) -> 3; 'abcdef'::VARCHAR(3) -> abc
-12345::VARCHAR(2) -> 12; PARSE_JSON('{"a": "long"}'):a::VARCHAR(2) -> lo; TRY_TO_BINARY('zz') -> None
+LENGTH(RANDSTR(5, RANDOM(3))) -> 5; COUNT(DISTINCT RANDSTR(9, column1)) FROM VALUES (1), (2), (3) -> 3
+'abcdef'::VARCHAR(3) -> abc; 12345::VARCHAR(2) -> 12
+PARSE_JSON('{"a": "long"}'):a::VARCHAR(2) -> lo; TRY_TO_BINARY('zz') -> None
 # {} FROM stamps
 TO_TIMESTAMP('1700000000000') -> 2023-11-14 22:13:20; TO_TIMESTAMP(seconds) -> 2023-11-14 22:13:20
 TO_TIMESTAMP_LTZ('1700000000') -> 2023-11-14 22:13:20+00:00; TO_TIMESTAMP_NTZ(v:epoch) -> 2023-11-14 22:13:20
