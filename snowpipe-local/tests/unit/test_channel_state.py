@@ -73,7 +73,7 @@ def test_only_the_last_request_that_was_committed_before_a_restart_is_answered_a
     assert restarted.append("1_2", "r1") == "1_3"
 
 
-def test_an_append_that_is_not_the_next_one_of_its_session_is_a_conflict():
+def test_an_append_that_is_not_the_next_one_of_its_session_is_a_conflict_and_another_spelling_malformed():
     writer = Writer()
     stale, token = writer.open(), writer.open()
     writer.append(token, "r0")
@@ -87,6 +87,15 @@ def test_an_append_that_is_not_the_next_one_of_its_session_is_a_conflict():
     assert len(writer.queue) == 1
     writer.append(writer.open())
     assert writer.channel.status()["channel_status_code"] == "SUCCESS"
+    for token in [
+        "01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0", "", "x", "1",
+        "1_", "1_0_0",
+    ]:  # fmt: skip
+        writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
+        assert writer.open() == "1_0"
+        refusal = writer.refusal(token)
+        assert (refusal.status, refusal.code) == (400, "INVALID_CONTINUATION_TOKEN")
+        assert not writer.queue
 
 
 def test_what_a_commit_moves_and_counts(monkeypatch):
@@ -105,18 +114,6 @@ def test_what_a_commit_moves_and_counts(monkeypatch):
     writer.commit()
     assert writer.channel.status()["last_committed_offset_token"] == "5"
     assert writer.channel.status()["rows_inserted"] == 2
-
-
-def test_a_continuation_token_in_another_spelling_is_malformed():
-    for token in [
-        "01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0", "", "x", "1",
-        "1_", "1_0_0",
-    ]:  # fmt: skip
-        writer = Writer(Committed(0, 0, 0, None, 0, 0, 0, None, None, None, None, None, 0))
-        assert writer.open() == "1_0"
-        refusal = writer.refusal(token)
-        assert (refusal.status, refusal.code) == (400, "INVALID_CONTINUATION_TOKEN")
-        assert not writer.queue
 
 
 def test_the_status_has_both_spellings_of_the_error_fields_and_what_is_committed():

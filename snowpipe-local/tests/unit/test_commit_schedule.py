@@ -63,7 +63,7 @@ class Clocked:
         return groups
 
 
-def test_low_volume_channels_share_one_commit_in_the_order_of_arrival():
+def test_low_volume_channels_share_one_commit_and_the_longest_waiting_group_is_first():
     clocked = Clocked()
     sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a")]
     sent += [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
@@ -71,9 +71,6 @@ def test_low_volume_channels_share_one_commit_in_the_order_of_arrival():
     assert group is not None
     assert (group.appends, group.own) == (sent, False)
     assert not clocked.schedule
-
-
-def test_the_longest_waiting_group_is_committed_first():
     clocked = Clocked()
     busy, quiet = channel("busy"), channel("quiet")
     clocked.send(busy, GROUP_BYTES)
@@ -114,7 +111,7 @@ def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
             assert not group.own or len({append.channel for append in group.appends}) == 1
 
 
-def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
+def test_batches_of_clustering_pipes_are_formed_by_the_names_of_channels_and_cut_at_the_size_of_a_group():
     clocked = Clocked()
     names = [f"c{number:02}" for number in range(24)]
     plain = clocked.send(channel("plain"), 10)
@@ -128,6 +125,14 @@ def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_th
     assert [append.channel.name for group in groups for append in group.appends][1:] == [
         name for name in names for _ in range(2)
     ]
+    for sent, groups in [
+        ([GROUP_BYTES - 1, 1, 10], [2, 1]), ([1] * (GROUP_APPENDS + 1), [GROUP_APPENDS, 1]),
+    ]:  # fmt: skip
+        clocked = Clocked()
+        for number, size in enumerate(sent):
+            clocked.send(channel(f"{number:05}", clusters=True), size)
+        clocked.now += 1
+        assert [len(group.appends) for group in clocked.drain()] == groups
 
 
 def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
@@ -146,7 +151,7 @@ def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
         assert len(group.appends) == GROUP_APPENDS
 
 
-def test_a_delay_holds_back_even_a_full_group_and_a_flush_waits_for_nothing():
+def test_a_delay_holds_back_what_came_later_and_a_flush_waits_for_nothing():
     clocked = Clocked()
     for number in range(10):
         clocked.send(channel(f"c{number}"), MB)
@@ -159,6 +164,14 @@ def test_a_delay_holds_back_even_a_full_group_and_a_flush_waits_for_nothing():
     assert group is not None
     assert group.appends == [*left, late]
     assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
+    clocked = Clocked()
+    first = clocked.send(channel("a"), MB)
+    clocked.now += 1.0
+    late = clocked.send(channel("b"), MB)
+    group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
+    assert group is not None
+    assert group.appends == [first]
+    assert list(clocked.schedule) == [late]
 
 
 def test_without_appends_there_is_no_rate_and_no_commit():
@@ -176,7 +189,7 @@ def test_without_appends_there_is_no_rate_and_no_commit():
     assert rate.add(1000, 12.0) == pytest.approx(500.0 / math.e + 500.0)
 
 
-def test_a_group_that_is_just_full_waits_no_longer():
+def test_a_group_that_is_just_full_waits_no_longer_and_what_is_left_of_it_waits_for_more():
     for count, size in [(8, GROUP_BYTES // 8), (GROUP_APPENDS, 1)]:
         clocked = Clocked()
         changes = [
@@ -187,9 +200,6 @@ def test_a_group_that_is_just_full_waits_no_longer():
         assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
         assert clocked.schedule.due_at() == 1000.0
         assert len(clocked.taken()) == count
-
-
-def test_what_is_left_of_a_full_group_waits_for_more():
     for clustering_before in [False, True]:
         clocked = Clocked()
         if clustering_before:
@@ -205,18 +215,7 @@ def test_what_is_left_of_a_full_group_waits_for_more():
         assert clocked.taken(after=LINGER_SECONDS) == sent[2:]
 
 
-def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
-    clocked = Clocked()
-    first = clocked.send(channel("a"), MB)
-    clocked.now += 1.0
-    late = clocked.send(channel("b"), MB)
-    group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
-    assert group is not None
-    assert group.appends == [first]
-    assert list(clocked.schedule) == [late]
-
-
-def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
+def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on_and_keeps_them_down_to_two():
     for size, own in [(GROUP_BYTES - 1, False), (GROUP_BYTES, True)]:
         clocked = Clocked()
         busy, quiet = channel("busy"), channel("quiet")
@@ -232,20 +231,6 @@ def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
         assert clocked.schedule.remove(busy) == [waits]
         assert sent not in clocked.schedule
         assert not clocked.schedule.has_own_group(busy)
-
-
-def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
-    clocked = Clocked()
-    busy = channel("busy")
-    early = clocked.send(busy, MB)
-    other = clocked.send(channel("quiet"), MB)
-    late = clocked.send(busy, 7 * MB + 2)
-    assert [(group.own, group.appends) for group in clocked.drain()] == [
-        (False, [other]), (True, [early, late]),
-    ]  # fmt: skip
-
-
-def test_a_channel_shares_commits_again_below_two_megabytes_a_second_when_nothing_waits():
     for waits, size, own in [(False, 4 * MB, True), (False, 4 * MB - 2, False), (True, 10, True)]:
         clocked = Clocked()
         busy = channel("busy")
@@ -257,6 +242,14 @@ def test_a_channel_shares_commits_again_below_two_megabytes_a_second_when_nothin
         assert clocked.schedule.has_own_group(busy) is own
         expected = [(True, sent)] if waits else []
         assert [(group.own, group.appends) for group in clocked.drain()] == [*expected, (own, [late])]
+    clocked = Clocked()
+    busy = channel("busy")
+    early = clocked.send(busy, MB)
+    other = clocked.send(channel("quiet"), MB)
+    late = clocked.send(busy, 7 * MB + 2)
+    assert [(group.own, group.appends) for group in clocked.drain()] == [
+        (False, [other]), (True, [early, late]),
+    ]  # fmt: skip
 
 
 def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_after_them():
@@ -271,17 +264,6 @@ def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_a
     assert [append for append in seen if append is not other] == [*sent, late]
 
 
-def test_groups_of_clustering_pipes_are_cut_at_the_size_and_number_of_a_group():
-    for sent, groups in [
-        ([GROUP_BYTES - 1, 1, 10], [2, 1]), ([1] * (GROUP_APPENDS + 1), [GROUP_APPENDS, 1]),
-    ]:  # fmt: skip
-        clocked = Clocked()
-        for number, size in enumerate(sent):
-            clocked.send(channel(f"{number:05}", clusters=True), size)
-        clocked.now += 1
-        assert [len(group.appends) for group in clocked.drain()] == groups
-
-
 def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later():
     clocked = Clocked()
     first = [clocked.send(channel(name, clusters=True), GROUP_BYTES - 1) for name in "ab"]
@@ -294,7 +276,7 @@ def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later
     assert clocked.take() is None
 
 
-def test_a_removed_channel_leaves_no_trace_in_the_size_of_the_group():
+def test_a_removed_channel_leaves_no_trace_and_takes_its_groups_with_it():
     clocked = Clocked()
     gone = channel("gone", clusters=True)
     removed = [clocked.send(gone, GROUP_BYTES - 1)]
@@ -307,9 +289,6 @@ def test_a_removed_channel_leaves_no_trace_in_the_size_of_the_group():
     full = [clocked.send(channel("full"), GROUP_BYTES - 10), clocked.send(channel("left"), 10)]
     assert clocked.taken() == [kept, full[0]]
     assert clocked.take() is None
-
-
-def test_a_removed_channel_takes_its_groups_with_it():
     clocked = Clocked()
     gone, kept = channel("a", clusters=True), channel("b", clusters=True)
     mixed = [clocked.send(gone, 10), clocked.send(gone, GROUP_BYTES - 1), clocked.send(gone, 10)]

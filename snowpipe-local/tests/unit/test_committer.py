@@ -220,9 +220,7 @@ class TestTime:
         ]
         assert clock.waits[:20] == [committer._DELAY_POLL_SECONDS] * 20
 
-    def test_an_idle_committer_checkpoints_after_its_time_and_only_what_is_new(
-        self, made, clock, engine, monkeypatch
-    ):
+    def test_an_idle_committer_checkpoints_what_is_new(self, made, clock, engine, monkeypatch):
         checkpoints: list[float] = []
 
         def checkpoint() -> None:
@@ -449,9 +447,7 @@ class TestSpool:
         assert channel.status()["channel_status_code"] == MUST_REOPEN
         wait_until(lambda: held_small.spool.files == 0)
 
-    def test_a_disk_that_takes_no_more_refuses_the_append_and_keeps_the_channel(
-        self, held_small, monkeypatch
-    ):
+    def test_a_full_disk_refuses_the_append_and_keeps_the_channel(self, held_small, monkeypatch):
         table = held_small.table()
         channel = table.open()
         first = table.send(channel, row(1, "x" * 20), token="1")

@@ -15,6 +15,9 @@ from tests.unit.service_in_process import Connector, ServiceInProcess
 # What connector 4.8.1 sends at login (observed).
 PYTHON = {"CLIENT_APP_ID": "PythonConnector", "CLIENT_ENVIRONMENT": {"PYTHON_VERSION": "3.11.9"}}
 AS_TEXT = {"PYTHON_CONNECTOR_QUERY_RESULT_FORMAT": "JSON"}
+# 2026-01-01 00:00 at +02:00, and on the wall in UTC.
+NANOS, OWN, WALL = "1767218400678000000", "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
+ZONED = {"type": "TIMESTAMP_TZ", "value": f"{NANOS} 1560"}
 
 
 @pytest.fixture(scope="module")
@@ -223,9 +226,7 @@ def test_the_open_transaction_has_a_number(session: Connector) -> None:
     assert rows(session, text) == [[None]]
 
 
-def test_an_answer_has_what_clients_read_beside_the_rows(
-    service: ServiceInProcess, session: Connector
-) -> None:
+def test_an_answer_has_what_clients_read(service: ServiceInProcess, session: Connector) -> None:
     answer = session.query("ALTER SESSION SET client_prefetch_threads = 5")
     parameters = {one["name"]: one["value"] for one in answer["data"]["parameters"]}
     names = ("CLIENT_PREFETCH_THREADS", "CLIENT_RESULT_CHUNK_SIZE", "CLIENT_MEMORY_LIMIT")
@@ -242,8 +243,9 @@ def test_an_answer_has_what_clients_read_beside_the_rows(
     assert not session.query("PUT file:///x/a.csv @parts THRESHOLD = x")["success"]
     # 719,528 days are from 1 January of the year 0 to 1970.
     text = (
-        "SELECT DATEADD(day, 1, '9999-12-31'::DATE), DATEADD(day, 1, '9999-12-31 01:02:03.5'::TIMESTAMP), "
-        "DATE_FROM_PARTS(-1, 2, 5), TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1), '1969-12-31 23:59:59.75'::TIMESTAMP"
+        "SELECT DATEADD(day, 1, '9999-12-31'::DATE), DATEADD(day, 1, '9999-12-31 01:02:03.5'::DATETIME), "
+        "DATE_FROM_PARTS(-1, 2, 5), TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1), "
+        "'1969-12-31 23:59:59.75'::TIMESTAMP"
     )
     before = [str(35 - 365 - 719_528), f"{1 - 719_528 * 86_400}.000000000"]
     assert rows(session, text) == [["2932897", "253402304523.500000000", *before, "-0.250000000"]]
@@ -327,9 +329,7 @@ def test_a_login_names_what_exists_and_gets_the_threshold_of_its_client(service:
     assert thresholds(**PYTHON, SESSION_PARAMETERS={"CLIENT_STAGE_ARRAY_BINDING_THRESHOLD": 7}) == 7
 
 
-def test_several_statements_are_counted_with_their_bound_values_and_run_in_the_background(
-    session: Connector,
-) -> None:
+def test_several_statements_are_counted_with_their_values_and_run_in_the_background(session):
     values = {str(n): {"type": "FIXED", "value": str(10 * n)} for n in (1, 2, 3)}
     own = {"MULTI_STATEMENT_COUNT": 2}
     text = "SELECT ?, '?'; SELECT ? + ?"
@@ -399,7 +399,7 @@ def test_a_client_that_moves_no_files_cannot_put(service: ServiceInProcess, sess
     assert session.query("PUT file:///x/a.csv @~")["success"]
 
 
-def test_bound_times_have_their_type_and_snowflakes_text(service: ServiceInProcess) -> None:
+def test_bound_times_have_their_type_and_become_the_one_of_the_column(service: ServiceInProcess) -> None:
     session = service.connect()
     local, clock = ({"type": kind, "value": NANOS} for kind in ("TIMESTAMP_LTZ", "TIMESTAMP_NTZ"))
     hour = {"type": "TIME", "value": "3600000000000"}
@@ -413,15 +413,6 @@ def test_bound_times_have_their_type_and_snowflakes_text(service: ServiceInProce
         bindings={"1": ZONED, "2": local, "3": clock, "4": ZONED, "5": hour},
     )  # fmt: skip
     assert texts == [[f"{OWN} +0200", f"{WALL} +0000", f"at {WALL}", "2026-01-01", "01:00:00"]]
-
-
-# 2026-01-01 00:00 at +02:00, and on the wall in UTC.
-NANOS, OWN, WALL = "1767218400678000000", "2026-01-01 00:00:00.678", "2025-12-31 22:00:00.678"
-ZONED = {"type": "TIMESTAMP_TZ", "value": f"{NANOS} 1560"}
-
-
-def test_bound_times_become_the_type_of_the_column(service: ServiceInProcess) -> None:
-    session = service.connect()
     bound = {"1": ZONED, "2": ZONED, "3": ZONED, "4": {"type": "TIMESTAMP_NTZ", "value": NANOS}}
     rows(session, "CREATE TABLE bound_times (a TIMESTAMP_TZ, b TIMESTAMP_NTZ, c VARCHAR, d VARCHAR(30))")
     rows(session, "INSERT INTO bound_times VALUES (?, ?, ?, ?)", bindings=bound)

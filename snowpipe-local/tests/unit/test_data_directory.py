@@ -24,19 +24,6 @@ def printed(capsys, *argv):
     return capsys.readouterr().err
 
 
-def test_a_damaged_account_is_named_with_the_remedy(home, capsys):
-    for command in [("env",), ("sql", "SELECT 1"), ("status", "--once"), ("rotate-key",)]:
-        for content in ['{"account": ', "{}", "[]", '{"account": 1}', ""]:
-            home.account_file.write_text(content)
-            text = printed(capsys, command[0], "--data-dir", str(home.root), *command[1:])
-            assert text.startswith(f"snowpipe-local: {home.account_file} is not JSON with account, user")
-            assert "delete it" in text
-    home.account_file.unlink()
-    home.account_file.mkdir()  # a test may run as root, who may read everything
-    text = printed(capsys, "env", "--data-dir", str(home.root))
-    assert f"{home.account_file} cannot be read (Is a directory)" in text
-
-
 def test_what_keeps_a_service_from_starting_is_named(home, capsys):
     file, lock = home.databases_dir / "LOCAL.duckdb", home.root / "lock"
     file.write_bytes(b"no database")
@@ -48,12 +35,22 @@ def test_what_keeps_a_service_from_starting_is_named(home, capsys):
     assert text.startswith(f"snowpipe-local: cannot use {home.root} as data directory")
 
 
-def test_a_damaged_key_is_named_and_not_shown(home, capsys):
+def test_a_damaged_account_or_key_is_named_with_the_remedy_and_not_shown(home, capsys):
     for content in ["", "-----BEGIN PRIVATE KEY-----\nMIIE"]:
         home.key_file.write_text(content)
         text = printed(capsys, "sql", "--data-dir", str(home.root), "SELECT 1")
         assert text.startswith(f"snowpipe-local: {home.key_file} does not hold the private key of LOCAL.DEMO")
         assert "MIIE" not in text
+    for command in [("env",), ("sql", "SELECT 1"), ("status", "--once"), ("rotate-key",)]:
+        for content in ['{"account": ', "{}", "[]", '{"account": 1}', ""]:
+            home.account_file.write_text(content)
+            text = printed(capsys, command[0], "--data-dir", str(home.root), *command[1:])
+            assert text.startswith(f"snowpipe-local: {home.account_file} is not JSON with account, user")
+            assert "delete it" in text
+    home.account_file.unlink()
+    home.account_file.mkdir()  # a test may run as root, who may read everything
+    text = printed(capsys, "env", "--data-dir", str(home.root))
+    assert f"{home.account_file} cannot be read (Is a directory)" in text
 
 
 def test_json_has_no_number_that_json_lacks(home, monkeypatch):

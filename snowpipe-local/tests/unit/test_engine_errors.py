@@ -12,7 +12,7 @@ from tests.unit.sql_sessions import listed
 ENGINE_WORDS = re.compile(
     r"\w+ Error:|[Dd]uck[Dd][Bb]|Candidate|LINE \d|\bMacro\b|STRUCT\(|_LITERAL|\bBLOB\b|"
     r"explicit (?:type )?cast|Did you mean|casting from|"
-    r"DECIMAL\(|INT64|HUGEINT|BIGINT|lambda|\b_[a-z]+\b|[a-z]+_[a-z]+\(\)|\bSET \w+ ?=",
+    r"DECIMAL\(|INT64|HUGEINT|BIGINT|lambda|\b_[a-z]+\b|[a-z]+_[a-z]+\(\)|\bSET \w+ ?="
 )
 # One for each error of the engine that a statement can provoke.
 STATEMENTS = listed("""

@@ -28,9 +28,7 @@ def service(tmp_path: Path) -> Iterator[ServiceInProcess]:
     service.close()
 
 
-def test_a_database_that_a_checkpoint_broke_is_back_at_once_and_a_call_that_meets_it_is_asked_for_again(
-    service: ServiceInProcess,
-) -> None:
+def test_a_database_that_a_checkpoint_broke_is_back_at_once(service: ServiceInProcess) -> None:
     session, database = service.connect(), service.catalog.database("LOCAL")
     session.query("INSERT INTO t VALUES (1)")
     with service.catalog.cursor() as engine:
@@ -103,9 +101,7 @@ def test_a_call_that_meets_a_broken_database_is_asked_for_again(service, monkeyp
     assert service.call("GET", "/v2/streaming/hostname", token=token).status == 503
 
 
-def test_a_statement_or_file_that_finds_no_room_reports_that_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_statement_or_file_that_finds_no_room_reports_that(tmp_path, monkeypatch):
     def fails(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -133,9 +129,7 @@ def test_a_statement_or_file_that_finds_no_room_reports_that_and_leaves_nothing(
     "failure",
     [OSError(errno.ENOSPC, "No space left on device"), duckdb.IOException("x: No space left on device")],
 )
-def test_statements_and_the_start_report_that_the_disk_is_full(
-    service, monkeypatch, tmp_path, capsys, failure
-):
+def test_statements_and_the_start_report_a_full_disk(service, monkeypatch, tmp_path, capsys, failure):
     def fails(*_arguments: Any, **_more: Any) -> None:
         raise failure
 

@@ -230,9 +230,7 @@ class TestClustering:
         found = table.database.committer_cursor.execute(f"SELECT ID FROM {table.definition.path}").fetchall()
         return [int(number) for (number,) in found]
 
-    def test_rows_of_a_commit_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(
-        self, clustered, table
-    ):
+    def test_rows_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(self, clustered, table):
         commit(table, table.take(table.open("z"), row(2, "b")), table.take(table.open("a"), row(0, "a")))
         assert self.stored(table) == [2, 0]  # it has no key
         for options, order in [
@@ -293,9 +291,7 @@ class TestFailedCommit:
         yield arm
         patch.undo()
 
-    def test_nothing_stays_and_the_rows_come_once_when_they_are_sent_again(
-        self, engine, fail, tmp_path, caplog
-    ):
+    def test_nothing_stays_and_rows_come_once_when_they_are_sent_again(self, engine, fail, tmp_path, caplog):
         table = engine.table(error_logging=True)
         a, b, bystander = table.open("a"), table.open("b"), table.open("z")
         commit(table, table.take(a, row(0), token="a0"))
@@ -353,9 +349,7 @@ class TestTablesThatGo:
 
 class TestEvolution:
     @pytest.mark.parametrize("error", [ingest.EvolutionError("no"), duckdb.Error("no")], ids=repr)
-    def test_rows_whose_columns_cannot_be_added_are_left_out_with_their_channels(
-        self, engine, table, monkeypatch, error
-    ):
+    def test_rows_whose_columns_cannot_be_added_are_left_out(self, engine, table, monkeypatch, error):
         def refuse(*_: object, **__: object) -> None:
             raise error
 

@@ -42,7 +42,7 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type():
         assert ColumnType.from_text(str(kind)) == kind
 
 
-def test_faults_are_handed_out_in_order_and_run_out():
+def test_faults_are_handed_out_in_order_run_out_and_are_added_at_run_time():
     faults = parse_faults(
         "commit-delay=2.5, answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2,"
         "append-503=1"
@@ -58,6 +58,19 @@ def test_faults_are_handed_out_in_order_and_run_out():
     assert (faults.commit_delay, faults.shown()) == (math.inf, ["hold-commits"])
     faults.clear()
     assert (faults.commit_delay, faults.shown()) == (0, [])
+    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
+    assert faults.drop_response()
+    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
+    assert faults.shown() == [
+        "commit-delay=1.5", "drop-append-response=2", "answer-open=503@2", "answer-open=503@2",
+        "kill-before-commit=3", "failover-pipe=A.B.C-STREAMING",
+    ]  # fmt: skip
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+    with pytest.raises(ConfigurationError):
+        faults.add("append-503=1,nonsense=1")
+    assert not faults.refuse_append()
+    faults.clear()
+    assert faults.shown() == []
 
 
 def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
@@ -80,22 +93,6 @@ def test_an_unknown_fault_or_value_is_refused():
     ]:  # fmt: skip
         with pytest.raises(ConfigurationError):
             parse_faults(text)
-
-
-def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written():
-    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
-    assert faults.drop_response()
-    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
-    assert faults.shown() == [
-        "commit-delay=1.5", "drop-append-response=2", "answer-open=503@2", "answer-open=503@2",
-        "kill-before-commit=3", "failover-pipe=A.B.C-STREAMING",
-    ]  # fmt: skip
-    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
-    with pytest.raises(ConfigurationError):
-        faults.add("append-503=1,nonsense=1")
-    assert not faults.refuse_append()
-    faults.clear()
-    assert faults.shown() == []
 
 
 def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name():

@@ -42,11 +42,7 @@ def test_what_no_number_has_room_for_is_refused(sql):
         refused = sql.refused(query)
         assert (refused.code, refused.sqlstate) == ("100046", "22003")
         assert refused.message.startswith("Number out of representable range")
-    for literal in [
-        "1" + "0" * 38,
-        "1" + "0" * 38 + ".5",
-        "1e400",
-    ]:
+    for literal in ["1" + "0" * 38, "1" + "0" * 38 + ".5", "1e400"]:
         refused = sql.refused(f"SELECT {literal}")
         assert refused.code == "100039"
         assert refused.message == f"Numeric value '{literal.lstrip('-')}' is out of range"

@@ -74,7 +74,7 @@ def _keys(local):
     return {row["name"]: row["primary key"] + row["unique key"] for row in local.sql("DESCRIBE TABLE k")}
 
 
-def test_describe_shows_which_columns_have_part_in_a_key(local):
+def test_columns_have_part_in_keys_and_new_ones_need_values_for_the_rows(local):
     local.sql("CREATE TABLE k (a INT, b INT, c INT UNIQUE, PRIMARY KEY (a, b))")
     assert _keys(local) == {"A": "YN", "B": "YN", "C": "NY"}
     local.sql("ALTER TABLE k DROP PRIMARY KEY")
@@ -83,9 +83,6 @@ def test_describe_shows_which_columns_have_part_in_a_key(local):
     assert _keys(local) == {"A": "NN", "B": "NY", "D": "NY"}
     local.sql("ALTER TABLE k ADD PRIMARY KEY (d)")
     assert _keys(local) == {"A": "NN", "B": "NY", "D": "YY"}
-
-
-def test_a_table_with_rows_gets_no_column_that_they_have_no_value_for(local):
     local.sql("CREATE TABLE filled (a INT)")
     local.sql("ALTER TABLE filled ADD COLUMN first INT NOT NULL")
     local.sql("INSERT INTO filled VALUES (1, 2)")

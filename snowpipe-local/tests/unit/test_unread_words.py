@@ -110,11 +110,7 @@ def test_a_semicolon_and_comments_are_no_words(sql: SqlSessions) -> None:
 
 
 def test_a_name_in_a_text_is_read_to_its_end(sql: SqlSessions) -> None:
-    for name in [
-        "{} garbage",
-        "{}''s",
-        "local.public.{}-2",
-    ]:
+    for name in ["{} garbage", "{}''s", "local.public.{}-2"]:
         for call in [
             "SELECT SYSTEM$PIPE_STATUS('{}')", "SELECT SYSTEM$PIPE_FORCE_RESUME('{}')",
             "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN('{}', 'c', '1')",
