@@ -207,9 +207,7 @@ def test_a_warehouse_remembers_its_size_and_state(sql):
     (shown,) = sql.run("SHOW WAREHOUSES LIKE 'W'")
     assert (shown["state"], shown["size"], shown["auto_suspend"]) == ("SUSPENDED", "X-Small", 60)
     assert shown["is_current"] == "Y"
-    # What clients read by position stands where Snowflake has it.
-    assert (len(shown), list(shown)[16:18]) == (34, ["other", "created_on"])
-    assert (shown["max_cluster_count"], shown["started_clusters"], shown["owner_role_type"]) == (1, 0, "ROLE")
+    assert list(shown)[16:18] == ["other", "created_on"]  # which clients read by position
     error = sql.refused("ALTER WAREHOUSE w SUSPEND")
     assert (error.code, error.message) == ("090064", "Invalid state. Warehouse 'W' cannot be suspended.")
     sql.run("ALTER WAREHOUSE w RESUME", "ALTER WAREHOUSE w RESUME IF SUSPENDED")
