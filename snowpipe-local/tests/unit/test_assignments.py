@@ -56,7 +56,7 @@ tz -> 2026-01-02 10:20:30.000 +0200; f * 4 -> 2; TRUE -> true; TO_BINARY('41') -
 MAX(ts) -> 2026-01-02 10:20:30.500; v -> {"k":"q","n":1}""")
 
 
-def test_a_varchar_column_gets_the_text_of_a_value(sql):
+def test_a_varchar_column_gets_the_text_of_a_value_and_a_text_is_no_variant(sql):
     for expression, text in _TEXTS:
         sql.run("CREATE OR REPLACE TABLE x (a VARCHAR)", f"INSERT INTO x SELECT {expression} FROM t")
         assert sql.values("SELECT a FROM x") == [(text,)]
@@ -68,9 +68,6 @@ def test_a_varchar_column_gets_the_text_of_a_value(sql):
     assert sql.values("SELECT a FROM x") == [("2026-01-02 10:20:30.000 +0200",)]
     sql.run("MERGE INTO x USING t ON TRUE WHEN MATCHED THEN UPDATE SET a = t.f * 4")
     assert sql.values("SELECT a FROM x") == [("2",)]
-
-
-def test_a_text_is_no_variant(sql):
     sql.run("CREATE OR REPLACE TABLE y (v VARIANT, o OBJECT)")
     for statement in (
         "INSERT INTO y (v) SELECT '{}'", "INSERT INTO y (v) VALUES ('{}')", "UPDATE y SET o = 'x'",

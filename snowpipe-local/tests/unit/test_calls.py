@@ -12,7 +12,7 @@ def sql(module_sql):
     return module_sql
 
 
-def test_too_few_arguments(sql):
+def test_too_few_and_too_many_arguments(sql):
     for call, expected, got in [
         ("NVL(1)", 2, 1), ("COALESCE(1)", 2, 1), ("DATEADD(day, 1)", 3, 2), ("GREATEST()", 1, 0),
         ("ARRAY_CONTAINS([1, (2), {'a': 3}])", 2, 1), ("UNIFORM(1, 10)", 3, 2),
@@ -25,9 +25,6 @@ def test_too_few_arguments(sql):
             "SQL compilation error: error line 2 at position 2\n"
             f"not enough arguments for function [{written}], expected {expected}, got {got}"
         )
-
-
-def test_too_many_arguments(sql):
     for call, expected, got in [
         ("NVL(1, 2, 3)", 2, 3), ("RANDOM(1, 2)", 1, 2), ("CURRENT_DATE(1)", 0, 1),
         ("PARSE_JSON('1', 'd', 'x')", 2, 3), ("IS_ARRAY([1, 2], 3)", 1, 2), ("ROW_NUMBER(1)", 0, 1),

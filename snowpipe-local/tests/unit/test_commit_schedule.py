@@ -252,18 +252,6 @@ def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on_and_keeps
     ]  # fmt: skip
 
 
-def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_after_them():
-    clocked = Clocked()
-    busy = channel("busy", clusters=True)
-    sent = [clocked.send(busy, size) for size in (MB, MB)]
-    other = clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)
-    seen = clocked.taken(after=1.0)
-    late = clocked.send(busy, GROUP_BYTES)
-    assert not clocked.schedule.has_own_group(busy)
-    seen += [append for group in clocked.drain() for append in group.appends]
-    assert [append for append in seen if append is not other] == [*sent, late]
-
-
 def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later():
     clocked = Clocked()
     first = [clocked.send(channel(name, clusters=True), GROUP_BYTES - 1) for name in "ab"]
@@ -274,6 +262,15 @@ def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later
     assert clocked.schedule.due_at() <= clocked.now
     assert clocked.taken() == [first[1], extra[1]]
     assert clocked.take() is None
+    clocked = Clocked()
+    busy = channel("busy", clusters=True)
+    sent = [clocked.send(busy, size) for size in (MB, MB)]
+    other = clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)
+    seen = clocked.taken(after=1.0)
+    late = clocked.send(busy, GROUP_BYTES)
+    assert not clocked.schedule.has_own_group(busy)
+    seen += [append for group in clocked.drain() for append in group.appends]
+    assert [append for append in seen if append is not other] == [*sent, late]
 
 
 def test_a_removed_channel_leaves_no_trace_and_takes_its_groups_with_it():

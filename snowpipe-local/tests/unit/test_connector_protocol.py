@@ -215,7 +215,7 @@ def test_bound_values_are_read_as_their_types(session: Connector) -> None:
         assert (refused["code"], refused["message"]) == ("100038", f"Bind variable 1 is no {kind}.")
 
 
-def test_the_open_transaction_has_a_number(session: Connector) -> None:
+def test_sessions_have_transactions_and_an_information_schema(session: Connector) -> None:
     text = "SELECT current_transaction()"
     assert rows(session, text) == [[None]]
     session.query("BEGIN")
@@ -224,6 +224,21 @@ def test_the_open_transaction_has_a_number(session: Connector) -> None:
     assert rows(session, text) == [[number]]
     session.query("ROLLBACK")
     assert rows(session, text) == [[None]]
+    session.query("CREATE OR REPLACE TABLE noted (a VARCHAR(20)) COMMENT = 'cheese'")
+    assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
+    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'NOTED'") == [["cheese"]]
+    text = "SELECT character_octet_length FROM columns WHERE table_name = 'NOTED'"
+    assert rows(session, text) == [["80"]]
+    described = rows(session, "DESCRIBE VIEW information_schema.databases")
+    assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]
+    for described in [False, True]:
+        for text, nullable in (
+            ("SELECT SEQ4(), RANDSTR(1, RANDOM()) AS b, NULL, 1 + NULL", [False, False, True, True]),
+            ("SELECT *, 1 FROM VALUES (1, 2)", [True] * 3), ("SELECT 1, COUNT(*)", [False] * 2),
+        ):  # fmt: skip
+            columns = session.query(text, describeOnly=described)["data"]["rowtype"]
+            assert [column["nullable"] for column in columns] == nullable
+            assert "SEQ4" not in text or columns[0]["precision"] == 10
 
 
 def test_an_answer_has_what_clients_read(service: ServiceInProcess, session: Connector) -> None:
@@ -260,16 +275,6 @@ def test_without_a_database_the_error_names_what_was_asked(service: ServiceInPro
         answer = Connector(service, token).query(text)
         assert answer["code"] == "090105"
         assert answer["message"].startswith(f"Cannot perform {verb}. ")
-
-
-def test_every_database_has_an_information_schema_to_use(session: Connector) -> None:
-    session.query("CREATE OR REPLACE TABLE noted (a VARCHAR(20)) COMMENT = 'cheese'")
-    assert session.query("USE SCHEMA information_schema")["data"]["finalSchemaName"] == "INFORMATION_SCHEMA"
-    assert rows(session, "SELECT comment FROM tables WHERE table_name = 'NOTED'") == [["cheese"]]
-    text = "SELECT character_octet_length FROM columns WHERE table_name = 'NOTED'"
-    assert rows(session, text) == [["80"]]
-    described = rows(session, "DESCRIBE VIEW information_schema.databases")
-    assert described[0][:2] == ["DATABASE_NAME", "VARCHAR(16777216)"]
 
 
 def test_the_answer_counts_the_rows_that_a_statement_changed(session: Connector) -> None:
@@ -377,17 +382,6 @@ def test_bound_formats_are_read(session: Connector) -> None:
     broken = {"1": days, "2": {"type": "TEXT", "value": ["YYYY-MM-DD"] * 2}}
     assert session.query("INSERT INTO read_each VALUES (TO_DATE(?, ?))", bindings=broken)["code"] == "100040"
     assert rows(session, "SELECT count(*) FROM read_each") == [["2"]]
-
-
-def test_a_column_is_described_as_not_null_where_its_function_never_is(session: Connector) -> None:
-    for described in [False, True]:
-        for text, nullable in (
-            ("SELECT SEQ4(), RANDSTR(1, RANDOM()) AS b, NULL, 1 + NULL", [False, False, True, True]),
-            ("SELECT *, 1 FROM VALUES (1, 2)", [True] * 3), ("SELECT 1, COUNT(*)", [False] * 2),
-        ):  # fmt: skip
-            columns = session.query(text, describeOnly=described)["data"]["rowtype"]
-            assert [column["nullable"] for column in columns] == nullable
-            assert "SEQ4" not in text or columns[0]["precision"] == 10
 
 
 def test_a_client_that_moves_no_files_cannot_put(service: ServiceInProcess, session: Connector) -> None:

@@ -71,7 +71,7 @@ def is_stopped(execution: Any) -> bool:
     return execution.error is not None
 
 
-def test_a_request_id_belongs_to_a_session_and_to_one_statement(service, admin):
+def test_results_belong_to_their_user_session_and_statement(service, admin):
     admin.query("CREATE TABLE t (id INT)")
     request_id = str(uuid.uuid4())
     first = admin.query("INSERT INTO t VALUES (1)", request_id)
@@ -86,6 +86,12 @@ def test_a_request_id_belongs_to_a_session_and_to_one_statement(service, admin):
         other = connector.query("SELECT 'mine'", request_id)
         assert other["data"]["queryId"] != first["data"]["queryId"]
     assert admin.query("SELECT COUNT(*) FROM t WHERE id = 1")["data"]["total"] == 1
+    query_id = admin.query("SELECT 'secret'")["data"]["queryId"]
+    assert service.connect().call("GET", f"/queries/{query_id}/result")["success"]
+    other = service.connect("OTHER", PASSWORD)
+    assert other.call("GET", f"/queries/{query_id}/result")["code"] == "000709"
+    assert other.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"] == []
+    assert not other.call("POST", f"/queries/{query_id}/abort-request")["success"]
 
 
 def test_a_request_id_of_the_sql_api_belongs_to_a_user_and_to_one_statement(service, pat):
@@ -126,15 +132,6 @@ def test_what_anybody_may_read_takes_get_only_and_an_upload_location_put(service
     answer = service.call("DELETE", "/snowpipe-local-stage/0123456789abcdef/0.ndjson")
     assert (answer.status, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
     assert answer.headers["allow"] == "PUT"
-
-
-def test_only_the_user_of_a_statement_sees_or_stops_it(service: ServiceInProcess, admin: Any) -> None:
-    query_id = admin.query("SELECT 'secret'")["data"]["queryId"]
-    assert service.connect().call("GET", f"/queries/{query_id}/result")["success"]
-    other = service.connect("OTHER", PASSWORD)
-    assert other.call("GET", f"/queries/{query_id}/result")["code"] == "000709"
-    assert other.call("GET", f"/monitoring/queries/{query_id}")["data"]["queries"] == []
-    assert not other.call("POST", f"/queries/{query_id}/abort-request")["success"]
 
 
 ENDINGS = [

@@ -97,9 +97,6 @@ def test_what_cannot_be_read_or_written_gets_an_error_in_plain_words(sql):
     ]:
         error = sql.refused(statement)
         assert (error.code, words in error.message) == (code, True), error.message
-
-
-def test_a_bound_value_as_a_key_is_refused_by_name(sql):
     for statement, clause in [
         ("SELECT id FROM t ORDER BY ?", "ORDER BY"),
         ("SELECT id FROM t UNION SELECT 2 ORDER BY :1 DESC", "ORDER BY"),

@@ -223,7 +223,7 @@ def test_a_warehouse_remembers_its_size_and_state(sql):
     assert sql.refused("DROP WAREHOUSE v").code == "002003"
 
 
-def test_pipes_have_privileges_of_their_own(sql):
+def test_pipes_have_privileges_of_their_own_and_wrong_statements_report_what_is_wrong(sql):
     body = "AS COPY INTO t FROM (SELECT $1:id::INT FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
     sql.run(*USAGE, f"CREATE PIPE p {body}")
     assert sql.run("SHOW PIPES", user="ANN") == []
@@ -233,9 +233,6 @@ def test_pipes_have_privileges_of_their_own(sql):
     assert [row["name"] for row in sql.run("SHOW PIPES", user="ANN")] == ["P"]
     assert sql.values("SELECT SYSTEM$PIPE_STATUS('local.public.p')", "ANN")
     assert sql.refused("DROP PIPE p", "ANN").code == "003001"
-
-
-def test_wrong_statements_report_what_is_wrong(sql):
     for statement, code in [
         ("GRANT SELECT ON PIPE p TO ROLE r", "001003"), ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
         ("GRANT SELECT ON TABLE t TO ROLE nobody", "002043"),

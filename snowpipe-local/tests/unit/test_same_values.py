@@ -151,7 +151,7 @@ def test_a_text_means_the_same_whichever_way_it_comes(local, step):
         assert 0 < len(expected) < len(texts)
 
 
-def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
+def test_texts_for_binaries_and_of_varchars_have_their_lengths(local):
     ways = Ways(local, "BINARY(2)", ["CD", "cdEF", "", "C", "1e2", "zz", "é", "😀", "CDEF01"])
     found = [
         ways.as_csv(), ways.as_json(), ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
@@ -163,6 +163,9 @@ def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
     ]  # fmt: skip
     assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
     assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
+    most = 16_777_216
+    for length, kept in ((most, most), (most + 1, 0)):
+        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept
 
 
 def test_no_way_stores_a_time_that_clients_cannot_read(local):
@@ -187,9 +190,3 @@ def test_no_way_stores_a_time_that_clients_cannot_read(local):
     assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM"]).as_csv() == {0: dt.time(15, 4, 5), 1: dt.time(0)}
     afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"]).as_csv()
     assert afternoon == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}
-
-
-def test_a_text_is_held_to_the_length_of_a_varchar_without_one(local):
-    most = 16_777_216
-    for length, kept in ((most, most), (most + 1, 0)):
-        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept

@@ -148,7 +148,7 @@ def test_a_renamed_temporary_table_stays_with_its_session(sql):
     assert sql.run("SHOW TABLES LIKE 'u'")[0]["kind"] == "TEMPORARY"
 
 
-def test_a_default_that_no_row_could_have_is_refused(sql):
+def test_a_default_size_or_constraint_that_would_not_hold_is_refused(sql):
     for column, code in [
         ("a INT DEFAULT 'x'", "002023"), ("a DATE DEFAULT 'yesterday'", "002023"),
         ("a NUMBER(3, 0) DEFAULT 1234", "002023"), ("a VARCHAR(3) DEFAULT 'long'", "100078"),
@@ -159,6 +159,18 @@ def test_a_default_that_no_row_could_have_is_refused(sql):
         "CREATE TABLE n (a INT DEFAULT '5', b VARCHAR(3) DEFAULT 'abc', c DATE DEFAULT CURRENT_DATE, "
         "d VARIANT DEFAULT NULL, e TIMESTAMP_TZ DEFAULT CURRENT_TIMESTAMP, f BINARY DEFAULT 'AB')"
     )
+    for code, columns in {
+        "000002": ["x INT, CHECK (x > 1)", "x INT CHECK (x > 1)", "x INT, CONSTRAINT c CHECK (x > 1)"],
+        "001003": ["x VARCHAR(134217729)", "x VARCHAR(0)", "x BINARY(67108865)", "x TIMESTAMP_NTZ(10)"],
+        "000904": [
+            "a INT, PRIMARY KEY (b)", "a INT, CONSTRAINT k UNIQUE (b)", '"a" INT, PRIMARY KEY (a)',
+            "a INT, FOREIGN KEY (b) REFERENCES t (id)",
+        ],
+    }.items():  # fmt: skip
+        for column in columns:
+            assert sql.refused(f"CREATE TABLE bad ({column})").code == code, column
+            assert sql.run("SHOW TABLES LIKE 'BAD'") == []
+    assert sql.refused("ALTER TABLE t ADD PRIMARY KEY (b)").code == "000904"
 
 
 def test_a_reserved_word_names_something_in_quotes_only(sql):
@@ -195,18 +207,6 @@ def test_copies_of_tables_have_rows_of_their_own_and_count_by_themselves(sql):
     assert sql.values("SELECT MAX(n) FROM a") == [(25,)]
 
 
-def test_a_table_is_replaced_by_a_query_of_itself(sql):
-    for expected in (3, 4, 5):
-        sql.run("CREATE OR REPLACE TABLE t AS SELECT MAX(id) + 1 AS id FROM t")
-        assert sql.values("SELECT id FROM t") == [(expected,)]
-    sql.run("CREATE OR REPLACE TABLE t CLONE t")
-    assert sql.values("SELECT id FROM t") == [(5,)]
-    sql.refused("CREATE OR REPLACE TABLE t AS SELECT id::BOOLEAN AS b, TO_DATE('x') AS d FROM t")
-    assert sql.values("SELECT id FROM t") == [(5,)]
-    sql.run("CREATE OR REPLACE TABLE t LIKE t")
-    assert sql.values("SELECT id FROM t") == []
-
-
 def test_or_replace_excludes_if_not_exists_and_a_name_has_at_most_255_characters(sql):
     for kind, rest in [
         ("TABLE", "(a INT)"), ("ICEBERG TABLE", "(a INT)"), ("VIEW", "AS SELECT 1 AS a"), ("SEQUENCE", ""),
@@ -223,7 +223,7 @@ def test_or_replace_excludes_if_not_exists_and_a_name_has_at_most_255_characters
     sql.run(f"CREATE DATABASE {'N' * 200}")
 
 
-def test_options_that_would_be_ignored_are_refused(sql):
+def test_options_and_kinds_that_would_be_ignored_are_refused(sql):
     for statement, code in [
         ("CREATE STAGE e1 ENCRYPTION = (TYPE = 'NOPE')", "001008"),
         ("CREATE STAGE e1 COPY_OPTIONS = (ON_ERROR = 'NOPE')", "001008"),
@@ -235,6 +235,25 @@ def test_options_that_would_be_ignored_are_refused(sql):
         ("ALTER TABLE t ALTER s SET MASKING POLICY p", "000002"),
     ]:  # fmt: skip
         assert sql.refused(statement).code == code
+    for statement in [
+        "SHOW STREAMS",
+        "SHOW TASKS IN SCHEMA public",
+        "SHOW INTEGRATIONS",
+        "SHOW TRANSACTIONS",
+    ]:
+        assert sql.run(statement) == []
+    for statement in [
+        "ALTER TABLE t SET TAG x = 'y'", "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
+        "ALTER TABLE t ADD SEARCH OPTIMIZATION", "UNDROP TABLE t", "ALTER SCHEMA public SWAP WITH other",
+        "ALTER DATABASE local REFRESH", "CREATE FUNCTION f() RETURNS INT AS '1'", "CALL f()",
+    ]:  # fmt: skip
+        assert sql.refused(statement).code == "000002"
+    for statement, feature in [
+        ("create or replace stream s on table t", "CREATE STREAM"), ("EXPLAIN SELECT 1", "EXPLAIN"),
+        ("CREATE STORAGE  INTEGRATION i TYPE = EXTERNAL_STAGE", "CREATE STORAGE INTEGRATION"),
+        ("CREATE TASK t AS SELECT 1", "CREATE TASK"), ("CREATE DATABASE ROLE r", "CREATE DATABASE ROLE"),
+    ]:  # fmt: skip
+        assert f"Unsupported feature '{feature}'" in sql.refused(statement).message
 
 
 def test_columns_are_added_renamed_widened_and_dropped(sql):
@@ -284,7 +303,7 @@ def test_tables_are_renamed_and_swapped_with_their_grants_and_temporary_ones_sta
     assert sql.refused("ALTER TABLE passing SWAP WITH o").code == "000002"
 
 
-def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql):
+def test_rows_are_replaced_by_a_query_or_stay(sql):
     sql.run("CREATE TABLE o (id INT NOT NULL)", "INSERT INTO o VALUES (1), (2)")
     assert sql.values("INSERT OVERWRITE INTO o SELECT id + 10 FROM o WHERE id = 2") == [(1,)]
     assert sql.values("SELECT id FROM o") == [(12,)]
@@ -294,6 +313,15 @@ def test_insert_overwrite_replaces_the_rows_or_leaves_them(sql):
     assert sql.values("SELECT id FROM o ORDER BY id") == [(14,), (15,)]
     sql.run("ROLLBACK")
     assert sql.values("SELECT id FROM o") == [(12,)]
+    for expected in (3, 4, 5):
+        sql.run("CREATE OR REPLACE TABLE t AS SELECT MAX(id) + 1 AS id FROM t")
+        assert sql.values("SELECT id FROM t") == [(expected,)]
+    sql.run("CREATE OR REPLACE TABLE t CLONE t")
+    assert sql.values("SELECT id FROM t") == [(5,)]
+    sql.refused("CREATE OR REPLACE TABLE t AS SELECT id::BOOLEAN AS b, TO_DATE('x') AS d FROM t")
+    assert sql.values("SELECT id FROM t") == [(5,)]
+    sql.run("CREATE OR REPLACE TABLE t LIKE t")
+    assert sql.values("SELECT id FROM t") == []
 
 
 def test_comments_are_kept_and_shown(sql):
@@ -313,28 +341,6 @@ def test_comments_are_kept_and_shown(sql):
     sql.run("ALTER TABLE t SET COMMENT = ''")
     assert [row["comment"] for row in sql.run("SHOW OBJECTS")] == [""]
     assert sql.refused("COMMENT ON COLUMN t.nope IS 'x'").code == "000904"
-
-
-def test_kinds_that_never_exist_here_show_no_rows_and_are_not_made(sql):
-    for statement in [
-        "SHOW STREAMS",
-        "SHOW TASKS IN SCHEMA public",
-        "SHOW INTEGRATIONS",
-        "SHOW TRANSACTIONS",
-    ]:
-        assert sql.run(statement) == []
-    for statement in [
-        "ALTER TABLE t SET TAG x = 'y'", "ALTER TABLE t ADD ROW ACCESS POLICY p ON (id)",
-        "ALTER TABLE t ADD SEARCH OPTIMIZATION", "UNDROP TABLE t", "ALTER SCHEMA public SWAP WITH other",
-        "ALTER DATABASE local REFRESH", "CREATE FUNCTION f() RETURNS INT AS '1'", "CALL f()",
-    ]:  # fmt: skip
-        assert sql.refused(statement).code == "000002"
-    for statement, feature in [
-        ("create or replace stream s on table t", "CREATE STREAM"), ("EXPLAIN SELECT 1", "EXPLAIN"),
-        ("CREATE STORAGE  INTEGRATION i TYPE = EXTERNAL_STAGE", "CREATE STORAGE INTEGRATION"),
-        ("CREATE TASK t AS SELECT 1", "CREATE TASK"), ("CREATE DATABASE ROLE r", "CREATE DATABASE ROLE"),
-    ]:  # fmt: skip
-        assert f"Unsupported feature '{feature}'" in sql.refused(statement).message
 
 
 def test_a_clustering_key_is_set_and_dropped_and_options_without_effect_are_accepted(sql):
@@ -375,21 +381,6 @@ def test_identifiers_and_values_that_are_not_bound(sql):
     assert sql.refused("DROP TABLE IDENTIFIER($other)").code == "002211"
     sql.run("DROP TABLE IDENTIFIER($name)")
     assert sql.refused("SELECT * FROM t").code == "002003"
-
-
-def test_a_size_or_constraint_that_would_not_hold_is_refused(sql):
-    for code, columns in {
-        "000002": ["x INT, CHECK (x > 1)", "x INT CHECK (x > 1)", "x INT, CONSTRAINT c CHECK (x > 1)"],
-        "001003": ["x VARCHAR(134217729)", "x VARCHAR(0)", "x BINARY(67108865)", "x TIMESTAMP_NTZ(10)"],
-        "000904": [
-            "a INT, PRIMARY KEY (b)", "a INT, CONSTRAINT k UNIQUE (b)", '"a" INT, PRIMARY KEY (a)',
-            "a INT, FOREIGN KEY (b) REFERENCES t (id)",
-        ],
-    }.items():  # fmt: skip
-        for column in columns:
-            assert sql.refused(f"CREATE TABLE bad ({column})").code == code, column
-            assert sql.run("SHOW TABLES LIKE 'BAD'") == []
-    assert sql.refused("ALTER TABLE t ADD PRIMARY KEY (b)").code == "000904"
 
 
 # Overview of constraints: a PRIMARY KEY implies NOT NULL

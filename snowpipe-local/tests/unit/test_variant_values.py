@@ -49,9 +49,6 @@ def test_types_and_casts_of_variants(sql):
         'FROM (SELECT PARSE_JSON(\'{"n": -2.25, "m": 9}\') AS v)'
     )
     assert found == [(2.25, -2.3, -3, -2, -1, 3)]
-
-
-def test_seq_of_flatten_is_that_of_the_input_record(sql):
     seqs = sql.values("SELECT DISTINCT o.n, f.seq FROM objects o, LATERAL FLATTEN(v) f")
     assert len({seq for _, seq in seqs}) == len(seqs) == 2
 
