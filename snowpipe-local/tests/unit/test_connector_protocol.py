@@ -260,10 +260,12 @@ def test_an_answer_has_what_clients_read(service: ServiceInProcess, session: Con
     text = (
         "SELECT DATEADD(day, 1, '9999-12-31'::DATE), DATEADD(day, 1, '9999-12-31 01:02:03.5'::DATETIME), "
         "DATE_FROM_PARTS(-1, 2, 5), TIMESTAMP_FROM_PARTS(0, 1, 1, 0, 0, 1), "
-        "'1969-12-31 23:59:59.75'::TIMESTAMP"
+        "'1969-12-31 23:59:59.75'::TIMESTAMP, X'0AFF', '01:00:00'::TIME"
     )
     before = [str(35 - 365 - 719_528), f"{1 - 719_528 * 86_400}.000000000"]
-    assert rows(session, text) == [["2932897", "253402304523.500000000", *before, "-0.250000000"]]
+    assert rows(session, text) == [
+        ["2932897", "253402304523.500000000", *before, "-0.250000000", "0AFF", "3600.000000000"]
+    ]
 
 
 def test_without_a_database_the_error_names_what_was_asked(service: ServiceInProcess) -> None:

@@ -132,6 +132,7 @@ def test_roles_are_used_and_inherited_by_those_they_were_granted_to(sql):
     assert "inherit itself" in sql.refused("GRANT ROLE r TO ROLE lower_").message
     assert "System role 'SYSADMIN' cannot be dropped" in sql.refused("DROP ROLE sysadmin").message
     assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
+    assert [row["role"] for row in sql.run("SHOW GRANTS TO USER ann")] == ["R"]
     (shown,) = sql.run("SHOW ROLES LIKE 'r'")
     assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (2, 1, "ACCOUNTADMIN")
     assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'SY' LIMIT 1")] == ["SYSADMIN"]

@@ -46,7 +46,8 @@ def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
     for _ in range(1000):
         off.take("c", 1 << 30)
     for text in [
-        "x=1", "requests_per_second=1", "request-bytes=0", "channels-per-pipe=-1", "bytes-per-second=a",
+        "x=1", "requests_per_second=1", "request-bytes=0", "request-bytes=1.5", "channels-per-pipe=-1",
+        "bytes-per-second=a",
     ]:  # fmt: skip
         with pytest.raises(ConfigurationError):
             parse_limits(text)

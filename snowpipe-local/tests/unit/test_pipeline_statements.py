@@ -138,6 +138,7 @@ def test_what_is_tried_may_be_an_aggregate(local):
     for expression, expected in pairs("""
 TRY_PARSE_JSON('[' || LISTAGG(x, ',') WITHIN GROUP (ORDER BY x) || ']')[1]::INT -> 2
 TRY_PARSE_JSON(LISTAGG(x, ',')) -> None; TRY_TO_BINARY(MAX(x), 'UTF-8') -> b'2'
+TRY_TO_BINARY(MAX(x) || '0', 'HEX') -> b' '
 TRY_TO_DATE(MAX(x) || '024-01-01') -> 2024-01-01; TRY_TO_TIMESTAMP(MAX(x) || ' nope') -> None
 TRY_TO_TIME(MIN(x) || '0:00:00') -> 10:00:00; TRY_TO_NUMBER(MAX(x)) -> 2; TRY_TO_BOOLEAN(MIN(x)) -> True
 TRY_CAST(MAX(x) || MIN(x) AS INT) -> 21; TRY_TO_DATE((SELECT MAX(x) FROM t) || '024-01-01') -> 2024-01-01

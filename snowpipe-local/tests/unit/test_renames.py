@@ -120,6 +120,7 @@ def test_a_refused_rename_gives_the_reason_and_changes_nothing(sql):
         ("ALTER DATABASE nope RENAME TO e", "002003", "NOPE"),
         ("ALTER DATABASE d RENAME TO system", "001003", "SYSTEM"),
         ("ALTER SCHEMA d.s RENAME TO public", "002002", "PUBLIC"),
+        ("ALTER DATABASE d RENAME TO a.b", "001003", "A.B"),
         ("ALTER SCHEMA d.s RENAME TO s", "002002", "S"),
         ("ALTER SCHEMA d.s RENAME TO information_schema", "002002", "INFORMATION_SCHEMA"),
         ("ALTER SCHEMA d.nope RENAME TO r", "002003", "D.NOPE"),

@@ -226,6 +226,7 @@ def test_or_replace_excludes_if_not_exists_and_a_name_has_at_most_255_characters
 def test_options_and_kinds_that_would_be_ignored_are_refused(sql):
     for statement, code in [
         ("CREATE STAGE e1 ENCRYPTION = (TYPE = 'NOPE')", "001008"),
+        ("CREATE STAGE e1 ENCRYPTION = (FOO = 'NOPE')", "001008"),
         ("CREATE STAGE e1 COPY_OPTIONS = (ON_ERROR = 'NOPE')", "001008"),
         ("CREATE STAGE e1 COPY_OPTIONS = (NOPE = 1)", "001420"),
         ("CREATE SCHEMA e1 DEFAULT_DDL_COLLATION = 'en-ci'", "000002"),
@@ -260,7 +261,7 @@ def test_columns_are_added_renamed_widened_and_dropped(sql):
     sql.run(
         "ALTER TABLE t ADD COLUMN extra VARCHAR DEFAULT 'q', n NUMBER(5,2)",
         "ALTER TABLE t ADD COLUMN IF NOT EXISTS extra INT", "ALTER TABLE t RENAME COLUMN extra TO more",
-        "ALTER TABLE t ALTER s VARCHAR(12)",
+        "ALTER TABLE t ALTER s VARCHAR(12)", "CREATE TABLE c (a VARCHAR COLLATE 'utf8')",
         "ALTER TABLE t ALTER COLUMN s SET DATA TYPE VARCHAR(20), COLUMN id SET NOT NULL",
         "ALTER TABLE t MODIFY COLUMN n TYPE NUMBER(10,2)", "ALTER TABLE t ALTER id DROP NOT NULL",
         "ALTER TABLE t DROP COLUMN v", "ALTER TABLE t DROP COLUMN IF EXISTS v",
