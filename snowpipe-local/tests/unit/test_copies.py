@@ -47,6 +47,7 @@ def test_what_the_engine_gets_of_nested_calls_is_short_and_has_the_value_of_the_
         text, words, plan = sizes(sql, nested(column, call, 12))
         # A function that writes its operand twice would write it 4,096 times.
         assert (text <= 12_000, words <= 60_000, plan <= 5_000) == (True,) * 3, (call, text, words, plan)
+    for column, call in CALLS:
         step = f"SELECT {column} AS x FROM t"
         for _ in range(4):
             step = f"SELECT {call.format('x')} AS x FROM ({step})"
