@@ -1,7 +1,5 @@
 """What the tests of the local service share: macros that are compiled once, and digests that cost little."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import duckdb
@@ -65,6 +63,14 @@ def sql(shared_sessions: SqlSessions) -> Iterator[SqlSessions]:
     """A catalog without tables, users and roles."""
     yield shared_sessions
     shared_sessions.empty()
+
+
+@pytest.fixture(scope="module")
+def module_sql(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SqlSessions]:
+    """A catalog without tables, for one module: what its tests make stays until its end."""
+    made = SqlSessions(tmp_path_factory.mktemp("sql"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -96,7 +96,7 @@ class ServiceInProcess:
         body: Any = None,
         headers: dict[str, str] | None = None,
         *,
-        token: str | None = None,
+        token: str = "",
     ) -> Answer:
         """Send one request; a body that is not bytes goes as JSON."""
         return asyncio.run(self.answer(method, path, body, headers, token=token))
@@ -108,21 +108,21 @@ class ServiceInProcess:
         body: Any = None,
         headers: dict[str, str] | None = None,
         *,
-        token: str | None = None,
+        token: str = "",
     ) -> Answer:
         """The same in the event loop of the caller."""
         given = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         raw, _, query = path.partition("?")
+        sent_headers = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
         scope = {
             "type": "http",
             "method": method,
             "path": raw,
             "raw_path": raw.encode(),
-            "query_string": query.encode(),
-            "client": ("127.0.0.1", 1),
-            "headers": [(name.encode(), value.encode("latin-1")) for name, value in given.items()],
+            "headers": sent_headers,
         }
+        scope |= {"query_string": query.encode(), "client": ("127.0.0.1", 1)}
         parts = [content[at : at + 65536] for at in range(0, len(content), 65536)] or [b""]
         messages = [
             {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}

@@ -1,7 +1,5 @@
 """Sessions on a catalog of their own, without a server around."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,16 @@ from snowpipe_local.faults import Faults
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
 from tests.local_catalog import emptied
+
+
+def listed(text: str) -> list[str]:
+    """Return the statements of a text, which has one on a line, or several between semicolons."""
+    return [one.strip() for line in text.strip().splitlines() for one in line.split("; ")]
+
+
+def pairs(text: str) -> list[tuple[str, str]]:
+    """Return what stands before and behind the arrow of each entry of such a text."""
+    return [(left, right) for left, right in (one.split(" -> ") for one in listed(text))]
 
 
 class SqlSessions:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from snowpipe_local.catalog import Catalog
-from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.datadir import Clock, DataDirectory
 from snowpipe_local.engine.channel import ELASTIC, Append, Channel
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.lines import split_lines
@@ -30,13 +30,14 @@ Enqueue = Callable[[Append], None]
 class Engine:
     """A catalog on a folder, with a spool, and no rate limits."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None) -> None:
+    def __init__(self, folder: Path, limits: Limits | None = None, clock: Clock | None = None) -> None:
         self.home = DataDirectory(folder)
         self.home.create()
         self.faults = Faults()
         self.spool = Spool(self.home.spool_dir, self.home.stage_dir, self.home.spool_keys_file)
-        limits = limits or Limits(0.0, 0.0, 0)
-        self.catalog = Catalog(self.home.databases_dir, self.faults, limits, spool=self.spool)
+        self.catalog = Catalog(
+            self.home.databases_dir, self.faults, limits or Limits(0.0, 0.0, 0), spool=self.spool, clock=clock
+        )
         self.database = self.catalog.database("LOCAL")
 
     def table(self, **options: Any) -> StreamedTable:
@@ -139,6 +140,17 @@ class StreamedTable:
             if (pipe.name, channel) == (f"{self.name}-STREAMING", name)
         ]
         return found.offset_token
+
+
+class MadeTable(StreamedTable):
+    """A table of LOCAL.PUBLIC that a statement made."""
+
+    def __init__(self, database: Database, name: str = "T") -> None:
+        self.database, self.name, self.schema = database, name, "PUBLIC"
+
+    def send_at_once(self, *lines: bytes) -> None:
+        """Send rows, and wait for their commit."""
+        self.send(self.open(), *lines).durable.result(20.0)
 
 
 def row(number: int, name: str | None = None) -> bytes:

@@ -1,7 +1,5 @@
 """Users, roles and grants: who holds what, who inherits it, and what a session may do."""
 
-from __future__ import annotations
-
 import stat
 
 import pytest

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import base64
 import datetime as dt
 from decimal import Decimal
@@ -22,25 +20,14 @@ def _column(kind: ColumnType, *values: Any) -> tuple[pa.Field, pa.ChunkedArray]:
     return table.schema.field(0), table.column(0)
 
 
-def test_small_numbers_are_integers_without_their_point():
+def test_numbers_and_times_have_their_width():
     field, column = _column(NUMBER_10_2, Decimal("-1.25"), None)
-    assert field.type == pa.int64()
-    assert column.to_pylist() == [-125, None]
+    assert (field.type, column.to_pylist()) == (pa.int64(), [-125, None])
     assert field.metadata[b"scale"] == b"2"
-
-
-def test_large_numbers_are_decimals():
     field, column = _column(NUMBER_38, 10**37, -1)
-    assert field.type == pa.decimal128(38, 0)
-    assert column.to_pylist() == [Decimal(10**37), Decimal(-1)]
-
-
-def test_a_number_of_39_digits_is_left_to_text():
-    with pytest.raises(pa.ArrowException):
+    assert (field.type, column.to_pylist()) == (pa.decimal128(38, 0), [Decimal(10**37), Decimal(-1)])
+    with pytest.raises(pa.ArrowException):  # it is left to text
         _column(NUMBER_38, 10**38)
-
-
-def test_timestamps_have_their_width_and_mask_their_nulls():
     for kind, fields, width in [
         ("TIMESTAMP_NTZ", 2, b"8"), ("TIMESTAMP_LTZ", 2, b"8"), ("TIMESTAMP_TZ", 3, b"16"),
     ]:  # fmt: skip
@@ -76,20 +63,14 @@ def test_nested_values_are_indented_json():
             assert encode(stored, kind) == shown
 
 
-def test_statements_are_split_outside_of_strings_and_comments():
+def test_statements_are_split_outside_of_strings_and_comments_and_counted():
     for text, statements in [
         ("SELECT 1", ["SELECT 1"]), ("SELECT ';'; SELECT \";\";", ["SELECT ';'", 'SELECT ";"']),
         ("-- a;b\nSELECT 1; /* ; */ SELECT 2", ["-- a;b\nSELECT 1", "/* ; */ SELECT 2"]), (" ;; ", []),
     ]:  # fmt: skip
         assert split_statements(text) == statements
-
-
-def test_an_open_string_is_a_syntax_error():
     with pytest.raises(SqlError, match="syntax"):
         split_statements("SELECT 'x")
-
-
-def test_another_number_of_statements_is_refused():
     for count, expected, code in [(0, 0, "000900"), (2, 1, "000008"), (1, 2, "000008")]:
         with pytest.raises(SqlError) as error:
             check_count(["SELECT 1"] * count, expected)

@@ -1,7 +1,5 @@
 """The verdict of a campaign's round, what its seed draws, and what reaches the environment of a try."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
@@ -28,30 +26,20 @@ def test_the_tables_are_the_judge():
     ]:  # fmt: skip
         one = Round(7)
         one.judge(EXPECTED, Rows(found))
-
         assert {name: getattr(one, name) for name in wrong} == wrong
         assert one.is_right == (not wrong)
         assert ("right" in one.words()) == (not wrong)
         assert all(f"{count} {name}" in one.words() for name, count in wrong.items())
-
-
-def test_rows_that_come_after_success_are_early_and_not_lost():
-    one = Round(7, early=2)
-    one.judge(EXPECTED, Rows({"a": 1, "b": 1}))
-
-    assert (one.early, one.lost) == (1, 1)
-
-
-def test_without_any_success_nothing_is_lost_but_the_round_is_wrong():
-    one = Round(7, unfinished=1)
-    one.judge(EXPECTED, Rows())
-
-    assert (one.lost, one.is_right) == (0, False)
+    for one, found, judged in (
+        (Round(7, early=2), Rows({"a": 1, "b": 1}), (1, 1, False)),
+        (Round(7, unfinished=1), Rows(), (0, 0, False)),
+    ):  # fmt: skip
+        one.judge(EXPECTED, found)
+        assert (one.early, one.lost, one.is_right) == judged
 
 
 def test_a_seed_draws_the_same_again_and_the_service_takes_it():
     drawn = [(drawn_faults(random.Random(seed)), drawn_hit(random.Random(seed), 9)) for seed in range(200)]
-
     assert drawn == [
         (drawn_faults(random.Random(seed)), drawn_hit(random.Random(seed), 9)) for seed in range(200)
     ]
@@ -94,7 +82,6 @@ def test_nothing_of_the_callers_airflow_reaches_a_try(tmp_path, monkeypatch):
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", "spark")
     work = Work(["x"], {"SOURCE": "/data"}, conn_ids=["warehouse"])
     env = work.environment(DataDirectory(tmp_path / "service"), tmp_path, "mark")
-
     assert "production" not in json.dumps(env)
     assert (env["AIRFLOW_CONN_WAREHOUSE"], env["AIRFLOW_CONN_SPARK_DEFAULT"]) == ("local", "spark")
     assert (env["SOURCE"], env["PATH"]) == ("/data", os.environ["PATH"])
@@ -107,7 +94,6 @@ def test_what_cannot_be_run_is_named(tmp_path: Path, capsys):
     ]:  # fmt: skip
         plan = tmp_path / "plan.json"
         plan.write_text("{}")
-
         assert main(["campaign", *[word.format(plan=plan) for word in words]]) == 1
         assert named in capsys.readouterr().err
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import time
 from contextlib import nullcontext
 
@@ -10,7 +8,6 @@ from snowpipe_local.engine.channel import (
     MISSING,
     ROW_SEQ_GAP,
     STALE,
-    UNCOMMITTED,
     Append,
     Channel,
     Committed,
@@ -44,6 +41,12 @@ class Writer:
 
         return self.channel.accept(token, request_id, make, self.queue.append)
 
+    def append_elastic(self, request: str) -> Append | None:
+        def make(client: int, row: int) -> Append:
+            return Append(self.channel, client, row, request, split_lines(b""), None, None, 0.0)
+
+        return self.channel.accept_unordered(request, make, self.queue.append)
+
     def commit(self) -> None:
         for append in self.queue:
             self.channel.committed_up_to(advance(self.channel.committed, append, 0, None, now_ms=1), 1)
@@ -58,114 +61,32 @@ class Writer:
         return refusal.value
 
 
-def test_elastic_appends_are_numbered_taken_once_and_wait_for_their_commit():
+def test_only_the_last_request_that_was_committed_before_a_restart_is_answered_again():
     writer = Writer()
-    numbers = []
-
-    def make(client, row):
-        numbers.append((client, row))
-        return Append(writer.channel, client, row, "r", split_lines(b""), None, None, 0.0)
-
-    taken = [writer.channel.accept_unordered(request, make, writer.queue.append) for request in "abcb"]
-
-    assert taken == [*writer.queue, None]
-    client = numbers[0][0]
-    assert numbers == [(client, 0), (client, 1), (client, 2)]
-    assert writer.channel.continuation_token == f"{client}_3"
-    for left in (2, 1, 0):
-        with pytest.raises(Refusal) if left else nullcontext():
-            writer.channel.committed_up_to(writer.channel.committed, 1)
-            writer.open(fail=True)
-
-
-def test_a_repeated_request_gets_its_answer_again_and_is_queued_once():
-    writer = Writer()
-    token = writer.open()
-    assert writer.append(token, "r0") == writer.append(token, "r0")
-    assert len(writer.queue) == 1
-
-
-def test_a_token_used_under_another_request_is_refused():
-    writer = Writer()
-    token = writer.open()
-    writer.append(token, "r0")
-    assert writer.refused(token) == INVALID_ROW_SEQUENCER
-
-
-def test_an_older_session_is_fenced_by_opening_again():
-    writer = Writer()
-    old = writer.open()
-    new = writer.open()
-    assert writer.refused(old) == STALE
-    writer.append(new)
-
-
-def test_a_gap_after_lost_rows_asks_for_reopening():
-    writer = Writer(NEW)
-    assert writer.open() == "1_0"
-    assert writer.refused("1_2") == ROW_SEQ_GAP
-
-
-def test_a_request_that_was_committed_before_a_restart_is_answered_again():
-    writer = Writer()
-    token = writer.append(writer.open(), "r0")
-    writer.append(token, "r1")
+    writer.append(writer.append(writer.open(), "r0"), "r1")
     writer.commit()
     restarted = Writer(writer.channel.committed)
     assert restarted.append("1_1", "r1") == "1_2"
     assert restarted.queue == []
-    assert restarted.refused("1_1", "other") == INVALID_ROW_SEQUENCER
-    assert restarted.append("1_2", "r2") == "1_3"
+    for token, request in (("1_1", "other"), ("1_0", "r1"), ("1_0", "r0")):
+        assert restarted.refused(token, request) == INVALID_ROW_SEQUENCER
+    assert restarted.append("1_2", "r1") == "1_3"
 
 
-def test_opening_is_refused_while_rows_are_uncommitted_and_fences_nobody():
+def test_an_append_that_is_not_the_next_one_of_its_session_is_a_conflict_and_another_spelling_malformed():
     writer = Writer()
-    token = writer.append(writer.open())
-    with pytest.raises(Refusal) as refusal:
-        writer.open(fail=True)
-    assert (refusal.value.status, refusal.value.code) == (409, UNCOMMITTED)
-    writer.append(token, "r1")
-    writer.commit()
-    writer.open(fail=True)
-
-
-def test_an_append_without_token_does_not_move_the_committed_token():
-    writer = Writer()
-    token = writer.append(writer.open(), "r0", end="5")
-    writer.append(token, "r1", end=None)
-    writer.commit()
-    assert writer.channel.status()["last_committed_offset_token"] == "5"
-    assert writer.channel.status()["rows_inserted"] == 2
-
-
-def test_an_invalid_channel_refuses_until_it_is_opened_again():
-    writer = Writer()
-    token = writer.open()
+    stale, token = writer.open(), writer.open()
+    writer.append(token, "r0")
+    for sent, code in ((stale, STALE), ("2_5", ROW_SEQ_GAP), (token, INVALID_ROW_SEQUENCER)):
+        refusal = writer.refusal(sent)
+        assert (refusal.status, refusal.code) == (409, code)
     writer.channel.invalidate("ERR_CHANNEL_MUST_BE_REOPENED")
-    assert writer.refused(token) == "ERR_CHANNEL_MUST_BE_REOPENED"
-    assert writer.channel.status()["channel_status_code"] == "ERR_CHANNEL_MUST_BE_REOPENED"
+    refusal = writer.refusal("2_1")
+    status = writer.channel.status()["channel_status_code"]
+    assert (refusal.status, refusal.code) == (409, status) == (409, "ERR_CHANNEL_MUST_BE_REOPENED")
+    assert len(writer.queue) == 1
     writer.append(writer.open())
     assert writer.channel.status()["channel_status_code"] == "SUCCESS"
-
-
-def test_rejected_rows_are_counted_and_the_token_still_advances():
-    writer = Writer()
-    writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
-    state = advance(NEW, writer.queue[0], 1, "bad row", now_ms=1)
-    assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
-    assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
-    assert (state.last_error_message, state.last_error_timestamp_ms) == ("bad row", 1)
-
-
-def test_the_latency_of_an_append_is_from_its_receipt_to_its_commit(monkeypatch):
-    writer = Writer()
-    writer.append(writer.open())
-    append = writer.queue[0]
-    monkeypatch.setattr(channel.time, "monotonic", lambda: append.received_at + 1.5)
-    assert advance(NEW, append, 0, None, now_ms=1).latency_ms == 1500
-
-
-def test_a_continuation_token_in_another_spelling_is_malformed():
     for token in [
         "01_0", "1_00", "\u0661_0", "1_\u0660", "1_0\n", " 1_0", "1" * 5000 + "_0", "-1_0", "", "x", "1",
         "1_", "1_0_0",
@@ -177,11 +98,28 @@ def test_a_continuation_token_in_another_spelling_is_malformed():
         assert not writer.queue
 
 
+def test_what_a_commit_moves_and_counts(monkeypatch):
+    writer = Writer()
+    writer.append(writer.open(), body=b"{}\nx\n{}\n", end="9")
+    append = writer.queue[0]
+    monkeypatch.setattr(channel.time, "monotonic", lambda: append.received_at + 1.5)
+    state = advance(NEW, append, 1, "bad row", now_ms=1)
+    assert state.latency_ms == 1500
+    assert (state.rows_parsed, state.rows_inserted, state.rows_error_count) == (3, 2, 1)
+    assert (state.offset_token, state.last_error_offset_upper_bound) == ("9", "9")
+    assert (state.last_error_message, state.last_error_timestamp_ms) == ("bad row", 1)
+    writer = Writer()
+    token = writer.append(writer.open(), "r0", end="5")
+    writer.append(token, "r1", end=None)
+    writer.commit()
+    assert writer.channel.status()["last_committed_offset_token"] == "5"
+    assert writer.channel.status()["rows_inserted"] == 2
+
+
 def test_the_status_has_both_spellings_of_the_error_fields_and_what_is_committed():
     stored = Committed(
         1, 2, 3, "41", 70, 77, 7, "40", "bad row", 1_700_000_000_005, 12, "r", 1_600_000_000_000
     )
-
     assert Channel("LOCAL", PIPE, "c", stored).status() == {
         "database_name": "LOCAL", "schema_name": "PUBLIC", "pipe_name": "T-STREAMING", "channel_name": "c",
         "channel_status_code": "SUCCESS", "last_committed_offset_token": "41",
@@ -197,79 +135,49 @@ def test_an_append_above_the_rate_is_a_429_and_is_not_taken():
         writer = Writer(limits=limits)
         token = writer.append(writer.open(), "r0")
         refusal = writer.refusal(token, "r1")
-
         assert (refusal.status, refusal.code) == (429, RATE_LIMITED)
         assert "channel c" in str(refusal)
         assert (writer.channel.continuation_token, len(writer.queue)) == (token, 1)
         assert writer.append("1_0", "r0") == token  # a repeated answer costs nothing
 
 
-def test_refusals_of_appends_are_conflicts():
-    writer = Writer()
-    stale, token = writer.open(), writer.open()
-    writer.append(token)
-    statuses = [writer.refusal(sent).status for sent in (stale, "2_5", token)]
-    writer.channel.invalidate("ERR_CHANNEL_MUST_BE_REOPENED")
-
-    assert [*statuses, writer.refusal("2_1").status] == [409] * 4
-
-
-def test_the_answers_to_the_last_64_requests_are_repeated():
+def test_the_answers_to_the_last_64_requests_are_repeated_and_what_left_the_queue_waits_no_more():
     writer = Writer()
     tokens = [writer.open()]
     for number in range(65):
         tokens.append(writer.append(tokens[-1], f"r{number}"))
-
     assert [writer.append(tokens[number], f"r{number}") for number in (1, 64)] == [tokens[2], tokens[65]]
+    assert len(writer.queue) == 65
     assert writer.refused(tokens[0], "r0") == INVALID_ROW_SEQUENCER
 
 
-def test_the_last_64_requests_of_the_elastic_channel_are_taken_once():
+def test_elastic_appends_are_numbered_the_last_64_are_taken_once_and_they_wait_for_their_commit():
     writer = Writer()
-
-    def sent(request: str) -> Append | None:
-        return writer.channel.accept_unordered(
-            request,
-            lambda client, row: Append(
-                writer.channel, client, row, request, split_lines(b""), None, None, 0.0
-            ),
-            writer.queue.append,
-        )
-
-    for number in range(65):
-        sent(f"r{number}")
-
-    assert sent("r1") is sent("r64") is None
+    taken = [writer.append_elastic(f"r{number}") for number in range(65)]
+    assert taken == writer.queue
+    client = taken[0].client_sequencer
+    assert [(one.client_sequencer, one.row_sequencer) for one in taken] == [(client, n) for n in range(65)]
+    assert writer.channel.continuation_token == f"{client}_65"
+    assert writer.append_elastic("r1") is writer.append_elastic("r64") is None
     assert len(writer.queue) == 65
-    assert sent("r0") is not None
-
-
-def test_a_request_that_was_not_the_last_one_before_a_restart_is_not_answered_again():
+    assert writer.append_elastic("r0") is not None
     writer = Writer()
-    writer.append(writer.append(writer.open(), "r0"), "r1")
-    writer.commit()
-    restarted = Writer(writer.channel.committed)
-
-    assert restarted.refused("1_0", "r1") == INVALID_ROW_SEQUENCER
-    assert restarted.refused("1_0", "r0") == INVALID_ROW_SEQUENCER
-    assert restarted.append("1_2", "r1") == "1_3"
+    for request in "abcb":
+        writer.append_elastic(request)
+    for left in (2, 1, 0):
+        with pytest.raises(Refusal) if left else nullcontext():
+            writer.channel.committed_up_to(writer.channel.committed, 1)
+            writer.open(fail=True)
 
 
 def test_a_dropped_channel_is_missing_for_everyone():
     writer = Writer()
     token = writer.open()
     writer.channel.drop()
-    refusals = [writer.refusal(token)]
-    for call in (
-        lambda: writer.open(),
-        lambda: writer.channel.accept_unordered("r", lambda *_: pytest.fail("taken"), writer.queue.append),
-    ):
-        with pytest.raises(Refusal) as refusal:
+    for call in (writer.open, lambda: writer.append_elastic("r"), lambda: writer.append(token, "new")):
+        with pytest.raises(Refusal, match="channel c") as refusal:
             call()
-        refusals.append(refusal.value)
-
-    assert [(one.status, one.code) for one in refusals] == [(404, MISSING)] * 3
-    assert all("channel c" in str(one) for one in refusals)
+        assert (refusal.value.status, refusal.value.code) == (404, MISSING)
     assert writer.channel.is_dropped
 
 

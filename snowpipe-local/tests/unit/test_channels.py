@@ -1,7 +1,5 @@
 """Channels in their database: sessions and tokens are durable, fenced and dropped ones are shut out."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.engine.channel import (
     ELASTIC,
@@ -37,48 +35,36 @@ def refused(table: StreamedTable, channel: Channel, token: str) -> str:
 
 
 class TestOpen:
-    def test_a_new_channel_has_no_token_unless_it_is_given_one(self, table):
-        assert table.open("a").committed.offset_token is None
-        assert table.open("b", token="7").committed.offset_token == "7"
-        assert (table.token("a"), table.token("b")) == (None, "7")
-
-    def test_opening_again_keeps_the_token_and_the_counters(self, table):
+    def test_opening_sets_the_token_that_it_is_given_and_else_keeps_token_and_counters(self, table):
         channel = table.open()
+        assert table.token() is None
         table.database.commit([table.take(channel, row(1), row(2), token="2")])
-        again = table.open()
-
-        assert again is channel
-        assert (again.committed.offset_token, again.committed.rows_inserted) == ("2", 2)
-
-    def test_opening_again_with_a_token_sets_it(self, table):
-        table.open(token="1")
+        assert table.open() is channel
+        assert (channel.committed.offset_token, channel.committed.rows_inserted) == ("2", 2)
         table.open(token="5")
-        assert table.token() == "5"
+        assert table.token() == channel.committed.offset_token == "5"
 
-    def test_a_writer_of_an_older_session_is_shut_out(self, table):
-        channel = table.open()
-        table.take(channel, row(1))
-        stale = channel.continuation_token
-        table.open()
-
-        assert refused(table, channel, stale) == STALE
-        assert channel.continuation_token == "2_0"
-
-    def test_a_new_session_repeats_no_answer_of_the_old_one(self, table):
+    def test_a_writer_of_an_older_session_is_shut_out_and_no_answer_to_it_is_repeated(self, table):
         channel = table.open()
         append = table.take(channel, row(1))
         table.database.commit([append])
+        stale = channel.continuation_token
         table.open()
+        assert refused(table, channel, stale) == STALE
+        assert channel.continuation_token == "2_0"
         table.database.commit([table.take(channel, row(2), request=append.request_id)])
-
         assert table.rows() == [(1, None), (2, None)]
 
-    def test_it_is_refused_while_rows_are_uncommitted_and_fences_nobody(self, table):
+    def test_opening_and_dropping_are_refused_while_rows_are_uncommitted_and_fence_nobody(self, table):
         channel = table.open()
         append = table.take(channel, row(1), token="1")
-        with pytest.raises(Refusal) as refusal:
-            table.open(fail=True)
-        assert refusal.value.code == UNCOMMITTED
+        drop = table.database.channels.drop
+        for careful in (
+            lambda: table.open(fail=True), lambda: drop(table.pipe, "c", fail_on_uncommitted_rows=True),
+        ):  # fmt: skip
+            with pytest.raises(Refusal) as refusal:
+                careful()
+            assert refusal.value.code == UNCOMMITTED
         table.database.commit([append, table.take(channel, row(2), token="2")])
         assert table.open(fail=True).committed.offset_token == "2"
 
@@ -91,11 +77,10 @@ class TestOpen:
         with pytest.raises(Refusal):
             table.send(channel, row(1), token="1", enqueue=full)
         table.database.commit([table.take(channel, row(1), token="1")])
-
         assert (table.rows(), table.token()) == ([(1, None)], "1")
         table.open(fail=True)
 
-    def test_names_that_no_channel_can_have_are_refused(self, table):
+    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name, code in [
             ("", "INVALID_CHANNEL_NAME"), ("elastic", "ERR_RESERVED_CHANNEL_NAME"),
             (ELASTIC, "ERR_RESERVED_CHANNEL_NAME"),
@@ -103,8 +88,6 @@ class TestOpen:
             with pytest.raises(Refusal) as refusal:
                 table.open(name)
             assert (refusal.value.status, refusal.value.code) == (400, code)
-
-    def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name in "abc":
             table.open(name)
         with pytest.raises(Refusal) as refusal:
@@ -121,51 +104,26 @@ class TestDrop:
         channel = table.open(token="9")
         token = channel.continuation_token
         table.database.channels.drop(table.pipe, "c")
-
         assert refused(table, channel, token) == MISSING
         assert table.database.channels.find(table.pipe, "c") is None
         assert table.open().committed.offset_token is None
 
-    def test_a_dropped_channel_cannot_be_opened_by_who_still_holds_it(self, table):
-        channel = table.open()
-        table.database.channels.drop(table.pipe, "c")
-        with pytest.raises(Refusal) as refusal:
-            channel.begin_session(fail_on_uncommitted_rows=False)
-        assert refusal.value.code == MISSING
-
-    def test_it_is_refused_for_uncommitted_rows_when_asked_to(self, table):
-        append = table.take(table.open(), row(1), token="1")
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.drop(table.pipe, "c", fail_on_uncommitted_rows=True)
-        assert refusal.value.code == UNCOMMITTED
-        table.database.commit([append])
-        assert table.token() == "1"
-
-    def test_a_channel_that_nobody_opened_cannot_be_dropped(self, table):
-        for name, status, code in [
-            (ELASTIC, 400, "ERR_RESERVED_CHANNEL_NAME"), ("elastic", 400, "ERR_RESERVED_CHANNEL_NAME"),
-            ("unknown", 404, MISSING),
-        ]:  # fmt: skip
+    def test_a_channel_that_nobody_opened_is_neither_dropped_nor_found(self, table):
+        channels = table.database.channels
+        for call in (channels.drop, channels.get, lambda *one: channels.set_offset_token(*one, "1")):
+            with pytest.raises(Refusal, match="channel unknown of pipe") as refusal:
+                call(table.pipe, "unknown")
+            assert (refusal.value.status, refusal.value.code) == (404, MISSING)
+        for name in (ELASTIC, "elastic"):
             with pytest.raises(Refusal) as refusal:
-                table.database.channels.drop(table.pipe, name)
-            assert (refusal.value.status, refusal.value.code) == (status, code)
-
-    def test_a_writer_that_found_it_before_does_not_find_it_again(self, table):
-        table.open()
-        dropped = table.database.channels.drop(table.pipe, "c")
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.get(table.pipe, "c")
-
-        assert dropped.is_dropped
-        assert (refusal.value.status, refusal.value.code) == (404, MISSING)
-        assert "channel c of pipe" in str(refusal.value)
+                channels.drop(table.pipe, name)
+            assert (refusal.value.status, refusal.value.code) == (400, "ERR_RESERVED_CHANNEL_NAME")
 
     def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
         engine.faults.commit_delay = 3600.0
         append = table.send(table.open(token="9"), row(1), token="10")
         table.create(replace=True)
         engine.faults.commit_delay = 0.0
-
         assert append.durable.cancelled()
         assert append.channel.is_dropped
         assert table.open().committed.offset_token is None
@@ -174,7 +132,6 @@ class TestDrop:
         other = engine.table()
         kept, gone = table.open(token="1"), other.open(token="2")
         other.database.tables.drop("PUBLIC", other.name)
-
         assert (kept.is_dropped, gone.is_dropped) == (False, True)
         opened = list(table.database.channels)
         assert kept in opened
@@ -182,35 +139,26 @@ class TestDrop:
         assert table.open() is kept
 
 
-class TestToken:
-    def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(self, table):
-        channel = table.open()
-        first = table.take(channel, row(1), token="1")
-        table.database.channels.set_offset_token(table.pipe, "c", "41")
-        assert table.token() == "41"
-        table.database.commit([first, table.take(channel, row(2), token="42")])
-
-        assert (table.token(), len(table.rows())) == ("42", 2)
-
-    def test_of_an_unknown_channel_it_cannot_be_set(self, table):
-        with pytest.raises(Refusal) as refusal:
-            table.database.channels.set_offset_token(table.pipe, "unknown", "1")
-        assert refusal.value.code == MISSING
+def test_a_token_that_is_set_leaves_session_and_rows_as_they_are(table):
+    channel = table.open()
+    first = table.take(channel, row(1), token="1")
+    table.database.channels.set_offset_token(table.pipe, "c", "41")
+    assert table.token() == "41"
+    table.database.commit([first, table.take(channel, row(2), token="42")])
+    assert (table.token(), len(table.rows())) == ("42", 2)
 
 
-class TestList:
-    def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(self, engine):
-        tables = [engine.table() for _ in range(2)]
-        for table in reversed(tables):
-            for name in ("b", "a"):
-                table.open(name)
-            table.elastic()
-
-        listed = [(one.pipe.table, one.name) for one in engine.database.channels]
-        names = sorted(table.name for table in tables)
-        assert [one for one in listed if one[0] in names] == [
-            (name, channel) for name in names for channel in "ab"
-        ]
+def test_channels_are_listed_by_pipe_and_name_without_the_elastic_one(engine):
+    tables = [engine.table() for _ in range(2)]
+    for table in reversed(tables):
+        for name in ("b", "a"):
+            table.open(name)
+        table.elastic()
+    listed = [(one.pipe.table, one.name) for one in engine.database.channels]
+    names = sorted(table.name for table in tables)
+    assert [one for one in listed if one[0] in names] == [
+        (name, channel) for name in names for channel in "ab"
+    ]
 
 
 class TestRename:
@@ -224,7 +172,6 @@ class TestRename:
         with database.load_lock, database.write_lock:
             database.rename(Rename(("LOCAL", "PUBLIC"), ("LOCAL", "NEW")))
         database.commit([first, table.take(channel, row(2), token="2")])
-
         pipe = database.pipes.resolve("NEW", f"{table.name}-STREAMING")
         assert database.channels.get(pipe, "c") is channel
         assert [one.name for one in database.channels] == ["c", "z"]
@@ -232,7 +179,6 @@ class TestRename:
         assert (status["database_name"], status["schema_name"]) == ("LOCAL", "NEW")
         assert status["last_committed_offset_token"] == "2"
         assert bystander.status()["schema_name"] == "OTHER"
-
         with database.load_lock, database.write_lock:
             database.rename(Rename(("LOCAL",), ("ELSEWHERE",)))
         assert channel.status()["database_name"] == "ELSEWHERE"
@@ -249,7 +195,6 @@ class TestRestart:
         first.catalog.close()
         again = Engine(tmp_path, limits)
         table.database = again.database
-
         for name in ("old", "new"):
             channel = table.open(name)
             assert channel.status()["database_name"] == "LOCAL"
@@ -268,7 +213,6 @@ class TestRestart:
         table.take(kept, row(3), token="3")  # taken, and not committed
         table.database.channels.drop(table.pipe, gone.name)
         table.database.channels.set_offset_token(table.pipe, "kept", "41")
-
         with engine.after_a_crash(tmp_path / "copy") as restored:
             (channel,) = [one for one in restored.channels if one.pipe.key == table.pipe.key]
             assert (channel.name, channel.committed.offset_token) == ("kept", "41")

@@ -1,7 +1,5 @@
 """Which appends share a commit: chosen by the measured arrival rate, the order within a channel kept."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -54,6 +52,10 @@ class Clocked:
         self.now += after
         return self.schedule.take(self.now)
 
+    def taken(self, *, after: float = 0.0) -> list[Append]:
+        group = self.take(after=after)
+        return group.appends if group else []
+
     def drain(self) -> list[Group]:
         groups = []
         while (group := self.schedule.take(self.now, flush=True)) is not None:
@@ -61,64 +63,22 @@ class Clocked:
         return groups
 
 
-def test_low_volume_channels_share_one_commit():
+def test_low_volume_channels_share_one_commit_and_the_longest_waiting_group_is_first():
     clocked = Clocked()
-    sent = [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
+    sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a")]
+    sent += [clocked.send(channel(f"c{number}"), 1000) for number in range(50)]
     group = clocked.take(after=LINGER_SECONDS)
     assert group is not None
     assert (group.appends, group.own) == (sent, False)
     assert not clocked.schedule
-
-
-def test_a_high_volume_channel_gets_its_own_commit_and_the_others_share_theirs():
-    clocked = Clocked()
-    busy, quiet = channel("busy"), [channel(f"q{number}") for number in range(5)]
-    for _ in range(4):
-        clocked.send(busy, 4 * MB)
-        for each in quiet:
-            clocked.send(each, 100)
-        clocked.now += 0.01
-    assert clocked.schedule.has_own_group(busy)
-    assert not any(clocked.schedule.has_own_group(each) for each in quiet)
-    clocked.now += 1
-    groups = clocked.drain()
-    for group in groups:
-        names = {append.channel.name for append in group.appends}
-        assert names == {"busy"} if group.own else "busy" not in names
-    assert sum(group.own for group in groups) == 2
-    assert sum(not group.own for group in groups) == 1
-
-
-def test_a_channel_keeps_its_own_commit_until_its_rate_fell_to_half():
-    clocked = Clocked()
-    busy = channel("busy")
-    for _ in range(10):
-        clocked.send(busy, MB)
-        clocked.drain()
-    assert clocked.schedule.has_own_group(busy)
-    clocked.now += 1.0
-    assert 2 * MB < clocked.schedule.rate(busy, clocked.now) < 4 * MB
-    clocked.send(busy, 100)
-    clocked.drain()
-    assert clocked.schedule.has_own_group(busy)
-    clocked.now += 2.0
-    clocked.send(busy, 100)
-    assert not clocked.schedule.has_own_group(busy)
-
-
-def test_the_longest_waiting_group_is_committed_first():
     clocked = Clocked()
     busy, quiet = channel("busy"), channel("quiet")
-    for _ in range(10):
-        clocked.send(busy, MB)
+    clocked.send(busy, GROUP_BYTES)
     clocked.drain()
     first = clocked.send(quiet, 10)
     clocked.now += 0.001
-    for _ in range(40):
-        clocked.send(busy, MB)
-    group = clocked.take(after=LINGER_SECONDS)
-    assert group is not None
-    assert group.appends == [first]
+    clocked.send(busy, GROUP_BYTES)
+    assert clocked.taken(after=LINGER_SECONDS) == [first]
 
 
 def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
@@ -128,44 +88,51 @@ def test_no_append_is_lost_and_the_order_of_every_channel_is_kept():
         channels = [channel(f"c{number}", clusters=number % 3 == 0) for number in range(6)]
         sent: dict[Channel, list[Append]] = {each: [] for each in channels}
         seen: dict[Channel, list[Append]] = {each: [] for each in channels}
+        groups: list[Group] = []
         for _ in range(400):
             each = chance.choice(channels)
             sent[each].append(clocked.send(each, chance.choice((10, 1000, MB, 3 * MB))))
             clocked.now += chance.choice((0.0, 0.001, 0.2, 2.0))
-            if chance.random() < 0.3:
-                group = clocked.take()
-                for append in group.appends if group else []:
+            if chance.random() < 0.3 and (group := clocked.take()):
+                groups.append(group)
+                for append in group.appends:
                     seen[append.channel].append(append)
             if chance.random() < 0.02:
                 removed = clocked.schedule.remove(each)
                 assert removed == [append for append in sent[each] if append not in seen[each]]
                 seen[each] += removed
         for group in clocked.drain():
+            groups.append(group)
             for append in group.appends:
                 seen[append.channel].append(append)
         assert seen == sent
+        for group in groups:
+            assert sum(append.size for append in group.appends[:-1]) < GROUP_BYTES
+            assert not group.own or len({append.channel for append in group.appends}) == 1
 
 
-def test_batches_of_clustering_pipes_are_formed_over_channels_in_the_order_of_their_names():
+def test_batches_of_clustering_pipes_are_formed_by_the_names_of_channels_and_cut_at_the_size_of_a_group():
     clocked = Clocked()
     names = [f"c{number:02}" for number in range(24)]
-    shuffled = random.Random(1).sample(names, len(names))
-    for name in shuffled:
+    plain = clocked.send(channel("plain"), 10)
+    for name in random.Random(1).sample(names, len(names)):
         target = channel(name, clusters=True)
         clocked.send(target, MB // 2)
         clocked.send(target, MB // 2)
     clocked.now += 1
     groups = clocked.drain()
-    assert len(groups) == 3
-    assert [append.channel.name for group in groups for append in group.appends] == [
+    assert (len(groups), groups[0].appends[0]) == (3, plain)
+    assert [append.channel.name for group in groups for append in group.appends][1:] == [
         name for name in names for _ in range(2)
     ]
-
-
-def test_without_clustering_batches_are_formed_in_the_order_of_arrival():
-    clocked = Clocked()
-    sent = [clocked.send(channel(name), 3 * MB) for name in ("c", "a", "d", "b")]
-    assert [append for group in clocked.drain() for append in group.appends] == sent
+    for sent, groups in [
+        ([GROUP_BYTES - 1, 1, 10], [2, 1]), ([1] * (GROUP_APPENDS + 1), [GROUP_APPENDS, 1]),
+    ]:  # fmt: skip
+        clocked = Clocked()
+        for number, size in enumerate(sent):
+            clocked.send(channel(f"{number:05}", clusters=True), size)
+        clocked.now += 1
+        assert [len(group.appends) for group in clocked.drain()] == groups
 
 
 def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
@@ -184,20 +151,36 @@ def test_a_group_that_is_due_is_never_empty_whatever_the_rounding():
         assert len(group.appends) == GROUP_APPENDS
 
 
-def test_a_delay_holds_back_even_a_full_group():
+def test_a_delay_holds_back_what_came_later_and_a_flush_waits_for_nothing():
     clocked = Clocked()
     for number in range(10):
         clocked.send(channel(f"c{number}"), MB)
     assert clocked.schedule.take(clocked.now + 1, delay=2) is None
     assert clocked.schedule.due_at(2) == clocked.now + 2
     assert clocked.schedule.take(clocked.now + 2, delay=2) is not None
+    left = list(clocked.schedule)
+    late = clocked.send(channel("late"), 10)
+    group = clocked.schedule.take(clocked.now, 60.0, flush=True)
+    assert group is not None
+    assert group.appends == [*left, late]
+    assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
+    clocked = Clocked()
+    first = clocked.send(channel("a"), MB)
+    clocked.now += 1.0
+    late = clocked.send(channel("b"), MB)
+    group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
+    assert group is not None
+    assert group.appends == [first]
+    assert list(clocked.schedule) == [late]
 
 
-def sizes(groups: list[Group]) -> list[list[int]]:
-    return [[append.size for append in group.appends] for group in groups]
-
-
-def test_the_rate_is_an_average_over_two_seconds():
+def test_without_appends_there_is_no_rate_and_no_commit():
+    schedule = Schedule()
+    assert (schedule.rate(channel("a"), 1000.0), schedule.due_at(), schedule.take(1000.0)) == (
+        0.0, None, None,
+    )  # fmt: skip
+    assert not schedule
+    assert not list(schedule)
     rate = ArrivalRate()
     assert rate.at(5.0) == 0.0
     assert rate.add(1000, 10.0) == 500.0
@@ -206,34 +189,17 @@ def test_the_rate_is_an_average_over_two_seconds():
     assert rate.add(1000, 12.0) == pytest.approx(500.0 / math.e + 500.0)
 
 
-def test_of_a_channel_that_sent_nothing_there_is_no_rate_and_no_commit():
-    schedule = Schedule()
-    assert (schedule.rate(channel("a"), 1000.0), schedule.due_at(), schedule.take(1000.0)) == (
-        0.0, None, None,
-    )  # fmt: skip
-    assert not schedule
-    assert not list(schedule)
-
-
-def test_a_group_that_is_just_full_waits_no_longer():
-    for count in [8, GROUP_APPENDS]:
+def test_a_group_that_is_just_full_waits_no_longer_and_what_is_left_of_it_waits_for_more():
+    for count, size in [(8, GROUP_BYTES // 8), (GROUP_APPENDS, 1)]:
         clocked = Clocked()
         changes = [
-            clocked.schedule.add(
-                clocked.made(channel(f"c{number}"), GROUP_BYTES // 8 if count == 8 else 1), 1000.0
-            )
+            clocked.schedule.add(clocked.made(channel(f"c{number}"), size), 1000.0)
             for number in range(count + 1)
         ]
-
         # The committer looks at the first append, and when the group is full.
         assert [number for number, changed in enumerate(changes) if changed] == [0, count - 1]
         assert clocked.schedule.due_at() == 1000.0
-        group = clocked.take()
-        assert group is not None
-        assert len(group.appends) == count
-
-
-def test_what_is_left_of_a_full_group_waits_for_more():
+        assert len(clocked.taken()) == count
     for clustering_before in [False, True]:
         clocked = Clocked()
         if clustering_before:
@@ -242,124 +208,48 @@ def test_what_is_left_of_a_full_group_waits_for_more():
         sent = [clocked.send(channel("a"), GROUP_BYTES - 1)]
         assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
         sent += [clocked.send(channel("b"), 10) for _ in range(3)]
-        group = clocked.take()
-
-        assert group is not None
-        assert (group.appends, group.own) == (sent[:2], False)
+        assert clocked.taken() == sent[:2]
         assert list(clocked.schedule) == sent[2:]
         assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
         assert clocked.take() is None
-        group = clocked.take(after=LINGER_SECONDS)
-        assert group is not None
-        assert group.appends == sent[2:]
+        assert clocked.taken(after=LINGER_SECONDS) == sent[2:]
 
 
-def test_appends_that_came_later_than_the_delay_wait_for_the_next_group():
-    clocked = Clocked()
-    first = clocked.send(channel("a"), MB)
-    clocked.now += 1.0
-    late = clocked.send(channel("b"), MB)
-    group = clocked.schedule.take(1002.0 + LINGER_SECONDS, delay=2.0)
-
-    assert group is not None
-    assert group.appends == [first]
-    assert list(clocked.schedule) == [late]
-
-
-def test_a_flush_waits_neither_for_more_nor_for_the_delay():
-    clocked = Clocked()
-    append = clocked.send(channel("a"), 10)
-    assert clocked.schedule.take(clocked.now, 60.0) is None
-    group = clocked.schedule.take(clocked.now, 60.0, flush=True)
-    assert group is not None
-    assert group.appends == [append]
-    assert clocked.schedule.take(clocked.now, 60.0, flush=True) is None
-
-
-def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on():
+def test_a_channel_has_its_own_commits_from_four_megabytes_a_second_on_and_keeps_them_down_to_two():
     for size, own in [(GROUP_BYTES - 1, False), (GROUP_BYTES, True)]:
         clocked = Clocked()
         busy, quiet = channel("busy"), channel("quiet")
         clocked.send(quiet, 10)
-        clocked.send(busy, size)
-
+        sent = clocked.send(busy, size)
         assert clocked.schedule.has_own_group(busy) is own
+        assert not clocked.schedule.has_own_group(quiet)
         clocked.now += 1
         assert sorted((group.own, len(group.appends)) for group in clocked.drain()) == (
             [(False, 1), (True, 1)] if own else [(False, 2)]
         )
-
-
-def test_what_waited_with_others_moves_to_the_commits_of_the_channel():
+        waits = clocked.send(busy, 10)
+        assert clocked.schedule.remove(busy) == [waits]
+        assert sent not in clocked.schedule
+        assert not clocked.schedule.has_own_group(busy)
+    for waits, size, own in [(False, 4 * MB, True), (False, 4 * MB - 2, False), (True, 10, True)]:
+        clocked = Clocked()
+        busy = channel("busy")
+        sent = [clocked.send(busy, GROUP_BYTES)]
+        if not waits:
+            clocked.drain()
+        clocked.now += 1e6
+        late = clocked.send(busy, size)
+        assert clocked.schedule.has_own_group(busy) is own
+        expected = [(True, sent)] if waits else []
+        assert [(group.own, group.appends) for group in clocked.drain()] == [*expected, (own, [late])]
     clocked = Clocked()
     busy = channel("busy")
     early = clocked.send(busy, MB)
     other = clocked.send(channel("quiet"), MB)
     late = clocked.send(busy, 7 * MB + 2)
-
     assert [(group.own, group.appends) for group in clocked.drain()] == [
         (False, [other]), (True, [early, late]),
     ]  # fmt: skip
-
-
-def test_a_channel_shares_commits_again_below_two_megabytes_a_second():
-    for size, own in [(4 * MB, True), (4 * MB - 2, False)]:
-        clocked = Clocked()
-        busy = channel("busy")
-        clocked.send(busy, GROUP_BYTES)
-        clocked.drain()
-        clocked.now += 1e6
-        clocked.send(busy, size)
-        assert clocked.schedule.has_own_group(busy) is own
-
-
-def test_a_channel_keeps_its_own_commit_while_something_waits_for_it():
-    clocked = Clocked()
-    busy = channel("busy")
-    sent = [clocked.send(busy, GROUP_BYTES)]
-    clocked.now += 1e6
-    sent.append(clocked.send(busy, 10))
-    assert [(group.own, group.appends) for group in clocked.drain()] == [(True, sent[:1]), (True, sent[1:])]
-
-
-def test_a_clustering_channel_whose_groups_are_formed_gets_its_own_commit_only_after_them():
-    clocked = Clocked()
-    busy = channel("busy", clusters=True)
-    sent = [clocked.send(busy, size) for size in (MB, MB)]
-    other = [clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)]
-    group = clocked.take(after=1.0)
-    assert group is not None
-    assert clocked.schedule
-    late = clocked.send(busy, GROUP_BYTES)
-
-    assert not clocked.schedule.has_own_group(busy)
-    seen = [*group.appends, *(append for group in clocked.drain() for append in group.appends)]
-    assert [append for append in seen if append.channel is busy] == [*sent, late]
-    assert other[0] in seen
-
-
-def test_groups_of_clustering_pipes_are_cut_at_the_size_and_number_of_a_group():
-    clocked = Clocked()
-    for name, size in (("a", GROUP_BYTES - 1), ("b", 1), ("c", 10)):
-        clocked.send(channel(name, clusters=True), size)
-    clocked.now += 1
-    assert sizes(clocked.drain()) == [[GROUP_BYTES - 1, 1], [10]]
-
-    clocked = Clocked()
-    target = channel("a", clusters=True)
-    for _ in range(GROUP_APPENDS + 1):
-        clocked.send(target, 1)
-    assert [len(group) for group in sizes(clocked.drain())] == [GROUP_APPENDS, 1]
-
-
-def test_appends_of_other_pipes_do_not_keep_those_of_clustering_pipes_apart():
-    clocked = Clocked()
-    for name in "bca":
-        clocked.send(channel(name, clusters=True), 6 * MB)
-    clocked.send(channel("plain"), 10)
-    clocked.now += 1
-    names = [[append.channel.name for append in group.appends] for group in clocked.drain()]
-    assert names == [["plain", "a", "b"], ["c"]]
 
 
 def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later():
@@ -367,36 +257,35 @@ def test_groups_that_are_formed_are_committed_at_once_and_before_what_came_later
     first = [clocked.send(channel(name, clusters=True), GROUP_BYTES - 1) for name in "ab"]
     extra = [clocked.send(channel(name, clusters=True), 1) for name in "ab"]
     assert clocked.take() is not None
-    assert clocked.schedule
     assert list(clocked.schedule) == [first[1], extra[1]]
     clocked.send(channel("c"), 10)
-
     assert clocked.schedule.due_at() <= clocked.now
-    group = clocked.take()
-    assert group is not None
-    assert group.appends == [first[1], extra[1]]
+    assert clocked.taken() == [first[1], extra[1]]
     assert clocked.take() is None
+    clocked = Clocked()
+    busy = channel("busy", clusters=True)
+    sent = [clocked.send(busy, size) for size in (MB, MB)]
+    other = clocked.send(channel("a", clusters=True), GROUP_BYTES - MB)
+    seen = clocked.taken(after=1.0)
+    late = clocked.send(busy, GROUP_BYTES)
+    assert not clocked.schedule.has_own_group(busy)
+    seen += [append for group in clocked.drain() for append in group.appends]
+    assert [append for append in seen if append is not other] == [*sent, late]
 
 
-def test_a_removed_channel_leaves_no_trace_in_the_size_of_the_group():
+def test_a_removed_channel_leaves_no_trace_and_takes_its_groups_with_it():
     clocked = Clocked()
     gone = channel("gone", clusters=True)
     removed = [clocked.send(gone, GROUP_BYTES - 1)]
     kept = clocked.send(channel("kept"), 10)
     removed.append(clocked.send(gone, 1))
     assert clocked.schedule.due_at() == 1000.0
-
     assert clocked.schedule.remove(gone) == removed
     assert clocked.schedule.remove(gone) == []
     assert clocked.schedule.due_at() == 1000.0 + LINGER_SECONDS
     full = [clocked.send(channel("full"), GROUP_BYTES - 10), clocked.send(channel("left"), 10)]
-    group = clocked.take()
-    assert group is not None
-    assert group.appends == [kept, full[0]]
+    assert clocked.taken() == [kept, full[0]]
     assert clocked.take() is None
-
-
-def test_a_removed_channel_takes_its_groups_with_it():
     clocked = Clocked()
     gone, kept = channel("a", clusters=True), channel("b", clusters=True)
     mixed = [clocked.send(gone, 10), clocked.send(gone, GROUP_BYTES - 1), clocked.send(gone, 10)]
@@ -404,15 +293,5 @@ def test_a_removed_channel_takes_its_groups_with_it():
     clocked.send(channel("0", clusters=True), GROUP_BYTES - 1)
     clocked.send(channel("1", clusters=True), 1)
     assert clocked.take(after=1.0) is not None
-
     assert clocked.schedule.remove(gone) == mixed
     assert [group.appends for group in clocked.drain()] == [[rest]]
-
-
-def test_a_removed_channel_has_no_commits_of_its_own_any_more():
-    clocked = Clocked()
-    busy = channel("busy")
-    sent = [clocked.send(busy, GROUP_BYTES), clocked.send(busy, 10)]
-    assert clocked.schedule.remove(busy) == sent
-    assert not clocked.schedule.has_own_group(busy)
-    assert not clocked.schedule

@@ -73,29 +73,27 @@ def quick(monkeypatch):
     monkeypatch.setattr(committer, "_DELAY_POLL_SECONDS", 0.01)
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    made = Engine(tmp_path_factory.mktemp("engine"))
-    yield made
-    made.catalog.close()
+# 100 bytes may wait, 40 of them in memory.
+SMALL = Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory):
-    """An engine whose own committer has nothing to do."""
-    made = Engine(tmp_path_factory.mktemp("engine"))
+def engines(tmp_path_factory):
+    """An engine, one whose own committer has nothing to do, and a small one."""
+    made = [Engine(tmp_path_factory.mktemp("engine"), limits) for limits in (None, None, SMALL)]
     yield made
-    made.catalog.close()
+    for one in made:
+        one.catalog.close()
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """An engine in which 100 bytes may wait, 40 of them in memory."""
-    made = Engine(
-        tmp_path_factory.mktemp("engine"), Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
-    )
-    yield made
-    made.catalog.close()
+@pytest.fixture
+def engine(engines):
+    return engines[0]
+
+
+@pytest.fixture
+def small(engines):
+    return engines[2]
 
 
 @pytest.fixture
@@ -147,14 +145,23 @@ def committed(append: Append) -> None:
 
 def waiting(engine: Engine, *, spool: bool = True) -> committer.Committer:
     """A committer that was not started: what it is given waits."""
-    limits = Limits(0, 0, 0, queued_bytes=100, queued_bytes_in_memory=40)
-    return new_committer(engine, limits=limits, spool=engine.spool if spool else None)
+    return new_committer(engine, limits=SMALL, spool=engine.spool if spool else None)
 
 
 def new_committer(engine: Engine, **given: Any) -> committer.Committer:
     """A committer of its own on the engine's database."""
     default = {"commit": engine.database.commit, "delay": lambda: 0.0, "limits": Limits()}
     return committer.Committer(engine.database, **{**default, **given})
+
+
+def full(_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def refused(work: Callable[[], Any]) -> tuple[int, str]:
+    with pytest.raises(Refusal) as refusal:
+        work()
+    return refusal.value.status, refusal.value.code
 
 
 def sized(table: StreamedTable, channel: Channel, size: int) -> Append:
@@ -168,8 +175,8 @@ class TestTime:
     """When a commit is made, on a clock that the committer's own waits move."""
 
     @pytest.fixture
-    def engine(self, quiet):
-        return quiet
+    def engine(self, engines):
+        return engines[1]
 
     @pytest.fixture
     def made(self, engine, clock, monkeypatch):
@@ -190,13 +197,17 @@ class TestTime:
         append.received_at = clock.now
         return append
 
-    def test_rows_wait_a_short_time_for_others(self, made, clock, engine):
+    def test_rows_wait_a_short_time_for_others_and_the_record_has_the_duration(self, made, clock, engine):
         append = self.sent(clock, engine)
         made.enqueue(append)
         made.start()
         committed(append)
-
         assert clock.commits == [pytest.approx(append.received_at + committer.LINGER_SECONDS, abs=0.002)]
+        wait_until(lambda: made.records)
+        seconds = pytest.approx(1.5)
+        assert made.records == [committer.CommitRecord(1, 1, append.size, own=False, seconds=seconds)]
+        [thread] = [one for one in threading.enumerate() if one is made._thread]
+        assert (thread.name, thread.daemon) == ("committer-LOCAL", True)
 
     def test_a_delay_holds_a_commit_back_and_is_checked_repeatedly(self, made, clock, engine):
         engine.faults.commit_delay = 1.0
@@ -204,15 +215,12 @@ class TestTime:
         made.enqueue(append)
         made.start()
         committed(append)
-
         assert clock.commits == [
             pytest.approx(append.received_at + 1.0 + committer.LINGER_SECONDS, abs=0.002)
         ]
         assert clock.waits[:20] == [committer._DELAY_POLL_SECONDS] * 20
 
-    def test_an_idle_committer_checkpoints_after_its_time_and_only_what_is_new(
-        self, made, clock, engine, monkeypatch
-    ):
+    def test_an_idle_committer_checkpoints_what_is_new(self, made, clock, engine, monkeypatch):
         checkpoints: list[float] = []
 
         def checkpoint() -> None:
@@ -225,22 +233,11 @@ class TestTime:
         made.start()
         wait_until(lambda: checkpoints)
         committed(append)
-
         assert checkpoints == [pytest.approx(clock.commits[0] + 1.5 + committer.CHECKPOINT_IDLE_SECONDS)]
         second = self.sent(clock, engine)
         made.enqueue(second)
         committed(second)
         wait_until(lambda: len(checkpoints) == 2)
-
-    def test_the_record_of_a_commit_has_its_duration(self, made, clock, engine):
-        append = self.sent(clock, engine)
-        made.enqueue(append)
-        made.start()
-        wait_until(lambda: made.records)
-
-        assert made.records == [
-            committer.CommitRecord(1, 1, append.size, own=False, seconds=pytest.approx(1.5))
-        ]
 
     def test_the_last_64_commits_are_remembered(self, made, engine, monkeypatch):
         made._commit = lambda _: None
@@ -251,7 +248,6 @@ class TestTime:
             made.enqueue(append)
         made.start()
         wait_until(lambda: not made.backlog())
-
         assert [record.size for record in made.records] == list(range(32, 96))
 
     def test_a_commit_of_a_busy_channel_is_its_own(self, made, clock, engine, monkeypatch):
@@ -266,41 +262,12 @@ class TestTime:
         made.start()
         for append in appends:
             committed(append)
-
         assert pace == {"busy": (pytest.approx(200.0), True), "quiet": (pytest.approx(25.0), False)}
         wait_until(lambda: len(made.records) == 2)
         assert sorted((record.own, record.size) for record in made.records) == [(False, 50), (True, 400)]
 
-    def test_its_thread_has_a_name_and_does_not_keep_the_process(self, made):
-        made.start()
-        threads = [thread for thread in threading.enumerate() if thread.name == "committer-LOCAL"]
-
-        assert len(threads) >= 2  # the engine's own, and this one
-        assert all(thread.daemon for thread in threads)
-
 
 class TestCommits:
-    def test_what_is_queued_is_committed_in_order(self, engine):
-        table = engine.table()
-        channel = table.open()
-        appends = [table.send(channel, row(number), token=str(number)) for number in range(5)]
-        committed(appends[-1])
-
-        assert table.rows() == [(number, None) for number in range(5)]
-        assert table.token() == "4"
-        assert channel.status()["last_committed_offset_token"] == "4"
-
-    def test_appends_that_wait_share_a_commit_of_which_there_is_a_record(self, held):
-        table = held.table()
-        a, b = table.open("a"), table.open("b")
-        appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
-        held.faults.commit_delay = 0.0
-        committed(appends[-1])
-
-        wait_until(lambda: held.database.committer.records[-1].appends == 3)
-        record = held.database.committer.records[-1]
-        assert (record.channels, record.size, record.own) == (2, sum(one.size for one in appends), False)
-
     def test_a_commit_that_fails_does_not_end_the_committer(self, engine, monkeypatch):
         table = engine.table()
         broken, sound = table.open("broken"), table.open("sound")
@@ -311,7 +278,6 @@ class TestCommits:
                 committed(append)
         wait_until(lambda: not engine.database.committer.backlog())
         committed(table.send(sound, row(2), token="2"))
-
         assert (table.rows(), table.token("broken")) == ([(2, None)], None)
         assert broken.status()["channel_status_code"] == MUST_REOPEN
 
@@ -348,43 +314,37 @@ class TestCommits:
         assert table.rows() == []
         assert made.backlog()[channel].appends == 2
         made.stop()
-
         assert (table.rows(), table.token()) == ([(1, None), (2, None)], "2")
         assert made.backlog() == {}
 
-    def test_an_idle_committer_writes_the_log_into_the_file(self, engine, monkeypatch):
-        table = engine.table()
-        monkeypatch.setattr(committer, "CHECKPOINT_IDLE_SECONDS", 0.01)
-        committed(table.send(table.open(), row(1)))
-        wait_until(lambda: not engine.database.dirty)
-        assert table.rows() == [(1, None)]
-
 
 class TestBacklog:
-    def test_what_waits_is_reported_by_channel(self, held):
+    def test_what_waits_is_reported_by_channel_and_shares_a_commit_in_its_order(self, held):
         table = held.table()
         a, b = table.open("a"), table.open("b")
-        appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3))]
-
-        waiting = held.database.committer.backlog()
-        assert {channel.name: entry.appends for channel, entry in waiting.items()} == {"a": 2, "b": 1}
-        assert waiting[a].size == appends[0].size + appends[2].size
-        assert waiting[a].received_at == appends[0].received_at
-        rate, own = held.database.committer.arrival(a)
-        assert rate > 0
-        assert not own
-        assert table.rows() == []
+        appends = [table.send(a, row(1)), table.send(b, row(2)), table.send(a, row(3), token="3")]
+        made = held.database.committer
+        assert {channel.name: entry.appends for channel, entry in made.backlog().items()} == {"a": 2, "b": 1}
+        waiting = made.backlog()[a]
+        assert waiting.size == appends[0].size + appends[2].size
+        assert waiting.received_at == appends[0].received_at
+        rate, own = made.arrival(a)
+        assert (rate > 0, own, table.rows()) == (True, False, [])
+        held.faults.commit_delay = 0.0
+        committed(appends[-1])
+        assert (table.rows(), table.token("a")) == ([(1, None), (2, None), (3, None)], "3")
+        assert a.status()["last_committed_offset_token"] == "3"
+        wait_until(lambda: made.records[-1].appends == 3)
+        record = made.records[-1]
+        assert (record.channels, record.size, record.own) == (2, sum(one.size for one in appends), False)
 
     def test_what_is_being_committed_still_waits(self, gate):
         table = gate.engine.table()
         channel = table.open()
         append = table.send(channel, row(1))
         assert gate.reached.wait(BOUND)
-
         assert gate.engine.database.committer.backlog()[channel].appends == 1
-        with pytest.raises(Refusal) as refusal:
-            table.open(fail=True)
-        assert refusal.value.code == UNCOMMITTED
+        assert refused(lambda: table.open(fail=True)) == (409, UNCOMMITTED)
         gate.opened.set()
         committed(append)
         table.open(fail=True)
@@ -396,22 +356,12 @@ class TestBounds:
         channel = table.open()
         first = table.send(channel, row(1, "x" * 60), token="1")
         before = channel.continuation_token
-        with pytest.raises(Refusal) as refusal:
-            table.send(channel, row(2, "x" * 60), token="2")
-        assert (refusal.value.status, channel.continuation_token) == (429, before)
-
+        assert refused(lambda: table.send(channel, row(2, "x" * 60), token="2"))[0] == 429
+        assert channel.continuation_token == before
         held_small.faults.commit_delay = 0.0
         committed(first)
         committed(table.send(channel, row(2, "x" * 60), token="2"))
-        assert [one[0] for one in table.rows()] == [1, 2]
-        assert table.token() == "2"
-
-    def test_one_append_above_the_bound_is_taken_where_nothing_waits(self, held_small):
-        table = held_small.table()
-        append = table.send(table.open(), row(1, "x" * 200))
-        held_small.faults.commit_delay = 0.0
-        committed(append)
-        assert len(table.rows()) == 1
+        assert ([one[0] for one in table.rows()], table.token()) == ([1, 2], "2")
 
     def test_bytes_of_committed_and_discarded_appends_count_no_more(self, held_small):
         table = held_small.table()
@@ -419,7 +369,8 @@ class TestBounds:
         for number in range(4):
             table.send(channel, row(number, "x" * 60))
             table.open()  # which discards it
-        append = table.send(table.open(), row(9, "x" * 60))
+        # One append above the bound is taken where nothing waits.
+        append = table.send(table.open(), row(9, "x" * 200))
         held_small.faults.commit_delay = 0.0
         committed(append)
         assert [one[0] for one in table.rows()] == [9]
@@ -432,58 +383,35 @@ class TestBounds:
             made.enqueue(append)
         assert [append.parked is not None for append in appends] == [False, False, True, True]
         late = sized(table, channel, 19)
-        with pytest.raises(Refusal) as refusal:
-            made.enqueue(late)
-        assert (refusal.value.status, refusal.value.code) == (429, "RECEIVER_SATURATED")
+        assert refused(lambda: made.enqueue(late)) == (429, "RECEIVER_SATURATED")
         made.discard(channel)
         assert (made.backlog(), small.spool.files) == ({}, 0)
-
         again = [sized(table, channel, size) for size in (40, 20, 40)]
         for append in again:
             made.enqueue(append)
         assert [append.parked is not None for append in again] == [False, True, True]
         made.discard(channel)
+        without = waiting(small, spool=False)
+        append = sized(table, channel, 90)
+        without.enqueue(append)
+        assert (append.parked, without.backlog()[channel].size) == (None, 90)
 
     def test_an_append_that_the_disk_refused_counts_no_more(self, small, monkeypatch):
         made, table = waiting(small), small.table()
         channel = table.open()
         made.enqueue(sized(table, channel, 50))
-
-        def full(_: object) -> None:
-            raise OSError(28, "No space left on device")
-
+        no_room = (503, "SERVICE_UNAVAILABLE")
         with monkeypatch.context() as patch:
             patch.setattr(small.spool, "park", full)
-            with pytest.raises(Refusal) as refusal:
-                made.enqueue(sized(table, channel, 45))
-        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
-        with pytest.raises(Refusal) as refusal:
-            made.enqueue(sized(table, channel, 51))
-        assert refusal.value.status == 429
-        made.enqueue(sized(table, channel, 50))
-        assert made.backlog()[channel].appends == 2
-        made.discard(channel)
-
-    def test_a_disk_that_has_not_room_for_rows_and_log_refuses_them(self, small, monkeypatch):
-        made, table = waiting(small), small.table()
-        channel = table.open()
-        monkeypatch.setattr(small.database, "has_space", lambda size: size <= 60)
-        made.enqueue(sized(table, channel, 30))
-        with pytest.raises(Refusal) as refusal:
-            made.enqueue(sized(table, channel, 31))
-
-        assert (refusal.value.status, refusal.value.code) == (503, "SERVICE_UNAVAILABLE")
-        assert made.backlog()[channel].size == 30
-        made.discard(channel)
-
-    def test_without_a_spool_everything_waits_in_memory(self, small):
-        made, table = waiting(small, spool=False), small.table()
-        channel = table.open()
-        append = sized(table, channel, 90)
-        made.enqueue(append)
-
-        assert append.parked is None
-        assert made.backlog()[channel].size == 90
+            assert refused(lambda: made.enqueue(sized(table, channel, 45))) == no_room
+        with monkeypatch.context() as patch:
+            # There has to be room for the rows and for the log of their commit.
+            patch.setattr(small.database, "has_space", lambda size: size <= 60)
+            made.enqueue(sized(table, channel, 30))
+            assert refused(lambda: made.enqueue(sized(table, channel, 31))) == no_room
+        assert refused(lambda: made.enqueue(sized(table, channel, 21)))[0] == 429
+        made.enqueue(sized(table, channel, 20))
+        assert made.backlog()[channel].appends == 3
         made.discard(channel)
 
 
@@ -501,7 +429,6 @@ class TestSpool:
         assert (held_small.spool.files, appends[2].lines.rows) == (1, 0)
         held_small.faults.commit_delay = 0.0
         committed(appends[-1])
-
         assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
         assert (table.token(), channel.status()["rows_error_count"]) == ("3", 1)
         assert held_small.spool.files == 0
@@ -516,32 +443,22 @@ class TestSpool:
         held_small.faults.commit_delay = 0.0
         with pytest.raises(CancelledError):
             committed(appends[1])
-
         assert (table.rows(), table.token()) == ([], None)
         assert channel.status()["channel_status_code"] == MUST_REOPEN
         wait_until(lambda: held_small.spool.files == 0)
 
-    def test_a_disk_that_takes_no_more_refuses_the_append_and_keeps_the_channel(
-        self, held_small, monkeypatch
-    ):
+    def test_a_full_disk_refuses_the_append_and_keeps_the_channel(self, held_small, monkeypatch):
         table = held_small.table()
         channel = table.open()
         first = table.send(channel, row(1, "x" * 20), token="1")
-
-        def full(_: object) -> None:
-            raise OSError(28, "No space left on device")
-
         with monkeypatch.context() as patch:
             patch.setattr(held_small.spool, "park", full)
             for _ in range(3):
-                with pytest.raises(Refusal) as refusal:
-                    table.send(channel, row(2, "x" * 20), token="2")
-                assert refusal.value.status == 503
+                assert refused(lambda: table.send(channel, row(2, "x" * 20), token="2"))[0] == 503
         second = table.send(channel, row(2, "x" * 20), token="2")
         held_small.faults.commit_delay = 0.0
         committed(first)
         committed(second)
-
         assert ([one[0] for one in table.rows()], table.token()) == ([1, 2], "2")
 
     def test_what_waited_on_disk_when_the_process_ended_is_gone_and_was_not_committed(self, tmp_path):
@@ -555,7 +472,6 @@ class TestSpool:
             assert (table.rows(restored), table.token("c", restored)) == ([], "0")
         engine.catalog.close()
         assert not body.exists()
-
         body.write_bytes(b"left by a crash")
         home = engine.home
         Spool(home.spool_dir, home.stage_dir, home.spool_keys_file)
@@ -563,20 +479,22 @@ class TestSpool:
 
 
 class TestDiscard:
-    def test_opening_again_discards_what_is_not_committed(self, held):
+    def test_opening_again_and_dropping_discard_what_is_not_committed(self, held):
         table = held.table()
-        channel, other = table.open("c", token="0"), table.open("d")
+        channel, dropped, other = table.open("c", token="0"), table.open("e", token="5"), table.open("d")
         gone = [table.send(channel, row(number), token=str(number)) for number in (1, 2)]
+        gone.append(table.send(dropped, row(4), token="6"))
         kept = table.send(other, row(3))
         table.open("c")
+        held.database.channels.drop(table.pipe, "e")
         assert all(append.durable.cancelled() for append in gone)
         held.faults.commit_delay = 0.0
         committed(kept)
-
         assert (table.rows(), table.token("c")) == ([(3, None)], "0")
         table.open("c", fail=True)
+        assert table.open("e").committed.offset_token is None
 
-    def test_the_upload_of_an_append_goes_with_it(self, held):
+    def test_what_an_append_has_on_disk_goes_with_it(self, held, held_small):
         table = held.table()
         channel = table.open()
         for discarded in (True, False):
@@ -590,8 +508,6 @@ class TestDiscard:
                 committed(append)
             wait_until(lambda: held.spool.files == 0)
             assert not append.upload.path.exists()
-
-    def test_what_waits_on_disk_is_removed_from_there(self, held_small):
         table = held_small.table()
         channel = table.open()
         for number in (1, 2):
@@ -599,14 +515,6 @@ class TestDiscard:
         assert held_small.spool.files == 1
         table.open()
         assert held_small.spool.files == 0
-
-    def test_dropping_a_channel_discards_its_rows(self, held):
-        table = held.table()
-        append = table.send(table.open(), row(1))
-        held.database.channels.drop(table.pipe, "c")
-
-        assert append.durable.cancelled()
-        assert table.open().committed.offset_token is None
 
     def test_opening_waits_for_a_commit_that_holds_rows_of_the_channel(self, gate):
         table = gate.engine.table()
@@ -619,7 +527,6 @@ class TestDiscard:
         assert opened == []
         gate.opened.set()
         opening.join(BOUND)
-
         committed(append)
         assert (opened, table.rows()) == (["1"], [(1, None)])
 
@@ -631,5 +538,4 @@ class TestDiscard:
         gate.opened.set()
         with pytest.raises(CancelledError):
             committed(append)
-
         assert table.rows() == []

@@ -1,7 +1,5 @@
 """However often a function needs an operand, it is written once: nested calls stay short."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.sql import once, translate
 from tests.unit.sql_sessions import SqlSessions
@@ -20,14 +18,12 @@ CALLS = (
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sql = SqlSessions(tmp_path_factory.mktemp("copies"))
-    sql.run(
+def sql(module_sql):
+    module_sql.run(
         "CREATE TABLE t (s VARCHAR, n INT, z TIMESTAMP_TZ, v VARIANT)",
         "INSERT INTO t VALUES ('2024-01-31 10:00:00.000 +0200', 2, '2024-01-31 10:00 +0200', NULL)",
     )
-    yield sql
-    sql.close()
+    return module_sql
 
 
 def nested(column: str, call: str, depth: int) -> str:
@@ -45,15 +41,12 @@ def sizes(sql: SqlSessions, expression: str) -> tuple[int, int, int]:
     return len(text), once.weight(tree), len("".join(plan.split()))
 
 
-def test_what_the_engine_gets_of_twelve_calls_is_not_a_power_of_one(sql):
+def test_what_the_engine_gets_of_nested_calls_is_short_and_has_the_value_of_the_steps(sql):
     sql.session().cursor.execute("SET explain_output = 'all'")
     for column, call in CALLS:
         text, words, plan = sizes(sql, nested(column, call, 12))
         # A function that writes its operand twice would write it 4,096 times.
         assert (text <= 12_000, words <= 60_000, plan <= 5_000) == (True,) * 3, (call, text, words, plan)
-
-
-def test_a_call_in_a_call_has_the_value_that_it_has_step_by_step(sql):
     for column, call in CALLS:
         step = f"SELECT {column} AS x FROM t"
         for _ in range(4):

@@ -1,7 +1,5 @@
 """A full disk: refused in words, and over when there is room again."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
@@ -51,7 +49,7 @@ def _disk_full(*_arguments: Any) -> None:
     raise duckdb.TransactionException("Failed to commit: could not write: No space left on device")
 
 
-def test_channels_are_opened_and_dropped_when_there_is_room_again(service, monkeypatch, caplog):
+def test_channels_are_opened_written_and_dropped_when_there_is_room_again(service, monkeypatch, caplog):
     channel = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
     token = service.account.issue_scoped_token("127.0.0.1")
     store = service.catalog.database("LOCAL").store
@@ -70,6 +68,10 @@ def test_channels_are_opened_and_dropped_when_there_is_room_again(service, monke
         patch.setattr(store, "remove_channel", _disk_full)
         assert answer("DELETE").status == 503
     query = f"/rows?continuationToken={continuation}&requestId=r&endOffsetToken=1"
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
+        assert answer("POST", "data/", query).status == 503
+        assert not service.catalog.database("LOCAL").checkpoint()
     assert answer("POST", "data/", query).status == 200
     assert answer("DELETE").status == 200
     assert answer("DELETE").status == 404
@@ -99,19 +101,7 @@ def test_a_call_that_meets_a_broken_database_is_asked_for_again(service, monkeyp
     assert service.call("GET", "/v2/streaming/hostname", token=token).status == 503
 
 
-def test_a_statement_whose_commit_finds_no_room_reports_that() -> None:
-    class Cursor:
-        def execute(self, statement: str) -> None:
-            if statement == "COMMIT":
-                _disk_full()
-            if statement == "ROLLBACK":
-                raise duckdb.TransactionException("cannot rollback - no transaction is active")
-
-    with pytest.raises(duckdb.TransactionException, match="space"):
-        transact(Cursor(), lambda: None)  # type: ignore[arg-type]
-
-
-def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statement_or_file_that_finds_no_room_reports_that(tmp_path, monkeypatch):
     def fails(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -124,31 +114,22 @@ def test_a_file_that_finds_no_room_leaves_nothing(tmp_path: Path, monkeypatch: p
     answer = admin._answer(commands, b'{"command": "clock", "move": 1}')
     assert json.loads(answer) == {"ok": False, "error": disk_full().message}
 
+    class Cursor:
+        def execute(self, statement: str) -> None:
+            if statement == "COMMIT":
+                _disk_full()
+            if statement == "ROLLBACK":
+                raise duckdb.TransactionException("cannot rollback - no transaction is active")
 
-def test_streaming_is_refused_until_there_is_room(service, monkeypatch):
-    pipe = "databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING/channels/c"
-    token = service.account.issue_scoped_token("127.0.0.1")
-    opened = service.call("PUT", f"/v2/streaming/{pipe}", {}, token=token).json()
-    query = f"continuationToken={opened['next_continuation_token']}&requestId=r&endOffsetToken=1"
-    path = f"/v2/streaming/data/{pipe}/rows?{query}"
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda _folder: SimpleNamespace(free=1 << 20))
-        assert service.call("POST", path, b'{"id": 1}\n', token=token).status == 503
-        assert not service.catalog.database("LOCAL").checkpoint()
-    assert service.call("POST", path, b'{"id": 1}\n', token=token).status == 200
+    with pytest.raises(duckdb.TransactionException, match="space"):
+        transact(Cursor(), lambda: None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "failure",
     [OSError(errno.ENOSPC, "No space left on device"), duckdb.IOException("x: No space left on device")],
 )
-def test_statements_and_the_start_report_that_the_disk_is_full(
-    service: ServiceInProcess,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    failure: Exception,
-) -> None:
+def test_statements_and_the_start_report_a_full_disk(service, monkeypatch, tmp_path, capsys, failure):
     def fails(*_arguments: Any, **_more: Any) -> None:
         raise failure
 

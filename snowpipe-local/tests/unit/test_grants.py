@@ -1,7 +1,5 @@
 """Statements about roles, users, grants and warehouses, and what they allow."""
 
-from __future__ import annotations
-
 import base64
 
 import pytest
@@ -9,6 +7,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from snowpipe_local.accounts import fingerprint, public_key_pem
 from tests.unit.sql_sessions import SqlSessions
+
+
+def granted(rows):
+    return [(row["privilege"], row["grantee_name"]) for row in rows]
+
 
 USAGE = ("GRANT USAGE ON DATABASE local TO ROLE r", "GRANT USAGE ON SCHEMA local.public TO ROLE r")
 
@@ -35,12 +38,12 @@ def test_a_table_is_hidden_until_usage_and_a_privilege_on_it_are_granted(sql):
 
 
 def test_every_change_of_rows_needs_its_own_privilege(sql):
+    sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
     for privilege, statement in [
         ("INSERT", "INSERT INTO t VALUES (3)"), ("UPDATE", "UPDATE t SET id = 4"),
         ("DELETE", "DELETE FROM t"), ("TRUNCATE", "TRUNCATE TABLE t"),
         ("UPDATE", "MERGE INTO t USING (SELECT 1 AS i) s ON t.id = s.i WHEN MATCHED THEN UPDATE SET id = 9"),
     ]:  # fmt: skip
-        sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r")
         error = sql.refused(statement, "ANN")
         assert (error.code, error.sqlstate) == ("003001", "42501")
         assert error.message == "SQL access control error:\nInsufficient privileges to operate on table 'T'"
@@ -48,10 +51,7 @@ def test_every_change_of_rows_needs_its_own_privilege(sql):
         sql.run(statement, user="ANN")
         sql.run(f"REVOKE {privilege} ON TABLE t FROM ROLE r")
         assert sql.refused(statement, "ANN").code == "003001"
-
-
-def test_a_query_needs_select_on_every_table_it_reads(sql):
-    sql.run(*USAGE, "CREATE TABLE other (id INT)", "GRANT SELECT ON TABLE t TO ROLE r")
+    sql.run("CREATE TABLE other (id INT)")
     for query in (
         "SELECT * FROM t JOIN other ON t.id = other.id", "SELECT (SELECT max(id) FROM other) FROM t",
         "WITH o AS (SELECT * FROM other) SELECT * FROM o", "CREATE TABLE copied AS SELECT * FROM other",
@@ -66,41 +66,34 @@ def test_creating_needs_the_privilege_and_makes_the_current_role_owner(sql):
     assert "Insufficient privileges to operate on schema 'PUBLIC'" in error.message
     sql.run("GRANT CREATE TABLE ON SCHEMA local.public TO ROLE r")
     sql.run("CREATE TABLE mine (id INT)", "INSERT INTO mine VALUES (1)", user="ANN")
-    assert [
-        (row["privilege"], row["grantee_name"]) for row in sql.run("SHOW GRANTS ON TABLE mine", user="ANN")
-    ] == [("OWNERSHIP", "R")]
+    assert granted(sql.run("SHOW GRANTS ON TABLE mine", user="ANN")) == [("OWNERSHIP", "R")]
     assert sql.refused("SELECT * FROM mine").code == "002003"
     sql.run("GRANT ROLE r TO ROLE sysadmin")
     assert sql.values("SELECT * FROM mine") == [(1,)]
-    sql.run("DROP TABLE mine", user="ANN")
-    assert sql.run("SHOW GRANTS TO ROLE r", user="ANN") == [
-        row for row in sql.run("SHOW GRANTS TO ROLE r") if row["privilege"] != "OWNERSHIP"
-    ]
+    sql.run("DROP ROLE r")  # what it owned goes to the role that dropped it
+    assert granted(sql.run("SHOW GRANTS ON TABLE mine")) == [("OWNERSHIP", "ACCOUNTADMIN")]
+    assert sql.values("SELECT * FROM mine") == [(1,)]
+    assert sql.refused("SELECT * FROM mine", "ANN").code == "002003"
 
 
-def test_only_the_owner_alters_replaces_and_drops(sql):
+def test_only_the_owner_alters_replaces_and_drops_and_ownership_moves_with_a_word_about_grants(sql):
     sql.run(*USAGE, "GRANT ALL PRIVILEGES ON TABLE t TO ROLE r", "GRANT ALL ON SCHEMA public TO ROLE r")
     for statement in (
         "DROP TABLE t", "ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)",
         "DROP SCHEMA local.public",
     ):  # fmt: skip
         assert sql.refused(statement, "ANN").code == "003001"
-    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r COPY CURRENT GRANTS")
-    sql.run("ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)", user="ANN")
-
-
-def test_ownership_moves_only_with_a_word_about_the_other_grants(sql):
-    sql.run("CREATE ROLE other", "GRANT SELECT ON TABLE t TO ROLE other")
     error = sql.refused("GRANT OWNERSHIP ON TABLE t TO ROLE r")
-    assert error.code == "003036"
-    assert "Dependent grant of privilege 'SELECT'" in error.message
-    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r REVOKE CURRENT GRANTS")
-    sql.run("GRANT ROLE r TO ROLE sysadmin")
-    shown = sql.run("SHOW GRANTS ON TABLE t")
-    assert [(row["privilege"], row["grantee_name"]) for row in shown] == [("OWNERSHIP", "R")]
+    assert (error.code, "Dependent grant of privilege" in error.message) == ("003036", True)
+    sql.run("GRANT OWNERSHIP ON TABLE t TO ROLE r COPY CURRENT GRANTS")
+    assert len(sql.run("SHOW GRANTS ON TABLE t", user="ANN")) > 2
+    sql.run("ALTER TABLE t SET ERROR_LOGGING = TRUE", "CREATE OR REPLACE TABLE t (id INT)", user="ANN")
+    sql.run("CREATE TABLE u (id INT)", "GRANT SELECT ON TABLE u TO ROLE r")
+    sql.run("GRANT OWNERSHIP ON TABLE u TO ROLE r REVOKE CURRENT GRANTS")
+    assert granted(sql.run("SHOW GRANTS ON TABLE u", user="ANN")) == [("OWNERSHIP", "R")]
 
 
-def test_grants_on_all_and_on_future_tables(sql):
+def test_grants_on_all_and_on_future_tables_and_with_the_grant_option(sql):
     sql.run(
         *USAGE, "CREATE TABLE u (id INT)", "GRANT SELECT ON ALL TABLES IN SCHEMA local.public TO ROLE r",
         "GRANT SELECT, INSERT ON FUTURE TABLES IN SCHEMA local.public TO ROLE r",
@@ -116,9 +109,6 @@ def test_grants_on_all_and_on_future_tables(sql):
     sql.run("REVOKE INSERT ON FUTURE TABLES IN SCHEMA local.public FROM ROLE r", "CREATE TABLE last (i INT)")
     assert len(sql.run("SHOW FUTURE GRANTS TO ROLE r")) == 1
     assert sql.refused("INSERT INTO last VALUES (1)", "ANN").code == "003001"
-
-
-def test_a_grant_option_lets_another_role_grant_on(sql):
     sql.run(*USAGE, "CREATE ROLE other", "GRANT SELECT ON TABLE t TO ROLE r")
     assert sql.refused("GRANT SELECT ON TABLE t TO ROLE other", "ANN").code == "003001"
     sql.run("GRANT SELECT ON TABLE t TO ROLE r WITH GRANT OPTION")
@@ -127,7 +117,7 @@ def test_a_grant_option_lets_another_role_grant_on(sql):
     assert sql.refused("GRANT SELECT ON TABLE t TO ROLE other", "ANN").code == "003001"
 
 
-def test_a_role_is_used_only_by_those_it_was_granted_to(sql):
+def test_roles_are_used_and_inherited_by_those_they_were_granted_to(sql):
     sql.run("CREATE ROLE secret")
     error = sql.refused("USE ROLE secret", "ANN")
     assert error.code == "003013"
@@ -138,6 +128,14 @@ def test_a_role_is_used_only_by_those_it_was_granted_to(sql):
     assert sql.values("SELECT CURRENT_ROLE(), CURRENT_USER()", "ANN") == [("SECRET", "ANN")]
     sql.run("REVOKE ROLE secret FROM ROLE r")
     assert sql.refused("USE ROLE secret", "ANN").code == "003013"
+    sql.run("CREATE ROLE IF NOT EXISTS r", "CREATE ROLE lower_", "GRANT ROLE lower_ TO ROLE r")
+    assert "inherit itself" in sql.refused("GRANT ROLE r TO ROLE lower_").message
+    assert "System role 'SYSADMIN' cannot be dropped" in sql.refused("DROP ROLE sysadmin").message
+    assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
+    assert [row["role"] for row in sql.run("SHOW GRANTS TO USER ann")] == ["R"]
+    (shown,) = sql.run("SHOW ROLES LIKE 'r'")
+    assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (2, 1, "ACCOUNTADMIN")
+    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'SY' LIMIT 1")] == ["SYSADMIN"]
 
 
 def test_secondary_roles_are_off_until_asked_for(sql):
@@ -147,36 +145,14 @@ def test_secondary_roles_are_off_until_asked_for(sql):
     assert sql.values("SELECT count(*) FROM t") == [(2,)]
     sql.run("USE SECONDARY ROLES NONE")
     assert sql.refused("SELECT * FROM t").code == "002003"
-    assert sql.refused("USE SECONDARY ROLES some").code == "001003"
 
 
-def test_roles_do_not_inherit_themselves_and_system_roles_stay(sql):
-    sql.run("CREATE ROLE IF NOT EXISTS r", "CREATE ROLE lower_", "GRANT ROLE lower_ TO ROLE r")
-    assert "inherit itself" in sql.refused("GRANT ROLE r TO ROLE lower_").message
-    assert "System role 'SYSADMIN' cannot be dropped" in sql.refused("DROP ROLE sysadmin").message
-    assert sql.refused("GRANT ROLE accountadmin TO USER ann", "ANN").code == "003001"
-    (shown,) = sql.run("SHOW ROLES LIKE 'r'")
-    assert (shown["assigned_to_users"], shown["granted_roles"], shown["owner"]) == (1, 1, "ACCOUNTADMIN")
-    assert [row["name"] for row in sql.run("SHOW ROLES STARTS WITH 'S' LIMIT 1")] == ["SECURITYADMIN"]
-
-
-def test_what_a_dropped_role_owned_goes_to_the_role_that_dropped_it(sql):
-    sql.run(*USAGE, "GRANT CREATE TABLE ON SCHEMA public TO ROLE r")
-    sql.run("CREATE TABLE orphan (id INT)", user="ANN")
-    sql.run("DROP ROLE r")
-    assert sql.values("SELECT * FROM orphan") == []
-    assert sql.refused("SELECT * FROM orphan", "ANN").code == "002003"
-
-
-def test_grants_and_owners_survive_a_restart(sql):
+def test_grants_survive_a_restart_and_die_with_a_dropped_or_replaced_table(sql):
     sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r", "CREATE WAREHOUSE w WAREHOUSE_SIZE = 'LARGE'")
     sql.restart()
     assert sql.values("SELECT count(*) FROM t", "ANN") == [(2,)]
     assert sql.run("SHOW WAREHOUSES LIKE 'w'")[0]["size"] == "Large"
-
-
-def test_grants_die_with_a_dropped_or_replaced_table(sql):
-    sql.run(*USAGE, "GRANT SELECT ON TABLE t TO ROLE r", "CREATE OR REPLACE TABLE t (id INT)")
+    sql.run("CREATE OR REPLACE TABLE t (id INT)")
     assert sql.refused("SELECT * FROM t", "ANN").code == "002003"
     sql.run("GRANT SELECT ON TABLE t TO ROLE r", "DROP SCHEMA local.public", "CREATE SCHEMA local.public")
     assert not [row for row in sql.run("SHOW GRANTS TO ROLE r") if row["granted_on"] != "DATABASE"]
@@ -189,38 +165,18 @@ def _key() -> str:
     ).decode()
 
 
-def test_a_user_has_two_keys_with_fingerprints_and_a_password_that_never_shows(sql):
+def test_secrets_of_users_show_once_or_never(sql):
     first, second = _key(), _key()
     sql.run(f"ALTER USER ann SET RSA_PUBLIC_KEY = '{first}', RSA_PUBLIC_KEY_2 = '{second}' EMAIL = 'a@b.c'")
     shown = {row["property"]: row["value"] for row in sql.run("DESCRIBE USER ann")}
     assert shown["RSA_PUBLIC_KEY_FP"] == fingerprint(public_key_pem(first))
-    assert shown["RSA_PUBLIC_KEY_2"] == second
-    assert shown["PASSWORD"] == "********"
-    assert (shown["DEFAULT_ROLE"], shown["EMAIL"]) == ("R", "a@b.c")
+    names = ("RSA_PUBLIC_KEY_2", "PASSWORD", "DEFAULT_ROLE", "EMAIL")
+    assert [shown[name] for name in names] == [second, "********", "R", "a@b.c"]
     sql.run("ALTER USER ann UNSET RSA_PUBLIC_KEY_2")
     assert {r["property"]: r["value"] for r in sql.run("DESC USER ann")}["RSA_PUBLIC_KEY_2_FP"] == "null"
-    error = sql.refused("ALTER USER ann SET RSA_PUBLIC_KEY = 'c2VjcmV0'")
-    assert "Invalid public key" in error.message
-    assert "c2VjcmV0" not in error.message
-    broken = sql.refused("ALTER USER ann SET PASSWORD = 'top secret")
-    assert "top secret" not in broken.message
-    stored = (sql.folder / "access.json").read_text()
-    assert "correct horse" not in stored
-
-
-def test_users_are_made_by_those_who_may(sql):
-    assert "account 'LOCAL'" in sql.refused("CREATE USER bob", "ANN").message
-    assert [row["name"] for row in sql.run("SHOW USERS", user="ANN")] == ["ANN"]
-    assert [row["name"] for row in sql.run("SHOW USERS")] == ["ANN", "DEMO"]
-    assert sql.refused("ALTER USER demo SET COMMENT = 'x'", "ANN").code == "003001"
-    assert sql.refused("CREATE USER ann").code == "002002"
-    assert sql.refused("CREATE USER x FAVOURITE_COLOUR = 'red'").code == "000002"
-    assert "cannot be dropped" in sql.refused("DROP USER demo").message
-    sql.run("CREATE USER IF NOT EXISTS ann", "DROP USER ann", "DROP USER IF EXISTS ann")
-    assert sql.refused("DESCRIBE USER ann").code == "002043"
-
-
-def test_a_programmatic_access_token_is_shown_once_and_kept_as_a_digest(sql):
+    for wrong in ("RSA_PUBLIC_KEY = 'c2VjcmV0'", "PASSWORD = 'c2VjcmV0"):
+        assert "c2VjcmV0" not in sql.refused(f"ALTER USER ann SET {wrong}").message
+    assert "correct horse" not in (sql.folder / "access.json").read_text()
     (made,) = sql.run("ALTER USER ann ADD PROGRAMMATIC ACCESS TOKEN ci ROLE_RESTRICTION = 'R'")
     assert made["token_name"] == "CI"
     assert made["token_secret"] not in (sql.folder / "access.json").read_text()
@@ -230,14 +186,29 @@ def test_a_programmatic_access_token_is_shown_once_and_kept_as_a_digest(sql):
     assert sql.refused("ALTER USER demo ADD PAT mine", "ANN").code == "003001"
 
 
+def test_users_are_made_by_those_who_may_with_keys_tokens_and_files_of_their_own(sql):
+    assert "account 'LOCAL'" in sql.refused("CREATE USER bob", "ANN").message
+    assert [row["name"] for row in sql.run("SHOW USERS", user="ANN")] == ["ANN"]
+    assert [row["name"] for row in sql.run("SHOW USERS")] == ["ANN", "DEMO"]
+    assert sql.refused("ALTER USER demo SET COMMENT = 'x'", "ANN").code == "003001"
+    assert sql.refused("CREATE USER ann").code == "002002"
+    assert sql.refused("CREATE USER x FAVOURITE_COLOUR = 'red'").code == "000002"
+    assert "cannot be dropped" in sql.refused("DROP USER demo").message
+    sql.run("CREATE USER IF NOT EXISTS ann", "DROP USER ann", "DROP USER IF EXISTS ann")
+    assert sql.refused("DESCRIBE USER ann").code == "002043"
+    sql.run("CREATE USER eve", "GRANT USAGE ON DATABASE local TO ROLE PUBLIC")
+    sql.run("COPY INTO @~/mine/ FROM (SELECT 1)", user="EVE")
+    assert len(sql.values("LIST @~", "EVE")) == 1
+    sql.run("DROP USER eve", "CREATE USER eve")
+    assert sql.values("LIST @~", "EVE") == []
+
+
 def test_a_warehouse_remembers_its_size_and_state(sql):
     sql.run("CREATE WAREHOUSE w WITH WAREHOUSE_SIZE = XSMALL AUTO_SUSPEND = 60 INITIALLY_SUSPENDED = TRUE")
     (shown,) = sql.run("SHOW WAREHOUSES LIKE 'W'")
     assert (shown["state"], shown["size"], shown["auto_suspend"]) == ("SUSPENDED", "X-Small", 60)
     assert shown["is_current"] == "Y"
-    # What clients read by position stands where Snowflake has it.
-    assert (len(shown), list(shown)[16:18]) == (34, ["other", "created_on"])
-    assert (shown["max_cluster_count"], shown["started_clusters"], shown["owner_role_type"]) == (1, 0, "ROLE")
+    assert list(shown)[16:18] == ["other", "created_on"]  # which clients read by position
     error = sql.refused("ALTER WAREHOUSE w SUSPEND")
     assert (error.code, error.message) == ("090064", "Invalid state. Warehouse 'W' cannot be suspended.")
     sql.run("ALTER WAREHOUSE w RESUME", "ALTER WAREHOUSE w RESUME IF SUSPENDED")
@@ -253,7 +224,7 @@ def test_a_warehouse_remembers_its_size_and_state(sql):
     assert sql.refused("DROP WAREHOUSE v").code == "002003"
 
 
-def test_pipes_have_privileges_of_their_own(sql):
+def test_pipes_have_privileges_of_their_own_and_wrong_statements_report_what_is_wrong(sql):
     body = "AS COPY INTO t FROM (SELECT $1:id::INT FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
     sql.run(*USAGE, f"CREATE PIPE p {body}")
     assert sql.run("SHOW PIPES", user="ANN") == []
@@ -263,17 +234,12 @@ def test_pipes_have_privileges_of_their_own(sql):
     assert [row["name"] for row in sql.run("SHOW PIPES", user="ANN")] == ["P"]
     assert sql.values("SELECT SYSTEM$PIPE_STATUS('local.public.p')", "ANN")
     assert sql.refused("DROP PIPE p", "ANN").code == "003001"
-
-
-def test_wrong_statements_report_what_is_wrong(sql):
     for statement, code in [
         ("GRANT SELECT ON PIPE p TO ROLE r", "001003"), ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
         ("GRANT SELECT ON TABLE t TO ROLE nobody", "002043"),
         ("GRANT SELECT ON TABLE t TO USER ann", "000002"),
-        ("GRANT USAGE ON INTEGRATION i TO ROLE r", "000002"), ("GRANT SELECT TABLE t", "001003"),
         ("GRANT SELECT ON TABLE t TO ROLE r SOMETIMES", "001003"),
-        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("GRANT ROLE r ann", "001003"),
-        ("SHOW GRANTS ABOVE r", "001003"), ("ALTER ROLE r JUMP", "000002"), ("CREATE ROLE", "001003"),
+        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("ALTER ROLE r JUMP", "000002"),
     ]:  # fmt: skip
         assert sql.refused(statement).code == code
 
@@ -293,11 +259,3 @@ def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
     for copied in ("(x INT)", "LIKE staged"):
         assert sql.refused(f"CREATE TEMPORARY TABLE kept {copied}", user="LOU").code == "003001"
     assert sql.values("SELECT COUNT(*) FROM kept", user="LOU") == [(0,)]
-
-
-def test_a_new_user_has_no_files_of_a_dropped_one_of_its_name(sql):
-    sql.run("CREATE USER eve", "GRANT USAGE ON DATABASE local TO ROLE PUBLIC")
-    sql.run("COPY INTO @~/mine/ FROM (SELECT 1)", user="EVE")
-    assert len(sql.values("LIST @~", "EVE")) == 1
-    sql.run("DROP USER eve", "CREATE USER eve")
-    assert sql.values("LIST @~", "EVE") == []

@@ -1,10 +1,5 @@
 """A commit writes rows, tokens and counters in one step, or leaves everything as it was."""
 
-from __future__ import annotations
-
-import dataclasses
-import logging
-
 import duckdb
 import pytest
 from snowpipe_local.engine import ingest
@@ -45,6 +40,12 @@ def columns(table: StreamedTable) -> dict[str, str]:
     return {column.name: str(column.type) for column in current(table).columns}
 
 
+def rejected(table: StreamedTable) -> list[tuple[object, ...]]:
+    return table.database.committer_cursor.execute(
+        f"SELECT * FROM {table.database.names.hidden('rejected_rows')} WHERE table_name = ?", [table.name]
+    ).fetchall()
+
+
 def is_refused(table: StreamedTable, channel: Channel) -> str:
     with pytest.raises(Refusal) as refusal:
         table.take(channel, row(99))
@@ -57,7 +58,6 @@ class TestCommit:
         first = table.take(channel, row(1, "x"), row(2, "y"), token="2")
         second = table.take(channel, row(3, "z"), token="3")
         commit(table, first, second)
-
         assert table.rows() == [(1, "x"), (2, "y"), (3, "z")]
         assert table.token() == "3"
         status = channel.status()
@@ -65,34 +65,6 @@ class TestCommit:
         assert (status["last_committed_offset_token"], status["channel_status_code"]) == ("3", "SUCCESS")
         assert first.durable.result(0) is second.durable.result(0) is None
         table.open(fail=True)  # for no row waits any more
-
-    def test_channels_of_several_tables_share_a_commit(self, engine, table):
-        other = engine.table()
-        a, b, c = table.open("a"), table.open("b"), other.open("c")
-        commit(
-            table, table.take(a, row(1), token="a1"), other.take(c, row(3), token="c1"),
-            table.take(b, row(2), token="b1"), table.take(a, row(4), token="a2"),
-        )  # fmt: skip
-
-        assert (table.rows(), other.rows()) == ([(1, None), (2, None), (4, None)], [(3, None)])
-        assert (table.token("a"), table.token("b"), other.token("c")) == ("a2", "b1", "c1")
-
-    def test_rows_that_do_not_fit_are_counted_and_the_token_passes_them(self, engine):
-        table = engine.table(error_logging=True)
-        channel = table.open()
-        sent = [row(1), b'{"name":"x"}', b"nothing", b"\xff", row(2)]
-        commit(table, table.take(channel, *sent, token="5"), table.take(channel, row(3), token="6"))
-
-        assert table.rows() == [(1, None), (2, None), (3, None)]
-        status = channel.status()
-        assert (status["rows_inserted"], status["rows_parsed"], status["rows_error_count"]) == (3, 6, 3)
-        assert (status["last_committed_offset_token"], status["last_error_offset_upper_bound"]) == ("6", "5")
-        kept = table.database.committer_cursor.execute(
-            f"SELECT * FROM {table.database.names.hidden_schema}.rejected_rows"
-        ).fetchall()
-        assert sorted((one[-3], bytes(one[-1])) for one in kept) == [
-            (1, b'{"name":"x"}'), (2, b"nothing"), (3, b"\xff"),
-        ]  # fmt: skip
 
     def test_the_error_table_has_each_rejected_row_with_its_position(self, engine):
         for transforms in [False, True]:
@@ -105,13 +77,12 @@ class TestCommit:
             a, b = table.open("a", pipe=pipe), table.open("b", pipe=pipe)
             appends = [
                 table.take(a, row(1), row(2), token="a2"),
-                table.take(b, b"badX", row(3), b"bad \r", token="b3"),
+                table.take(b, b"badX", row(3), b"bad \r", b"\xff", token="b3"),
                 table.take(a, row(4), b'{"id":"x"}', token="a4"), table.take(b, b'{"name":"y"}', token="b4"),
             ]  # fmt: skip
             for append, start in zip(appends, ("a1", "b1", "a3", "b4"), strict=True):
                 append.start_token = start
             commit(table, *appends)
-
             assert [one[0] for one in table.rows()] == [1, 2, 3, 4]
             no_number = (
                 "the expression of the pipe failed or cannot be converted to NUMBER(38,0)"
@@ -120,37 +91,47 @@ class TestCommit:
             )
             no_object, no_value = "the row is not a JSON object", "a value is required (NOT NULL)"
             expected = [
+                ("b", "b1", "b3", 3, "the row is not valid UTF-8", b"\xff"),
                 ("b", "b1", "b3", 0, no_object, b"badX"), ("b", "b1", "b3", 2, no_object, b"bad "),
                 ("a", "a3", "a4", 1, f'column "ID": {no_number}', b'{"id":"x"}'),
                 ("b", "b4", "b4", 0, f'column "ID": {no_value}', b'{"name":"y"}'),
             ]  # fmt: skip
             pipe_name = a.pipe.key.name
-            kept = table.database.committer_cursor.execute(
-                f"SELECT * FROM {table.database.names.hidden('rejected_rows')} WHERE table_name = ?",
-                [table.name],
-            ).fetchall()
+            kept = rejected(table)
             assert [one[1:] for one in kept] == [("PUBLIC", pipe_name, table.name, *one) for one in expected]
             assert all(abs(one[0] - table.database.clock.now_ms()) < 3_600_000 for one in kept)
             status = [one.status() for one in (a, b)]
-            assert [one["rows_error_count"] for one in status] == [1, 3]
-            assert [one["last_error_message"] for one in status] == [expected[2][4], expected[3][4]]
+            assert [one["rows_error_count"] for one in status] == [1, 4]
+            assert [one["last_error_message"] for one in status] == [expected[3][4], expected[4][4]]
             assert [one["last_error_offset_upper_bound"] for one in status] == ["a4", "b4"]
 
-    def test_a_table_without_error_logging_keeps_no_rejected_row(self, table):
-        commit(table, table.take(table.open(), b"bad", b"\xff", token="2"))
-        (count,) = table.database.committer_cursor.execute(
-            f"SELECT count(*) FROM {table.database.names.hidden('rejected_rows')} WHERE table_name = ?",
-            [table.name],
-        ).fetchone()
-        assert (count, table.token()) == (0, "2")
-
-    def test_rejected_rows_are_counted_for_their_own_channel(self, table):
-        a, b, c = (table.open(name) for name in "abc")
+    def test_tables_share_a_commit_in_which_an_append_may_be_without_rows(self, engine, table):
+        other = engine.table()
+        a, b, c = table.open("a"), table.open("b"), other.open("c")
+        table.database.clock.move(10.0)
         commit(
-            table, table.take(a, row(1), row(2), token="2"), table.take(b, row(3), b"[]", b"{}", token="3"),
-            table.take(c, row(4), token="1"),
+            table, table.take(a, row(1), token="a1"), other.take(c, row(3), b"\xff", b"[]", token="c1"),
+            table.take(b, token="b1"), table.take(a, row(4), token="a2"),
         )  # fmt: skip
-        assert [one.status()["rows_error_count"] for one in (a, b, c)] == [0, 2, 0]
+        assert (table.rows(), other.rows()) == ([(1, None), (4, None)], [(3, None)])
+        assert (table.token("a"), table.token("b"), other.token("c")) == ("a2", "b1", "c1")
+        assert [one.status()["rows_error_count"] for one in (a, b, c)] == [0, 0, 2]
+        assert rejected(other) == []  # without ERROR_LOGGING
+        strict = [("PUBLIC", one.name) not in table.database.tables.isolated_groups for one in (table, other)]
+        assert strict == [True, False]
+        assert abs(a.committed.active_on_ms - table.database.clock.now_ms()) < 5_000
+
+    def test_a_key_that_the_first_row_lacks_and_one_in_another_case_are_not_lost(self, table):
+        a, b = table.open("a"), table.open("b")
+        for sent in [
+            (table.take(a, row(1), row(2, "x"), row(3)),),
+            (table.take(a, row(1), row(3)), table.take(b, row(2, "x"))),
+            (table.take(a, b'{"ID":1}', b'{"other":0,"Id":3}', b'{"id":2,"NAME":"x","more":[]}'),),
+            (table.take(a, b'{"other":0}', row(1), row(2, "x"), row(3)),),
+        ]:
+            commit(table, *sent)
+            assert table.rows() == [(1, None), (2, "x"), (3, None)]
+            table.database.committer_cursor.execute(f"DELETE FROM {table.definition.path}")
 
     def test_a_table_returns_to_the_strict_path_after_some_commits(self, table):
         channel, name = table.open(), ("PUBLIC", table.name)
@@ -162,19 +143,10 @@ class TestCommit:
             commit(table, table.take(channel, row(1)))
         assert isolated[name] == 0
         commit(table, table.take(channel, row(1)))
-
         assert isolated[name] == 0
         assert len(table.rows()) == left + 1
 
-    def test_rows_that_fit_are_not_checked_one_by_one(self, table):
-        channel = table.open()
-        commit(table, table.take(channel, row(1, "x"), row(2, "y")), table.take(channel, row(3, "z")))
-        commit(table, table.take(channel, row(4), row(5)))
-
-        assert len(table.rows()) == 5
-        assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
-
-    def test_a_commit_leaves_something_to_checkpoint_and_a_group_without_rows_to_commit_does_not(self, table):
+    def test_a_commit_leaves_something_to_checkpoint_and_a_group_without_rows_does_not(self, table):
         channel, gone = table.open("c"), table.open("gone")
         orphan = table.take(gone, row(1))
         gone.drop()
@@ -183,51 +155,11 @@ class TestCommit:
         assert table.database.dirty is False
         commit(table, table.take(channel, row(1)))
         assert table.database.dirty is True
-
-    def test_the_activity_of_a_channel_is_the_time_of_its_last_commit(self, table):
-        channel = table.open()
-        table.database.clock.move(10.0)
-        commit(table, table.take(channel, row(1)))
-        assert abs(channel.committed.active_on_ms - table.database.clock.now_ms()) < 5_000
-
-    def test_an_append_without_rows_moves_the_token(self, table):
-        channel = table.open()
-        commit(table, table.take(channel, token="7"))
-        assert (table.rows(), table.token()) == ([], "7")
-
-    def test_the_elastic_channel_has_no_order_to_keep(self, table):
         channel = table.elastic()
-        first, second = table.take(channel, row(1)), table.take(channel, row(2))
+        first, second = table.take(channel, row(2)), table.take(channel, row(3))
         commit(table, second, first)
-
-        assert table.rows() == [(1, None), (2, None)]
+        assert table.rows() == [(1, None), (2, None), (3, None)]
         assert first.durable.result(0) is second.durable.result(0) is None
-
-
-class TestKeys:
-    """Keys that the first row of a commit does not have are not lost."""
-
-    def test_keys_that_appear_only_in_later_rows_are_kept(self, table):
-        commit(table, table.take(table.open(), row(1), row(2, "x"), row(3)))
-        assert table.rows() == [(1, None), (2, "x"), (3, None)]
-
-    def test_keys_that_appear_only_in_later_appends_are_kept(self, table):
-        a, b = table.open("a"), table.open("b")
-        commit(table, table.take(a, row(1)), table.take(b, row(2, "x")))
-        assert table.rows() == [(1, None), (2, "x")]
-
-    def test_two_spellings_of_a_key_are_one_column(self, table):
-        commit(table, table.take(table.open(), b'{"ID":1,"name":"x"}', b'{"id":2,"NAME":"y"}'))
-        assert table.rows() == [(1, "x"), (2, "y")]
-
-    def test_keys_without_a_column_do_not_stand_in_the_way(self, table):
-        commit(table, table.take(table.open(), b'{"other":0,"id":1}', b'{"id":2,"name":"x","more":[]}'))
-        assert table.rows() == [(1, None), (2, "x")]
-
-    def test_a_first_row_without_any_column_hides_none(self, engine):
-        table = engine.table()
-        commit(table, table.take(table.open(), b'{"other":0}', row(2, "x")))
-        assert table.rows() == [(2, "x")]
 
 
 class TestCustomPipes:
@@ -239,11 +171,8 @@ class TestCustomPipes:
         assert table.rows() == [(1, None), (2, "y")]
         commit(table, table.take(channel, b'{"ID":3,"NAME":"z","name":"x"}'))
         assert table.rows()[2:] == [(3, "z")]
-
-    def test_it_does_so_for_rows_beside_one_that_does_not_fit(self, table):
-        channel = table.open(pipe=table.custom_pipe(case_sensitive=True))
-        commit(table, table.take(channel, b'{"ID":1,"name":"x"}', b"bad", b'{"id":2,"NAME":"y"}'))
-        assert table.rows() == [(1, None)]
+        commit(table, table.take(channel, b'{"ID":4,"name":"x"}', b"bad", b'{"id":5,"NAME":"y"}'))
+        assert table.rows()[3:] == [(4, None)]
         assert channel.status()["rows_error_count"] == 2
 
     def test_a_pipe_that_transforms_fills_its_columns_by_its_expressions(self, table):
@@ -252,7 +181,6 @@ class TestCustomPipes:
         )
         channel = table.open(pipe=pipe)
         commit(table, table.take(channel, row(1, "abc"), b"bad", row(2, "de"), token="3"))
-
         assert table.rows() == [(2, "2"), (3, "1")]
         assert (channel.status()["rows_inserted"], channel.status()["rows_error_count"]) == (2, 1)
         assert ("PUBLIC", table.name) not in table.database.tables.isolated_groups
@@ -263,7 +191,6 @@ class TestCustomPipes:
             table = engine.table(columns=columns)
             channel = table.open(pipe=table.custom_pipe(columns=("NAME",), expressions=("j->>'name'",)))
             commit(table, table.take(channel, row(1, "x")))
-
             assert table.rows() == ([] if rejected else [("x", 7)])
             assert channel.status()["rows_error_count"] == rejected
 
@@ -301,7 +228,9 @@ class TestClustering:
         found = table.database.committer_cursor.execute(f"SELECT ID FROM {table.definition.path}").fetchall()
         return [int(number) for (number,) in found]
 
-    def test_rows_of_a_commit_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(self, clustered):
+    def test_rows_lie_by_the_key_and_then_by_channel_where_the_pipe_clusters(self, clustered, table):
+        commit(table, table.take(table.open("z"), row(2, "b")), table.take(table.open("a"), row(0, "a")))
+        assert self.stored(table) == [2, 0]  # it has no key
         for options, order in [
             (None, [4, 2, 1, 5, 3]), ({"cluster_at_ingest_time": True}, [4, 2, 1, 5, 3]),
             ({"cluster_at_ingest_time": False}, [1, 2, 3, 4, 5]),
@@ -318,46 +247,20 @@ class TestClustering:
                 )  # fmt: skip
                 assert self.stored(clustered) == order
 
-    def test_tables_without_a_key_keep_the_order_of_arrival(self, table):
-        late, early = table.open("z"), table.open("a")
-        commit(table, table.take(late, row(2, "b"), row(1, "a")), table.take(early, row(0, "a")))
-        assert self.stored(table) == [2, 1, 0]
-
 
 class TestSequence:
     """No commit moves a token past rows that are lost."""
 
     def test_appends_after_a_lost_one_are_not_committed_and_the_channel_must_be_reopened(self, table):
-        channel = table.open(token="0")
-        table.take(channel, row(1), token="1")
-        late = [table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3")]
-        commit(table, *late)
-
-        assert (table.rows(), table.token(), code(channel)) == ([], "0", ROW_SEQ_GAP)
-        assert all(append.durable.cancelled() for append in late)
+        channel, other = table.open(token="0"), table.open("other")
+        old = table.take(table.open("old"), row(9), token="9")
+        table.open("old")
+        appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2, 3, 4)]
+        commit(table, appends[0], *appends[2:], old, table.take(other, row(5), token="5"))
+        assert (table.rows(), table.token(), code(channel)) == ([(1, None), (5, None)], "1", ROW_SEQ_GAP)
+        assert (table.token("other"), table.token("old"), code(other)) == ("5", None, "SUCCESS")
+        assert [append.durable.cancelled() for append in appends] == [False, False, True, True]
         assert is_refused(table, channel) == ROW_SEQ_GAP
-
-    def test_appends_before_the_gap_are_committed(self, table):
-        channel = table.open()
-        appends = [table.take(channel, row(number), token=str(number)) for number in (1, 2, 3)]
-        commit(table, appends[0], appends[2])
-
-        assert (table.rows(), table.token(), code(channel)) == ([(1, None)], "1", ROW_SEQ_GAP)
-
-    def test_appends_of_an_older_session_are_not_committed(self, table):
-        channel = table.open()
-        old = table.take(channel, row(1), token="1")
-        table.open()
-        commit(table, old)
-
-        assert (table.rows(), table.token()) == ([], None)
-
-    def test_a_gap_of_one_channel_does_not_hold_up_another(self, table):
-        a, b = table.open("a"), table.open("b")
-        table.take(a, row(1))
-        commit(table, table.take(a, row(2), token="2"), table.take(b, row(3), token="3"))
-
-        assert (table.rows(), table.token("b"), code(b)) == ([(3, None)], "3", "SUCCESS")
 
 
 STEPS = ["restore", "evolve", "insert", "channels", "rejected", "commit"]
@@ -386,7 +289,7 @@ class TestFailedCommit:
         yield arm
         patch.undo()
 
-    def test_nothing_stays_and_the_rows_come_once_when_they_are_sent_again(self, engine, fail, tmp_path):
+    def test_nothing_stays_and_rows_come_once_when_they_are_sent_again(self, engine, fail, tmp_path, caplog):
         table = engine.table(error_logging=True)
         a, b, bystander = table.open("a"), table.open("b"), table.open("z")
         commit(table, table.take(a, row(0), token="a0"))
@@ -398,19 +301,17 @@ class TestFailedCommit:
         fail()
         commit(table, *group)
         self.repair()
-
+        assert "opened again" in caplog.text
         assert (table.rows(), table.token("a"), table.token("b")) == ([(0, None)], "a0", None)
         assert (code(a), code(b), code(bystander)) == (MUST_REOPEN, MUST_REOPEN, "SUCCESS")
         assert a.status()["last_committed_offset_token"] == "a0"
         assert (a.status()["rows_inserted"], a.status()["rows_error_count"]) == (1, 0)
         assert all(append.durable.cancelled() for append in group)
         assert is_refused(table, a) == is_refused(table, b) == MUST_REOPEN
-
         commit(table, waiting)  # which waited in the queue behind the commit that failed
         assert (table.rows(), table.token("a"), code(a)) == ([(0, None)], "a0", ROW_SEQ_GAP)
         with engine.after_a_crash(tmp_path / "copy") as restored:
             assert (table.rows(restored), table.token("a", restored)) == ([(0, None)], "a0")
-
         table.open("a", fail=True)
         table.open("b", fail=True)
         commit(
@@ -421,130 +322,78 @@ class TestFailedCommit:
         assert (table.token("a"), table.token("b")) == ("a3", "b1")
         assert (a.status()["rows_error_count"], code(a)) == (1, "SUCCESS")
 
-    def test_the_log_reports_that_channels_must_be_opened_again(self, table, fail, caplog):
-        append = table.take(table.open(), row(1))
-        fail()
-        with caplog.at_level(logging.ERROR):
-            commit(table, append)
-        assert "opened again" in caplog.text
-
 
 class TestTablesThatGo:
-    def test_appends_of_a_dropped_channel_are_not_committed(self, table):
-        channel, other = table.open("c"), table.open("d")
-        gone, kept = table.take(channel, row(1), token="1"), table.take(other, row(2), token="2")
+    def test_appends_of_a_dropped_channel_or_table_are_not_committed(self, engine, table):
+        dropped, channel, other = engine.table(), table.open("c"), table.open("d")
+        gone = [table.take(channel, row(1), token="1"), dropped.take(dropped.open(), row(1))]
+        kept = table.take(other, row(2), token="2")
         channel.drop()
-        commit(table, gone, kept)
-
+        table.database.tables.drop("PUBLIC", dropped.name)
+        commit(table, *gone, kept)
         assert (table.rows(), table.token("d")) == ([(2, None)], "2")
         assert (table.token("c"), code(channel)) == (None, TABLE_MISSING)
-        assert gone.durable.cancelled()
+        assert all(append.durable.cancelled() for append in gone)
 
     def test_rows_for_a_table_that_was_replaced_do_not_reach_the_new_one(self, table):
         channel = table.open()
         append = table.take(channel, row(1), token="1")
         table.create(replace=True)
         commit(table, append)
-
         assert table.rows() == []
         assert code(channel) == TABLE_MISSING
         assert table.open().committed.offset_token is None
 
-    def test_rows_for_a_table_that_was_dropped_are_left_out(self, engine, table):
-        other = engine.table()
-        append = other.take(other.open(), row(1))
-        other.database.tables.drop("PUBLIC", other.name)
-        kept = table.take(table.open(), row(2), token="2")
-        commit(table, append, kept)
-
-        assert (table.rows(), table.token()) == ([(2, None)], "2")
-        assert append.durable.cancelled()
-
 
 class TestEvolution:
-    def test_rows_add_columns(self, engine):
-        table = engine.table(schema_evolution=True)
-        commit(table, table.take(table.open(), row(1), b'{"id":2,"name":"x","more":true}', token="2"))
-
-        assert table.rows() == [(1, None, None), (2, "x", True)]
-        assert table.token() == "2"
-
     @pytest.mark.parametrize("error", [ingest.EvolutionError("no"), duckdb.Error("no")], ids=repr)
-    def test_rows_whose_columns_cannot_be_added_are_left_out_with_their_channels(
-        self, engine, table, monkeypatch, error
-    ):
-        evolving = engine.table(schema_evolution=True)
-        channel = evolving.open()
-        appends = [evolving.take(channel, row(1), token="1"), table.take(table.open(), row(2), token="2")]
-
+    def test_rows_whose_columns_cannot_be_added_are_left_out(self, engine, table, monkeypatch, error):
         def refuse(*_: object, **__: object) -> None:
             raise error
 
+        evolving = [engine.table(schema_evolution=True) for _ in range(2)]
+        channels = [one.open() for one in evolving]
+        appends = [
+            one.take(channel, row(1), token="1") for one, channel in zip(evolving, channels, strict=True)
+        ]
         monkeypatch.setattr(ingest, "plan", refuse)
-        commit(table, *appends)
-
-        assert (evolving.rows(), evolving.token(), code(channel)) == ([], None, MUST_REOPEN)
+        commit(table, *appends, table.take(table.open(), b'{"id":2,"more":true}', token="2"))
+        assert [(one.rows(), one.token()) for one in evolving] == [([], None)] * 2
+        assert [code(channel) for channel in channels] == [MUST_REOPEN] * 2
         assert (table.rows(), table.token()) == ([(2, None)], "2")
 
-    def test_every_table_of_a_commit_that_cannot_be_changed_is_left_out(self, engine, monkeypatch):
-        def refuse(*_: object, **__: object) -> None:
-            raise ingest.EvolutionError("no")
-
-        monkeypatch.setattr(ingest, "plan", refuse)
-        tables = [engine.table(schema_evolution=True) for _ in range(2)]
-        commit(tables[0], *(one.take(one.open(), row(1), token="1") for one in tables))
-
-        assert [(one.rows(), one.token()) for one in tables] == [([], None)] * 2
-
-    def test_tables_of_one_commit_may_each_add_columns(self, engine):
-        tables = [engine.table(schema_evolution=True) for _ in range(2)]
-        commit(tables[0], *(one.take(one.open(), b'{"id":1,"more":true}', token="1") for one in tables))
-
-        assert [one.rows() for one in tables] == [[(1, None, True)]] * 2
-        assert [one.token() for one in tables] == ["1", "1"]
-
-    def test_pipes_of_one_commit_may_each_add_columns(self, engine):
-        table = engine.table(schema_evolution=True)
+    def test_pipes_and_tables_of_one_commit_may_each_add_columns(self, engine):
+        table, other = (engine.table(schema_evolution=True) for _ in range(2))
         exact = table.open("exact", pipe=table.custom_pipe(case_sensitive=True))
+        transforms = other.custom_pipe(columns=("ID",), expressions=("(j->>'id')::DECIMAL(38,0)",))
         commit(
             table, table.take(exact, b'{"ID":1,"more":true}', token="1"),
             table.take(table.open(), b'{"id":2,"other":"x"}', token="1"),
+            other.take(other.open(pipe=transforms), b'{"id":1,"more":true}'),
         )  # fmt: skip
-
         assert list(columns(table)) == ["ID", "NAME", "more", "OTHER"]
         assert table.rows() == [(1, None, True, None), (2, None, None, "x")]
         assert (code(exact), table.token()) == ("SUCCESS", "1")
-
-    def test_a_pipe_that_transforms_adds_no_columns(self, engine):
-        table = engine.table(schema_evolution=True)
-        pipe = table.custom_pipe(columns=("ID",), expressions=("(j->>'id')::DECIMAL(38,0)",))
-        other = engine.table(schema_evolution=True)
-        commit(
-            table, table.take(table.open(pipe=pipe), b'{"id":1,"more":true}'),
-            other.take(other.open(), b'{"id":1,"more":true}'),
-        )  # fmt: skip
-        assert table.rows() == [(1, None)]
-        assert other.rows() == [(1, None, True)]
+        assert other.rows() == [(1, None)]  # a pipe that transforms adds no columns
+        commit(other, other.take(other.open(), b'{"id":2,"more":true}'))
+        assert other.rows() == [(1, None, None), (2, None, True)]
 
     def test_the_type_of_a_new_column_is_one_that_all_values_fit(self, engine):
         for values, kind in [
             (["1", "-2"], "NUMBER(38,0)"), (["18446744073709551615", "-1"], "NUMBER(38,0)"),
-            (["1", "1.5"], "FLOAT"), (["-1", "1.5"], "FLOAT"),
-            (["18446744073709551615", "-1", "1.5"], "FLOAT"), (["18446744073709551615", "1.5"], "FLOAT"),
-            (["1.5"], "FLOAT"), (["true", "null"], "BOOLEAN"), (["null"], "VARCHAR(16777216)"),
-            (["1", "true"], "VARCHAR(16777216)"), (["1", '"x"'], "VARCHAR(16777216)"),
-            (["1.5", "true"], "VARCHAR(16777216)"), (['"2026-01-02"', '"2026-01-03"'], "DATE"),
+            (["1", "1.5"], "FLOAT"), (["18446744073709551615", "-1", "1.5"], "FLOAT"),
+            (["true", "null"], "BOOLEAN"), (["null"], "VARCHAR(16777216)"),
+            (["1", '"x"'], "VARCHAR(16777216)"), (["1.5", "true"], "VARCHAR(16777216)"),
+            (['"2026-01-02"', '"2026-01-03"'], "DATE"),
             (['"2026-01-02"', '"2026-01-02 03:04"'], "VARCHAR(16777216)"),
             (['"2026-01-02 03:04"', '"2026-01-02T03:04:05.123456789"'], "TIMESTAMP_NTZ(9)"),
             (['"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05+05:30"'], "TIMESTAMP_TZ(9)"),
-            (['"2026-01-02T03:04:05Z"', '"2026-01-02 03:04:05"'], "VARCHAR(16777216)"),
             (['"on 2026-01-02"'], "VARCHAR(16777216)"), (['{"a":1}', "null"], "VARIANT"),
-            (["[1]"], "VARIANT"), (["[1]", "1", '{"a":1}'], "VARIANT"),
+            (["[1]", "1", '{"a":1}'], "VARIANT"),
         ]:  # fmt: skip
             table = engine.table(schema_evolution=True)
             rows = [f'{{"id":{number},"more":{value}}}'.encode() for number, value in enumerate(values)]
             commit(table, table.take(table.open(), b"no row", b"[1]", *rows, token="1"))
-
             assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)", "MORE": kind}
             assert [more is None for _, _, more in table.rows()] == [value == "null" for value in values]
 
@@ -559,7 +408,6 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
             commit(table, table.take(channel, *(one.encode() for one in rows)))
-
             assert columns(table) == {"ID": "NUMBER(38,0)", "NAME": "VARCHAR(16777216)"} | added
             assert list(columns(table))[2:] == list(added)
 
@@ -572,46 +420,25 @@ class TestEvolution:
             table = engine.table(schema_evolution=True)
             channel = table.open(pipe=table.custom_pipe(case_sensitive=exact))
             commit(table, table.take(channel, first.encode(), rest.encode()))
-
             assert current(table).columns[0].nullable is not is_required
             assert len(table.rows()) == 2 - (rest == "no row")
 
     def test_a_default_fills_a_required_column_that_has_no_key_and_not_one_that_is_null(self, engine):
-        table = engine.table(schema_evolution=True)
-        filled = (
-            Column("A", NUMBER, nullable=False, default="7"),
-            Column("B", NUMBER, nullable=False, default="8"),
-        )
-        table.definition = dataclasses.replace(
-            table.definition, name=f"{table.name}_D", columns=(*table.definition.columns, *filled)
-        )
-        table.name = table.definition.name
-        table.create()
+        filled = (Column(name, NUMBER, nullable=False, default="7") for name in "AB")
+        table = engine.table(columns=(Column("ID", NUMBER), *filled), schema_evolution=True)
         commit(table, table.take(table.open(), b'{"id":1}', b'{"id":2,"b":null}'))
+        assert [one.nullable for one in current(table).columns] == [True, False, True]
+        assert table.rows() == [(1, 7, 7), (2, 7, None)]
 
-        assert {one.name: one.nullable for one in current(table).columns} == {
-            "ID": False, "NAME": True, "A": False, "B": True,
-        }  # fmt: skip
-        assert table.rows() == [(1, None, 7, 8), (2, None, 7, None)]
-
-    def test_a_key_that_is_no_name_is_refused(self, engine):
-        for key, is_refused in [("x" * 255, False), ("x" * 256, True), ("", True), (" ", True)]:
+    def test_a_key_that_is_no_name_and_more_than_a_hundred_columns_are_refused(self, engine):
+        for keys, is_refused in [
+            (["x" * 255], False), (["x" * 256], True), ([""], True), ([" "], True),
+            (range(100), False), (range(101), True),
+        ]:  # fmt: skip
             table = engine.table(schema_evolution=True)
-            commit(table, table.take(table.open(), f'{{"id":1,"{key}":1}}'.encode(), token="1"))
-
-            assert (len(table.rows()), table.token()) == ((0, None) if is_refused else (1, "1"))
-
-    def test_at_most_a_hundred_columns_come_with_a_commit(self, engine):
-        for count in [100, 101]:
-            table = engine.table(schema_evolution=True)
-            more = ",".join(f'"c{number}":1' for number in range(count))
+            more = ",".join(f'"{key}":1' for key in keys)
             commit(table, table.take(table.open(), f'{{"id":1,{more}}}'.encode(), token="1"))
-
-            assert table.token() == ("1" if count == 100 else None)
-
-    def test_a_table_without_evolution_keeps_its_columns(self, table):
-        commit(table, table.take(table.open(), b'{"id":1,"more":true}'))
-        assert table.rows() == [(1, None)]
+            assert (len(table.rows()), table.token()) == ((0, None) if is_refused else (1, "1"))
 
 
 class TestCrash:
@@ -635,5 +462,4 @@ class TestCrash:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(table.database, "reach", reach)
             commit(table, table.take(channel, row(2), token="2"), table.take(channel, row(3), token="3"))
-
         assert found == [(rows, token)]

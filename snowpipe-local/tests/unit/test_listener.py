@@ -1,7 +1,5 @@
 """The HTTP server: requests that never come, and an end whatever runs."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket
@@ -115,7 +113,7 @@ class Serving(asyncio.SelectorEventLoop):
         assert moved.wait(240)
 
 
-def test_a_connection_without_the_head_of_a_request_is_closed() -> None:
+def test_a_connection_without_the_head_of_a_request_is_closed_and_an_idle_one_stays_open() -> None:
     for begun in [b"", REQUEST[:-2], REQUEST, REQUEST + b"GET"]:
         with Serving(keep_alive=5) as serving, serving.connect() as client:
             client.sendall(begun)
@@ -124,18 +122,12 @@ def test_a_connection_without_the_head_of_a_request_is_closed() -> None:
             with suppress(ConnectionResetError):
                 assert client.recv(4096) == b""
         assert (b"204" in received) == begun.startswith(REQUEST)
-
-
-def test_a_connection_with_a_head_that_never_ends_is_closed() -> None:
-    for begun in [b"GET /", REQUEST[:-2] + b"x: "]:
+    for begun in [b"GET /", REQUEST[:-2] + b"x: "]:  # a head that never ends
         with Serving(keep_alive=5) as serving, serving.connect() as client:
             with suppress(ConnectionResetError, BrokenPipeError):
                 client.sendall(begun + b"a" * (4 * listener.MOST_HEAD_BYTES))
             with suppress(ConnectionResetError):
                 assert client.recv(4096) == b""
-
-
-def test_an_idle_connection_stays_open_between_requests() -> None:
     with Serving(keep_alive=3600) as serving, serving.connect() as client:
         for _ in range(3):
             client.sendall(REQUEST)

@@ -1,32 +1,23 @@
 import asyncio
-import datetime as dt
 import math
 import threading
-from decimal import Decimal
 
 import pytest
 import sqlglot
 from snowpipe_local.errors import ConfigurationError, Refusal, SqlError
 from snowpipe_local.faults import parse_faults
-from snowpipe_local.sql.results import encode
 from snowpipe_local.tables import ColumnType, find_name, quote, read_path
 from sqlglot import exp
 
 
-def test_unquoted_names_are_upper_cased_and_quoted_names_kept():
+def test_names_are_upper_cased_or_kept_and_found():
     for text, path, rest in [
         ("a.b.c", ("A", "B", "C"), ""), ('"a b" . "c""d" LIKE', ("a b", 'c"d'), "LIKE"),
         (" x$1 (y)", ("X$1",), "(y)"),
     ]:  # fmt: skip
         assert read_path(text) == (path, rest)
-
-
-def test_text_that_is_no_name_is_a_syntax_error():
     with pytest.raises(SqlError, match="identifier"):
         read_path("1abc")
-
-
-def test_an_exact_name_wins_over_one_in_other_case():
     assert find_name("t", ["T", "t"]) == "t"
     assert find_name("t", ["T"]) == "T"
     assert find_name("u", ["T"]) is None
@@ -35,16 +26,13 @@ def test_an_exact_name_wins_over_one_in_other_case():
 
 def test_snowflake_types_have_one_spelling_and_one_storage_type():
     for written, snowflake, duckdb in [
-        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"), ("NUMBER", "NUMBER(38,0)", "DECIMAL(38,0)"),
-        ("DECIMAL(12)", "NUMBER(12,0)", "DECIMAL(12,0)"), ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
+        ("INT", "NUMBER(38,0)", "DECIMAL(38,0)"), ("NUMERIC(12,2)", "NUMBER(12,2)", "DECIMAL(12,2)"),
         ("DOUBLE PRECISION", "FLOAT", "DOUBLE"), ("FLOAT(67)", "FLOAT", "DOUBLE"),
-        ("STRING", "VARCHAR(16777216)", "VARCHAR"), ("VARCHAR(5)", "VARCHAR(5)", "VARCHAR"),
-        ("CHAR", "VARCHAR(1)", "VARCHAR"), ("BINARY", "BINARY(8388608)", "BLOB"),
-        ("BOOLEAN", "BOOLEAN", "BOOLEAN"), ("DATE", "DATE", "DATE"), ("TIME", "TIME(9)", "TIME"),
-        ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"), ("DATETIME", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
+        ("STRING", "VARCHAR(16777216)", "VARCHAR"), ("CHAR", "VARCHAR(1)", "VARCHAR"),
+        ("TIME", "TIME(9)", "TIME"), ("TIMESTAMP", "TIMESTAMP_NTZ(9)", "TIMESTAMP"),
         ("TIMESTAMP_LTZ(6)", "TIMESTAMP_LTZ(6)", "TIMESTAMP WITH TIME ZONE"),
         ("TIMESTAMP_TZ", "TIMESTAMP_TZ(9)", "STRUCT(t TIMESTAMP WITH TIME ZONE, o SMALLINT)"),
-        ("VARIANT", "VARIANT", "JSON"), ("OBJECT", "OBJECT", "JSON"), ("ARRAY", "ARRAY", "JSON"),
+        ("VARIANT", "VARIANT", "JSON"), ("ARRAY", "ARRAY", "JSON"),
     ]:  # fmt: skip
         tree = sqlglot.parse_one(f"CREATE TABLE t (c {written})", dialect="snowflake")
         definition = tree.find(exp.ColumnDef)
@@ -54,42 +42,35 @@ def test_snowflake_types_have_one_spelling_and_one_storage_type():
         assert ColumnType.from_text(str(kind)) == kind
 
 
-def test_values_are_encoded_for_the_wire():
-    for value, kind, text in [
-        (None, "NUMBER", None), (True, "BOOLEAN", "1"), (Decimal("1E+3"), "NUMBER", "1000"),
-        (dt.date(1970, 1, 3), "DATE", "2"), (dt.time(1, 0, 0, 5), "TIME", "3600.000005000"),
-        (dt.datetime(1970, 1, 1, 0, 0, 1, 500000), "TIMESTAMP_NTZ", "1.500000000"),
-        (dt.datetime(1969, 12, 31, 23, 59, 59, 750000), "TIMESTAMP_NTZ", "-0.250000000"),
-        (dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), "TIMESTAMP_TZ", "1.000000000 1440"),
-        (b"\x0a\xff", "BINARY", "0AFF"),
-    ]:  # fmt: skip
-        assert encode(value, kind) == text
-
-
-def test_faults_are_read_from_one_text():
-    faults = parse_faults("commit-delay=2.5, drop-append-response=2,append-503=1")
+def test_faults_are_handed_out_in_order_run_out_and_are_added_at_run_time():
+    faults = parse_faults(
+        "commit-delay=2.5, answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2,"
+        "append-503=1"
+    )
     assert faults.commit_delay == 2.5
     assert [faults.refuse_append() for _ in range(2)] == [True, False]
-    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
-
-
-def test_held_commits_wait_without_end_until_the_faults_are_cleared():
-    faults = parse_faults("hold-commits,append-503=1")
-    assert faults.commit_delay == math.inf
-    assert faults.shown() == ["hold-commits", "append-503=1"]
-    faults.clear()
-    assert faults.commit_delay == 0
-    faults.add("hold-commits")
-    assert faults.shown() == ["hold-commits"]
-
-
-def test_answers_and_delays_are_handed_out_in_order_and_run_out():
-    faults = parse_faults("answer-append=429x2,answer-append=404html,slow-open=0.5x1,invalidate-channel=2")
     assert [faults.next_answer("append") for _ in range(4)] == ["429", "429", "404html", None]
     assert faults.next_answer("open") is None
     assert [faults.next_delay("open") for _ in range(2)] == [0.5, 0]
     assert [faults.invalidates() for _ in range(3)] == [False, True, False]
     faults.reach("before-commit")
+    faults.add("hold-commits")
+    assert (faults.commit_delay, faults.shown()) == (math.inf, ["hold-commits"])
+    faults.clear()
+    assert (faults.commit_delay, faults.shown()) == (0, [])
+    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
+    assert faults.drop_response()
+    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
+    assert faults.shown() == [
+        "commit-delay=1.5", "drop-append-response=2", "answer-open=503@2", "answer-open=503@2",
+        "kill-before-commit=3", "failover-pipe=A.B.C-STREAMING",
+    ]  # fmt: skip
+    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
+    with pytest.raises(ConfigurationError):
+        faults.add("append-503=1,nonsense=1")
+    assert not faults.refuse_append()
+    faults.clear()
+    assert faults.shown() == []
 
 
 def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
@@ -106,30 +87,12 @@ def test_a_call_that_is_held_up_goes_on_when_the_faults_are_cleared():
 
 def test_an_unknown_fault_or_value_is_refused():
     for text in [
-        "nonsense=1", "commit-delay", "hold-commits=5", "append-503=x", "answer-append=200",
-        "answer-append=429xx", "answer-append=429@-1", "answer-append=429@soon", "answer-nothing=429",
-        "slow-append=x", "kill-nowhere=1", "kill-before-commit=-1", "commit-delay=nan", "commit-delay=-1",
-        "append-503=-1", "drop-append-response=-1", "slow-append=inf", "slow-append=1x-1",
-        "answer-append=429x-1", "kill-before-commit=x", "failover-pipe=T-STREAMING",
+        "nonsense=1", "commit-delay", "hold-commits=5", "answer-append=200", "answer-append=429xx",
+        "answer-append=429@soon", "answer-nothing=429", "kill-nowhere=1", "commit-delay=nan",
+        "drop-append-response=-1", "slow-append=inf", "failover-pipe=T-STREAMING",
     ]:  # fmt: skip
         with pytest.raises(ConfigurationError):
             parse_faults(text)
-
-
-def test_faults_added_at_run_time_count_from_then_and_are_shown_as_they_are_written():
-    faults = parse_faults("drop-append-response=1,answer-open=503@2x2")
-    assert faults.drop_response()
-    faults.add("drop-append-response=2,commit-delay=1.5,kill-before-commit=3,failover-pipe=a.b.C-STREAMING")
-    assert faults.shown() == [
-        "commit-delay=1.5", "drop-append-response=2", "answer-open=503@2", "answer-open=503@2",
-        "kill-before-commit=3", "failover-pipe=A.B.C-STREAMING",
-    ]  # fmt: skip
-    assert [faults.drop_response() for _ in range(3)] == [False, True, False]
-    with pytest.raises(ConfigurationError):
-        faults.add("append-503=1,nonsense=1")
-    assert not faults.refuse_append()
-    faults.clear()
-    assert faults.shown() == []
 
 
 def test_a_pipe_fails_over_and_back_whatever_the_case_of_its_name():

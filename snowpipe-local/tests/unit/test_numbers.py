@@ -3,60 +3,29 @@
 from decimal import Decimal
 
 import pytest
-from tests.unit.sql_sessions import SqlSessions
+from tests.unit.sql_sessions import pairs
 
 _MOST = "9" * 38
 
 
 @pytest.fixture(scope="module")
-def sql(tmp_path_factory):
-    sql = SqlSessions(tmp_path_factory.mktemp("numbers"))
-    sql.run(
+def sql(module_sql):
+    module_sql.run(
         "CREATE TABLE t (i INT, n NUMBER(10, 2), d DATE, s VARCHAR, a ARRAY)",
         "INSERT INTO t SELECT 2, 1.5, '2026-01-31', 'abcb', ARRAY_CONSTRUCT(1, 2, 3)",
     )
-    yield sql
-    sql.close()
+    return module_sql
 
 
-# "Numeric data types": INT and its synonyms are NUMBER(38, 0)
-def test_whole_numbers_have_38_digits(sql):
-    for expression, value in [
-        ("86400 * 1000 * 30", 2_592_000_000), ("2147483647 + 1", 2_147_483_648),
-        ("9223372036854775807 + 1", 9_223_372_036_854_775_808), ("-2147483648 - 1", -2_147_483_649),
-        ("(100000 + 1) * (100000 - 1)", 9_999_999_999), ("3000000000::INT", 3_000_000_000),
-        ("'99999999999999999999'::INTEGER + 1", 100_000_000_000_000_000_000),
-        ("TRY_CAST('3000000000' AS SMALLINT)", 3_000_000_000),
-        ("300::TINYINT * 100000::BIGINT * 100000", 3_000_000_000_000), ("1.5::INT", 2),
-        ("LENGTH('abc') * 9223372036854775807", 27_670_116_110_564_327_421),
-        ("IFF(TRUE, 2000000000, 0) + 2000000000", 4_000_000_000), (f"{_MOST} + 0", int(_MOST)),
-        (f"-{_MOST}", -int(_MOST)),
-    ]:  # fmt: skip
-        assert sql.values(f"SELECT {expression}") == [(value,)]
-
-
-def test_products_of_columns_that_a_query_makes_have_38_digits(sql):
-    for query in [
-        "WITH c AS (SELECT 100000 AS a) SELECT a * a FROM c", "SELECT column1 * column1 FROM VALUES (100000)",
-        "SELECT SUM(a * a) FROM (SELECT 100000 AS a)",
-    ]:  # fmt: skip
-        assert sql.values(query) == [(10_000_000_000,)]
-
-
-def test_a_name_may_be_of_several_types(sql):
+def test_products_keep_their_scale_and_names_may_have_several_types(sql):
+    assert sql.values("WITH c AS (SELECT 100000 AS a) SELECT a * a FROM c") == [(10_000_000_000,)]
+    assert sql.values("SELECT SUM(a * a) FROM (SELECT 100000 AS a)") == [(10_000_000_000,)]
     text = "SELECT x.a * y.a, y.a * x.a FROM (SELECT 100000 AS a) x, (SELECT 2.5 AS a) y"
     assert sql.values(text) == [(250_000, 250_000)]
-    sql.run(
-        "CREATE OR REPLACE TABLE one (q NUMBER(38, 10), f FLOAT)",
-        "INSERT INTO one VALUES (1.1234567891, 1e-9)",
-    )
+    sql.run("CREATE TABLE one AS SELECT 1.1234567891::NUMBER(38, 10) AS q, 1e-9::FLOAT AS f")
     assert sql.values("SELECT q * q FROM (SELECT f AS q FROM one)") == [(1e-18,)]
-    assert [str(cell) for cell in sql.values("SELECT p * p FROM (SELECT q * q AS p FROM one)")[0]] == [
-        "1.593035640279"
-    ]
-
-
-def test_products_with_a_fraction_keep_their_scale(sql):
+    product = "SELECT (p * p)::VARCHAR FROM (SELECT q * q AS p FROM one)"
+    assert sql.values(product) == [("1.593035640279",)]
     sql.run("CREATE OR REPLACE TABLE made AS SELECT a * 2 AS p FROM (SELECT 1.25 AS a)")
     assert sql.run("DESCRIBE TABLE made")[0]["type"].endswith(",2)")
     assert sql.values("SELECT n * 2, n + 1, n * n FROM t") == [
@@ -65,110 +34,27 @@ def test_products_with_a_fraction_keep_their_scale(sql):
     assert sql.values("SELECT a * 2 FROM (SELECT 1.5::FLOAT AS a)") == [(3.0,)]
 
 
-# "Arithmetic operators", multiplication
-def test_a_product_has_at_most_twelve_decimals_or_those_of_a_factor(sql):
-    for expression, value in [
-        ("r * r", "1.000246928242"), ("(r * 1.5) * r", "1.500370392362"),
-        ("-r * 0.1234567", "-0.123471941532"), ("n * n * n * n", "5.06250000"),
-        ("f * 1.5", "1.50000000000000000015"),
-    ]:  # fmt: skip
-        sql.run(
-            "CREATE OR REPLACE TABLE rates (r NUMBER(38, 10), n NUMBER(10, 2), f NUMBER(38, 20))",
-            "INSERT INTO rates VALUES (1.0001234565, 1.5, 1.0000000000000000001)",
-        )
-        assert [str(cell) for cell in sql.values(f"SELECT {expression} FROM rates")[0]] == [value]
-
-
-def test_a_result_of_39_digits_is_refused(sql):
+def test_what_no_number_has_room_for_is_refused(sql):
     for query in [
-        f"SELECT {_MOST} + 1", f"SELECT -{_MOST} - 1",
-        f"SELECT SUM(x) FROM (SELECT {_MOST} AS x UNION ALL SELECT 1)", f"SELECT {_MOST} * 10",
-        f"INSERT INTO t (i) SELECT {_MOST} + 1", f"CREATE OR REPLACE TABLE made AS SELECT {_MOST} + 1 AS x",
-        "SELECT FACTORIAL(34)",
+        f"SELECT {_MOST} + 1", f"SELECT SUM(x) FROM (SELECT {_MOST} AS x UNION ALL SELECT 1)",
+        f"CREATE OR REPLACE TABLE made AS SELECT {_MOST} + 1 AS x", "SELECT FACTORIAL(34)",
     ]:  # fmt: skip
         refused = sql.refused(query)
         assert (refused.code, refused.sqlstate) == ("100046", "22003")
         assert refused.message.startswith("Number out of representable range")
-
-
-def test_a_literal_that_no_number_has_room_for_is_refused(sql):
-    for literal in ["1" + "0" * 38, "-" + "9" * 40, "1" + "0" * 38 + ".5", "1e400", "-1E400"]:
+    for literal in ["1" + "0" * 38, "1" + "0" * 38 + ".5", "1e400"]:
         refused = sql.refused(f"SELECT {literal}")
         assert refused.code == "100039"
         assert refused.message == f"Numeric value '{literal.lstrip('-')}' is out of range"
-
-
-# "Numeric data types", special values of FLOAT
-def test_float_has_values_that_are_not_finite(sql):
     text = "SELECT 'inf'::FLOAT, '-inf'::FLOAT, EXP(1000), 1e308::FLOAT * 10"
     assert sql.values(text) == [(float("inf"), float("-inf"), float("inf"), float("inf"))]
 
 
-def test_a_value_outside_of_a_functions_domain_is_refused(sql):
-    for call in ["SQRT(-1)", "LN(0)", "LOG(10, -1)", "ACOS(2)", "ASIN(2)", "ATANH(2)"]:
-        assert sql.refused(f"SELECT {call}").code == "100054"
-
-
-def test_a_column_may_stand_where_a_whole_number_is_asked_for(sql):
-    for expression, value in [
-        ("LEFT(s, i)", "ab"),
-        ("RIGHT(s, i)", "cb"),
-        ("SUBSTR(s, i, i)", "bc"),
-        ("CHR(i + 64)", "B"),
-        ("SPLIT_PART(s, 'b', i)", "c"),
-        ("BITAND(i, 3)", 2),
-        ("BITOR(i, 1)", 3),
-        ("BITXOR(i, 3)", 1),
-        ("BITNOT(i)", -3),
-        ("FACTORIAL(i + 1)", 6),
-        ("GET(a, i)", "3"),
-        ("NTILE(i) OVER (ORDER BY s)", 1),
-        ("LAG(s, i, 'none') OVER (ORDER BY s)", "none"),
-        ("NTH_VALUE(s, i) OVER (ORDER BY s)", None),
-        ("REGEXP_SUBSTR(s, 'b', 1, i)", "b"),
-        ("REGEXP_INSTR(s, 'b', i)", 2),
-        ("REGEXP_COUNT(s, 'b', i)", 2),
-        ("CHARINDEX('b', s, i)", 2),
-        ("POSITION('b', s, i + 1)", 4),
-        ("INSERT(s, i, 1, 'x')", "axcb"),
-        ("STRTOK(s, 'b', i)", "c"),
-        ("LENGTH(RANDSTR(i, 1))", 2),
-        ("ARRAY_SIZE(ARRAY_GENERATE_RANGE(0, i))", 2),
-        ("GETBIT(i, 1)", 1),
-        (
-            "TO_CHAR(TIMESTAMP_FROM_PARTS(2020, i, i, i, i, i), 'YYYY-MM-DD HH24:MI:SS')",
-            "2020-02-02 02:02:02",
-        ),
-        ("TO_CHAR(d + i, 'YYYY-MM-DD')", "2026-02-02"),
-        ("TO_CHAR(d - i * 2, 'YYYY-MM-DD')", "2026-01-27"),
-        ("TO_CHAR(d + 1::INT, 'YYYY-MM-DD')", "2026-02-01"),
-        ("TO_CHAR(d + k, 'YYYY-MM-DD')", "2026-02-03"),
-        ("LEFT(s, 1.5)", "ab"),
-    ]:
-        assert sql.values(f"SELECT {expression} FROM t, (SELECT 3 AS k)") == [(value,)]
-
-
-# "MEDIAN", "PERCENTILE_CONT", "MOD", "CEIL", "FLOOR", "MONTHS_BETWEEN"
-def test_fractions_of_whole_numbers_are_kept(sql):
-    for expression, text in [
-        ("MEDIAN(a)", "1.500"), ("PERCENTILE_CONT(0.25) WITHIN GROUP (ORDER BY a)", "1.250"),
-        ("PERCENTILE_DISC(0.5) WITHIN GROUP (ORDER BY a)", "1"), ("APPROX_PERCENTILE(a, 0.5)", "1.5"),
-        ("MOD(MAX(a) + 5, 2.5)", "2.0"), ("CEIL(SUM(a) / 8, 1)", "0.4"), ("CEIL(-1.25, 1)", "-1.2"),
-        ("FLOOR(123.456, -1)", "120"), ("FLOOR(-975.975, 2)", "-975.98"),
-        ("MONTHS_BETWEEN('2019-03-01'::DATE, '2019-02-15'::DATE)", "0.548387"),
-    ]:  # fmt: skip
-        query = f"SELECT ({expression})::VARCHAR FROM (SELECT 1::INT AS a UNION ALL SELECT 2::INT)"
-        assert sql.values(query)[0] == (text,)
-
-
 # "Numeric data types": a FLOAT without a fraction is written without a point
 def test_a_computed_float_is_written_as_a_float(sql):
-    for expression, text in [
-        ("f * 2", "5"), ("-f", "-2.5"), ("f + i", "4.5"), ("SUM(f) * 2", "5"), ("SQRT(4)", "2"),
-        ("1e3", "1000"), ("IFF(TRUE, f * 2, 0)", "5"), ("ROUND(f)", "3"), ("POWER(2, 3)", "8"),
-        ("'nan'::FLOAT", "NaN"), ("TO_DOUBLE('3')", "3"), ("DIV0(f, 2.5::FLOAT)", "1"),
-    ]:  # fmt: skip
-        sql.run("CREATE OR REPLACE TABLE g AS SELECT 2 AS i, 2.5::FLOAT AS f")
-        assert sql.values(f"SELECT ({expression})::VARCHAR FROM g") == [(text,)]
-        assert sql.values(f"SELECT ({expression}) || '' FROM g") == [(text,)]
-        assert sql.values(f"SELECT x || '' FROM (SELECT {expression} AS x FROM g)") == [(text,)]
+    sql.run("CREATE TABLE g AS SELECT 2 AS i, 2.5::FLOAT AS f")
+    for expression, text in pairs("""
+f * 2 -> 5; -f -> -2.5; f + i -> 4.5; SUM(f) * 2 -> 5; SQRT(4) -> 2; 1e3 -> 1000; IFF(TRUE, f * 2, 0) -> 5
+ROUND(f) -> 3; POWER(2, 3) -> 8; TO_DOUBLE('3') -> 3; DIV0(f, 2.5::FLOAT) -> 1"""):
+        for query in ("({})::VARCHAR FROM g", "({}) || '' FROM g", "x || '' FROM (SELECT {} AS x FROM g)"):
+            assert sql.values(f"SELECT {query.format(expression)}") == [(text,)]

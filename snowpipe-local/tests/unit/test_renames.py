@@ -1,7 +1,5 @@
 """ALTER DATABASE and ALTER SCHEMA .. RENAME TO: everything inside keeps working under the new name."""
 
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.sql import front
 from snowpipe_local.sql.session import Session
@@ -28,13 +26,6 @@ def sql(sql: SqlSessions) -> SqlSessions:
 
 
 def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
-    schema_name = f"{database}.{schema}"
-    sql.run(f"USE SCHEMA {schema_name}")
-    assert sql.values("SELECT id, n, q FROM v ORDER BY 1") == [(1, 10, 100), (2, 15, 101)]
-    sql.run("INSERT INTO t (id, s) VALUES (3, 'c')")
-    assert sql.values(f"SELECT n, q FROM {schema_name}.t WHERE id = 3") == [(20, 102)]
-    sql.run("DELETE FROM t WHERE id = 3", "UPDATE t SET s = 'B' WHERE id = 2")
-    assert sql.values("SELECT counted.NEXTVAL") == [(103,)]
     shown = sql.run("SHOW TABLES")
     assert [(r["database_name"], r["schema_name"], r["name"], r["comment"]) for r in shown] == [
         (database, schema, "T", "rows")
@@ -44,13 +35,12 @@ def _assert_all_there(sql: SqlSessions, database: str, schema: str) -> None:
     (stage,) = sql.run("SHOW STAGES")
     assert (stage["database_name"], stage["schema_name"], stage["name"]) == (database, schema, "G")
     named = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE g")}
-    assert named["FORMAT_NAME"] == f"{schema_name}.F"
+    assert named["FORMAT_NAME"] == f"{database}.{schema}.F"
     pipes = [(r["database_name"], r["schema_name"], r["name"]) for r in sql.run("SHOW PIPES")]
     assert pipes == [(database, schema, "P"), (database, schema, "STREAMED")]
-    assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{schema_name}.p')")[0][0]
-    assert sql.values("SELECT table_name FROM information_schema.tables WHERE table_schema <> 'PUBLIC'") == [
-        ("T",), ("V",),
-    ]  # fmt: skip
+    assert "RUNNING" in sql.values(f"SELECT SYSTEM$PIPE_STATUS('{database}.{schema}.p')")[0][0]
+    listed = "SELECT table_name FROM information_schema.tables WHERE table_schema <> 'PUBLIC'"
+    assert sql.values(listed) == [("T",), ("V",)]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +62,18 @@ def test_everything_inside_has_the_new_name_now_and_after_a_restart(sql, stateme
     assert sql.catalog.database(database).channels.find(pipe, "c") is channel
     assert (channel.database, channel.pipe, channel.committed.offset_token) == (database, pipe, "7")
     assert sql.values("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()") == [(database, schema)]
-    quoted = (f'"{database}"', f'"{schema}"')
-    comments = {r["name"]: r["comment"] for r in (*sql.run("SHOW DATABASES"), *sql.run("SHOW SCHEMAS"))}
-    assert (comments[database], comments[schema]) == ("of d", "of s")
+    for restarted in (False, True):
+        if restarted:
+            sql.restart()
+        sql.run(f'USE SCHEMA "{database}"."{schema}"')
+        comments = {r["name"]: r["comment"] for r in (*sql.run("SHOW DATABASES"), *sql.run("SHOW SCHEMAS"))}
+        assert (comments[database], comments[schema]) == ("of d", "of s")
+        assert sql.values("SELECT MAX(n), MAX(s) FROM t") == [(15, "b")]
+        sql.run("INSERT INTO t (id) VALUES (9)")
+        assert sql.values("SELECT n > 15, q > 101 FROM v WHERE id = 9") == [(True, True)]
+        sql.run("DELETE FROM t WHERE id = 9")
     if database.isupper() and schema.isupper():
         _assert_all_there(sql, database, schema)
-    sql.restart()
-    sql.run(f"USE SCHEMA {quoted[0]}.{quoted[1]}")
-    assert sql.values("SELECT MAX(n) FROM v") == [(15,)]
-    comments = {r["name"]: r["comment"] for r in sql.run("SHOW SCHEMAS")}
-    assert comments[schema] == "of s"
-    assert sql.values("SELECT s FROM t WHERE id = 1") == [("a",)]
-    sql.run("INSERT INTO t (id) VALUES (9)")
-    assert sql.values("SELECT COUNT(n), COUNT(q) FROM t WHERE id = 9") == [(1, 1)]
 
 
 @pytest.mark.parametrize(
@@ -128,30 +117,23 @@ def test_a_refused_rename_gives_the_reason_and_changes_nothing(sql):
     for statement, code, expected_message in [
         ("ALTER DATABASE d RENAME TO local", "002002", "LOCAL"),
         ('ALTER DATABASE d RENAME TO "Local"', "002002", "Local"),
-        ("ALTER DATABASE d RENAME TO d", "002002", "D"),
         ("ALTER DATABASE nope RENAME TO e", "002003", "NOPE"),
         ("ALTER DATABASE d RENAME TO system", "001003", "SYSTEM"),
-        ("ALTER DATABASE d RENAME TO a.b", "001003", "A.B"),
-        ("ALTER DATABASE d RENAME TO e f", "001003", "unexpected 'f'"),
         ("ALTER SCHEMA d.s RENAME TO public", "002002", "PUBLIC"),
+        ("ALTER DATABASE d RENAME TO a.b", "001003", "A.B"),
         ("ALTER SCHEMA d.s RENAME TO s", "002002", "S"),
         ("ALTER SCHEMA d.s RENAME TO information_schema", "002002", "INFORMATION_SCHEMA"),
-        ("ALTER SCHEMA d.s RENAME TO _snowpipe", "002002", "_SNOWPIPE"),
         ("ALTER SCHEMA d.nope RENAME TO r", "002003", "D.NOPE"),
         ("ALTER SCHEMA d.s RENAME TO local.s", "000002", "from D to LOCAL"),
         ("ALTER SCHEMA d.information_schema RENAME TO r", "002003", "D.INFORMATION_SCHEMA"),
+        ("ALTER DATABASE IF EXISTS d RENAME TO local", "002002", "LOCAL"),
     ]:
         before = (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT"))
         error = sql.refused(statement)
         assert (error.code, expected_message in error.message) == (code, True), error.message
         assert (sql.run("SHOW DATABASES"), sql.run("SHOW SCHEMAS IN ACCOUNT")) == before
         assert sql.values("SELECT COUNT(*) FROM d.s.v") == [(2,)]
-
-
-def test_if_exists_tolerates_only_that_there_is_nothing_to_rename(sql):
     sql.run("ALTER DATABASE IF EXISTS nope RENAME TO e", "ALTER SCHEMA IF EXISTS d.nope RENAME TO r")
-    assert sql.refused("ALTER DATABASE IF EXISTS d RENAME TO local").code == "002002"
-    assert sql.refused("ALTER SCHEMA IF EXISTS d.s RENAME TO public").code == "002002"
 
 
 def test_grants_and_future_grants_follow(sql):
@@ -194,7 +176,10 @@ def test_other_sessions_stay_where_they_are_with_their_temporary_objects(sql):
         "CREATE TEMPORARY FILE FORMAT formatted TYPE = JSON", "BEGIN", "INSERT INTO t (id) VALUES (50)",
     ):  # fmt: skip
         front.execute(other, statement)
-    sql.run("ALTER SCHEMA d.s RENAME TO r", "ALTER DATABASE d RENAME TO e")
+    sql.run("CREATE DATABASE x", "CREATE STAGE x.public.g FILE_FORMAT = (FORMAT_NAME = 'd.s.f')")
+    sql.run("ALTER SCHEMA d.s RENAME TO d.r", "ALTER DATABASE d RENAME TO e")
+    described = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE x.public.g")}
+    assert described["FORMAT_NAME"] == "E.R.F"
     assert (other.database, other.schema) == ("E", "R")
     # A transaction that was open goes on.
     front.execute(other, "INSERT INTO t (id) VALUES (51)")
@@ -205,10 +190,3 @@ def test_other_sessions_stay_where_they_are_with_their_temporary_objects(sql):
     front.execute(other, "DESC FILE FORMAT e.r.formatted")
     other.close()
     assert sql.refused("SELECT * FROM e.r.mine").code == "002003"
-
-
-def test_stages_of_other_databases_keep_the_file_format(sql):
-    sql.run("CREATE DATABASE other", "CREATE STAGE other.public.g FILE_FORMAT = (FORMAT_NAME = 'd.s.f')")
-    sql.run("ALTER SCHEMA d.s RENAME TO d.r", "ALTER DATABASE d RENAME TO e")
-    described = {r["property"]: r["property_value"] for r in sql.run("DESC STAGE other.public.g")}
-    assert described["FORMAT_NAME"] == "E.R.F"

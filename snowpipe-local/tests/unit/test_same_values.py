@@ -1,7 +1,5 @@
 """One text means the same value, or is refused, whether it comes by INSERT, COPY or a streamed row."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import datetime as dt
@@ -12,17 +10,9 @@ from typing import Any
 import pytest
 from snowpipe_local.errors import SqlError
 from tests.local_catalog import LocalCatalog
-from tests.unit.streamed_table import StreamedTable
+from tests.unit.streamed_table import MadeTable
 
 REFUSED = "refused"
-BOUND = 20.0
-
-
-class Streamed(StreamedTable):
-    """A table that a statement made."""
-
-    def __init__(self, local: LocalCatalog) -> None:
-        self.database, self.name, self.schema = local.database, "T", "PUBLIC"
 
 
 class Ways:
@@ -65,10 +55,10 @@ class Ways:
 
     def streamed(self) -> dict[int, Any]:
         rows = [json.dumps({"id": n, "v": text}).encode() for n, text in enumerate(self.texts)]
-        table = Streamed(self.local)
+        table = MadeTable(self.local.database)
         # One commit takes the isolating path, the others the strict one as long as it succeeds.
         for sent in (rows, *([row] for row in rows)):
-            table.send(table.open(), *sent).durable.result(BOUND)
+            table.send_at_once(*sent)
         stored = [(int(row["id"]), _exact(row["v"])) for row in self.local.sql("SELECT id, v FROM t")]
         assert sorted(map(repr, stored)) == sorted(2 * [repr(pair) for pair in dict(stored).items()])
         self.local.sql("DELETE FROM t")
@@ -161,14 +151,7 @@ def test_a_text_means_the_same_whichever_way_it_comes(local, step):
         assert 0 < len(expected) < len(texts)
 
 
-def test_a_date_is_no_time(local):
-    ways = Ways(local, "TIME", ["2024-01-01"])
-    assert ways.as_csv() == ways.as_json() == ways.streamed() == {}
-    assert ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True) == {}
-    assert ways.by_statement("INSERT INTO t VALUES ({}, ?)") == {}
-
-
-def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
+def test_texts_for_binaries_and_of_varchars_have_their_lengths(local):
     ways = Ways(local, "BINARY(2)", ["CD", "cdEF", "", "C", "1e2", "zz", "é", "😀", "CDEF01"])
     found = [
         ways.as_csv(), ways.as_json(), ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
@@ -180,29 +163,9 @@ def test_a_text_for_a_binary_has_two_hexadecimal_digits_for_each_byte(local):
     ]  # fmt: skip
     assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
     assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
-
-
-def test_what_the_engine_alone_would_read_as_a_time_is_refused(local):
-    for kind in ["DATE", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"]:
-        assert Ways(local, kind, NO_TIMES).as_csv() == {}
-        formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
-        assert Ways(local, kind, NO_TIMES).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
-
-
-def test_times_of_twelve_hours_and_dates_with_the_name_of_a_month(local):
-    assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM", "03:04:05 x"]).as_csv() == {
-        0: dt.time(15, 4, 5), 1: dt.time(0, 0),
-    }  # fmt: skip
-    assert Ways(local, "DATE", ["02-JAN-2026"]).as_csv() == {0: dt.date(2026, 1, 2)}
-    afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"])
-    assert afternoon.as_csv() == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}
-
-
-def test_a_record_without_a_field_for_a_binary_column(local):
-    local.sql("CREATE OR REPLACE TABLE t (id INT, v BINARY)")
-    local.put("b.json", b'{"id": 1}\n')
-    local.sql("COPY INTO t FROM @s/b FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
-    assert local.sql("SELECT id, v FROM t") == [{"id": 1, "v": None}]
+    most = 16_777_216
+    for length, kept in ((most, most), (most + 1, 0)):
+        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept
 
 
 def test_no_way_stores_a_time_that_clients_cannot_read(local):
@@ -210,20 +173,20 @@ def test_no_way_stores_a_time_that_clients_cannot_read(local):
     dates = ["20107-05-10", "10000-01-01", "-0001-01-01", "0000-01-01", "99999-1-1", "2024-01-01 24:00:00"]
     timestamps = ["20107-05-10 00:00:00", "10000-01-01T00:00:00Z", "2024-01-01T24:00:00", "0000-12-31 10:00"]
     for kind, texts in {
-        "TIME": ["24:00:00", "24:00", "24:00:00.0", "24:59:59"], "DATE": dates,
-        **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"), dates + timestamps),
+        "TIME": ["24:00:00", "24:00", "24:00:00.0", "24:59:59", "2024-01-01"], "DATE": dates + NO_TIMES,
+        **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"), dates + timestamps + NO_TIMES),
     }.items():  # fmt: skip
-        for text in texts:
-            ways = Ways(local, kind, [text])
-            found = {
-                "CSV": ways.as_csv(), "JSON": ways.as_json(), "stream": ways.streamed(),
-                "literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
-                "cast": ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})"),
-            }  # fmt: skip
-            assert all(not values for values in found.values()), (kind, text, found)
-
-
-def test_a_text_is_held_to_the_length_of_a_varchar_without_one(local):
-    most = 16_777_216
-    for length, kept in ((most, most), (most + 1, 0)):
-        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept
+        ways = Ways(local, kind, texts)
+        found = {
+            "CSV": ways.as_csv(), "JSON": ways.as_json(), "stream": ways.streamed(),
+            "literal": ways.by_statement("INSERT INTO t VALUES ({}, {})", quoted=True),
+            "cast": ways.by_statement(f"INSERT INTO t SELECT {{}}, CAST(? AS {kind})"),
+        }  # fmt: skip
+        assert all(not values for values in found.values()), (kind, found)
+    formatted = "FILE_FORMAT = (DATE_FORMAT = 'YYYY-MM-DD' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH24:MI:SS')"
+    for kind in ("DATE", "TIMESTAMP_NTZ"):
+        assert Ways(local, kind, []).copied("f.csv", "1,infinity\n2,epoch\n", formatted) == {}
+    # These are times.
+    assert Ways(local, "TIME", ["03:04:05 PM", "12:00 AM"]).as_csv() == {0: dt.time(15, 4, 5), 1: dt.time(0)}
+    afternoon = Ways(local, "TIMESTAMP_NTZ", ["Fri, 02 Jan 2026 03:04:05 PM"]).as_csv()
+    assert afternoon == {0: (dt.datetime(2026, 1, 2, 15, 4, 5), None)}
