@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
@@ -122,6 +122,17 @@ def test_the_try_after_one_that_was_cleared_resumes(lab, capsys, sees_it_running
     assert _resumed(lab, resuming.value)["rows"] == 2
     assert lab.kept() == {}
     assert lab.leftovers() == []
+
+
+@keeps_state
+def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
+    _deferred(lab)
+    following = _deferred(lab)
+    lasting = replace(REPORT, error="3 rows skipped", error_type="RowsRejectedError")
+    lab.yarn.play(lambda: lab.leave(lasting, committed=None), ("FINISHED", "FAILED"))
+    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
+        _resumed(lab, following)
+    assert (len(lab.yarn.submissions), lab.leftovers()) == (1, [])
 
 
 START = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)})

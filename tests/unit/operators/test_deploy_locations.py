@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import py_compile
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -169,3 +170,11 @@ def test_the_archive_brings_compiled_modules_and_none_of_another_source(tmp_path
         TZ="Asia/Tokyo",
     )
     assert printed == "('.pyc', 1) ('.pyc', 22) ('.pyc', 3)\n"
+
+    def read_only(*_, **__):
+        raise PermissionError
+
+    shutil.rmtree(package / "spark" / "__pycache__")
+    monkeypatch.setattr(py_compile, "compile", read_only)
+    with zipfile.ZipFile(write_package_archive(tmp_path)) as content:
+        assert not [name for name in content.namelist() if "spark" in name and name.endswith(".pyc")]

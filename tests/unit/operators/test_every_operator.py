@@ -109,6 +109,7 @@ WRONG = [
     (SnowpipePlan, PLAN, "database", 5),
     (SnowpipePlan, PLAN, "work_path", 5),
     (snowpipe_asset, ASSET, "account", 5),
+    (snowpipe_asset, ASSET, "table", 5),
     (snowpipe_asset, ASSET, "channel", 5),
 ]
 
@@ -145,8 +146,12 @@ def test_every_task_has_its_class_and_its_link_once_it_is_serialized():
     else:
         from airflow.serialization.serialized_objects import SerializedDAG as DagSerialization
 
+    @snowpipe_append_task(table="T", channel="decorated")
+    def decorated():
+        return []
+
     with DAG("d", schedule=None) as dag:
-        snowpipe_append_task(table="T", channel="decorated")(list).override(task_id="decorated")()
+        decorated()
         SnowpipeOpenChannelOperator(task_id="open", table="T", channel="c", offset_token="{{ x }}")
         SnowpipeDropChannelOperator(**{**CHANNEL, "task_id": "drop"})
         SnowpipeResetOffsetOperator(**{**CHANNEL, "task_id": "reset"}, offset_token="a:1")

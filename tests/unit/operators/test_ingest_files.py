@@ -131,6 +131,8 @@ def test_nothing_staged_is_an_error_or_a_report(account):
     with pytest.raises(NothingStagedError, match="'z'"):
         ingest(stage="@S", files=["z"])
     account.stages.clear()
+    with pytest.raises(NothingStagedError, match="no file for pipe"):
+        ingest(stage="@S", files=None)
     assert ingest(stage="@S", files=None, on_nothing="report")["rows_loaded"] == 0
 
 

@@ -52,10 +52,13 @@ def test_settings_of_a_broker(source):
     safe = {"security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "loader"}
     left_out = {"group.id": "shared", "enable.auto.commit": True, "auto.offset.reset": "latest"}
     extra = {"bootstrap.servers": "k1:9093,k2:9093", "client.id": "a", "sasl.password": "hush"}
+    extra["schema.registry.url"] = "https://key:hush@registry/v1"
     spec, secrets = source({**TOPIC, "options": {"client.id": "b"}}, extra={**extra, **safe, **left_out})
     assert spec.options == {**safe, "client.id": "b"}
-    assert (spec.bootstrap_servers, spec.group_id, spec.start) == ("k1:9093,k2:9093", None, "earliest")
-    assert secrets == {"sasl.password": "hush"}
+    assert (spec.bootstrap_servers, spec.schema_registry_url) == ("k1:9093,k2:9093", "https://registry/v1")
+    assert (spec.group_id, spec.start) == (None, "earliest")
+    registry = {"schema.registry.basic.auth.user.info": "key:hush"}
+    assert secrets == {"sasl.password": "hush", **registry}
 
 
 def test_host_login_and_password_of_a_broker_serve_where_the_extra_and_the_source_have_none(source):

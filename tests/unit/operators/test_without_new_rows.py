@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -167,6 +168,17 @@ def test_source_that_is_split_otherwise_than_before_is_refused(lab, variables):
         lab.execute(source=whole)
     assert lab.starts == 0
     assert lab.starts_spark(source=whole, rebind="restart")
+
+
+def test_rebind_without_a_new_row_is_in_the_token_of_the_next_run(lab):
+    found = taken(FileSource(path=str(lab.source)), TARGET)["a"]
+    before = replace(found.binding, reading="text")
+    token = loaded(unit_offset(found, "2.ndjson:2"), 5, binding=before)["committed"]
+    lab.snowpipe.channels["p_src_a"].committed = token
+
+    assert not lab.starts_spark(rebind="continue")
+    assert not lab.starts_spark()
+    assert shown(lab.snowpipe.channels["p_src_a"].committed) == "2.ndjson:2"
 
 
 def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab, variables):

@@ -68,7 +68,9 @@ class TestTime:
 
         return page
 
-    @pytest.mark.parametrize(("kind", "deed"), [("channels", drip), ("channel", overloaded)])
+    @pytest.mark.parametrize(
+        ("kind", "deed"), [("channel", drip), ("channel", overloaded), ("channels", drip)]
+    )
     def test_of_a_server_of_tokens_does_not_count(self, in_time, kind, deed):
         handler = type(
             "Handler", (BaseHTTPRequestHandler,), {"do_POST": deed, "log_message": lambda *_: None}

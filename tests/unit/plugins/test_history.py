@@ -78,9 +78,12 @@ class TestHistory:
         ]
         airflow_tables.leave(run="r2", **streamed({"b": {"to": "f:9", "rows": 5}}))
         assert (pipe("a").rows, len(pipe("a").tasks), len(pipe("a").channels)) == (3, 1, 1)
-        airflow_tables.leave(run="r3", state="failed", channel_page=page_address("lake"))
-        assert (pipe().word, pipe().tasks[0].is_failed) == ("FAILED", True)
-        airflow_tables.leave(run="r4", state="running", minutes_ago=1, channel_page=page_address("lake"))
+
+    def test_a_task_that_runs_or_failed_is_there_without_a_value(self, airflow_tables, pipe):
+        airflow_tables.leave(run="r1", state="failed", channel_page=page_address("lake"))
+        failed = pipe()
+        airflow_tables.leave(run="r2", state="running", minutes_ago=1, channel_page=page_address("lake"))
+        assert (failed.word, failed.tasks[0].is_failed, failed.channels) == ("FAILED", True, [])
         assert pipe().word == "LOADING"
 
     def test_of_an_append_and_of_a_change_of_a_channel(self, airflow_tables, pipe):
@@ -129,7 +132,7 @@ class TestHistory:
 
 _OBJECT = {"__classname__": "pathlib.PurePosixPath", "__version__": 1, "__data__": ["/x"]}
 _NAMES = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}
-_AUDIT = {"connection": "lake", "names": _NAMES, "differences": {"a": 1}, "notes": "x"}
+_AUDIT = {"connection": "lake", "names": _NAMES, "channels": 3, "differences": [], "notes": [], "found": []}
 _STRANGE = {
     "an object": _OBJECT,
     "an object in a channel": {"channels": {"a": _OBJECT}},
@@ -148,7 +151,7 @@ _STRANGE = {
     "half a character": '{"channels": {"\\ud800": {"to": "\\udfff", "rows": 1}}}',
     "true": True,
     "audits without names": {"pipes": [None, [], {"names": []}, {"names": {"database": {}}}]},
-    "an audit of a list": {"pipes": [{**_AUDIT, "connection": []}], "at": 5, "depth": ["x"]},
+    "an audit of other kinds": {"pipes": [{**_AUDIT, "notes": "x"}], "at": 5, "depth": ["x"]},
     "an audit of long ago": {"pipes": [{**_AUDIT, "channels": 1e300}], "at": "0001-01-01T00:00:00+14:00"},
     "many audits": {"pipes": [_AUDIT] * 50_000},
 }
@@ -187,6 +190,12 @@ class TestForeignXComs:
 
 
 class TestBounds:
+    def test_channels_take_room_too(self, airflow_tables, read):
+        value = {"channels": {str(at): 0 for at in range(9_000)}}
+        for run in range(30):
+            airflow_tables.leave(run=f"r{run}", channel_page=page_address("lake"), return_value=value)
+        assert sum(len(task.channels) for task in read().tasks) < 200_000
+
     def test_age_number_and_size(self, airflow_tables, read):
         for run in range(6):
             airflow_tables.leave(
