@@ -1,76 +1,60 @@
-"""Outlet events: what a task's events report of tokens and rows, and what they must not."""
+"""Assets: the one form of a URI, and what outlet events report of tokens and rows."""
 
 from types import SimpleNamespace
-from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import tests.airflow_connections  # noqa: F401  gives Airflow a home before it is imported
 from airflow_provider_snowpipe.assets.events import (
     LoadedChannel,
     describe_file_load,
     describe_outlets,
     event_extra,
 )
-from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.assets.uri import TableAddress, dataset_identity, sanitize_uri, snowpipe_asset
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
 from tests.airflow_version import AIRFLOW
 from tests.outlet_events import OutletEvents
+from tests.refusals import refused
 
 TABLE = {"account": "ORG-ACCT", "database": "DB", "schema": "S", "table": "T"}
 A = LoadedChannel("p_s_a", "a:3", True, 3, "a")
 B = LoadedChannel("p_s_b", "b:9", False, 9, "b")
 
 
-class Event:
+def plain_event():
     """An outlet event as Airflow before 3.3 has it."""
-
-    def __init__(self):
-        self.extra = {}
+    return SimpleNamespace(extra={})
 
 
-class PartitionedEvent(Event):
+def partitioned_event():
     """An outlet event as Airflow 3.3 has it."""
-
-    def __init__(self):
-        super().__init__()
-        self.keys = []
-
-    def add_partitions(self, keys):
-        assert all(key.strip() and len(key) <= 250 for key in keys)
-        self.keys += keys
+    keys = []
+    return SimpleNamespace(extra={}, keys=keys, add_partitions=keys.extend)
 
 
-class Hook:
+def hook_of(pipe="T-STREAMING", account="org-acct"):
     """As much of a hook as events need."""
 
-    def __init__(self, pipe="T-STREAMING", account="org-acct"):
-        self.pipe = PipeName("DB", "S", pipe)
-        self.known_account = account
-
-    def pipe_name(self):
-        return self.pipe
-
-    def account(self):
-        if self.known_account is None:
+    def known_account():
+        if account is None:
             raise ConfigurationError("the extra field 'account' is missing")
-        return self.known_account
+        return account
 
-    def list_channels(self):
-        return [ListedChannel("p_s_a", "DB", "S", "T", pipe=self.pipe.pipe)]
+    channel = ListedChannel("p_s_a", "DB", "S", "T", pipe=pipe)
+    name = PipeName("DB", "S", pipe)
+    return SimpleNamespace(pipe_name=lambda: name, account=known_account, list_channels=lambda: [channel])
 
 
-def describe(
-    *outlets,
-    channels,
-    hook=None,
-    kind=PartitionedEvent,
-):
+def describe(*outlets, channels, hook=None, kind=partitioned_event):
     events = OutletEvents(kind)
     task = SimpleNamespace(outlets=list(outlets))
-    describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), channels)
+    describe_outlets(task, {"outlet_events": events}, hook or hook_of(), channels)
     return [events.made.get(getattr(outlet, "uri", "")) for outlet in outlets]
 
 
@@ -83,7 +67,7 @@ def test_an_event_reports_tokens_and_rows_that_are_known_to_be_committed():
     ]:
         (event,) = describe(snowpipe_asset(**TABLE, channel=channel), channels=channels)
         assert event.extra == {"pipe": "DB.S.T-STREAMING", **expected}
-    (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=Hook("MY_PIPE"))
+    (event,) = describe(snowpipe_asset(**TABLE), channels=[A], hook=hook_of("MY_PIPE"))
     assert event.extra["pipe"] == "DB.S.MY_PIPE"
 
 
@@ -94,27 +78,16 @@ def test_rows_and_keys_without_a_column_are_reported_only_where_they_are_known()
     assert "rows" not in event_extra("P", [LoadedChannel("c", "1", True)])
 
 
-def test_assets_of_other_tables_are_left_alone(caplog):
+def test_assets_of_other_tables_are_left_alone_and_a_load_does_not_fail_for_its_event(caplog):
     from airflow.providers.common.compat.sdk import Asset
 
     events = describe(snowpipe_asset(**{**TABLE, "table": "U"}), Asset(uri="s3://bucket/key"), channels=[A])
-
     assert events == [None, None]
     assert "is not of table snowpipe://org-acct/DB/S/T" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "hook", [Hook("MY_PIPE"), Hook(account=None)], ids=["unknown-channel", "unknown-account"]
-)
-def test_a_load_does_not_fail_for_its_event(hook, caplog):
-    events = describe(snowpipe_asset(**TABLE), channels=[B], hook=hook)
-
-    assert events == [None]
-    assert "carry nothing of tokens and rows" in caplog.text
-
-
-def test_a_task_without_such_outlets_asks_nothing():
-    describe_outlets(SimpleNamespace(outlets=[]), {}, cast(SnowpipeHook, None), [A])
+    for hook in (hook_of("MY_PIPE"), hook_of(account=None)):
+        caplog.clear()
+        assert describe(snowpipe_asset(**TABLE), channels=[B], hook=hook) == [None]
+        assert "carry nothing of tokens and rows" in caplog.text
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="it reads the events of the task SDK")
@@ -138,13 +111,12 @@ class TestWithoutAnOutlet:
             for one in accessor.asset_alias_events
         ]
 
-    def describe(self, task, events, *channels, hook=None):
-        describe_outlets(task, {"outlet_events": events}, cast(SnowpipeHook, hook or Hook()), list(channels))
+    def describe(self, task, events, *channels):
+        describe_outlets(task, {"outlet_events": events}, hook_of(), list(channels))
 
     def test_its_table_gets_an_event_when_all_is_committed(self, task, events):
         of_dag = task.outlets
         self.describe(task, events, A, LoadedChannel("p_s_e", None, True, 0, "e"))
-
         ((alias, uri, extra),) = self.reported(events)
         assert (alias, uri) == ("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")
         assert (extra["committed"], extra["tokens"], extra["rows"]) == (True, {"p_s_a": "a:3"}, 3)
@@ -168,116 +140,122 @@ class TestWithoutAnOutlet:
         from airflow.sdk.execution_time import comms, task_runner
 
         asked, clock = [], [100.0]
-        there = comms.AssetEventsResult(
-            asset_events=[
-                {
-                    "id": 1,
-                    "timestamp": "2026-01-01T00:00:00Z",
-                    "asset": {"name": "a", "uri": "a", "group": "asset"},
-                    "created_dagruns": [],
-                }
-            ]
-        )
-        responses = {True: there, False: comms.AssetEventsResult(asset_events=[])}
+        event = {"id": 1, "timestamp": "2026-01-01T00:00:00Z", "created_dagruns": []}
+        event["asset"] = {"name": "a", "uri": "a", "group": "asset"}
 
         def send(message):
             asked.append(message)
             answer = answers[min(len(asked), len(answers)) - 1]
             if isinstance(answer, Exception):
                 raise answer
-            return responses[answer]
+            return comms.AssetEventsResult(asset_events=[event] if answer else [])
 
         def sleep(seconds):
             clock[0] += seconds
 
+        times = SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep)
         monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
-        monkeypatch.setattr(
-            "airflow_provider_snowpipe.assets.events.time",
-            SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep),
-        )
+        monkeypatch.setattr("airflow_provider_snowpipe.assets.events.time", times)
         context = {"outlet_events": events, "ti": SimpleNamespace(map_index=map_index)}
-        describe_outlets(task, context, cast(SnowpipeHook, Hook()), [A])
+        describe_outlets(task, context, hook_of(), [A])
         assert len(self.reported(events)) == 1
-        return asked, round(clock[0] - 100.0, 3)
-
-    @pytest.mark.parametrize("map_index", [-1, 0])
-    def test_a_single_task_and_the_first_mapped_one_ask_nothing(self, task, events, map_index, monkeypatch):
-        assert self.of_mapped(task, events, map_index, [False], monkeypatch) == ([], 0)
+        assert {(one.uri, one.limit) for one in asked} <= {("snowpipe://org-acct/DB/S/T", 1)}
+        return len(asked), round(clock[0] - 100.0, 3)
 
     @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
-    def test_a_mapped_task_waits_until_the_asset_of_a_new_table_is_made(self, task, events, monkeypatch):
-        asked, waited = self.of_mapped(task, events, 3, [False, False, True], monkeypatch)
-
-        assert {(one.name, one.uri, one.limit) for one in asked} == {
-            ("snowpipe://org-acct/DB/S/T", "snowpipe://org-acct/DB/S/T", 1)
-        }
-        assert (len(asked), waited) == (3, 0.4)
-
-    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
-    @pytest.mark.parametrize(("map_index", "seconds"), [(1, 1.0), (4, 4.0), (1000, 30.0)])
-    def test_mapped_tasks_that_end_together_make_the_asset_one_after_the_other(
-        self, task, events, map_index, seconds, monkeypatch
-    ):
-        assert self.of_mapped(task, events, map_index, [False], monkeypatch)[1] == pytest.approx(
-            seconds, abs=0.21
-        )
-
-    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="Airflow 3.2 is the first to report one event alone")
-    def test_a_mapped_task_does_not_wait_for_an_airflow_that_does_not_answer(
-        self, task, events, monkeypatch, caplog
+    @pytest.mark.parametrize(
+        ("map_index", "answers", "asked", "seconds"),
+        [
+            (-1, [False], 0, 0),
+            (0, [False], 0, 0),
+            (3, [False, False, True], 3, 0.4),
+            (1, [False], None, 1.0),
+            (1000, [False], None, 30.0),
+            (3, ["no answer"], 1, 0),
+        ],
+    )
+    def test_mapped_tasks_that_end_together_make_the_asset_of_a_new_table_one_after_the_other(
+        self, task, events, map_index, answers, asked, seconds, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
         from airflow.sdk.execution_time.comms import ErrorResponse
 
         refusal = AirflowRuntimeError(ErrorResponse(error=ErrorType.GENERIC_ERROR, detail={"reason": "no"}))
-        asked, waited = self.of_mapped(task, events, 3, [refusal], monkeypatch)
+        answers = [refusal if one == "no answer" else one for one in answers]
+        found, waited = self.of_mapped(task, events, map_index, answers, monkeypatch)
+        assert found == (found if asked is None else asked)
+        assert waited == pytest.approx(seconds, abs=0.21)
+        assert ("is not known: AirflowRuntimeError" in caplog.text) is (refusal in answers)
 
-        assert (len(asked), waited) == (1, 0)
-        assert (
-            "whether snowpipe://org-acct/DB/S/T has events is not known: AirflowRuntimeError" in caplog.text
-        )
-
-    @pytest.mark.parametrize(("rows", "number"), [(7, 1), (0, 0)])
-    def test_a_load_of_files_has_one_for_its_rows(self, task, events, rows, number):
+    def test_a_load_of_files_has_one_for_its_rows(self, task, events):
         hook = SimpleNamespace(account=lambda: "org-acct", database_and_schema=lambda: ("DB", "S"))
-        describe_file_load(task, {"outlet_events": events}, cast(Any, hook), "T", rows, "COPY")
-
-        expected = [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T")] * number
-        assert [one[:2] for one in self.reported(events)] == expected
-        assert [one[2]["rows"] for one in self.reported(events)] == [rows] * number
+        for rows, expected in ((0, []), (7, [("snowpipe:orders.load", "snowpipe://org-acct/DB/S/T", 7)])):
+            describe_file_load(task, {"outlet_events": events}, hook, "T", rows, "COPY")
+            assert [(*one[:2], one[2]["rows"]) for one in self.reported(events)] == expected
 
     def test_no_load_fails_for_it(self, task, events, caplog):
         task.dag_id = "o" * 1_500
         self.describe(task, events, A)
-
         assert "no asset event" in caplog.text
         assert (self.reported(events), task.outlets) == ([], ["report"])
 
 
-class TestPartitions:
-    ASSET = snowpipe_asset(**TABLE, partitioned=True)
+def test_each_partition_with_committed_rows_is_an_event_where_the_asset_asks_for_it(caplog):
+    asset = snowpipe_asset(**TABLE, partitioned=True)
+    empty = LoadedChannel("p_s_e", None, True, 0, "e")
+    long = LoadedChannel("c", "1", True, 1, "x" * 251)
+    channels = [A, B, empty, LoadedChannel("solo", "1:1", True, 1), long]
+    assert describe(asset, channels=channels)[0].keys == ["a", "solo"]
+    assert "partitions without an event: 1" in caplog.text
+    assert describe(snowpipe_asset(**TABLE), channels=[A])[0].keys == []
+    assert describe(asset, channels=[A], kind=plain_event)[0].extra["rows"] == 3
 
-    def test_each_one_with_committed_rows_is_an_event(self):
-        empty = LoadedChannel("p_s_e", None, True, 0, "e")
 
-        (event,) = describe(self.ASSET, channels=[A, B, empty, LoadedChannel("solo", "1:1", True, 1)])
+NAMES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=40)
+ADDRESS = {"account": "Org-Acct", "database": "DB", "schema": "Public", "table": "Orders"}
 
-        assert event.keys == ["a", "solo"]
 
-    def test_are_asked_for_by_the_asset(self):
-        (event,) = describe(snowpipe_asset(**TABLE), channels=[A])
+@settings(max_examples=30)
+@given(database=NAMES, schema=NAMES, table=NAMES, channel=st.none() | NAMES.map(lambda name: f"c{name}"))
+def test_any_name_survives_the_uri(database, schema, table, channel):
+    address = TableAddress("org-acct", database, schema, table, channel)
+    assert TableAddress.parse(str(address)) == address
+    assert sanitize_uri(urlsplit(str(address))).geturl() == str(address)
 
-        assert event.keys == []
 
-    def test_before_airflow_3_3_are_one_event(self):
-        (event,) = describe(self.ASSET, channels=[A], kind=Event)
+def test_case_counts_in_names_and_not_in_the_account():
+    assert str(TableAddress(**ADDRESS)) == "snowpipe://org-acct/DB/Public/Orders"
+    assert TableAddress.parse("SNOWPIPE://ORG-ACCT/DB/Public/Orders/") == TableAddress(**ADDRESS)
 
-        assert event.extra["rows"] == 3
 
-    def test_whose_names_airflow_cannot_store_are_left_out(self, caplog):
-        long = LoadedChannel("c", "1", True, 1, "x" * 251)
+def test_another_form_is_refused_with_the_right_one_and_without_a_password():
+    for uri, text in {
+        "snowpipe://a/DB//T": "has 2 names after the account",
+        "snowpipe://a/DB/S/T/c/x": "has 5 names after the account",
+        "snowpipe:///DB/S/T": "account ''",
+        "snowpipe://a/DB/S/T?x=1": "has a query",
+        "snowpipe://a/DB/S/T#x": "has a fragment",
+        "snowpipe://me:hunter2@a:443/DB/S/T": "names a user or a port",
+        "snowpipe://a/DB/S/T/ELASTIC": "reserved for the elastic channel",
+        "snowflake://a/DB/S/T": "has another scheme",
+    }.items():
+        (error,) = refused(ConfigurationError, TableAddress.parse, [uri], text)
+        assert "hunter2" not in str(error)
 
-        (event,) = describe(self.ASSET, channels=[A, long])
 
-        assert event.keys == ["a"]
-        assert "partitions without an event: 1" in caplog.text
+@pytest.mark.skipif(AIRFLOW < (3, 0), reason="a dataset of Airflow 2 has no name, and warns only")
+def test_an_asset_has_the_uri_in_its_one_form_however_an_author_writes_it():
+    from airflow.providers.common.compat.sdk import Asset
+
+    asset = snowpipe_asset(**ADDRESS, channel="o_7/b", name="orders", extra={"team": "x"})
+    assert asset.uri == "snowpipe://org-acct/DB/Public/Orders/o_7%2Fb"
+    assert (asset.name, asset.extra) == ("orders", {"team": "x"})
+    for uri in ("snowpipe://ORG-Acct/DB/Public/Orders/", "snowpipe://org-acct/DB/P%75blic/Orders"):
+        assert Asset(name="orders", uri=uri) == snowpipe_asset(**ADDRESS, name="orders")
+    with pytest.raises(ValueError, match="after the account"):
+        Asset(uri="snowpipe://org-acct/DB")
+
+
+def test_an_asset_is_for_lineage_the_dataset_that_the_operators_report():
+    address = TableAddress(**{**ADDRESS, "account": "xy12345"}, channel="c")
+    assert dataset_identity(address) == ("snowflake://xy12345.us-west-1.aws", "DB.Public.Orders")

@@ -49,18 +49,7 @@ def test_airflow_knows_it_as_a_task_decorator():
 
         operator = none_at_all().operator
 
-    assert operator.custom_operator_name == "@task.snowpipe_append"
-    assert operator.preview() == ["would append the rows that none_at_all() returns; it is not called here"]
-
-
-def test_the_function_is_not_rendered_into_the_rows():
-    with DAG("d", schedule=None):
-
-        @snowpipe_append_task(table="T", channel="c")
-        def made():
-            return []
-
-        operator = made().operator
-
     assert "rows" not in operator.template_fields
     assert [name for name in operator.template_fields if not hasattr(operator, name)] == []
+    assert operator.custom_operator_name == "@task.snowpipe_append"
+    assert operator.preview() == ["would append the rows that none_at_all() returns; it is not called here"]

@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, BaseNotifier
@@ -12,8 +10,6 @@ from airflow_provider_snowpipe.notifications.lag import SnowpipeLagNotifier
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit
-
-Call = Callable[[SnowpipeLagNotifier, dict[str, Any]], None]
 
 
 def in_a_worker(notifier, context):
@@ -48,7 +44,7 @@ class Received(BaseNotifier):
         self.texts.append(self.text)
 
     async def async_notify(self, context):
-        self.texts.append(self.text)
+        self.notify(context)
 
 
 @pytest.fixture
@@ -70,56 +66,43 @@ def reported(caplog):
     return record.getMessage(), record.levelno
 
 
-@both_ways
-def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channels, caplog, call):
+def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channels, caplog):
     with caplog.at_level(logging.INFO):
-        call(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id), {})
+        in_a_worker(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id), {})
     text, level = reported(caplog)
-    assert level == logging.INFO
     first, a, b = text.splitlines()
-    assert first == f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channels"
+    assert (level, first) == (logging.INFO, f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channels")
     assert a.startswith("  'a' committed 1, 2 rows, 0 rejected, ")
     assert b.startswith("  'b' committed 7, 1 rows, 0 rejected, ")
 
 
 @both_ways
 def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channels, caplog, call):
-    notifier = SnowpipeLagNotifier(
-        table="{{ dag_run.conf.table }}",
-        snowflake_conn_id=conn_id,
-        targets={
-            "a": "1",
-            "b": {"token": "{{ dag_run.conf.until }}", "offset_format": "integer"},
-            "missing": "5",
-        },
-        offset_format="integer",
-        max_channels=2,
-    )
+    later = {"token": "{{ dag_run.conf.until }}", "offset_format": "integer"}
+    where = {"table": "{{ dag_run.conf.table }}", "snowflake_conn_id": conn_id}
+    targets = {"targets": {"a": "1", "b": later, "missing": "5"}, "offset_format": "integer"}
     with caplog.at_level(logging.INFO):
+        notifier = SnowpipeLagNotifier(max_channels=2, **where, **targets)
         call(notifier, {"dag_run": {"conf": {"table": two_channels, "until": 10}}})
     text, level = reported(caplog)
-    assert level == logging.WARNING
     first, b, missing, more = text.splitlines()
+    assert (level, more) == (logging.WARNING, "  … and 1 more")
     assert first.endswith("3 channels, 2 of 3 with a target late")
     assert b.startswith("  'b' committed 7 of 10 (late), ")
     assert missing.startswith("  'missing' committed NULL of 5 (late), 0 rows")
     assert missing.endswith("status ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED")
-    assert more == "  … and 1 more"
 
 
 @both_ways
 @pytest.mark.parametrize("form", ["path", "instance"])
 def test_another_notifier_gets_the_report_in_its_templates(conn_id, two_channels, call, form):
     text = "late? {{ lag_report }}"
-    passing_on = (
-        {"notifier": Received(text)}
-        if form == "instance"
-        else {"notifier": f"{__name__}.Received", "notifier_arguments": {"text": text}}
-    )
+    passing_on = {"notifier": f"{__name__}.Received", "notifier_arguments": {"text": text}}
+    if form == "instance":
+        passing_on = {"notifier": Received(text)}
     Received.texts.clear()
-    notifier = SnowpipeLagNotifier(
-        table=two_channels, snowflake_conn_id=conn_id, channels="{{ names | tojson }}", **passing_on
-    )
+    where = {"table": two_channels, "snowflake_conn_id": conn_id}
+    notifier = SnowpipeLagNotifier(channels="{{ names | tojson }}", **where, **passing_on)
     for _ in range(2):
         call(notifier, {"names": ["b"]})
     assert len(Received.texts) == 2
@@ -130,30 +113,21 @@ def test_another_notifier_gets_the_report_in_its_templates(conn_id, two_channels
 @both_ways
 def test_a_table_that_is_not_there_is_reported_and_passed_on(conn_id, caplog, call):
     Received.texts.clear()
-    notifier = SnowpipeLagNotifier(
-        table="NOT_YET",
-        snowflake_conn_id=conn_id,
-        targets={"a": "f:1"},
-        offset_format="file:line",
-        notifier=Received("{{ lag_report }}"),
-    )
+    where = {"table": "NOT_YET", "snowflake_conn_id": conn_id}
+    where |= {"targets": {"a": "f:1"}, "offset_format": "file:line"}
     with caplog.at_level(logging.INFO):
-        call(notifier, {})
+        call(SnowpipeLagNotifier(notifier=Received("{{ lag_report }}"), **where), {})
     text, level = reported(caplog)
-    assert level == logging.WARNING
     assert text.startswith("pipe LOCAL.PUBLIC.NOT_YET-STREAMING: its channels are not known: ")
-    assert "does not exist" in text
-    assert Received.texts == [text]
+    assert ("does not exist" in text, level, Received.texts) == (True, logging.WARNING, [text])
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 logs what a notifier raises, and goes on")
-@both_ways
-def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, two_channels, call):
-    notifier = SnowpipeLagNotifier(
-        table=two_channels, snowflake_conn_id=conn_id, targets={"a": "f:1"}, offset_format="file:line"
-    )
+def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, two_channels):
+    where = {"table": two_channels, "snowflake_conn_id": conn_id}
+    notifier = SnowpipeLagNotifier(targets={"a": "f:1"}, offset_format="file:line", **where)
     with pytest.raises(SnowpipeError, match="'a'"):
-        call(notifier, {})
+        in_a_worker(notifier, {})
 
 
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed():
@@ -165,11 +139,3 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed():
     ]:
         with pytest.raises(ConfigurationError, match=message):
             SnowpipeLagNotifier(table="T", **arguments)
-
-
-def test_a_deadline_takes_it_as_its_callback():
-    sdk = pytest.importorskip("airflow.sdk", reason="deadlines need Airflow 3")
-    if not hasattr(sdk, "AsyncCallback"):
-        pytest.skip("deadlines need Airflow 3.2")
-    callback = sdk.AsyncCallback(SnowpipeLagNotifier, kwargs={"table": "T"})
-    assert callback.path == "airflow_provider_snowpipe.notifications.lag.SnowpipeLagNotifier"

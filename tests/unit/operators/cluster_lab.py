@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from airflow.providers.common.compat.sdk import AirflowException
 
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from tests.airflow_version import AIRFLOW
-from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, KilledError
+from tests.fake_snowpipe import PIPE, URL, KilledError
 from tests.scripted_yarn import ScriptedYarn, scripted_yarn, write_submit
 from tests.source_log import unit_token
-from tests.stream_worker import FileState, TaskInstance
+from tests.unit.operators.conftest import StreamLab
 
 CHANNEL, TARGET, POSITION = "p_src_a", "1/1.ndjson:2", "1.ndjson:2"
 REPORT = RunReport(
@@ -32,63 +28,31 @@ SUCCEEDED = ("FINISHED", "SUCCEEDED")
 keeps_state = pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 
 
-class ClusterLab:
-    """A load of one file through a driver on a cluster.
+class ClusterLab(StreamLab):
+    """A load of one file through a driver on a cluster, whose kind has its own connection."""
 
-    What differs by the kind of cluster: its connection, and options of the operator.
-    """
+    host, running = "", "RUNNING"
 
-    host = ""
-
-    def __init__(
-        self,
-        folder: Path,
-        make: Any,
-        snowpipe: FakeSnowpipe,
-        cluster: Any,
-        set_connection: Any,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        self.make, self.channel, self.cluster = make, snowpipe.channel(CHANNEL), cluster
-        self.shared, self.temporary = folder / "shared", folder / "tmp"
+    def __init__(self, folder, make, snowpipe, cluster, set_connection, temporary_files):
+        self.shared, self.temporary = folder / "shared", temporary_files
+        where = {"source": {"path": str(folder / "src")}, "work_path": str(self.shared)}
+        super().__init__(folder, make, spark_conn_id="cluster", status_poll_interval=0, **where)
         self.shared.mkdir()
-        self.temporary.mkdir()
         (folder / "src" / "a").mkdir(parents=True)
         (folder / "src" / "a" / "1.ndjson").write_text('{"ID": 1}\n{"ID": 2}\n')
-        monkeypatch.setattr(tempfile, "tempdir", str(self.temporary))
+        write_submit(self.program, cluster)
+        self.channel, self.cluster = snowpipe.channel(CHANNEL), cluster
         self._set_connection = set_connection
-        self.state: FileState | None = FileState(folder / "state.json")
-        self.options: dict[str, Any] = {
-            "task_id": "load",
-            "source": {"path": str(folder / "src")},
-            "channel_prefix": "p",
-            "spark_binary": str(write_submit(folder / "fake-spark-submit", cluster)),
-            "spark_conn_id": "cluster",
-            "work_path": str(self.shared),
-            "status_poll_interval": 0,
-        }
 
-    def connect(self, host: str = "", **extra: Any) -> None:
+    def connect(self, host="", **extra):
         self._set_connection(
             "cluster", conn_type="spark", host=host or self.host, extra={"deploy-mode": "cluster", **extra}
         )
 
-    def operator(self, **options: Any) -> SnowpipeStreamOperator:
-        operator: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
-        return operator
-
-    def context(self) -> Any:
-        return {"ti": TaskInstance(), "task_state_store": self.state}
-
-    def execute(self, **options: Any) -> dict[str, Any]:
-        return self.operator(**options).execute(self.context())
-
-    def folders(self) -> list[Path]:
+    def folders(self):
         return list(self.shared.iterdir())
 
-    def leave(
-        self, report: RunReport | WriteReport | None = REPORT, *, committed: str | None = POSITION
-    ) -> None:
+    def leave(self, report=REPORT, *, committed=POSITION):
         """The position that the driver commits, and the last that it writes."""
         source = FileSource(path=self.options["source"]["path"])
         self.channel.committed = committed and unit_token(source, PIPE.address(URL), "a", committed, 2)
@@ -96,21 +60,17 @@ class ClusterLab:
         if report is not None:
             self.report_path().write_text(report.to_json())
 
-    def report_path(self) -> Path:
+    def report_path(self):
         return Path(self.cluster.submissions[-1].plan["report_path"])
 
-    def kept(self) -> dict[str, Any]:
-        assert self.state is not None
-        return self.state.values()
-
-    def leftovers(self) -> list[Path]:
+    def leftovers(self):
         return [*self.folders(), *self.temporary.glob("snowpipe-*")]
 
-    def dies(self, monkeypatch: pytest.MonkeyPatch, what: str, *, after: bool = False) -> None:
+    def dies(self, monkeypatch, what, *, after=False):
         """One try whose worker dies before a method of its run, or after it, and does no more."""
         original = getattr(ClusterRun, what)
 
-        def died(*arguments: Any, **named: Any) -> Any:
+        def died(*arguments, **named):
             if after:
                 original(*arguments, **named)
             raise KilledError
@@ -121,6 +81,28 @@ class ClusterLab:
             with pytest.raises(KilledError):
                 self.execute()
 
+    def killed(self, monkeypatch, **options):
+        """A task that is killed while its application runs."""
+        operator = self.operator(**options)
+        self.cluster.play(self.running, self.running)
+        followed = ClusterRun.follow
+
+        def follow(run):
+            operator.on_kill()
+            followed(run)
+
+        monkeypatch.setattr(ClusterRun, "follow", follow)
+        with pytest.raises(AirflowException, match="killed"):
+            operator.execute(self.context())
+        assert self.kept() == {}
+        assert self.leftovers() == []
+
+    def succeeds(self, submissions=1, **options):
+        """The load ends well after so many submissions, and leaves nothing."""
+        assert self.execute(**options)["rows"] == 2
+        assert len(self.cluster.submissions) == submissions
+        assert self.leftovers() == []
+
 
 class YarnLab(ClusterLab):
     """The same on YARN, whose fixture is ``lab``."""
@@ -128,26 +110,19 @@ class YarnLab(ClusterLab):
     host = "yarn"
 
     @property
-    def yarn(self) -> ScriptedYarn:
+    def yarn(self):
         found: ScriptedYarn = self.cluster
         return found
 
 
 @pytest.fixture
-def yarn() -> Iterator[ScriptedYarn]:
+def yarn():
     with scripted_yarn() as yarn:
         yield yarn
 
 
 @pytest.fixture
-def lab(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    make: Any,
-    snowpipe: FakeSnowpipe,
-    yarn: ScriptedYarn,
-    set_connection: Any,
-) -> YarnLab:
-    lab = YarnLab(tmp_path, make, snowpipe, yarn, set_connection, monkeypatch)
+def lab(tmp_path, temporary_files, make, snowpipe, yarn, set_connection):
+    lab = YarnLab(tmp_path, make, snowpipe, yarn, set_connection, temporary_files)
     lab.connect(yarn_resourcemanager_webapp_address=yarn.url)
     return lab

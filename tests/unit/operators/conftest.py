@@ -4,42 +4,31 @@ from __future__ import annotations
 
 import functools
 import shutil
-from collections.abc import Callable
+import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.progress import ListedChannel
-from tests.fake_snowpipe import PAT, URL, FakeSnowpipe, snowpipe
+from tests.fake_snowpipe import PAT, URL, snowpipe
+from tests.stream_worker import FileState, TaskInstance
 
 __all__ = ["snowpipe"]
 
 
 @pytest.fixture(autouse=True)
-def no_columns_for_keys(monkeypatch):
-    """No SQL, which nobody answers here."""
+def spark_loads_all_rows(monkeypatch):
+    """A script stands in for Spark, also on a local master; nobody answers SQL."""
+    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
     monkeypatch.setattr(SnowpipeHook, "columns_for_keys", lambda _: ())
 
 
-@pytest.fixture(autouse=True)
-def spark_loads_all_rows(monkeypatch):
-    """A script stands in for Spark, also on a local master."""
-    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
-
-
-# Java is asked once, not by each submission of these tests.
 asked_java_version = functools.cache(local_spark.java_version)
-
-
-@pytest.fixture(autouse=True)
-def java_version_is_read_once(monkeypatch):
-    """A Java that is asked for its version costs as much as all else of a submission."""
-    monkeypatch.setattr(local_spark, "java_version", asked_java_version)
 
 
 @pytest.fixture(scope="session")
@@ -48,17 +37,13 @@ def package_archive(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def archive_is_compressed_once(package_archive, monkeypatch):
-    """Each submission copies it: to compress the package costs as much as all else of one, too."""
+def submissions_are_quick(package_archive, monkeypatch):
+    """Java tells its version once, the package is compressed once, and a driver's log is read closely."""
+    monkeypatch.setattr(local_spark, "java_version", asked_java_version)
     monkeypatch.setattr(
         "airflow_provider_snowpipe.operators.spark_job.write_package_archive",
         lambda directory: Path(shutil.copyfile(package_archive, directory / package_archive.name)),
     )
-
-
-@pytest.fixture(autouse=True)
-def drivers_are_followed_closely(monkeypatch):
-    """A script stands in for Spark, and has often ended before the first read of its log."""
     monkeypatch.setattr("airflow_provider_snowpipe.operators.client_job._FOLLOW_SECONDS", 0.01)
 
 
@@ -68,10 +53,10 @@ def make(snowpipe, set_connection, monkeypatch):
     extra = {"account": "a", "auth": "programmatic_access_token", "database": "DB"}
     conn_id = set_connection("fake", conn_type="snowpipe", host=URL, password=PAT, schema="S", extra=extra)
 
-    def set_token(channel: str, token: str) -> None:
+    def set_token(channel, token):
         snowpipe.channels[channel].committed = token
 
-    def listed(_: SnowpipeHook) -> list[ListedChannel]:
+    def listed(_):
         return [
             ListedChannel(
                 name, "DB", "S", "T", "T-STREAMING", one.committed, one.session, one.next_append, None
@@ -82,28 +67,64 @@ def make(snowpipe, set_connection, monkeypatch):
     monkeypatch.setattr(SnowpipeHook, "offset_tokens", lambda _: nullcontext(set_token))
     monkeypatch.setattr(SnowpipeHook, "list_channels", listed)
 
-    def operator(kind: Any, **options: Any) -> Any:
+    def operator(kind, **options):
         return kind(**{"task_id": "t", "table": "T", "snowflake_conn_id": conn_id, **options})
 
     return operator
 
 
-def send(snowpipe: FakeSnowpipe, channel: str, *tokens: str) -> Callable[[str], None]:
+class StreamLab:
+    """A load by the stream operator, whose ``spark-submit`` is a script."""
+
+    def __init__(self, folder, make, **options):
+        self.notes, self.program = folder / "notes", folder / "fake-spark-submit"
+        self.notes.mkdir()
+        self.make = make
+        self.state: FileState | None = FileState(folder / "state.json")
+        defaults = {"task_id": "load", "channel_prefix": "p", "spark_binary": str(self.program)}
+        self.options = {**defaults, **options}
+
+    def script(self, text):
+        self.program.write_text(text.replace("NOTES", str(self.notes)))
+        self.program.chmod(0o755)
+
+    def operator(self, **options):
+        made: SnowpipeStreamOperator = self.make(SnowpipeStreamOperator, **{**self.options, **options})
+        return made
+
+    def context(self):
+        self.ti = TaskInstance()
+        return {"ti": self.ti, "task_state_store": self.state}
+
+    def execute(self, **options):
+        return self.operator(**options).execute(self.context())
+
+    def kept(self):
+        assert self.state is not None
+        return self.state.values()
+
+    @property
+    def starts(self):
+        return len((self.notes / "runs").read_text()) if (self.notes / "runs").exists() else 0
+
+
+@pytest.fixture
+def temporary_files(tmp_path, monkeypatch):
+    """A directory for temporary files where leftovers are seen."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    return tmp_path / "tmp"
+
+
+def send(snowpipe, channel, *tokens):
     """Open a channel and append a row for each token; what appends one more in the same session."""
     client = snowpipe.client()
     continuation = client.open_channel(channel).continuation_token
 
-    def append(token: str) -> None:
+    def append(token):
         nonlocal continuation
-        continuation = client.append_rows(
-            channel,
-            b'{"ID": 1}\n',
-            continuation_token=continuation,
-            start_token=token,
-            end_token=token,
-            content_encoding=None,
-            raw_length=10,
-        )
+        body = {"content_encoding": None, "raw_length": 10, "continuation_token": continuation}
+        continuation = client.append_rows(channel, b'{"ID": 1}\n', start_token=token, end_token=token, **body)
 
     for token in tokens:
         append(token)

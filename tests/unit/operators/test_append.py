@@ -44,24 +44,10 @@ class TestRows:
     )
     def test_are_committed_and_reported(self, snowpipe, append, rows):
         ctx = context()
-
         value = append(rows=rows, batch=7, ctx=ctx)
-
-        assert {**value, "to": shown(value["to"])} == {
-            "channel": "c",
-            "pipe": "DB.S.T-STREAMING",
-            "offset_format": "batch:row",
-            "batch": 7,
-            "from": None,
-            "to": "7:5",
-            "rows": 5,
-            "skipped": 0,
-            "bytes": sum(len(json.dumps(row, separators=(",", ":"))) + 1 for row in ROWS),
-            "rejected": 0,
-            "dead_lettered": 0,
-            "unknown_columns": {},
-            "committed": True,
-        }
+        expected = {"channel": "c", "pipe": "DB.S.T-STREAMING", "batch": 7, "from": None, "committed": True}
+        assert value | expected == value
+        assert (shown(value["to"]), value["rows"], value["bytes"]) == ("7:5", 5, 100)
         assert snowpipe.channels["c"].rows == ROWS
         target = {"token": value["to"], "offset_format": "batch:row", "rows": 5, "errors": 0}
         assert ctx["ti"].xcoms["targets"]["c"] == target
@@ -72,19 +58,9 @@ class TestRows:
         append(rows=ROWS[:2])
         value = append(rows=ROWS)
         append(rows=ROWS, ctx=context(run_after=dt.datetime(2026, 2, 1, tzinfo=dt.UTC)))
-
         assert (value["rows"], value["skipped"]) == (3, 2)
         assert snowpipe.channels["c"].rows == [*ROWS, *ROWS]
         assert snowpipe.channels["c"].position == "1769904000000000:5"
-
-    def test_of_a_column_that_are_read_again_by_the_next_run_are_skipped(self, snowpipe, append):
-        append(rows=ROWS[:2], token_column="ID")
-        later = context(run_after=dt.datetime(2026, 2, 1, tzinfo=dt.UTC))
-
-        value = append(later, rows=ROWS, token_column="ID")
-
-        assert (value["rows"], value["skipped"]) == (3, 2)
-        assert snowpipe.channels["c"].rows == ROWS
 
     @pytest.mark.parametrize(("rebind", "sent"), [("continue", ROWS[3:]), ("restart", ROWS)])
     def test_of_a_column_are_not_appended_again_where_the_channel_has_lost_its_token(
@@ -103,40 +79,29 @@ class TestRows:
         assert snowpipe.channels["c"].rows == sent
         assert later() == 0
 
-    def test_of_another_task_are_refused_and_the_error_names_the_first_one(self, append, task, variables):
-        append(rows=ROWS[:2], token_column="ID")
-        other = context()
-        other["ti"].task_id = "other"
-
-        with pytest.raises(AirflowFailException, match=rf"loaded by task '{task().task_id}'"):
-            append(other, rows=ROWS, token_column="ID")
-        variables.clear()
-        with pytest.raises(AirflowFailException, match="SourceChangedError"):
-            append(other, rows=ROWS, token_column="ID")
-
     @pytest.mark.parametrize("other", [{"task_id": "other"}, {"map_index": 1}])
     def test_of_another_task_or_instance_are_refused_in_the_same_channel_and_batch(
-        self, snowpipe, append, other
+        self, snowpipe, append, other, variables
     ):
         """They have the same batch in the same run, and would pass for rows that are loaded."""
         append(rows=ROWS[:2])
+        append(rows=ROWS[:2], token_column="ID", channel="by_column")
         ctx = context()
-        for name, value in other.items():
-            setattr(ctx["ti"], name, value)
+        vars(ctx["ti"]).update(other)
 
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
             append(ctx, rows=ROWS)
         assert snowpipe.channels["c"].rows == ROWS[:2]
+        if "task_id" in other:
+            with pytest.raises(AirflowFailException, match="loaded by task 't'"):
+                append(ctx, rows=ROWS, token_column="ID", channel="by_column")
 
     def test_skipped_rows_fail_the_task_for_good_unless_on_error_is_continue(self, snowpipe, append):
         snowpipe.rejects = lambda row: row["ID"] == 2
-
         failed = context()
         with pytest.raises(AirflowFailException, match="RowsRejectedError"):
             append(failed, rows=ROWS, batch=1)
-        observed = failed["ti"].xcoms["observed"]
-        seen = observed["channels"]["c"]
-        assert observed["reason"] == "RowsRejectedError"
+        seen = failed["ti"].xcoms["observed"]["channels"]["c"]
         assert (seen["rows"], seen["rejected"], seen["committed"]) == (5, 1, True)
         assert append(rows=ROWS, batch=2, on_error="continue")["rejected"] == 1
         assert len(snowpipe.channels["c"].rows) == 8
@@ -145,14 +110,10 @@ class TestRows:
         for options, word in (
             ({"rows": [1]}, "row 1"),
             ({"rows": [{"ID": float("nan")}]}, "row 1"),
-            ({"rows": [{"ID": dt.date(2026, 1, 1)}]}, "row 1"),
             ({"rows": [{1: "a"}, {1: "a", "1": "b"}]}, "row 2"),
             ({"rows": pd.DataFrame(ROWS)}, "to_dict"),
             ({"rows": "not json"}, "JSON"),
-            ({"rows": 5}, "rows"),
             ({}, "nowhere"),
-            ({"rows": ROWS, "file": "f"}, "file"),
-            ({"rows": ROWS, "batch": "x"}, "batch"),
             ({"rows": ROWS, "channel": 202601}, "channel"),
             ({"rows": ROWS, "max_rows": 4}, "SnowpipeStreamOperator"),
             ({"rows": ROWS, "max_bytes": 40}, "SnowpipeStreamOperator"),
@@ -165,26 +126,18 @@ class TestRows:
         assert not snowpipe.appends()
 
     def test_a_query_has_an_order_of_its_own(self, append):
-        for sql in (
-            "SELECT 1 AS ID",
-            "SELECT ROW_NUMBER() OVER (ORDER BY (A)) FROM T",
-            "SELECT * FROM (SELECT A FROM T ORDER BY A) S",
-            "SELECT 'order by' FROM T -- order by A",
-            "SELECT A /* order\nby A */ FROM T",
+        for sql, word in (
+            ("SELECT ROW_NUMBER() OVER (ORDER BY (A)) FROM T", "ORDER BY"),
+            ("SELECT * FROM (SELECT A FROM T ORDER BY A) S", "ORDER BY"),
+            ("SELECT 'order by' FROM T -- order by A", "ORDER BY"),
+            ("SELECT A /* order\nby A */ FROM T", "ORDER BY"),
+            ("SELECT MAX(A) FROM (SELECT * FROM T) WHERE B = '(' GROUP BY B ORDER\n BY (B)", "sql_conn_id"),
+            ("WITH w AS (SELECT 1) SELECT \"it's\" FROM w order by 1 -- it's ordered", "sql_conn_id"),
+            ("(SELECT A FROM T ORDER BY A);", "sql_conn_id"),
+            ("SELECT A FROM T WHERE B LIKE 'it''s \\' ORDER BY A", "sql_conn_id"),
         ):
-            with pytest.raises(AirflowFailException, match="ORDER BY"):
-                append(sql=sql, sql_conn_id="x")
-        for sql in (
-            "select * from t order by id",
-            "SELECT MAX(A) FROM (SELECT * FROM T) WHERE B = '(' GROUP BY B ORDER\n BY (B)",
-            "WITH w AS (SELECT 1) SELECT \"it's\" FROM w ORDER BY 1 -- it's ordered",
-            "(SELECT A FROM T ORDER BY A)",
-            "SELECT 'it\\'s' FROM T ORDER BY A",
-            "SELECT A FROM T WHERE B LIKE 'it''s \\' ORDER BY A",
-            "SELECT A FROM T ORDER BY A;",
-        ):
-            with pytest.raises(AirflowFailException, match="sql_conn_id"):
-                append(sql=sql)
+            with pytest.raises(AirflowFailException, match=word):
+                append(sql=sql, sql_conn_id="x" if word == "ORDER BY" else None)
 
 
 @pytest.fixture
@@ -204,27 +157,18 @@ def table(monkeypatch):
 class TestRowsThatDoNotFit:
     BAD, STRANGE = {"ID": "no number"}, {"IDD": 9}
 
-    @pytest.mark.parametrize(
-        ("rows", "good", "bad", "to"),
-        [
-            ([{"ID": 1}, BAD, {"ID": 3}, STRANGE, BAD], [{"ID": 1}, {"ID": 3}], 3, "5:5"),
-            ([BAD, STRANGE], [], 2, "5:2"),
-        ],
-        ids=["some", "all"],
-    )
-    def test_are_put_aside_and_the_token_passes_them(
-        self, snowpipe, table, append, tmp_path, receiver, rows, good, bad, to
-    ):
+    @pytest.mark.parametrize("good", [[{"ID": 1}, {"ID": 3}], []], ids=["some", "all"])
+    def test_are_put_aside_and_the_token_passes_them(self, snowpipe, table, append, tmp_path, receiver, good):
+        rows = [*good, self.BAD, self.STRANGE]
         options = {"rows": rows, "batch": 5, "on_error": "dead_letter", "dead_letter_path": str(tmp_path)}
 
         value = append(**options)
 
-        assert (value["rows"], value["dead_lettered"], value["rejected"]) == (len(good), bad, 0)
-        assert (shown(value["to"]), value["committed"], snowpipe.channels["c"].position) == (to, True, to)
+        assert (value["rows"], value["dead_lettered"], value["rejected"]) == (len(good), 2, 0)
+        assert shown(value["to"]) == snowpipe.channels["c"].position == f"5:{len(rows)}"
         assert snowpipe.channels["c"].rows == good
         (file,) = tmp_path.rglob("*.parquet")
-        assert len(pq.read_table(file)) == bad
-        assert receiver.sent["snowpipe.dead_lettered"][0] == bad
+        assert len(pq.read_table(file)) == receiver.sent["snowpipe.dead_lettered"][0] == 2
         assert append(**options)["skipped"] == len(rows), "nothing is read again"
 
     @pytest.mark.parametrize(
@@ -244,15 +188,15 @@ class TestRowsThatDoNotFit:
 
     def test_keys_without_a_column_are_reported_or_ignored_or_made_columns(self, table, append):
         rows = [{"ID": number, "NEW": "x"} for number in range(3)]
-
         assert append(rows=rows, batch=1, unknown_columns="warn")["unknown_columns"] == {"NEW": 3}
         assert append(rows=rows, batch=2, unknown_columns="ignore")["unknown_columns"] == {}
         assert append(rows=rows, batch=3, evolve_columns=True)["unknown_columns"] == {}
+        assert append(rows=[{"MADE": 1}], batch=4, create_table="if_missing")["unknown_columns"] == {}
+        assert [one.name for one in table[2:]] == ["NEW", "MADE"]
 
     @pytest.mark.parametrize(("lost", "is_missed"), [("ID", True), ("Q", False)])
-    @pytest.mark.parametrize("policy", ["warn", "fail"])
     def test_a_column_that_had_matched_and_is_gone_at_the_end_fails_the_task(
-        self, snowpipe, append, monkeypatch, lost, is_missed, policy
+        self, snowpipe, append, monkeypatch, lost, is_missed
     ):
         """It was renamed or dropped while rows were sent; one that no key has matched is not missed."""
         columns = [TableColumn(name, "NUMBER(38,0)") for name in ("ID", "Q")]
@@ -262,7 +206,7 @@ class TestRowsThatDoNotFit:
 
         monkeypatch.setattr(SnowpipeHook, "columns_for_keys", described)
         with pytest.raises(AirflowFailException, match="'ID'") if is_missed else nullcontext():
-            append(rows=[{"id": 1}, {"id": 2}], unknown_columns=policy)
+            append(rows=[{"id": 1}, {"id": 2}], unknown_columns="warn")
         assert snowpipe.channels["c"].rows == [{"id": 1}, {"id": 2}]
 
     def test_columns_that_another_task_adds_meanwhile_are_no_error(self, table, append, monkeypatch):
@@ -271,11 +215,9 @@ class TestRowsThatDoNotFit:
 
         def run_sql(_, statement):
             statements.append(statement)
-            if len(statements) > 1:
-                table.append(TableColumn("NEWER", "VARCHAR"))
-                return
-            table.append(TableColumn("NEW", "VARCHAR"))
-            raise SqlError("column 'NEW' already exists", errno=1430)
+            table.append(TableColumn("NEW" if len(statements) == 1 else "NEWER", "VARCHAR"))
+            if len(statements) == 1:
+                raise SqlError("column 'NEW' already exists", errno=1430)
 
         monkeypatch.setattr(SnowpipeHook, "run_sql", run_sql)
         rows = [{"ID": 1, "NEW": "x", "NEWER": "y"}]
@@ -283,20 +225,14 @@ class TestRowsThatDoNotFit:
         assert append(rows=rows, evolve_columns=True)["unknown_columns"] == {}
         assert ["NEWER" in one and '"NEW"' not in one for one in statements[1:]] == [True]
 
-    def test_may_make_the_table(self, table, append):
-        assert append(rows=[{"MADE": 1}], create_table="if_missing")["unknown_columns"] == {}
-        assert table[-1].name == "MADE"
 
-
-@pytest.mark.parametrize("scheme", ["", "file://"])
-def test_lines_of_a_file_are_appended_within_the_limit(snowpipe, append, tmp_path, scheme):
+def test_lines_of_a_file_are_appended_within_the_limit(snowpipe, append, tmp_path):
     file = tmp_path / "rows.ndjson"
     file.write_text('{"ID": 1}\n\n{"ID": 2}\r\n{"ID": 3}')
-
-    assert shown(append(file=f"{scheme}{file}", batch=1)["to"]) == "1:3"
+    assert shown(append(file=f"file://{file}", batch=1)["to"]) == "1:3"
     assert snowpipe.channels["c"].rows == [{"ID": 1}, {"ID": 2}, {"ID": 3}]
     with pytest.raises(AirflowFailException, match="SnowpipeStreamOperator"):
-        append(file=f"{scheme}{file}", max_bytes=20)
+        append(file=str(file), max_bytes=20)
 
 
 def test_result_of_a_query_is_appended_in_its_order_within_the_limit(snowpipe, append, monkeypatch):
@@ -320,18 +256,10 @@ def test_result_of_a_query_is_appended_in_its_order_within_the_limit(snowpipe, a
 
 def test_dry_run_reports_how_many_rows_would_be_sent(snowpipe, task, append):
     append(rows=ROWS[:2], batch=7)
-
     (line,) = task(rows=ROWS, batch=7).preview()
-    (unnamed,) = task(rows=ROWS, channel=None).preview()
-
     assert line.startswith("would append 3 of 5 rows to channel 'c'")
-    assert "7:2" in line
-    assert "DAG run" in unnamed
+    assert "DAG run" in task(rows=ROWS, channel=None).preview()[0]
     assert len(snowpipe.channels["c"].rows) == 2
-
-
-def test_channel_is_named_by_dag_task_and_map_index(append):
-    assert append(rows=ROWS[:1], channel=None)["channel"] == "d_t"
     assert append(rows=ROWS[:1], channel=None, ctx=context(map_index=3))["channel"] == "d_t_3"
 
 
@@ -341,10 +269,7 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read(task):
         ({"on_older_batch": "x"}, "on_older_batch"),
         ({"offset_format": "integer"}, "token_column"),
         ({"token_column": "ID", "batch": 1}, "batch"),
-        ({"max_rows": 0}, "max_rows"),
         ({"max_rows": "1000"}, "'1000'"),
-        ({"max_bytes": None}, "max_bytes"),
-        ({"commit_timeout": "600"}, "commit_timeout"),
         ({"unknown_columns": "x"}, "unknown_columns"),
         ({"on_error": "dead_letter"}, "dead_letter_path"),
         ({"on_error": "dead_letter", "dead_letter_path": "kafka:t"}, "Kafka"),
@@ -360,10 +285,8 @@ def test_asset_event_has_the_committed_token_and_the_rows_without_rejected_ones(
     asset = snowpipe_asset(account="a", database="DB", schema="S", table="T")
     events = OutletEvents(lambda: SimpleNamespace(extra={}))
     snowpipe.rejects = lambda row: row == ROWS[1]
-
-    load = task(outlets=[asset], rows=ROWS, batch=3, on_error="continue")
-    load.execute({**context(), "outlet_events": events})
-
+    task(outlets=[asset], rows=ROWS, batch=3, on_error="continue").execute(
+        {**context(), "outlet_events": events}
+    )
     extra = events[asset].extra
-    expected = {"pipe": "DB.S.T-STREAMING", "committed": True, "tokens": {"c": "3:5"}, "rows": 4}
-    assert {**extra, "tokens": {name: shown(one) for name, one in extra["tokens"].items()}} == expected
+    assert (extra["committed"], shown(extra["tokens"]["c"]), extra["rows"]) == (True, "3:5", 4)

@@ -1,15 +1,17 @@
-"""The audit against a real local service: what was changed by hand is found, and nothing else is."""
+"""Audit and backlog against a real local service: what was changed by hand, and what waits, is found."""
 
 from __future__ import annotations
 
 import json
+import os
+import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.notifications.lag import REPORT_KEY, SnowpipeLagNotifier
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
 from airflow_provider_snowpipe.operators.audit import AUDIT_KEY, SnowpipeAuditOperator
 from airflow_provider_snowpipe.sources import KafkaSource
@@ -18,7 +20,7 @@ from airflow_provider_snowpipe.streaming.admin import drop_channel
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.loaded_folder import Loaded, new, variables
+from tests.loaded_folder import new, variables
 from tests.local_connection import context
 
 __all__ = ["new", "variables"]
@@ -27,20 +29,13 @@ PREFIX = "d_src"
 
 
 @pytest.fixture
-def load(new: Loaded) -> Loaded:
+def load(new):
     new.run()
     assert new.audit() == []
     return new
 
 
-def test_rows_that_wait_in_the_source_are_no_difference(load: Loaded) -> None:
-    load.write("a/3.ndjson")
-    assert load.audit() == []
-    load.run()
-    assert load.audit() == []
-
-
-def test_a_row_that_was_deleted_or_inserted_by_hand_is_found(load: Loaded) -> None:
+def test_a_row_that_was_deleted_or_inserted_by_hand_is_found(load):
     load.sql("DELETE FROM {T} WHERE ID = 0")
     assert load.differs("1 fewer")
     assert load.audit("balance") == []
@@ -49,7 +44,7 @@ def test_a_row_that_was_deleted_or_inserted_by_hand_is_found(load: Loaded) -> No
     assert load.audit(other_rows=1) == []
 
 
-def test_a_file_that_changed_after_its_load_is_found(load: Loaded) -> None:
+def test_a_file_that_changed_after_its_load_is_found(load):
     path = load.folder / "a/1.ndjson"
     path.write_text(path.read_text().replace("0", "7"))
     assert load.differs("changed")
@@ -57,18 +52,17 @@ def test_a_file_that_changed_after_its_load_is_found(load: Loaded) -> None:
 
 
 @pytest.mark.parametrize("rows", [6, 4], ids=["same rows", "other rows"])
-def test_a_token_that_was_set_by_hand_is_found(load: Loaded, rows: int) -> None:
+def test_a_token_that_was_set_by_hand_is_found(load, rows):
     channel = f"{PREFIX}_a"
     now = Checkpoint.parse(str(load.hook().channel_statuses([channel])[channel].committed))
     position = type(now.position).parse("2/2.ndjson:1")
     load.hook().set_offset_token(channel, str(replace(now, position=position, rows=rows)))
     assert load.differs("a'", "balance")
-
     load.hook().set_offset_token(channel, "2.ndjson:1")
     assert load.differs("not a checkpoint", "balance")
 
 
-def test_a_channel_that_was_recreated_is_found(load: Loaded) -> None:
+def test_a_channel_that_was_recreated_is_found(load):
     channel = f"{PREFIX}_b"
     token = load.hook().channel_statuses([channel])[channel].committed
     with load.service.client(load.table) as client:
@@ -78,13 +72,26 @@ def test_a_channel_that_was_recreated_is_found(load: Loaded) -> None:
     assert load.differs("3 fewer rows", "balance")
 
 
-def test_rows_of_a_channel_that_was_taken_over_are_counted(load: Loaded) -> None:
+def test_rows_that_wait_and_those_of_a_channel_that_was_taken_over_are_no_difference(load):
     load.write("a/3.ndjson")
+    assert load.audit() == []
     load.run("renamed", rebind="continue")
     assert load.audit() == []
 
 
-def test_rows_that_were_put_aside_are_counted(load: Loaded, tmp_path: Path) -> None:
+def test_what_cannot_be_compared_is_noted_and_no_difference(load):
+    def notes(depth):
+        operator = SnowpipeAuditOperator(
+            task_id="audit", table=load.table, depth=depth, snowflake_conn_id=load.conn_id
+        )
+        return json.dumps(operator.execute(context())["pipes"])
+
+    assert "metadata" in notes("rows")
+    load.folder.rename(load.folder.with_name("elsewhere"))
+    assert "not read" in notes("counts")
+
+
+def test_rows_that_were_put_aside_are_counted(load, tmp_path):
     load.rules = {
         "on_error": "dead_letter",
         "dead_letter_path": str(tmp_path / "aside"),
@@ -98,16 +105,7 @@ def test_rows_that_were_put_aside_are_counted(load: Loaded, tmp_path: Path) -> N
     assert load.differs("a'")
 
 
-def test_what_cannot_be_read_here_is_noted_and_no_difference(load: Loaded) -> None:
-    load.folder.rename(load.folder.with_name("elsewhere"))
-    operator = SnowpipeAuditOperator(
-        task_id="audit", table=load.table, depth="counts", snowflake_conn_id=load.conn_id
-    )
-    (pipe,) = operator.execute(context())["pipes"]
-    assert all("not read" in note for one in pipe["found"] for note in one["notes"])
-
-
-def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load: Loaded) -> None:
+def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load):
     append = SnowpipeAppendRowsOperator(
         task_id="append", table=load.table, channel="c", rows=[{"ID": 100}], token_column="ID",
         snowflake_conn_id=load.conn_id,
@@ -123,14 +121,14 @@ class TestRows:
     """Depth ``rows``: by file and row number, where counts agree as well."""
 
     @pytest.fixture
-    def load(self, new: Loaded) -> Loaded:
+    def load(self, new):
         new.sql("ALTER TABLE {T} ADD COLUMN SRC VARCHAR, NR INTEGER")
         new.metadata = {"SRC": "filename", "NR": "file_row_number"}
         new.run()
         assert new.audit("rows") == []
         return new
 
-    def test_nothing_differs_after_files_came_grew_and_were_renamed(self, load: Loaded) -> None:
+    def test_nothing_differs_after_files_came_grew_and_were_renamed(self, load):
         load.write("a/0.ndjson")
         load.write("a/2.ndjson", "", rows=1)
         load.run()
@@ -139,9 +137,7 @@ class TestRows:
         load.run()
         assert load.audit("rows") == []
 
-    def test_a_row_that_was_deleted_and_one_that_is_doubled_are_found_by_file_and_number(
-        self, load: Loaded
-    ) -> None:
+    def test_a_row_that_was_deleted_and_one_that_is_doubled_are_found_by_file_and_number(self, load):
         load.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 2")
         load.sql("INSERT INTO {T} SELECT * FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 3")
         assert load.audit("counts") == []
@@ -151,74 +147,46 @@ class TestRows:
         assert ["b/1.ndjson" in one and "number 3" in one for one in found if "twice" in one] == [True]
         assert len(found) == 2
 
-    def test_the_last_row_of_a_file_that_was_deleted_is_found(self, load: Loaded) -> None:
-        load.sql("DELETE FROM {T} WHERE SRC = 'a/2.ndjson' AND NR = 3")
-        assert any("d_src_a" in one and "not in" in one for one in load.audit("rows"))
 
-
-def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(load: Loaded) -> None:
+def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(load):
     load.sql("CREATE TABLE IF NOT EXISTS {T}_K (T VARCHAR, P INTEGER, O INTEGER)")
-    records = ", ".join(f"('orders', {one})" for one in ("0, 5", "0, 6", "0, 6", "0, 9", "1, 5"))
-    load.sql(f"INSERT INTO {{T}}_K VALUES {records}")
-    source = KafkaSource(
-        bootstrap_servers="b:1", topics=["orders"], metadata={"T": "topic", "P": "partition", "O": "offset"}
-    )
-    columns = source.row_columns
+    load.sql("INSERT INTO {T}_K VALUES ('t', 0, 5), ('t', 0, 6), ('t', 0, 6), ('t', 0, 9), ('t', 1, 5)")
+    metadata = {"T": "topic", "P": "partition", "O": "offset"}
+    columns = KafkaSource(bootstrap_servers="b:1", topics=["t"], metadata=metadata).row_columns
     assert columns is not None
-    table = f'"LOCAL"."PUBLIC"."{load.table}_K"'
     with load.hook().sql_session("test") as run:
-        rows = TableRows.of(run(positions_query(table, columns)), columns[0])
-    zero = rows.compared(ChannelAudit("c", "9", 4, 4, 0), [("orders", "0")], 0)
-    assert [("twice" in one and "number 6" in one, "1 of its" in one) for one in zero.differences] == [
-        (True, False),
-        (False, True),
-    ]
-    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), [("orders", "1")], 0).differences == ()
+        query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
+        rows = TableRows.of(run(query), columns[0])
+    doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), [("t", "0")], 0).differences
+    assert ("twice" in doubled, "number 6" in doubled, "1 of its" in missing) == (True, True, True)
+    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), [("t", "1")], 0).differences == ()
 
 
-def test_rows_that_do_not_show_where_they_are_from_are_noted(load: Loaded) -> None:
+def test_of_a_dag_or_of_everything_fails_the_task_and_leaves_what_it_found(load):
+    load.sql("DELETE FROM {T} WHERE ID = 0")
+    for options in ({"dag_ids": "d"}, {"dag_ids": ["d", "e"]}, {}):
+        assert len(load.audit(table=None, **options)) == 1
+    with pytest.raises(AirflowFailException, match="'e'"):
+        load.audit(table=None, dag_ids="e")
+    with pytest.raises(ConfigurationError, match="other_rows"):
+        SnowpipeAuditOperator(task_id="t", other_rows=-1)
+    given = context()
     operator = SnowpipeAuditOperator(
-        task_id="audit", table=load.table, depth="rows", snowflake_conn_id=load.conn_id
+        task_id="audit", table=load.table, depth="counts", snowflake_conn_id=load.conn_id
     )
-    (pipe,) = operator.execute(context())["pipes"]
-    assert any("metadata" in note for note in pipe["notes"])
-
-
-class TestChoice:
-    def test_of_a_dag_or_of_everything_that_was_loaded(self, load: Loaded) -> None:
-        load.sql("DELETE FROM {T} WHERE ID = 0")
-        for options in ({"dag_ids": "d"}, {"dag_ids": ["d", "e"]}, {}):
-            assert len(load.audit(table=None, **options)) == 1
-        with pytest.raises(AirflowFailException, match="'e'"):
-            load.audit(table=None, dag_ids="e")
-        with pytest.raises(ConfigurationError, match="other_rows"):
-            SnowpipeAuditOperator(task_id="t", other_rows=-1)
-
-    def test_fails_the_task_and_leaves_what_it_found(self, load: Loaded) -> None:
-        load.sql("DELETE FROM {T} WHERE ID = 0")
-        given = context()
-        operator = SnowpipeAuditOperator(
-            task_id="audit", table=load.table, depth="counts", snowflake_conn_id=load.conn_id
-        )
-        with pytest.raises(AirflowFailException, match="AuditError"):
-            operator.execute(given)
-        left = given["ti"].xcoms[AUDIT_KEY]
-        assert left["differs"]
-        assert (left["pipes"][0]["connection"], left["pipes"][0]["names"]["schema"]) == (
-            load.conn_id,
-            "PUBLIC",
-        )
-        assert left == json.loads(json.dumps(left))  # Airflow makes objects of tuples
+    with pytest.raises(AirflowFailException, match="AuditError"):
+        operator.execute(given)
+    left = given["ti"].xcoms[AUDIT_KEY]
+    assert (left["differs"], left["pipes"][0]["connection"]) == (True, load.conn_id)
+    assert left == json.loads(json.dumps(left))  # Airflow makes objects of tuples
 
 
 class TestCommand:
-    def run(self, load: Loaded, *words: str) -> None:
+    def run(self, load, *words):
         given = parser().parse_args([*words, "--conn-id", load.conn_id, "--table", load.table])
         given.func(given)
 
-    def test_ends_with_the_status_1_where_anything_differs(
-        self, load: Loaded, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_ends_with_the_status_1_where_anything_differs(self, load, capsys):
         self.run(load, "audit", "--json")
         assert not json.loads(capsys.readouterr().out)["differs"]
         load.sql("DELETE FROM {T} WHERE ID = 0")
@@ -229,25 +197,21 @@ class TestCommand:
         assert "DIFFERS: table" in out
         assert f"{PREFIX}_a" in out
 
-    def test_files_lists_the_units_of_the_source_log(
-        self, load: Loaded, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_files_lists_the_units_of_the_source_log(self, load, capsys):
         load.write("a/3.ndjson")
-        pipe = ["--conn-id", load.conn_id, "--table", load.table, "--output", "json"]
-        given = parser().parse_args(["files", "list", str(load.folder), *pipe])
-        given.func(given)
-        found = json.loads(capsys.readouterr().out)
-        assert {one["state"] for one in found} == {"committed"}
-        assert [(one["unit"], one["partition"], one["file"]) for one in found] == [
-            (1, "a", "a/1.ndjson"),
-            (2, "a", "a/2.ndjson"),
-            (3, "b", "b/1.ndjson"),
+        self.run(load, "files", "list", str(load.folder), "--output", "json")
+        assert [
+            (one["unit"], one["partition"], one["file"], one["state"])
+            for one in json.loads(capsys.readouterr().out)
+        ] == [
+            (1, "a", "a/1.ndjson", "committed"),
+            (2, "a", "a/2.ndjson", "committed"),
+            (3, "b", "b/1.ndjson", "committed"),
         ]
-        given = parser().parse_args(["files", "list", "/nowhere", *pipe])
         with pytest.raises(SystemExit, match="nowhere"):
-            given.func(given)
+            self.run(load, "files", "list", "/nowhere")
 
-    def test_offsets_decode_explains_a_token(self, load: Loaded, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_offsets_decode_explains_a_token(self, load, capsys):
         channel = f"{PREFIX}_a"
         token = str(load.hook().channel_statuses([channel])[channel].committed)
         given = parser().parse_args(["offsets", "decode", token, "--json"])
@@ -255,18 +219,58 @@ class TestCommand:
         found = json.loads(capsys.readouterr().out)
         assert (found["position"], found["format"], found["rows"]) == ("2/2.ndjson:3", "unit/file:line", 6)
         assert str(load.folder) in found["source"]
-        given = parser().parse_args(["offsets", "decode", "x:1"])
-        with pytest.raises(SystemExit, match="not a checkpoint"):
-            given.func(given)
 
-    def test_offsets_rebind_gives_a_channel_to_another_source_or_begins_again(self, load: Loaded) -> None:
-        channel, binding = f"{PREFIX}_a", "0123456789abcdef"
-        self.run(load, "offsets", "rebind", channel, "continue", "--binding", binding, "-y")
+    def test_offsets_rebind_gives_a_channel_to_another_source_or_begins_again(self, load):
+        channel, rebind = f"{PREFIX}_a", ("offsets", "rebind", f"{PREFIX}_a")
+        self.run(load, *rebind, "continue", "--binding", "0123456789abcdef", "-y")
         token = str(load.hook().channel_statuses([channel])[channel].committed)
-        assert Checkpoint.parse(token).binding == binding
-        self.run(load, "offsets", "rebind", channel, "restart", "-y")
+        assert Checkpoint.parse(token).binding == "0123456789abcdef"
+        self.run(load, *rebind, "restart", "-y")
         load.sql("DELETE FROM {T} WHERE ID < 6")
         load.run()
         assert load.audit() == []
         with pytest.raises(SystemExit, match="binding"):
-            self.run(load, "offsets", "rebind", channel, "continue", "--binding", "x", "-y")
+            self.run(load, *rebind, "continue", "--binding", "x", "-y")
+
+
+@pytest.fixture
+def lag(load, capsys):
+    def shown():
+        words = ("lag", "--conn-id", load.conn_id, "--table", load.table, "--output", "json")
+        given = parser().parse_args(words)
+        capsys.readouterr()
+        given.func(given)
+        lines = json.loads(capsys.readouterr().out)
+        names = ("files_behind", "bytes_behind", "oldest_file_seconds")
+        return {one["channel"]: tuple(one[name] for name in names) for one in lines}
+
+    return shown
+
+
+def test_files_that_came_since_the_last_run_are_behind_by_channel(load, lag):
+    for name, age in (("a/0.ndjson", 30), ("a/3.ndjson", 600), ("c/1.ndjson", 5)):
+        load.write(name)
+        os.utime(load.folder / name, (time.time() - age, time.time() - age))
+    zero, three, new = (
+        (load.folder / one).stat().st_size for one in ("a/0.ndjson", "a/3.ndjson", "c/1.ndjson")
+    )
+    found = lag()
+    assert {name: one[:2] for name, one in found.items()} == {
+        "d_src_a": (2, zero + three),
+        "d_src_b": (0, 0),
+        "d_src_c": (1, new),
+    }
+    assert [600 <= found["d_src_a"][2] < 630, 5 <= found["d_src_c"][2] < 35] == [True, True]
+    load.run()
+    assert set(lag().values()) == {(0, 0, 0)}
+
+
+def test_notifier_reports_them_and_a_source_that_it_cannot_list(load):
+    load.write("a/3.ndjson")
+    notifier = SnowpipeLagNotifier(table=load.table, snowflake_conn_id=load.conn_id)
+    context = {}
+    notifier.notify(context)
+    assert "files_behind<=1" in context[REPORT_KEY]
+    load.folder.rename(load.folder.with_name("elsewhere"))
+    notifier.notify(context)
+    assert "not known" in context[REPORT_KEY]

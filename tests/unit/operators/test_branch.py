@@ -1,19 +1,23 @@
-"""The branch operator and its decorator: the plan's path decides which tasks are skipped."""
+"""The branch operator and its decorator, and the shapes of what is to be loaded."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import DAG, AirflowFailException, task
 
 from airflow_provider_snowpipe.decorators.route import snowpipe_route_task
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
-from airflow_provider_snowpipe.operators.load_planning import path_before
+from airflow_provider_snowpipe.operators.load_planning import ShapeSource, path_before
+from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
+from tests.fake_account import FakeAccount
 from tests.local_connection import TaskInstance
+from tests.unit.operators.account_in_task import install
 
 pytestmark = pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 skips tasks in its database")
 
@@ -24,17 +28,16 @@ SMALL, LARGE = {"bytes": 1e6}, {"bytes": 1e12}
 class Instance(TaskInstance):
     """A task instance that remembers the plan of the run before."""
 
-    def __init__(self, task: Any, before: dict[str, Any] | None = None) -> None:
+    def __init__(self, task, before=None):
         super().__init__()
         self.task, self.task_id, self.before = task, task.task_id, before
-        self.asked: dict[str, Any] = {}
 
-    def xcom_pull(self, **asked: Any) -> Any:
+    def xcom_pull(self, **asked):
         self.asked = asked
         return self.before
 
 
-def branch(**arguments: Any) -> SnowpipeBranchOperator:
+def branch(**arguments):
     """A branch with a task for each path behind it."""
     with DAG("d", schedule=None):
         made = SnowpipeBranchOperator(task_id="route", **{**PATHS, **arguments})
@@ -42,43 +45,43 @@ def branch(**arguments: Any) -> SnowpipeBranchOperator:
     return made
 
 
-def _task(name: str) -> Any:
+def _task(name):
     @task(task_id=name)
-    def nothing() -> None:
+    def nothing():
         return None
 
     return nothing()
 
 
-def skipped(
-    operator: Any, *, before: dict[str, Any] | None = None, run_type: str = "manual"
-) -> tuple[set[str], dict[str, Any]]:
+def skipped(operator, *, before=None, run_type="manual"):
     """Run it; the tasks that Airflow is asked to skip, and the plan."""
     # Elsewhere before Airflow 3.2, nowhere in Airflow 2.
     from airflow.providers.common.compat.sdk import DownstreamTasksSkipped
 
     ti = Instance(operator, before)
-    context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
+    context = {"ti": ti, "dag_run": SimpleNamespace(run_type=run_type)}
     with pytest.raises(DownstreamTasksSkipped) as raised:
         operator.execute(context)
     return {one if isinstance(one, str) else one[0] for one in raised.value.tasks}, ti.xcoms["plan"]
 
 
-@pytest.mark.parametrize(("source", "path"), [(SMALL, "stream"), (LARGE, "copy")], ids=["small", "large"])
-def test_the_tasks_of_the_other_paths_are_skipped(source, path):
-    others, plan = skipped(branch(source=source))
-
+@pytest.mark.parametrize(
+    ("arguments", "run_type", "path"),
+    [
+        ({"source": SMALL}, "manual", "stream"),
+        ({"source": LARGE}, "manual", "copy"),
+        ({"source": SMALL}, "backfill", "copy"),
+        ({"source": SMALL, "shape": {"backfill": False}}, "backfill", "stream"),
+        ({"source": SMALL, "policy": {"path": "copy"}}, "manual", "copy"),
+        ({"source": SMALL, "costs": {"stream_credits_per_gb": 1000}}, "manual", "copy"),
+    ],
+    ids=["small", "large", "backfill", "no backfill", "policy", "costs"],
+)
+def test_the_tasks_of_the_other_paths_are_skipped(arguments, run_type, path):
+    others, plan = skipped(branch(**arguments), run_type=run_type)
     assert others == set(PATHS.values()) - {PATHS[path]}
-    assert plan["path"] == path
-    assert plan["reasons"]
+    assert (plan["path"], plan["is_forced"]) == (path, "policy" in arguments)
     assert [one["path"] for one in plan["estimates"]] == ["stream", "copy", "pipe"]
-
-
-def test_a_backfill_run_prefers_copy_and_reports_why():
-    assert skipped(branch(source=SMALL), run_type="backfill")[1]["reasons"][0].startswith("a backfill")
-    assert (
-        skipped(branch(source=SMALL, shape={"backfill": False}), run_type="backfill")[1]["path"] == "stream"
-    )
 
 
 def test_the_path_of_the_run_before_stays_near_a_boundary():
@@ -89,34 +92,21 @@ def test_the_path_of_the_run_before_stays_near_a_boundary():
     assert skipped(branch(source=near, remember=False), before=before)[1]["path"] == "copy"
     operator = branch(source=near)
     ti = Instance(operator, before)
-    assert path_before({"ti": ti}) == "stream"  # type: ignore[typeddict-item]
+    assert path_before({"ti": ti}) == "stream"
     asked = {"task_ids": "route", "key": "plan", "include_prior_dates": True, "map_indexes": -1}
     assert ti.asked == asked
-    assert skipped(branch(source=near), before={**before, "is_forced": True})[1]["path"] == "copy"
+    for other in ({**before, "is_forced": True}, {"path": "ship"}, {"path": ["copy"]}, "copy"):
+        assert skipped(branch(source=near), before=other)[1]["path"] == "copy"
 
 
 def test_nothing_to_load_skips_the_tasks_of_every_path_but_a_forced_one():
-    others, plan = skipped(branch(source={"rows": 0}))
+    others, plan = skipped(branch(source={"rows": 0}), before={"path": "copy", "is_forced": False})
     forced, _ = skipped(branch(source={"rows": 0}, policy={"path": "copy"}))
-    _, kept = skipped(branch(source={"rows": 0}), before={"path": "copy", "is_forced": False})
-
-    assert (others, plan["nothing_to_load"]) == (set(PATHS.values()), True)
+    assert (others, plan["nothing_to_load"], plan["path"]) == (set(PATHS.values()), True, "copy")
     assert forced == {"by_stream", "by_pipe"}
-    assert kept["path"] == "copy"
-
-
-def test_policy_and_figures_reach_the_plan():
-    forced = skipped(branch(source=SMALL, policy={"path": "copy"}))[1]
-    costly = skipped(branch(source=SMALL, costs={"stream_credits_per_gb": 1000}))[1]
-
-    assert (forced["path"], forced["is_forced"]) == ("copy", True)
-    assert (costly["path"], costly["is_forced"]) == ("copy", False)
-
-
-def test_a_path_without_a_task_fails_and_names_the_parameter():
     operator = branch(source=SMALL, stream=None)
     with pytest.raises(AirflowFailException, match="stream=…"):
-        operator.execute({"ti": Instance(operator), "dag_run": None})  # type: ignore[typeddict-item]
+        operator.execute({"ti": Instance(operator), "dag_run": None})
 
 
 def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
@@ -124,10 +114,8 @@ def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
         ({"stream": None, "copy": None, "pipe": None}, "way"),
         ({"policy": {"path": "fast"}}, "'fast'"),
         ({"policy": {"speed": 1}}, "'speed'"),
-        ({"policy": {"costs": {}}}, "costs"),
         ({"policy": {"measured": 3}}, "measured"),
         ({"costs": {"speed": 1}}, "'speed'"),
-        ({"costs": [1]}, "mapping"),
     ):
         with pytest.raises(ConfigurationError, match=word):
             branch(source=SMALL, **arguments)
@@ -150,10 +138,10 @@ def test_a_function_describes_the_data():
     with DAG("d", schedule=None):
 
         @snowpipe_route_task(**PATHS)
-        def route(size: float) -> dict[str, Any]:
+        def route(size):
             return {"bytes": size}
 
-        operator = route(1e12).operator  # type: ignore[attr-defined]
+        operator = route(1e12).operator
         operator >> [_task(name) for name in PATHS.values()]
 
     others, plan = skipped(operator)
@@ -162,7 +150,54 @@ def test_a_function_describes_the_data():
     assert operator.source is None
 
 
-@pytest.mark.parametrize("before", [{}, {"path": "ship"}, {"path": ["copy"]}, "copy"], ids=str)
-def test_a_plan_before_that_is_none_of_this_task_does_not_matter(before):
-    """Another task of this name has left it."""
-    assert skipped(branch(source=SMALL), before=before)[1]["path"] == "stream"
+@pytest.fixture(autouse=True)
+def account(monkeypatch):
+    """A stage with two files in a folder, which are loaded, and one beside it."""
+    made = FakeAccount()
+    install(made, monkeypatch)
+    for path, rows in {"day/a.csv": ["1,a"] * 10, "day/b.csv": ["2,b"] * 30}.items():
+        made.put(path, *rows)
+    made._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+    made.put("other.csv", "3,c")
+    return made
+
+
+def shape_of(source, **known):
+    return ShapeSource(source, SnowpipeBulkHook("account")).shape(known)
+
+
+def test_a_path_in_a_stage_is_listed_with_sizes_and_ages():
+    shape = shape_of("@S/day/", freshness=300)
+    assert shape.files is not None
+    assert (shape.files.count, shape.files.bytes, shape.files.largest) == (2, 160, 120)
+    assert (shape.files.format, shape.files.staged, shape.freshness) == ("CSV", True, 300)
+    assert shape.files.newest is not None
+
+
+def test_past_loads_give_the_files_that_keep_coming(account):
+    for load in account.history:
+        load["file_size"] = 80
+    shape = shape_of("table:T", bounded=False)
+    assert shape.files is not None
+    assert (shape.bounded, shape.files.count, shape.files.mean) == (False, 2, 80)
+    assert shape.files.interval is not None
+    with pytest.raises(ConfigurationError, match="bounded"):
+        shape_of("table:T", bounded=True)
+
+
+def test_objects_of_a_store_are_listed_by_their_url(tmp_path):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "a.parquet").write_bytes(b"x" * 50)
+    shape = shape_of(f"file://{tmp_path}")
+    assert shape.files is not None
+    assert (shape.files.count, shape.files.bytes, shape.files.format) == (1, 50, "PARQUET")
+    assert shape.files.oldest is not None
+
+
+def test_a_shape_is_itself_with_what_the_author_knows():
+    assert shape_of({"rows": 5}, backfill=True) == DataShape(rows=5, backfill=True)
+    assert shape_of(json.dumps({"rows": 5})) == DataShape(rows=5)
+    assert shape_of(DataShape(rows=5), partitions=2) == DataShape(rows=5, partitions=2)
+    for source in (None, 7, ""):
+        with pytest.raises(ConfigurationError, match="stage"):
+            shape_of(source)

@@ -1,8 +1,11 @@
-"""Open, drop and reset of a channel; ``streaming/test_compare_and_set.py`` has the races of a reset."""
+"""Operators of channels and tokens; ``streaming`` has the rules of backups, life cycles and resets."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import stat
+from contextlib import nullcontext
+from functools import partial
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
@@ -12,26 +15,41 @@ from airflow_provider_snowpipe.operators.channels import (
     SnowpipeOpenChannelOperator,
     SnowpipeResetOffsetOperator,
 )
-from airflow_provider_snowpipe.streaming.errors import (
-    ChannelFencedError,
-    ConfigurationError,
-    UncommittedRowsError,
-    WriterActiveError,
+from airflow_provider_snowpipe.operators.offsets import (
+    SnowpipeBackupOffsetsOperator,
+    SnowpipeRestoreOffsetsOperator,
 )
+from airflow_provider_snowpipe.streaming import errors
+from tests.airflow_version import AIRFLOW
 from tests.local_connection import context
 from tests.unit.operators.conftest import send
 
+Backup, Restore = SnowpipeBackupOffsetsOperator, SnowpipeRestoreOffsetsOperator
 Open, Drop, Reset = SnowpipeOpenChannelOperator, SnowpipeDropChannelOperator, SnowpipeResetOffsetOperator
-ARGUMENTS: dict[Any, dict[str, Any]] = {
-    Open: {},
-    Drop: {},
-    Reset: {"offset_token": "a:1", "offset_format": "file:line", "observe_seconds": 0.2},
-}
 
 
 @pytest.fixture
-def task(make):
-    return lambda kind, **options: make(kind, **{"channel": "c", **ARGUMENTS[kind], **options})
+def path(tmp_path):
+    return tmp_path / "kept" / "offsets.json"
+
+
+@pytest.fixture
+def task(make, path):
+    reset = {"offset_token": "a:1", "offset_format": "file:line", "observe_seconds": 0.2}
+    of_file = {"path": str(path), "offset_format": "file:line"}
+    defaults = {
+        Open: {},
+        Drop: {},
+        Reset: reset,
+        Backup: of_file,
+        Restore: {**of_file, "observe_seconds": 0.1},
+    }
+
+    def made(kind, **options):
+        channel = {"channel": "c"} if kind in (Open, Drop, Reset) else {}
+        return make(kind, **{**channel, **defaults[kind], **options})
+
+    return made
 
 
 @pytest.fixture
@@ -39,93 +57,162 @@ def run(task):
     return lambda kind, **options: task(kind, **options).execute(context())
 
 
-class TestOpen:
-    def test_a_new_channel_starts_with_the_token(self, snowpipe, run):
-        assert run(Open, offset_token="a:7") == {
-            "channel": "c",
-            "pipe": "DB.S.T-STREAMING",
-            "action": "create",
-            "committed": "a:7",
+@pytest.fixture
+def backup(run):
+    return partial(run, Backup)
+
+
+@pytest.fixture
+def restore(run):
+    return partial(run, Restore)
+
+
+class TestBackup:
+    def test_holds_the_token_of_every_channel(self, snowpipe, backup, path):
+        snowpipe.channel("a", committed="f:1")
+        snowpipe.channel("b", committed="f:2")
+
+        value = backup()
+
+        assert (value["channels"], value["expiring"]) == ({"a": "f:1", "b": "f:2"}, {})
+        body = json.loads(path.read_text())
+        assert body["pipe"] == {"database": "DB", "schema": "S", "pipe": "T-STREAMING"}
+        assert body["offset_format"] == "file:line"
+        assert {name: kept["offset_token"] for name, kept in body["channels"].items()} == value["channels"]
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert [one.name for one in path.parent.iterdir()] == ["offsets.json"]
+        assert backup(channels='["b"]', path=f"{path}.b")["channels"] == {"b": "f:2"}
+
+    @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+    def test_is_written_to_any_storage_that_fsspec_knows(self, snowpipe, backup, restore):
+        snowpipe.channel("a", committed="f:1")
+        backup(path="memory:///offsets.json")
+        snowpipe.channels.clear()
+        restore(path="memory:///offsets.json")
+        assert snowpipe.channels["a"].committed == "f:1"
+
+    def test_is_left_alone_when_a_channel_has_lost_its_token(self, snowpipe, backup, path):
+        snowpipe.channel("a", committed="f:1")
+        snowpipe.channel("b", committed="f:2")
+        backup()
+        before = path.read_text()
+        snowpipe.channels.clear()
+        snowpipe.channel("a")
+
+        with pytest.raises(AirflowFailException, match="SourcePositionError"):
+            backup()
+        assert path.read_text() == before
+        assert backup(on_lost="keep")["channels"] == {"a": "f:1", "b": "f:2"}
+
+
+class TestRestore:
+    @pytest.fixture(autouse=True)
+    def kept(self, snowpipe, backup):
+        for channel in ("same", "gone", "behind"):
+            snowpipe.channel(channel, committed="f:2")
+        backup()
+
+    def test_brings_back_channels_that_are_gone_or_behind(self, snowpipe, restore):
+        del snowpipe.channels["gone"]
+        snowpipe.channels["behind"].committed = None
+        assert restore()["channels"] == {
+            "behind": {"action": "set", "old": None, "new": "f:2"},
+            "gone": {"action": "create", "old": None, "new": "f:2"},
+            "same": {"action": "keep", "old": "f:2", "new": "f:2"},
         }
-        assert snowpipe.channels["c"].committed == "a:7"
+        assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
 
-    def test_a_token_that_is_no_text_is_refused_but_digits_that_a_template_made_a_number(self, snowpipe, run):
-        snowpipe.channel("d")
-        assert run(Open, offset_token=42)["committed"] == "42"
-        for kind in (Open, Reset):
-            for token in (1.5, True, ["a:1"]):
-                with pytest.raises(AirflowFailException, match="offset_token"):
-                    run(kind, offset_token=token, channel="d")
+    def test_one_channel_that_is_ahead_or_written_to_stops_all_of_it(self, snowpipe, restore):
+        snowpipe.channels["same"].committed = "f:3"
+        snowpipe.channels["behind"].committed = None
+        snowpipe.fault(
+            after="status", do=lambda: setattr(snowpipe.channels["behind"], "rows_inserted", 9), skip=2
+        )
 
-    @pytest.mark.parametrize("if_exists", ["skip", "fence"])
-    def test_an_existing_channel_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
-        self, snowpipe, run, if_exists
-    ):
-        append = send(snowpipe, "c", "a:1")
+        with pytest.raises(AirflowFailException, match="'same'"):
+            restore()
+        with pytest.raises(errors.WriterActiveError, match="'behind' is being written to"):
+            restore(allow_older_tokens=True)
+        assert {name: one.committed for name, one in snowpipe.channels.items()} == {
+            "same": "f:3",
+            "gone": "f:2",
+            "behind": None,
+        }
+        restore(allow_older_tokens=True, allow_active_writer=True)
+        assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
 
-        value = run(Open, offset_token="a:0", if_exists=if_exists)
-
-        assert (value["action"], value["committed"]) == (if_exists, "a:1")
-        if if_exists == "skip":
-            append("a:2")
-        else:
-            with pytest.raises(ChannelFencedError):
-                append("a:2")
-
-    def test_a_channel_without_the_token_is_refused(self, snowpipe, run):
-        snowpipe.channel("c")
-
-        with pytest.raises(AirflowFailException, match="ConfigurationError"):
-            run(Open, offset_token="a:7")
+    def test_a_file_of_another_pipe_is_refused(self, restore, path):
+        path.write_text(path.read_text().replace('"S"', '"X"'))
+        with pytest.raises(AirflowFailException, match=r"a backup of pipe .*X.*, not of DB\.S\.T-STREAMING"):
+            restore()
 
 
-class TestDrop:
-    def test_waits_for_the_commit_and_leaves_a_channel_that_does_not_commit(self, snowpipe, run):
-        snowpipe.holds_commits = True
-        send(snowpipe, "c", "a:1", "a:2")
-        with pytest.raises(UncommittedRowsError):
-            run(Drop, commit_timeout=30)
-        channel = snowpipe.channels["c"]
-        snowpipe.fault(before="open", skip=2, do=snowpipe.commit)
-
-        value = run(Drop)
-
-        assert (value["existed"], value["committed"], value["discarded"]) == (True, "a:2", False)
-        assert (len(channel.rows), snowpipe.channels) == (2, {})
-
-    def test_force_drops_at_once_and_reports_what_is_lost(self, snowpipe, run, capsys):
-        snowpipe.holds_commits = True
-        send(snowpipe, "c", "a:1")
-
-        assert run(Drop, force=True)["discarded"] is True
-        assert "offset token NULL; uncommitted rows discarded: yes" in capsys.readouterr().out
-        assert snowpipe.channels == {}
-
-    def test_a_channel_that_is_gone_is_success(self, run):
-        assert run(Drop)["existed"] is False
+def test_dry_runs_show_each_step_and_change_nothing(snowpipe, task, backup, path):
+    snowpipe.channel("a", committed="f:1")
+    assert task(Backup).preview() == [f"would write 1 tokens of pipe DB.S.T-STREAMING to {path}", "a: f:1"]
+    assert not path.exists()
+    backup()
+    snowpipe.channels.clear()
+    assert task(Restore).preview() == ["would create channel 'a': NULL -> f:1"]
+    assert snowpipe.channels == {}
 
 
-class TestReset:
-    def test_sets_the_token_shows_old_and_new_and_shuts_an_idle_writer_out(self, snowpipe, run, capsys):
-        append = send(snowpipe, "c", "a:1", "a:3")
+@pytest.mark.parametrize("if_exists", ["skip", "fence"])
+def test_an_open_creates_a_channel_or_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
+    snowpipe, run, if_exists
+):
+    value = run(Open, channel="new", offset_token="a:7")
+    assert (value["action"], value["committed"], snowpipe.channels["new"].committed) == (
+        "create",
+        "a:7",
+        "a:7",
+    )
+    append = send(snowpipe, "c", "a:1")
 
-        value = run(Reset)
+    value = run(Open, offset_token="a:0", if_exists=if_exists)
 
-        assert (value["old"], value["new"], snowpipe.channels["c"].committed) == ("a:3", "a:1", "a:1")
-        printed = capsys.readouterr().out
-        assert "a:3 -> a:1" in printed
-        assert "AGAIN" in printed
-        with pytest.raises(ChannelFencedError):
-            append("a:4")
+    assert (value["action"], value["committed"]) == (if_exists, "a:1")
+    with nullcontext() if if_exists == "skip" else pytest.raises(errors.ChannelFencedError):
+        append("a:2")
 
-    def test_refuses_uncommitted_rows_unless_requested(self, snowpipe, run):
-        snowpipe.holds_commits = True
-        send(snowpipe, "c", "a:5")
 
-        with pytest.raises(WriterActiveError):
-            run(Reset)
-        assert run(Reset, allow_active_writer=True)["new"] == "a:1"
-        assert snowpipe.channels["c"].rows == []
+def test_a_token_that_is_no_text_is_refused_but_digits_that_a_template_made_a_number(snowpipe, run):
+    assert run(Open, offset_token=42)["committed"] == "42"
+    for kind in (Open, Reset):
+        for token in (1.5, True, ["a:1"]):
+            with pytest.raises(AirflowFailException, match="offset_token"):
+                run(kind, offset_token=token)
+
+
+def test_a_drop_waits_for_the_commit_unless_it_is_forced_and_reports_what_is_lost(snowpipe, run, capsys):
+    snowpipe.holds_commits = True
+    send(snowpipe, "c", "a:1", "a:2")
+    with pytest.raises(errors.UncommittedRowsError):
+        run(Drop, commit_timeout=30)
+    snowpipe.fault(before="open", skip=2, do=snowpipe.commit)
+    value = run(Drop)
+    assert (value["existed"], value["committed"], value["discarded"]) == (True, "a:2", False)
+
+    send(snowpipe, "c", "a:1")
+    assert run(Drop, force=True)["discarded"] is True
+    assert "offset token NULL; uncommitted rows discarded: yes" in capsys.readouterr().out
+    assert run(Drop)["existed"] is False
+
+
+def test_a_reset_shows_old_and_new_token_and_discards_rows_only_when_requested(snowpipe, run, capsys):
+    append = send(snowpipe, "c", "a:1", "a:3")
+    value = run(Reset)
+    assert (value["old"], value["new"], snowpipe.channels["c"].committed) == ("a:3", "a:1", "a:1")
+    assert "a:3 -> a:1" in (printed := capsys.readouterr().out)
+    assert "AGAIN" in printed
+    with pytest.raises(errors.ChannelFencedError):
+        append("a:4")
+
+    snowpipe.holds_commits = True
+    send(snowpipe, "c", "a:5")
+    with pytest.raises(errors.WriterActiveError):
+        run(Reset)
+    assert run(Reset, allow_active_writer=True)["new"] == "a:1"
 
 
 def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
@@ -138,7 +225,6 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
         (Drop, {"force": True}, "at once"),
         (Drop, {"channel": "x"}, "does not exist"),
         (Reset, {"offset_token": "a:4"}, "a:1 -> a:4 (forward"),
-        (Reset, {"offset_format": None, "offset_token": "any"}, "a:1 -> any"),
         (Reset, {"channel": "x"}, "would fail"),
     ):
         operator = task(kind, **options)
@@ -148,17 +234,12 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
     assert not snowpipe.did("open", "append", "drop")
 
 
-def test_all_names_are_templates():
-    operator = Reset(task_id="t", channel="{{ x }}", offset_token="{{ x }}:1", table="{{ x }}")
-    operator.render_template_fields({"x": "v"})
-
-    assert (operator.channel, operator.offset_token, operator.table) == ("v", "v:1", "v")
-
-
 def test_wrong_arguments_are_refused_when_the_dag_is_read():
-    for options in ({"if_exists": "x"}, {"pipe": "P"}, {"uncommitted_timeout": -1}):
-        with pytest.raises(ConfigurationError):
-            Open(task_id="t", channel="c", table="T", **options)
-    for seconds in (-1, float("nan"), "10"):
-        with pytest.raises(ConfigurationError, match="observe_seconds"):
-            Reset(task_id="t", channel="c", table="T", offset_token="a:1", observe_seconds=seconds)
+    for kind, options in (
+        (Open, {"if_exists": "x"}),
+        (Open, {"pipe": "P"}),
+        (Open, {"uncommitted_timeout": -1}),
+        (Reset, {"offset_token": "a:1", "observe_seconds": float("nan")}),
+    ):
+        with pytest.raises(errors.ConfigurationError):
+            kind(task_id="t", channel="c", table="T", **options)

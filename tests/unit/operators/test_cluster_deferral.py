@@ -1,47 +1,35 @@
-"""A deferred load with a driver on YARN: its worker is given back, and another goes on when the driver ended.
-
-A scripted ResourceManager stands in for YARN, and the tests for the triggerer.
-"""
+"""A driver on YARN whose worker is given back, or waits and logs what is committed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+import re
+import threading
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.spark.driver.report import START_FILE
-from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
-from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTrigger
+from airflow_provider_snowpipe.operators import cluster_job
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
+from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError, SnowpipeError
 from tests.airflow_version import AIRFLOW
-from tests.unit.operators.cluster_lab import (
-    CHANNEL,
-    LASTING,
-    REPORT,
-    SUCCEEDED,
-    TARGET,
-    YarnLab,
-    keeps_state,
-    lab,
-    yarn,
-)
+from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, TARGET, keeps_state, lab, yarn
 
 __all__ = ["lab", "yarn"]
 
 
-def _deferred(lab: YarnLab, **options: Any) -> TaskDeferred:
+def _deferred(lab, **options):
     with pytest.raises(TaskDeferred) as deferred:
         lab.execute(deferrable=True, **options)
     return deferred.value
 
 
-def _resumed(lab: YarnLab, deferral: TaskDeferred, status: str = "ended") -> dict[str, Any]:
+def _resumed(lab, deferral, status="ended"):
     kwargs = {"event": {"status": status, "message": "away"}, **(deferral.kwargs or {})}
-    value: dict[str, Any] = lab.operator(deferrable=True).resume_execution(
+    value = lab.operator(deferrable=True).resume_execution(
         deferral.method_name, json.loads(json.dumps(kwargs)), lab.context()
     )
     return value
@@ -51,14 +39,12 @@ def test_gives_the_worker_back_while_rows_move(lab):
     deferral = _deferred(lab, database="DB", schema="S")
 
     assert lab.yarn.polls == 0
-    trigger = deferral.trigger
-    found = trigger.serialize()[1]
+    found = deferral.trigger.serialize()[1]
     (folder,) = lab.folders()
     assert found["start_path"] == f"{folder}/{START_FILE}"
-    names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
-    assert [found[name] for name in names] == ["fake", "T", None, "DB", "S"]
-    assert isinstance(trigger, SnowpipeApplicationTrigger)
-    assert [trigger.application_id] == list(lab.yarn.applications)
+    where = {"snowflake_conn_id": "fake", "table": "T", "pipe": None, "database": "DB", "schema": "S"}
+    assert found | where == found
+    assert [found["application_id"]] == list(lab.yarn.applications)
     assert lab.yarn.submissions[0].plan["wait_for_commit"] is False
     assert list(lab.temporary.iterdir()) == []
 
@@ -106,7 +92,6 @@ def test_a_triggerer_that_lost_sight_of_it_leaves_it_to_the_next_try(lab):
     with pytest.raises(RetriesExhaustedError, match="away"):
         _resumed(lab, deferral, "lost")
     assert lab.yarn.killed == []
-
     again = _deferred(lab)
     assert again.trigger.serialize() == deferral.trigger.serialize()
     assert len(lab.yarn.submissions) == 1
@@ -143,9 +128,98 @@ def test_the_try_after_one_that_was_cleared_resumes(lab, capsys, sees_it_running
 def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
     _deferred(lab)
     following = _deferred(lab)
-    lab.yarn.play(lambda: lab.leave(LASTING, committed=None), ("FINISHED", "FAILED"))
-
+    lasting = replace(REPORT, error="3 rows skipped", error_type="RowsRejectedError")
+    lab.yarn.play(lambda: lab.leave(lasting, committed=None), ("FINISHED", "FAILED"))
     with pytest.raises(AirflowFailException, match="RowsRejectedError"):
         _resumed(lab, following)
-    assert len(lab.yarn.submissions) == 1
-    assert lab.leftovers() == []
+    assert (len(lab.yarn.submissions), lab.leftovers()) == (1, [])
+
+
+START = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)})
+NOT_SHOWN = "what is committed meanwhile cannot be shown"
+POLLS = "snowpipe-channels"
+
+
+@pytest.fixture
+def printed(capsys, monkeypatch):
+    """Everything that was logged so far; polls come close upon each other."""
+    monkeypatch.setattr(cluster_job, "_CHANNELS_SECONDS", 0.01)
+    found = []
+
+    def read():
+        found.append("".join(capsys.readouterr()))
+        return "".join(found)
+
+    return read
+
+
+def _begins(lab, start=START, rows=10):
+    """Leave the file as a driver does: who polls reads all of it or none."""
+    lab.channel.rows_inserted = rows
+    report_folder(str(lab.report_path())).write(START_FILE, start)
+
+
+def _ends(lab):
+    (channel,) = REPORT.channels
+    before = lab.channel.rows_inserted - channel.rows
+    lab.leave(replace(REPORT, channels=(replace(channel, inserted_before=before),)))
+
+
+def _runs_until(lab, seen):
+    """Have the application run until something is there."""
+
+    def step():
+        if not seen():
+            lab.yarn.script.extendleft([step, "RUNNING"])
+
+    lab.yarn.play(step)
+
+
+def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, printed):
+    lab.yarn.play("RUNNING", lambda: _begins(lab))
+    _runs_until(lab, lambda: re.search("rows=0 .*rows_behind<=100 latency_ms<=5", printed()))
+    lab.yarn.play(lambda: setattr(lab.channel, "rows_inserted", 60))
+    _runs_until(lab, lambda: "rows=50 " in printed())
+    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
+
+    lab.succeeds()
+    known = r"rows=50 rows_per_second=\d+ rows_behind<=50 seconds_left<=\d+ latency_ms<=5"
+    assert re.search(rf"\(RUNNING\); channels=1 {known}", printed())
+    assert NOT_SHOWN not in printed()
+
+
+@pytest.mark.parametrize("start", ['{"p_src_a": {"rej', START], ids=["start file", "status"])
+def test_polls_that_fail_are_logged_once_and_the_load_goes_well(lab, snowpipe, printed, start):
+    failures = []
+
+    def fails():
+        if threading.current_thread().name == POLLS:
+            failures.append("")
+            raise SnowpipeError("away")
+
+    snowpipe.fault(before="status", do=fails, times=float("inf"))
+    lab.yarn.play("RUNNING", lambda: _begins(lab, start))
+    _runs_until(lab, lambda: NOT_SHOWN in printed() and (start != START or len(failures) > 3))
+    # Half a file is one that is being written; the wait itself reads it when all is over.
+    lab.yarn.play(lambda: _begins(lab), lambda: _ends(lab), SUCCEEDED)
+
+    assert lab.execute()["rows"] == 2
+    assert printed().count(NOT_SHOWN) == 1
+
+
+def test_a_poll_that_hangs_delays_nothing(lab, snowpipe, printed):
+    hangs, goes_on = threading.Event(), threading.Event()
+
+    def hang():
+        if threading.current_thread().name == POLLS:
+            hangs.set()
+            goes_on.wait()
+
+    snowpipe.fault(before="status", do=hang, times=float("inf"))
+    lab.yarn.play("RUNNING", lambda: _begins(lab))
+    _runs_until(lab, hangs.is_set)
+    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
+    try:
+        lab.succeeds()
+    finally:
+        goes_on.set()

@@ -6,10 +6,8 @@ import pkgutil
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -26,19 +24,13 @@ from airflow_provider_snowpipe.operators.client_job import (
     runs,
 )
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.spark.driver.report import (
-    ChannelReport,
-    ChannelStart,
-    RunReport,
-    start_text,
-)
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, start_text
 from tests.python_workers import kill_each
 from tests.stream_worker import FileState, TaskInstance, execute
 from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_src_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=2, bytes=20)
 DONE = RunReport("app", (CHANNEL,), 1.5)
-REJECTED = RunReport("app", (CHANNEL,), 1.5, error="3 rows skipped", error_type="RowsRejectedError")
 PASSING = RunReport("app", (CHANNEL,), 1.5, error="service away", error_type="RetriesExhaustedError")
 
 START = start_text({"p_src_EWR": ChannelStart(7, 0, 0)})
@@ -55,28 +47,27 @@ grep -q '"error": null' NOTES/report.json
 
 
 class RecordingInstance(TaskInstance):
-    """Keeps every value that was pushed."""
+    """Keeps every page of the application that was shown."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.pushed: dict[str, list[Any]] = {}
+        self.shown = []
 
-    def xcom_push(self, key: str, value: Any) -> None:
-        super().xcom_push(key, value)
-        self.pushed.setdefault(key, []).append(value)
+    def xcom_push(self, key, value):
+        self.shown += [value] if key == "spark_ui" else []
 
 
 class Lab:
     """A task whose worker and driver a test can end one by one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.notes = folder / "notes"
         self.notes.mkdir()
         self.state = FileState(folder / "state.json")
         program = folder / "fake-spark-submit"
         program.write_text(DRIVER.replace("RUNS", str(self.notes / "runs")).replace("NOTES", str(self.notes)))
         program.chmod(0o755)
-        self.options: dict[str, Any] = {
+        self.options = {
             "source": {"path": "/data/src"},
             "table": "FLIGHTS",
             "channel_prefix": "p",
@@ -84,7 +75,7 @@ class Lab:
             "unknown_columns": "ignore",  # else a worker asks for the columns, which nobody answers
         }
 
-    def start_driver(self) -> psutil.Process:
+    def start_driver(self):
         """Start a driver as a try does whose worker is gone by now."""
         directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         location = DriverLocation.here(directory)
@@ -97,52 +88,40 @@ class Lab:
         wait_until(lambda: "snowpipe ui" in location.log_path.read_text())
         return driver
 
-    def location(self) -> DriverLocation:
+    def location(self):
         return DriverLocation(**self.state.values()["snowpipe_driver"])
 
-    def end_driver(self, report: RunReport) -> None:
+    def end_driver(self, report):
         (self.notes / "report.json").write_text(report.to_json())
         (self.notes / "end").touch()
 
-    def end_driver_when_followed(self, report: RunReport) -> None:
+    def end_driver_when_followed(self, report):
         """End the driver as soon as this process reads its log, from where it ended."""
         log = str(self.location().log_path)
 
-        def wait_and_end() -> None:
+        def wait_and_end():
             wait_until(lambda: any(one.path == log and one.position for one in psutil.Process().open_files()))
             self.end_driver(report)
 
         threading.Thread(target=wait_and_end, daemon=True).start()
 
-    def let_driver_end(self, report: RunReport) -> None:
-        location = self.location()
-        self.end_driver(report)
-        wait_until(lambda: not location.processes())
-
-    def execute(self) -> dict[str, Any]:
+    def execute(self):
         return execute(self.options, self.state)
 
     @property
-    def submissions(self) -> int:
+    def submissions(self):
         return len((self.notes / "runs").read_text().splitlines())
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, set_connection, pem):
+def lab(tmp_path, temporary_files, monkeypatch, set_connection, pem):
     pytest.importorskip(
         "airflow.sdk.bases.resumablejobmixin", reason="Airflow keeps a task's state since 3.3"
     )
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    set_connection(
-        "snowflake_default",
-        login="LOADER",
-        schema="PUBLIC",
-        extra={"account": "LOCAL", "host": "127.0.0.1", "database": "LOCAL", "private_key_content": pem},
-    )
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    monkeypatch.setenv("TMPDIR", str(temporary))
+    extra = {"account": "LOCAL", "host": "127.0.0.1", "database": "LOCAL", "private_key_content": pem}
+    set_connection("snowflake_default", login="LOADER", schema="PUBLIC", extra=extra)
+    monkeypatch.setenv("TMPDIR", str(temporary_files))
     lab = Lab(tmp_path)
     yield lab
     for process in psutil.process_iter(["cmdline"]):
@@ -151,8 +130,8 @@ def lab(tmp_path, monkeypatch, set_connection, pem):
 
 
 @pytest.fixture
-def leftovers(tmp_path):
-    return lambda: list((tmp_path / "tmp").glob("snowpipe-*"))
+def leftovers(temporary_files):
+    return lambda: list(temporary_files.glob("snowpipe-*"))
 
 
 def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsys):
@@ -173,16 +152,11 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsy
 def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab):
     lab.start_driver()
     lab.end_driver_when_followed(DONE)
-    instance = RecordingInstance()
-
-    SnowpipeStreamOperator(task_id="load", **lab.options).execute(
-        {"ti": instance, "task_state_store": lab.state}  # type: ignore[typeddict-item]
-    )
-    assert instance.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
-
-    fresh = RecordingInstance()
-    SnowpipeStreamOperator(task_id="load", **lab.options).execute({"ti": fresh})  # type: ignore[typeddict-item]
-    assert fresh.pushed["spark_ui"] == ["http://driver:4040", "http://history/app"]
+    for state in (lab.state, None):
+        instance = RecordingInstance()
+        context = {"ti": instance, "task_state_store": state}
+        SnowpipeStreamOperator(task_id="load", **lab.options).execute(context)
+        assert instance.shown == ["http://driver:4040", "http://history/app"]
 
 
 def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next_try(
@@ -190,21 +164,20 @@ def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next
 ):
     """When a task's supervisor is killed, whatever the task writes to it next is an error."""
 
-    class Orphan(TaskInstance):
-        def xcom_push(self, key: str, value: Any) -> None:
-            raise BrokenPipeError("the supervisor is gone")
+    def orphan(*_, **__):
+        raise BrokenPipeError("the supervisor is gone")
 
-    def read_until_orphaned(_: Any, lines: Iterator[str]) -> None:
+    def read_until_orphaned(_, lines):
         for line in lines:
             if line.startswith("snowpipe ui"):
-                raise BrokenPipeError("the supervisor is gone")
+                orphan()
 
-    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
     with monkeypatch.context() as orphaned:
         orphaned.setattr(SparkSubmitHook, "_process_spark_submit_log", read_until_orphaned)
         orphaned.setattr(stream, "leave_links", lambda *_: None)
+        orphaned.setattr(TaskInstance, "xcom_push", orphan)
         with pytest.raises(BrokenPipeError):
-            operator.execute({"ti": Orphan(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
+            lab.execute()
     assert lab.location().processes()
     assert len(leftovers()) == 1
     lab.end_driver_when_followed(DONE)
@@ -219,9 +192,9 @@ def test_a_driver_that_did_not_finish_is_followed_by_a_new_one(lab, leftovers, e
     driver = lab.start_driver()
     if end == "killed":
         driver.kill()
-        wait_until(lambda: not lab.location().processes())
     else:
-        lab.let_driver_end(PASSING)
+        lab.end_driver(PASSING)
+    wait_until(lambda: not lab.location().processes())
     lab.end_driver(DONE)
 
     assert lab.execute()["rows"] == 2
@@ -242,10 +215,9 @@ def test_a_state_without_a_location_of_this_machine_is_not_followed(lab, capsys)
     assert lab.state.values() == {}
 
 
-def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path):
-    precious = tmp_path / "precious"
+def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path, temporary_files):
+    precious, disguised = tmp_path / "precious", temporary_files / "snowpipe-link"
     precious.mkdir()
-    disguised = tmp_path / "tmp" / "snowpipe-link"
     disguised.symlink_to(precious)
     lab.end_driver(DONE)
 
@@ -257,23 +229,25 @@ def test_no_directory_is_removed_that_no_try_has_made(lab, tmp_path):
     assert lab.submissions == 3
 
 
-@pytest.mark.parametrize("step", ["client_job.DriverLocation.processes", "client_job.follow"])
-def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):
-    """Airflow calls ``on_kill`` between any two instructions of ``execute``."""
-    driver = lab.start_driver()
-    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
-    where = f"airflow_provider_snowpipe.operators.{step}"
+def _killed_before(lab, monkeypatch, where, operator):
+    """Airflow calls ``on_kill`` between any two instructions of ``execute``: here before a function."""
     original = pkgutil.resolve_name(where)
 
-    def killed_first(*args: Any, **options: Any) -> Any:
+    def killed_first(*args, **options):
         monkeypatch.setattr(where, original)
         operator.on_kill()
         return original(*args, **options)
 
     monkeypatch.setattr(where, killed_first)
     with pytest.raises(AirflowException, match="killed"):
-        operator.execute({"ti": TaskInstance(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
+        operator.execute({"ti": TaskInstance(), "task_state_store": lab.state})
 
+
+@pytest.mark.parametrize("step", ["DriverLocation.processes", "follow"])
+def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, leftovers, step):
+    driver = lab.start_driver()
+    operator = SnowpipeStreamOperator(task_id="load", **lab.options)
+    _killed_before(lab, monkeypatch, f"airflow_provider_snowpipe.operators.client_job.{step}", operator)
     assert not runs(driver)
     assert leftovers() == []
 
@@ -281,30 +255,21 @@ def test_kill_at_any_step_of_rejoining_ends_the_task_in_order(lab, monkeypatch, 
 @pytest.mark.parametrize("step", ["_prepare", "_get_hook"])
 def test_kill_at_any_step_of_a_start_submits_nothing(lab, monkeypatch, leftovers, step):
     operator = SnowpipeStreamOperator(task_id="load", **lab.options)
-    original = getattr(operator, step)
-
-    def killed_first(*args: Any) -> Any:
-        operator.on_kill()
-        return original(*args)
-
-    monkeypatch.setattr(operator, step, killed_first)
-    with pytest.raises(AirflowException, match="killed"):
-        operator.execute({"ti": TaskInstance(), "task_state_store": lab.state})  # type: ignore[typeddict-item]
-
+    where = f"airflow_provider_snowpipe.operators.stream.SnowpipeStreamOperator.{step}"
+    _killed_before(lab, monkeypatch, where, operator)
     assert not (lab.notes / "runs").exists()
     assert leftovers() == []
 
 
-class TestFollow:
-    def test_reads_whole_lines_until_the_writer_has_ended(self, tmp_path):
-        log = tmp_path / "log"
-        log.write_text("one\ntw")
-        runs = iter([True, True, False])
+def test_follow_reads_whole_lines_until_the_writer_has_ended(tmp_path):
+    log = tmp_path / "log"
+    log.write_text("one\ntw")
+    runs = iter([True, True, False])
 
-        def still_runs() -> bool:
-            alive = next(runs)
-            with log.open("a") as file:
-                file.write("o\nend" if alive else "")
-            return alive
+    def still_runs():
+        alive = next(runs)
+        with log.open("a") as file:
+            file.write("o\nend" if alive else "")
+        return alive
 
-        assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]
+    assert list(follow(log, still_runs)) == ["one\n", "two\n", "endo\n", "end"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,68 +21,66 @@ from tests.fake_account import FakeAccount
 from tests.unit.operators.account_in_task import install, task_context
 
 CREATE = {"table": "T", "stage": "@S"}
+STAGE = {"source": "/in", "stage": "@S"}
 
 
-def test_an_argument_that_the_action_does_not_take_is_refused() -> None:
-    for action, arguments, word in (
-        ("make", {}, "'make'"),
-        ("create", {"stage": "@S"}, "table"),
-        ("create", {**CREATE, "prefix": "in/"}, "prefix"),
-        ("create", {**CREATE, "if_exists": "maybe"}, "'maybe'"),
-        ("drop", {"if_exists": "replace"}, "force"),
-        ("pause", {"force": True}, "force"),
-        ("refresh", {"on_nothing": "skip"}, "on_nothing"),
-        ("status", {"comment": ""}, "comment"),
-    ):
-        with pytest.raises(ConfigurationError, match=word):
-            SnowpipePipeOperator(task_id="pipe", pipe="P", action=action, **arguments)
+@pytest.mark.parametrize(
+    ("kind", "arguments", "word"),
+    [
+        (SnowpipePipeOperator, {"action": "make"}, "'make'"),
+        (SnowpipePipeOperator, {"action": "create", "stage": "@S"}, "table"),
+        (SnowpipePipeOperator, {"action": "create", **CREATE, "prefix": "in/"}, "prefix"),
+        (SnowpipePipeOperator, {"action": "create", **CREATE, "if_exists": "maybe"}, "'maybe'"),
+        (SnowpipePipeOperator, {"action": "drop", "if_exists": "replace"}, "force"),
+        (SnowpipePipeOperator, {"action": "refresh", "on_nothing": "skip"}, "on_nothing"),
+        (SnowpipePipeOperator, {"action": "status", "comment": ""}, "comment"),
+        (SnowpipeIngestFilesOperator, {}, "stage"),
+        (SnowpipeIngestFilesOperator, {"files": ["a"], "prefix": "in/"}, "prefix"),
+        (SnowpipeIngestFilesOperator, {"files": ["a"], "on_failed": "skip"}, "on_failed"),
+        (SnowpipeIngestFilesOperator, {"files": ["a"], "on_unmatched": "skip"}, "on_unmatched"),
+        (SnowpipeStageFilesOperator, {**STAGE, "if_staged": "never"}, "if_staged"),
+        (SnowpipeStageFilesOperator, {**STAGE, "on_nothing": "skip"}, "on_nothing"),
+        (SnowpipeStageFilesOperator, {**STAGE, "parallel": 100}, "parallel"),
+    ],
+)
+def test_an_argument_that_is_not_taken_is_refused(kind, arguments, word):
+    pipe = {} if kind is SnowpipeStageFilesOperator else {"pipe": "P"}
+    with pytest.raises(ValueError, match=word):
+        kind(task_id="t", **pipe, **arguments)
 
 
-def test_files_for_a_pipe_are_given_in_one_way() -> None:
-    for arguments, word in (
-        ({}, "stage"),
-        ({"files": ["a"], "prefix": "in/"}, "prefix"),
-        ({"files": ["a"], "stage": "@S", "pattern": ".*"}, "pattern"),
-        ({"files": ["a"], "on_failed": "skip"}, "on_failed"),
-        ({"files": ["a"], "on_unmatched": "skip"}, "on_unmatched"),
-        ({"files": ["a"], "max_consecutive_errors": 0}, "max_consecutive_errors"),
-    ):
-        with pytest.raises(ConfigurationError, match=word):
-            SnowpipeIngestFilesOperator(task_id="ingest", pipe="P", **arguments)
-
-
-def test_a_source_that_is_no_address_is_refused() -> None:
-    for source in ("", "[1]", '["a"', [], [""], {"a": 1}.values()):
+def test_a_source_that_is_no_address_is_refused():
+    for source in ("", "[1]", '["a"', [""], {"a": 1}.values()):
         with pytest.raises(ConfigurationError, match="address"):
             SnowpipeStageFilesOperator(task_id="stage", source=source, stage="@S").preview()
+
+
+@pytest.fixture
+def account(monkeypatch):
+    made = FakeAccount()
+    install(made, monkeypatch)
+    return made
 
 
 class TestStaging:
     """Files of this machine in a stage of the fake account."""
 
-    @pytest.fixture
-    def account(self, monkeypatch: pytest.MonkeyPatch) -> FakeAccount:
-        made = FakeAccount()
-        install(made, monkeypatch)
-        return made
-
-    def stage(self, source: Any, **arguments: Any) -> dict[str, Any]:
+    def stage(self, source, **arguments):
         operator = SnowpipeStageFilesOperator(
             task_id="stage", snowflake_conn_id="account", source=source, stage="@S", **arguments
         )
         return operator.execute(task_context())
 
     @pytest.fixture
-    def folder(self, tmp_path: Path, account: FakeAccount) -> Path:
+    def folder(self, tmp_path, account):
         (tmp_path / "in").mkdir()
         for name in ("a.csv", "b.csv", "c.txt"):
             (tmp_path / "in" / name).write_text("1,x\n")
         return tmp_path / "in"
 
-    def test_two_files_that_get_one_name_are_refused(self, account: FakeAccount, folder: Path) -> None:
+    def test_two_files_that_get_one_name_are_refused(self, account, folder):
         (folder / "a.csv.gz").write_bytes(b"")
         self.stage(str(folder))
-
         with pytest.raises(AirflowFailException, match=r"a.csv.gz"):
             self.stage(str(folder), auto_compress=True)
         (folder.parent / "two").mkdir()
@@ -91,23 +88,20 @@ class TestStaging:
         with pytest.raises(AirflowFailException, match="two files"):
             self.stage([str(folder), str(folder.parent / "two")])
 
-    def test_files_and_folders_may_be_listed_and_narrowed(self, account: FakeAccount, folder: Path) -> None:
+    def test_files_and_folders_may_be_listed_and_narrowed(self, account, folder):
         one = folder.parent / "one.csv"
         one.write_text("2,x\n")
         done = self.stage(f'["{folder}", "file://{one}"]', pattern="*.csv")
-
         assert done["files"] == sorted(account.stages["S"]) == ["a.csv", "b.csv", "one.csv"]
 
-    def test_no_file_is_an_error_or_a_report(self, folder: Path) -> None:
+    def test_no_file_is_an_error_or_a_report(self, folder):
         with pytest.raises(NothingStagedError, match=r"'\*\.gz'"):
             self.stage(str(folder), pattern="*.gz")
         with pytest.raises(NothingStagedError, match="no file below"):
             self.stage(str(folder / "nowhere"))
         assert self.stage(str(folder), pattern="*.gz", on_nothing="report")["files"] == []
 
-    def test_a_name_that_is_staged_is_left_or_replaced_or_fails(
-        self, account: FakeAccount, folder: Path
-    ) -> None:
+    def test_a_name_that_is_staged_is_left_or_replaced_or_fails(self, account, folder):
         names = ["a.csv", "b.csv", "c.txt"]
         self.stage(str(folder))
         assert self.stage(str(folder), if_staged="fail")["skipped"] == names
@@ -125,49 +119,33 @@ class TestStaging:
         [{"driver_memry": "1g", "conf": {"k": "hunter2"}}, {"application": "x.py"}, {"task_id": "x"}, [1]],
         ids=["typo", "application", "task", "list"],
     )
-    def test_spark_options_that_cannot_be_are_named_without_a_value(
-        self, account: FakeAccount, folder: Path, spark_options: Any
-    ) -> None:
+    def test_spark_options_that_cannot_be_are_named_without_a_value(self, account, folder, spark_options):
         (folder / "c.txt").unlink()
         with pytest.raises(AirflowFailException, match="spark_options") as refused:
             self.stage(str(folder), compact={"header": False}, spark_options=spark_options)
-
         assert str(next(iter(spark_options))) in str(refused.value)
         assert "hunter2" not in str(refused.value)
         assert account.stages.get("S", {}) == {}
 
-    @pytest.mark.parametrize(
-        "arguments",
-        [{"if_staged": "never"}, {"on_nothing": "skip"}, {"parallel": 0}, {"parallel": 100}],
-        ids=["if_staged", "on_nothing", "none", "too-many"],
-    )
-    def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read(
-        self, arguments: dict[str, Any]
-    ) -> None:
-        with pytest.raises(ValueError, match=next(iter(arguments))):
-            SnowpipeStageFilesOperator(task_id="stage", source="/in", stage="@S", **arguments)
 
-
-COPYING: dict[str, Any] = {"table": "T", "stage": "@S"}
+COPYING = {"table": "T", "stage": "@S"}
+INGESTING: dict[str, Any] = {"pipe": "P", "files": ["a"]}
+LOADING: dict[str, Any] = {"table": "T", "source": "@S"}
 WRITING: dict[str, Any] = {"table": "T", "source": {"path": "/a", "format": "json"}}
 
 
-def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_read() -> None:
-    ingesting: dict[str, Any] = {"pipe": "P", "files": ["a"]}
-    loading: dict[str, Any] = {"table": "T", "source": "@S"}
+def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_read():
     for kind, arguments, name, value in (
-        *((SnowpipeCopyOperator, COPYING, "poll_interval", value) for value in (-1, None, "5", float("nan"))),
-        (SnowpipeIngestFilesOperator, ingesting, "load_timeout", None),
-        (SnowpipeIngestFilesOperator, ingesting, "retry_seconds", -1.0),
-        (SnowpipeIngestFilesOperator, ingesting, "poll_interval", -1),
-        (SnowpipeIngestFilesOperator, ingesting, "max_consecutive_errors", "5"),
-        (SnowpipeLoadOperator, loading, "load_timeout", dt.timedelta(hours=1)),
-        (SnowpipeLoadOperator, loading, "poll_interval", True),
-        (SnowpipeBulkLoadOperator, WRITING, "poll_interval", -0.1),
+        (SnowpipeCopyOperator, COPYING, "poll_interval", float("nan")),
+        (SnowpipeIngestFilesOperator, INGESTING, "load_timeout", None),
+        (SnowpipeIngestFilesOperator, INGESTING, "retry_seconds", -1.0),
+        (SnowpipeIngestFilesOperator, INGESTING, "max_consecutive_errors", "5"),
+        (SnowpipeLoadOperator, LOADING, "load_timeout", dt.timedelta(hours=1)),
+        (SnowpipeLoadOperator, LOADING, "poll_interval", True),
         (SnowpipeBulkLoadOperator, WRITING, "parallel", "4"),
         (SnowpipeBulkLoadOperator, WRITING, "target_file_bytes", 0),
     ):
-        made: Any = kind
+        made = kind
         with pytest.raises(ConfigurationError, match=f"{name} is {re.escape(repr(value))}"):
             made(task_id="t", **arguments, **{name: value})
 
@@ -183,11 +161,7 @@ def test_a_number_that_no_wait_and_no_file_can_have_is_refused_when_the_dag_is_r
         (SnowpipeCopyOperator, {"table": "T"}, ("stage",)),
     ],
 )
-def test_a_choice_of_files_that_is_rendered_to_none_does_not_choose_all(
-    monkeypatch: pytest.MonkeyPatch, kind: Any, given: dict[str, Any], names: tuple[str, ...]
-) -> None:
-    account = FakeAccount()
-    install(account, monkeypatch)
+def test_a_choice_of_files_that_is_rendered_to_none_does_not_choose_all(account, kind, given, names):
     account.put("a", "a1")
     for name in names:
         with DAG("d", schedule=None, render_template_as_native_obj=True):

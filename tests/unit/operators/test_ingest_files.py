@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
@@ -27,7 +26,7 @@ REFUSED = 3001
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
+def account(monkeypatch, pem):
     made = FakeAccount()
     install(made, monkeypatch, KeyPair("ACC", "U", pem.encode()))
     made.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
@@ -36,12 +35,12 @@ def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
     return made
 
 
-def task(**given: Any) -> SnowpipeIngestFilesOperator:
+def task(**given):
     arguments = {"files": ["a", "b"], "load_timeout": 5.0, "poll_interval": 0.01, **given}
     return SnowpipeIngestFilesOperator(task_id="ingest", snowflake_conn_id="account", pipe="P", **arguments)
 
 
-def ingest(**given: Any) -> Any:
+def ingest(**given):
     return task(**given).execute(task_context(began=dt.datetime.now(dt.UTC)))
 
 
@@ -50,13 +49,10 @@ def ingest(**given: Any) -> Any:
     [({}, True), ({"stage": "@S"}, False), ({"table": "T"}, True)],
     ids=["pipe", "stage", "table"],
 )
-def test_files_that_copy_has_loaded_are_refused(
-    account: FakeAccount, given: dict[str, Any], waits: bool
-) -> None:
+def test_files_that_copy_has_loaded_are_refused(account, given, waits):
     account.copy("a")
     with pytest.raises(AirflowException) as refused:
         ingest(wait_for_load=waits, **given)
-
     assert "'a' by COPY" in str(refused.value)
     assert account.rows == ["a1"]
     ingest(force=True, wait_for_load=False)
@@ -66,85 +62,72 @@ def test_files_that_copy_has_loaded_are_refused(
 class TestLocation:
     """A pipe takes paths below its own location, where other files may have those that another one has."""
 
-    def test_another_one_than_the_pipes_is_refused(self, account: FakeAccount) -> None:
-        account.put("ny/a", "ny1")
-        account.stages["OTHER"] = {"a": b"o1\n"}
-        for given, word in (
+    @pytest.mark.parametrize(
+        ("given", "word"),
+        [
             ({"stage": "@S/ny"}, "'@S/ny'"),
             ({"stage": "@OTHER", "table": "T"}, "'@OTHER'"),
             ({"stage": "@LOCAL.OTHER.S", "force": True}, "'@LOCAL.OTHER.S'"),
             ({"stage": "@S", "table": "U"}, "'U'"),
-        ):
-            with pytest.raises(AirflowFailException, match=word):
-                ingest(files=None, **given)
+        ],
+    )
+    def test_another_one_than_the_pipes_is_refused(self, account, given, word):
+        account.put("ny/a", "ny1")
+        account.stages["OTHER"] = {"a": b"o1\n"}
+        with pytest.raises(AirflowFailException, match=word):
+            ingest(files=None, **given)
         assert account.rows == []
 
     @pytest.mark.parametrize("stage", ["@PUBLIC.S", '@LOCAL."PUBLIC"."S"', "@OTHER/root"])
-    def test_the_same_one_is_taken_however_it_is_written(self, account: FakeAccount, stage: str) -> None:
+    def test_the_same_one_is_taken_however_it_is_written(self, account, stage):
         account.stage_urls.update(S="s3://bucket/root/", OTHER="s3://bucket")
         account.stages["OTHER"] = {"root/a": b"a1\n"}
-
         assert ingest(table="T", files=["a"], stage=stage)["submitted"] == ["a"]
 
 
 @pytest.mark.parametrize(("call", "errno"), [("DESCRIBE", MISSING), ("HISTORY", REFUSED)])
-def test_a_missing_privilege_is_reported_in_the_log(
-    account: FakeAccount, caplog: pytest.LogCaptureFixture, call: str, errno: int
-) -> None:
+def test_a_missing_privilege_is_reported_in_the_log(account, caplog, call, errno):
     account.fault(call, BEFORE, StatementError(errno, "not authorized"))
     with caplog.at_level(logging.WARNING):
         ingest(wait_for_load=False)
-
     assert "whether COPY has loaded these files is not known" in caplog.text
     assert sorted(account.rows) == ["a1", "b1"]
 
 
-def test_an_account_that_fails_otherwise_is_no_reason_to_submit(account: FakeAccount) -> None:
+def test_an_account_that_fails_otherwise_is_no_reason_to_submit(account):
     account.fault("HISTORY", BEFORE, StatementError(604, "canceled"))
     with pytest.raises(Exception, match="canceled"):
         ingest(wait_for_load=False)
-
     assert account.rows == []
 
 
-@pytest.mark.parametrize(
-    ("reason", "error"), [("load_failed", AirflowFailException), ("timeout", FilesNotLoadedError)]
-)
-def test_a_wait_that_ends_badly_fails_the_task(
-    account: FakeAccount, reason: str, error: type[Exception]
-) -> None:
-    account.holds = True
-    waiting = task(deferrable=True)
-    with pytest.raises(TaskDeferred) as deferred:
-        waiting.execute(task_context())
-    event = {"status": "failure", "reason": reason, "message": "in words"}
-    with pytest.raises(error, match="in words"):
-        waiting.execute_complete(task_context(), event, **(deferred.value.kwargs or {}))
-
-
-def test_a_pipe_that_does_not_load_in_time_names_its_files_and_the_next_try_goes_on(
-    account: FakeAccount,
-) -> None:
+def test_a_pipe_that_does_not_load_in_time_names_its_files_and_the_next_try_goes_on(account):
     account.holds = True
     with pytest.raises(FilesNotLoadedError, match="PIPE_STATUS"):
         ingest(load_timeout=0.05, table="T")
+    waiting = task(deferrable=True)
+    with pytest.raises(TaskDeferred) as deferred:
+        waiting.execute(task_context())
+    for reason, error in (("load_failed", AirflowFailException), ("timeout", FilesNotLoadedError)):
+        event = {"status": "failure", "reason": reason, "message": "in words"}
+        with pytest.raises(error, match="in words"):
+            waiting.execute_complete(task_context(), event, **(deferred.value.kwargs or {}))
     account.finish()
 
     assert ingest(table="T")["files"] == ["a", "b"]
     assert sorted(account.rows) == ["a1", "b1"]
 
 
-def test_a_file_loaded_in_part_stays_an_objection(account: FakeAccount) -> None:
+def test_a_file_loaded_in_part_stays_an_objection(account):
     account.put("a", "a1", "bad")
-    with pytest.raises(AirflowFailException, match="partially_loaded"):
-        ingest(files=["a"], table="T")
-    with pytest.raises(AirflowFailException, match="before"):
-        ingest(files=["a"], table="T")
+    for word in ("partially_loaded", "before"):
+        with pytest.raises(AirflowFailException, match=word):
+            ingest(files=["a"], table="T")
     done = ingest(files=["a"], on_partial="report", table="T")
     assert done["loaded_before"]["a"]["status"] == "PARTIALLY_LOADED"
 
 
-def test_nothing_staged_is_an_error_or_a_report(account: FakeAccount) -> None:
+def test_nothing_staged_is_an_error_or_a_report(account):
     with pytest.raises(NothingStagedError, match="'z'"):
         ingest(stage="@S", files=["z"])
     account.stages.clear()
@@ -153,12 +136,11 @@ def test_nothing_staged_is_an_error_or_a_report(account: FakeAccount) -> None:
     assert ingest(stage="@S", files=None, on_nothing="report")["rows_loaded"] == 0
 
 
-def test_a_pipe_that_stays_overloaded_leaves_the_task_its_retries(account: FakeAccount) -> None:
+def test_a_pipe_that_stays_overloaded_leaves_the_task_its_retries(account):
     for nth in range(1, 20):
         account.fault("insertFiles", BEFORE, Answer(429, b"{}", retry_after=30), nth)
     with pytest.raises(RetriesExhaustedError, match=r"insertFiles.*429") as raised:
         ingest(wait_for_load=False, retry_seconds=5.0)
-
     assert raised.value.retry_after == 30
 
 
@@ -167,34 +149,25 @@ class TestLoadsOfTheSameName:
 
     @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}], ids=["pipe", "stage"])
     def test_a_pipe_made_anew_over_another_stage_is_given_what_has_the_path_of_a_file_loaded_before(
-        self, account: FakeAccount, given: dict[str, Any]
-    ) -> None:
+        self, account, given
+    ):
         ingest(table="T")
         account.pipes[PIPE] = Pipe("COPY INTO t FROM '@OTHER'")
         account.stages["OTHER"] = {"a": b"o1\n"}
-
         done = ingest(files=["a"], table="T", **given)
-
         assert (done["submitted"], done["rows_loaded"]) == (["a"], 1)
         assert sorted(account.rows) == ["a1", "b1", "o1"]
 
-    @pytest.mark.parametrize(
-        ("given", "deferrable"), [({}, False), ({"stage": "@S/in"}, True)], ids=["pipe", "stage"]
-    )
-    def test_the_wait_does_not_end_by_the_load_of_another_one(
-        self, account: FakeAccount, given: dict[str, Any], deferrable: bool
-    ) -> None:
+    def test_the_wait_does_not_end_by_the_load_of_another_one(self, account):
         account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S/in'")
         account.put("in/a", "upper")
         account.put("in/in/a", "lower")
         ingest(files=["a"], table="T")
         account.holds = True
 
-        if not deferrable:
-            with pytest.raises(FilesNotLoadedError, match="'in/a'"):
-                ingest(files=["in/a"], load_timeout=0.05, table="T", **given)
-            return
-        waiting = task(files=["in/a"], deferrable=True, table="T", **given)
+        with pytest.raises(FilesNotLoadedError, match="'in/a'"):
+            ingest(files=["in/a"], load_timeout=0.05, table="T")
+        waiting = task(files=["in/a"], deferrable=True, table="T", stage="@S/in")
         with pytest.raises(TaskDeferred) as deferred:
             waiting.execute(task_context())
         watch = deferred.value.trigger._watch()
@@ -205,15 +178,12 @@ class TestLoadsOfTheSameName:
 
 
 @pytest.mark.parametrize("given", [{}, {"stage": "@S", "files": None}], ids=["pipe", "stage"])
-def test_a_pipe_that_was_made_anew_is_not_given_what_the_one_before_has_loaded(
-    account: FakeAccount, given: dict[str, Any]
-) -> None:
+def test_a_pipe_that_was_made_anew_is_not_given_what_the_one_before_has_loaded(account, given):
     """A pipe's memory goes with it; the history of its table stays."""
     ingest(wait_for_load=False)
     account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
     account.put("c", "c1")
     done = ingest(wait_for_load=False, **{"files": ["a", "b", "c"], **given})
-
     assert sorted(account.rows) == ["a1", "b1", "c1"]
     assert (done["submitted"], sorted(done["loaded_before"])) == (["c"], ["a", "b"])
     assert done["files"] == ["a", "b", "c"]

@@ -15,6 +15,7 @@ from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
+from tests.stream_worker import TaskInstance
 from tests.unit.operators.cluster_lab import CHANNEL, LASTING, REPORT, TARGET
 
 GIVEN = {
@@ -34,22 +35,17 @@ def targets(plan, **context):
 
 
 def test_the_job_reads_what_the_plan_specifies():
-    (text,) = SnowpipePlan(**GIVEN, table="T", work_path="s3://conn@b/w/", on_error="continue").arguments()
+    given = {**GIVEN, "work_path": "s3://conn@b/w/", "on_error": "continue"}
+    (text,) = SnowpipePlan(**given, table="T").arguments()
 
     plan = JobPlan.from_json(text)
     assert "\n" not in text
-    assert plan.pipe == PipeName("DB", "S", "T-STREAMING")
-    assert plan.source == GIVEN["source"]
+    assert (plan.pipe, plan.source) == (PipeName("DB", "S", "T-STREAMING"), GIVEN["source"])
     assert plan.report_path == "s3a://b/w/report.json"
     assert (plan.credentials_variable, plan.on_error) == ("SNOWPIPE_CREDENTIALS", "continue")
     assert plan.channel("a") == CHANNEL
-
-
-def test_a_mapping_and_a_pipe_are_equivalent():
-    source = {"path": "/data/src", "pattern": "*.ndjson"}
-    mapped = SnowpipePlan(**{**GIVEN, "source": source}, pipe="T-STREAMING")
-
-    assert mapped.arguments() == SnowpipePlan(**GIVEN, table="T").arguments()
+    mapped = {**given, "source": {"path": "/data/src", "pattern": "*.ndjson"}}
+    assert SnowpipePlan(**mapped, pipe="T-STREAMING").arguments() == [text]
 
 
 def test_a_wrong_value_is_refused_where_the_dag_file_gives_it():
@@ -78,31 +74,18 @@ def test_a_sensor_waits_for_what_the_run_reported(tmp_path, make, snowpipe):
 
     snowpipe.channel(CHANNEL).committed = TARGET
     sensor = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
-    assert sensor.poke({"ti": _TaskInstance()}).xcom_value == {CHANNEL: TARGET}
+    assert sensor.poke({"ti": TaskInstance()}).xcom_value == {CHANNEL: TARGET}
     snowpipe.channel(CHANNEL).committed = "1/1.ndjson:1"
     again = make(SnowpipeCommitSensor, targets=targets(plan, run_id="r1"))
-    assert not again.poke({"ti": _TaskInstance()})
+    assert not again.poke({"ti": TaskInstance()})
 
 
-@pytest.mark.parametrize(
-    ("report", "kind", "message"),
-    [
-        (None, ConfigurationError, "no report.json"),
-        (LASTING, AirflowException, "RowsRejectedError: 3 row"),
-        (replace(REPORT, channels=()), None, ""),
-    ],
-)
-def test_a_run_without_a_good_report_has_no_targets(tmp_path, report, kind, message):
+def test_a_run_without_a_good_report_has_no_targets(tmp_path):
     plan = SnowpipePlan(**GIVEN, table="T", work_path=str(tmp_path))
-    if report is not None:
-        (tmp_path / "report.json").write_text(report.to_json())
-    if kind is None:
-        assert targets(plan) == {}
-        return
-    with pytest.raises(kind, match=message):
+    with pytest.raises(ConfigurationError, match=r"no report\.json"):
         targets(plan)
-
-
-class _TaskInstance:
-    def xcom_push(self, key, value):
-        """Take a link's address."""
+    (tmp_path / "report.json").write_text(LASTING.to_json())
+    with pytest.raises(AirflowException, match="RowsRejectedError: 3 row"):
+        targets(plan)
+    (tmp_path / "report.json").write_text(replace(REPORT, channels=()).to_json())
+    assert targets(plan) == {}

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import tempfile
 import threading
-from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -23,16 +20,17 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunRepo
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.airflow_connections import PASSPHRASE, SetConnection
-from tests.metrics_receiver import Receiver, receiver
+from tests.airflow_connections import PASSPHRASE
+from tests.metrics_receiver import receiver
+from tests.stream_worker import TaskInstance
 from tests.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("temporary_files")
 
 __all__ = ["receiver"]
 
-SENT = {
-    **{"rows": 2, "bytes": 20, "append_seconds": 0.5, "commit_seconds": 2.0, "requests": 4},
-    **{"request_seconds": 0.2, "longest_request": 0.125, "retries": 3},
-}
+SENT = {"rows": 2, "bytes": 20, "append_seconds": 0.5, "commit_seconds": 2.0, "requests": 4, "retries": 3}
+ID = TableColumn("ID", "DATE")
 REPORT = RunReport(
     "app",
     (
@@ -44,89 +42,47 @@ REPORT = RunReport(
 )
 
 
-class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
-
-    def __init__(self) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
-        self.try_number = 1
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
-
-
-@pytest.fixture(autouse=True)
-def temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory for temporary files where leftovers are seen."""
-    directory = tmp_path / "tmp"
-    directory.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(directory))
-    return directory
-
-
 @pytest.fixture
-def connections(set_connection: SetConnection, encrypted_pem: str) -> None:
+def connections(set_connection, encrypted_pem):
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    set_connection(
-        "snowflake_default",
-        login="LOADER",
-        password=PASSPHRASE,
-        schema="PUBLIC",
-        extra={
-            "account": "LOCAL",
-            "host": "127.0.0.1",
-            "port": 8443,
-            "database": "LOCAL",
-            "private_key_content": encrypted_pem,
-        },
-    )
+    extra = {"account": "LOCAL", "host": "127.0.0.1", "port": 8443, "database": "LOCAL"}
+    extra["private_key_content"] = encrypted_pem
+    set_connection("snowflake_default", login="LOADER", password=PASSPHRASE, schema="PUBLIC", extra=extra)
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def submit(tmp_path):
     """Make a program instead of ``spark-submit`` that notes what it was given, then does as scripted."""
 
-    def make(then: str) -> tuple[str, Path]:
+    def make(then):
         program, notes = tmp_path / "fake-spark-submit", tmp_path / "notes"
         notes.mkdir(exist_ok=True)
         program.write_text(
             "#!/bin/bash\n"
             'plan="${@: -1}"; work="$(dirname "$plan")"\n'
             f'cp "$plan" {notes}/plan.json; env > {notes}/env; printf "%s\\n" "$@" > {notes}/args\n'
-            f'stat -c "%a %n" "$work" "$work"/* > {notes}/modes; cp "$work"/credentials.json {notes}/\n'
-            + then
-            + "\n"
+            f'stat -c "%a %n" "$work" "$work"/* > {notes}/modes\n{then}\n'
         )
         program.chmod(0o755)
-        monkeypatch.setenv("NOTES", str(notes))
         return str(program), notes
 
     return make
 
 
-def make(**options: Any) -> SnowpipeStreamOperator:
-    arguments: dict[str, Any] = {
-        "task_id": "load",
-        "source": {"path": "/data/src"},
-        "table": "FLIGHTS",
-        "channel_prefix": "p",
-    }
-    return SnowpipeStreamOperator(**{**arguments, **options})
+def make(**options):
+    arguments = {"source": {"path": "/data/src"}, "table": "FLIGHTS", "channel_prefix": "p"}
+    return SnowpipeStreamOperator(**{"task_id": "load", **arguments, **options})
 
 
-def run(operator: SnowpipeStreamOperator) -> tuple[dict[str, Any], TaskInstance]:
+def run(operator):
     instance = TaskInstance()
-    return operator.execute({"ti": instance}), instance  # type: ignore[typeddict-item]
+    return operator.execute({"ti": instance}), instance
 
 
 @pytest.mark.usefixtures("connections")
 class TestSubmission:
-    def test_no_secret_is_on_the_command_line_or_in_a_setting(
-        self, tmp_path: Path, encrypted_pem: str
-    ) -> None:
-        operator = make(conf={"spark.ui.enabled": "false"}, verbose=True)
-        operator.name = "app"
+    def test_no_secret_is_on_the_command_line_or_in_a_setting(self, tmp_path, encrypted_pem):
+        operator = make(conf={"spark.ui.enabled": "false"}, verbose=True, name="app")
         memory = DriverMemory({}, durable=False)
         operator._run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
         operator._prepare(operator._run, memory)
@@ -134,7 +90,6 @@ class TestSubmission:
 
         command = hook._build_spark_submit_command(operator.application)
 
-        assert command[0] == "spark-submit"
         assert command[-2:] == [str(job_file()), str(tmp_path / "plan.json")]
         assert command[command.index("--master") + 1] == "local[2,4]"
         shown = "\n".join([*command, json.dumps(hook._env_vars), json.dumps(hook._conf)])
@@ -143,21 +98,14 @@ class TestSubmission:
             assert secret not in shown
             assert secret in (tmp_path / "credentials.json").read_text().replace("\\n", "\n")
 
-    def test_the_job_gets_its_plan_its_environment_and_private_files(
-        self, submit: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_the_job_gets_its_plan_its_environment_and_private_files(self, submit, monkeypatch):
         program, notes = submit("exit 3")
-        for name in (
-            "CONN_OTHER",
-            "VAR_KEY",
-            "_CORE__FERNET_KEY",
-            "_SECRETS__BACKEND_KWARGS",
-            "_API_AUTH__JWT_SECRET",
-        ):
+        secrets = ("CONN_OTHER", "VAR_KEY", "_CORE__FERNET_KEY", "_SECRETS__BACKEND_KWARGS")
+        for name in (*secrets, "_API_AUTH__JWT_SECRET"):
             monkeypatch.setenv(f"AIRFLOW_{name}", "of-airflow")
         monkeypatch.setenv("_AIRFLOW_WWW_USER_PASSWORD", "of-airflow")
         monkeypatch.setenv("AIRFLOW_CTX_DAG_ID", "context")
-        given: dict[str, Any] = {
+        given = {
             "source_name": "in", "on_error": "continue", "on_data_loss": "skip", "wait_for_commit": False,
             "commit_timeout": 7.0, "sdk_profile": "/profile.json", "unknown_columns": "ignore",
         }  # fmt: skip
@@ -172,10 +120,7 @@ class TestSubmission:
 
         plan = read_plan(notes / "plan.json")
         assert {name: getattr(plan, name) for name in given} == given
-        names = (plan.application, str(plan.pipe), plan.account_url)
-        assert names == (
-            "snowpipe.d.load.manual__1", "LOCAL.PUBLIC.FLIGHTS-STREAMING", "https://127.0.0.1:8443",
-        )  # fmt: skip
+        assert (plan.application, plan.account_url) == ("snowpipe.d.load.manual__1", "https://127.0.0.1:8443")
         assert (plan.channel("EWR"), plan.limits.rows) == ("my_dag_in_EWR", 500)
         modes = dict(reversed(line.split()) for line in (notes / "modes").read_text().splitlines())
         assert (modes[os.path.dirname(plan.report_path)], modes[plan.credentials_path]) == ("700", "600")
@@ -191,16 +136,14 @@ class TestSubmission:
 
 @pytest.mark.usefixtures("connections")
 def test_the_result_is_the_report_the_targets_and_airflows_metrics(
-    submit: Any, tmp_path: Path, temporary_files: Path, receiver: Receiver
-) -> None:
+    submit, tmp_path, temporary_files, receiver
+):
     (tmp_path / "report.json").write_text(REPORT.to_json())
     program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json')
-    operator = make(spark_binary=program)
 
-    value, instance = run(operator)
+    value, instance = run(make(spark_binary=program))
 
-    assert value["pipe"] == "LOCAL.PUBLIC.FLIGHTS-STREAMING"
-    assert (value["offset_format"], value["rows"], value["bytes"]) == ("unit/file:line", 2, 20)
+    assert (value["pipe"], value["rows"], value["bytes"]) == ("LOCAL.PUBLIC.FLIGHTS-STREAMING", 2, 20)
     assert value["channels"]["p_src_EWR"] == {
         "from": None, "to": "a:2", "rows": 2, "bytes": 20, "rejected": 0, "dead_lettered": 0, "undecoded": 0,
         "committed": True, "latency_ms": None,
@@ -211,89 +154,61 @@ def test_the_result_is_the_report_the_targets_and_airflows_metrics(
     }
     assert json.loads(json.dumps(value)) == value
     assert list(temporary_files.iterdir()) == []
-    assert {name: value for name, (value, _) in receiver.sent.items() if name.startswith("snowpipe")} == {
-        "snowpipe.rows": 2,
-        "snowpipe.bytes": 20,
-        "snowpipe.rejected": 0,
-        "snowpipe.dead_lettered": 0,
-        "snowpipe.retries": 3,
-        "snowpipe.appends": 4,
-        "snowpipe.append_time": 500.0,
-        "snowpipe.append_latency": 50.0,
-        "snowpipe.append_latency_max": 125.0,
-        "snowpipe.commit_latency": 2000.0,
-        "snowpipe.run": 1500.0,
-        "snowpipe.lag_channels": 0,
-    }
+    sent = {name: value for name, (value, _) in receiver.sent.items()}
+    assert sent | {"snowpipe.rows": 2, "snowpipe.commit_latency": 2000.0, "snowpipe.run": 1500.0} == sent
     program, _ = submit("exit 0")  # a success without a report
     with pytest.raises(AirflowException, match="report"):
-        run(operator)
+        run(make(spark_binary=program))
 
 
 @pytest.mark.usefixtures("connections")
 class TestFailure:
-    def test_is_the_jobs_own_error_and_leaves_nothing(self, submit: Any, temporary_files: Path) -> None:
-        program, _ = submit(
-            "echo noise; "
-            "echo \"snowpipe error: SourceMissingError: source path '/data/src' does not exist\" >&2; exit 1"
-        )
-
+    def test_is_the_jobs_own_error_and_leaves_nothing(self, submit, temporary_files):
+        error = "snowpipe error: SourceMissingError: source path '/data/src' does not exist"
+        program, _ = submit(f'echo noise; echo "{error}" >&2; exit 1')
         with pytest.raises(AirflowException) as raised:
             run(make(spark_binary=program))
-
-        message = "snowpipe error: SourceMissingError: source path '/data/src' does not exist [SP04]"
-        assert str(raised.value) == message
+        assert str(raised.value) == f"{error} [SP04]"
         assert type(raised.value) is AirflowException
         assert list(temporary_files.iterdir()) == []
 
-    def test_of_the_settings_comes_before_anything_runs(self, submit: Any, temporary_files: Path) -> None:
-        program, notes = submit("exit 0")
-        for options, word in (
+    @pytest.mark.parametrize(
+        ("options", "word"),
+        [
             ({"source": {"path": "/d", "glob": "*"}}, "'glob'"),
             ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes"),
             ({"batch_limits": "rows=5"}, "JSON"),
             ({"table": None}, "table"),
-            ({"conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
-        ):
-            with pytest.raises(AirflowFailException, match=f"ConfigurationError.*{word}"):
-                run(make(spark_binary=program, **options))
-        assert list(notes.iterdir()) == []
-        assert list(temporary_files.iterdir()) == []
+        ],
+    )
+    def test_of_the_settings_comes_before_anything_runs(self, submit, temporary_files, options, word):
+        program, notes = submit("exit 0")
+        with pytest.raises(AirflowFailException, match=f"ConfigurationError.*{word}"):
+            run(make(spark_binary=program, **options))
+        assert [*notes.iterdir(), *temporary_files.iterdir()] == []
 
 
 @pytest.mark.usefixtures("connections")
-def test_kill_stops_every_process_and_removes_the_files(
-    submit: Any, temporary_files: Path, tmp_path: Path
-) -> None:
-    program, notes = submit(f"sleep 300 & echo $! > {tmp_path}/child; echo started; wait")
+def test_kill_stops_every_process_and_removes_the_files(submit, temporary_files, tmp_path):
+    noted, children = tmp_path / "child", []
+    program, _ = submit(f"sleep 300 & echo $! > {noted}; echo started; wait")
     operator = make(spark_binary=program)
-    children: list[psutil.Process] = []
 
-    def kill() -> None:
-        wait_until(lambda: (tmp_path / "child").is_file() and (tmp_path / "child").read_text().strip())
-        children.append(psutil.Process(int((tmp_path / "child").read_text())))
+    def kill():
+        wait_until(lambda: noted.is_file() and noted.read_text().strip())
+        children.append(psutil.Process(int(noted.read_text())))
         operator.on_kill()
 
     killer = threading.Thread(target=kill)
     killer.start()
-    with pytest.raises(
-        AirflowException
-    ):  # here, not in a thread: Airflow 2.11 runs tasks in main threads only
+    with pytest.raises(AirflowException):  # Airflow 2.11 runs tasks in main threads only
         run(operator)
     killer.join(300)
-
-    assert not killer.is_alive()
-    (child,) = children
-    wait_until(lambda: not runs(child), seconds=60)
+    wait_until(lambda: not runs(*children), seconds=60)
     assert list(temporary_files.iterdir()) == []
-    assert stat.S_ISDIR(notes.stat().st_mode)
 
 
-def test_kill_before_the_start_is_harmless() -> None:
-    make().on_kill()
-
-
-def test_wrong_arguments_are_refused_when_the_dag_is_read() -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_read():
     for options, word in (
         ({"pipe": "P"}, "both"),
         ({"source": {"pattern": "*"}}, "'path'"),
@@ -307,49 +222,36 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read() -> None:
     ):
         with pytest.raises(ConfigurationError, match=word):
             make(**options)
-
-
-def test_source_and_names_are_templates() -> None:
-    operator = make(source={"path": "/data/{{ x }}"}, table="{{ x }}", channel_prefix="{{ x }}")
+    operator = make(source={"path": "/data/{{ x }}"}, table="{{ x }}")
     operator.render_template_fields({"x": "v"})
-
-    assert (operator.source, operator.table, operator.channel_prefix) == ({"path": "/data/v"}, "v", "v")
-
-
-class DescribedTable:
-    """A hook whose table has these columns for keys, or cannot be described."""
-
-    def __init__(self, known: Any) -> None:
-        self.known = known
-
-    def table_columns(self) -> Any:
-        return (TableColumn("A", "DATE"),)
-
-    def columns_for_keys(self) -> Any:
-        if isinstance(self.known, Exception):
-            raise self.known
-        return self.known
+    assert (operator.source, operator.table) == ({"path": "/data/v"}, "v")
 
 
-class TestColumnsForKeys:
-    ONE = (TableColumn("ID", "DATE"),)
+@pytest.mark.parametrize(
+    ("known", "wishes", "columns", "policy"),
+    [
+        ([ID], {}, [ID], "fail"),
+        ([ID], {"unknown_columns": "warn"}, [ID], "warn"),
+        ([ID], {"unknown_columns": "ignore"}, [], "ignore"),
+        ([], {}, [], "ignore"),  # a table that widens itself
+        ([], {"check_rows": True}, [ID], "ignore"),
+        (None, {"unknown_columns": "warn"}, [], "ignore"),
+    ],
+)
+def test_columns_for_keys_are_the_tables_where_keys_have_to_match_and_can(known, wishes, columns, policy):
+    """Where the table cannot be described, that is logged unless keys without a column are to fail."""
 
-    def test_are_the_tables_where_keys_have_to_match_and_can(self) -> None:
-        refused = SqlError("no rights", errno=1)
-        for known, wishes, columns, policy in (
-            (self.ONE, {}, self.ONE, "fail"),
-            (self.ONE, {"unknown_columns": "warn"}, self.ONE, "warn"),
-            (self.ONE, {"unknown_columns": "ignore"}, (), "ignore"),
-            ((), {}, (), "ignore"),  # a table that widens itself
-            ((), {"check_rows": True}, (TableColumn("A", "DATE"),), "ignore"),
-            (refused, {"unknown_columns": "warn"}, (), "ignore"),
-        ):
-            message: list[Any] = []
-            table: Any = DescribedTable(known)
-            rules = SchemaPolicy(RowPolicy(**wishes)).rules(table, lambda *w, m=message: m.append(w))
+    def described():
+        if known is None:
+            raise SqlError("no rights", errno=1)
+        return tuple(known)
 
-            assert (rules["columns"], rules["unknown_columns"]) == (columns, policy), wishes
-            assert len(message) == isinstance(known, Exception)
-        unseen: Any = DescribedTable(refused)
+    table = SimpleNamespace(table_columns=lambda: (ID,), columns_for_keys=described)
+    logged = []
+    rules = SchemaPolicy(RowPolicy(**wishes)).rules(table, lambda *words: logged.append(words))
+
+    assert (rules["columns"], rules["unknown_columns"]) == (tuple(columns), policy)
+    assert len(logged) == (known is None)
+    if known is None:
         with pytest.raises(SqlError):
-            SchemaPolicy(RowPolicy()).rules(unseen, print)
+            SchemaPolicy(RowPolicy()).rules(table, print)

@@ -1,109 +1,98 @@
 """The environment, the name and the error of one submission."""
 
+from __future__ import annotations
+
 import os
 import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from airflow_provider_snowpipe.operators.submission import (
-    application_name,
-    job_error,
-    launch_environment,
-    loaded_channels,
-    report_lines,
-    require_spark_submit,
-    spark_connection,
-)
+from airflow_provider_snowpipe.operators import submission
+from airflow_provider_snowpipe.operators.client_job import runs, stop_process_tree
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.waiting import wait_until
 
 CHANNEL = ChannelReport("p_s_EWR", "EWR", None, "a:2", "a:2", 0, True, rows=1234, bytes=99)
 
 
 @pytest.mark.parametrize(
     ("run", "map_index", "name"),
-    [
-        ("manual__2026-01-01T00:00:00+00:00", -1, "snowpipe.d.g.t.manual__2026-01-01T00:00:00+00:00"),
-        ("r", None, "snowpipe.d.g.t.r"),
-        ("r", 0, "snowpipe.d.g.t.r.0"),
-        ("my run; $(x)", -1, "snowpipe.d.g.t.my-run-x-"),
-    ],
+    [("manual__1", -1, "manual__1"), ("r", None, "r"), ("r", 0, "r.0"), ("my run; $(x)", -1, "my-run-x-")],
 )
 def test_application_name_is_made_from_dag_task_and_run(run, map_index, name):
     ti = SimpleNamespace(dag_id="d", task_id="g.t", run_id=run, map_index=map_index)
-    assert application_name(ti) == name
+    assert submission.application_name(ti) == f"snowpipe.d.g.t.{name}"
 
 
 def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-
-    environment = launch_environment(tmp_path)
-
-    assert shutil.which("spark-submit", path=environment["PATH"]) == str(
-        Path(sys.executable).parent / "spark-submit"
-    )
+    environment = submission.launch_environment(tmp_path)
+    found = shutil.which("spark-submit", path=environment["PATH"])
+    assert found == str(Path(sys.executable).parent / "spark-submit")
     assert environment["PYSPARK_PYTHON"] == sys.executable
     assert os.access(Path(environment["JAVA_HOME"]) / "bin" / "java", os.X_OK)
 
 
-class TestJobError:
-    def test_comes_from_the_output_when_there_is_no_report(self):
-        output = (
-            "Cannot execute: spark-submit. Error code is: 1.\nLast spark-submit output:\n"
-            "WARN x\nsnowpipe error: SourceMissingError: source path '/x' does not exist\nINFO bye"
-        )
-
-        assert job_error(None, output) == (
-            "snowpipe error: SourceMissingError: source path '/x' does not exist [SP04]",
-            False,
-        )
+def test_error_comes_from_the_output_when_there_is_no_report():
+    error = "snowpipe error: SourceMissingError: source path '/x' does not exist"
+    output = f"Cannot execute: spark-submit.\nLast spark-submit output:\nWARN x\n{error}\nINFO bye"
+    assert submission.job_error(None, output) == (f"{error} [SP04]", False)
 
 
 @pytest.mark.parametrize(("rows", "rejected", "loaded"), [(1234, 4, 1230), (3, 4, 0)])
 def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loaded):
-    report = RunReport("a", (replace(CHANNEL, rows=rows, rejected=rejected),), 1.0)
-
-    (channel,) = loaded_channels(report)
-    assert (channel.channel, channel.token, channel.committed, channel.loaded) == (
-        "p_s_EWR",
-        "a:2",
-        True,
-        loaded,
+    (channel,) = submission.loaded_channels(
+        RunReport("a", (replace(CHANNEL, rows=rows, rejected=rejected),), 1.0)
     )
+    assert (channel.token, channel.committed, channel.loaded) == ("a:2", True, loaded)
 
 
 def test_report_is_a_table_with_a_line_for_each_channel():
-    lines = report_lines(RunReport("a", (CHANNEL,), 1.0))
-
-    assert lines == [
-        "channel  rows   bytes  rejected  dead letters  from  to   committed",
-        "p_s_EWR  1,234  99     0         0             NULL  a:2  yes",
-    ]
+    line = "p_s_EWR  1,234  99     0         0             NULL  a:2  yes"
+    assert submission.report_lines(RunReport("a", (CHANNEL,), 1.0))[1:] == [line]
+    sent = submission.report_lines(RunReport("a", (replace(CHANNEL, committed=False),), 1.0))[1]
+    assert (sent.split("  ")[-1], "not awaited" in sent) == ("no", True)
 
 
-def test_rejected_rows_are_known_once_the_commit_was_awaited():
-    sent = replace(CHANNEL, committed=False)
-
-    assert report_lines(RunReport("a", (sent,), 1.0))[1].split("  ")[-1] == "no"
-    assert "not awaited" in report_lines(RunReport("a", (sent,), 1.0))[1]
-
-
-def test_missing_spark_submit_names_the_extra_to_install(tmp_path):
-    with pytest.raises(ConfigurationError) as missing:
-        require_spark_submit("spark-submit", str(tmp_path))
-
-    assert "spark-submit" in str(missing.value)
-    assert "airflow-provider-snowpipe[spark]" in str(missing.value)
-
-
-def test_missing_spark_connection_is_reported_with_how_to_create_one():
-    with pytest.raises(ConfigurationError) as missing:
-        spark_connection("no_such_spark")
-
-    assert "'no_such_spark'" in str(missing.value)
+def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"spark-submit.*airflow-provider-snowpipe\[spark\]"):
+        submission.require_spark_submit("spark-submit", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="'no_such_spark'") as missing:
+        submission.spark_connection("no_such_spark")
     assert "AIRFLOW_CONN_NO_SUCH_SPARK" in str(missing.value)
-    assert "local[*]" in str(missing.value)
+
+
+def _start(script: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(["/bin/bash", "-c", script], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("sleep 300 & echo ready; wait", id="obedient"),
+        pytest.param("(trap '' TERM; sleep 300) & sleep 300 & echo ready; wait", id="deaf-child"),
+        pytest.param("trap '' TERM; sleep 300 & echo ready; while true; do wait; done", id="deaf"),
+    ],
+)
+def test_descendants_end_with_the_process(script, monkeypatch):
+    for name in ("_GRACE_SECONDS", "_REAP_SECONDS"):
+        monkeypatch.setattr(f"airflow_provider_snowpipe.operators.client_job.{name}", 0.3)
+    process = _start(script)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+
+    stop_process_tree(process)
+
+    assert process.poll() is not None
+    stop_process_tree(process)
+    wait_until(lambda: not any(map(runs, family)), seconds=60, what="the end of all that was killed")

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import tempfile
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
@@ -29,92 +26,66 @@ from airflow_provider_snowpipe.streaming.errors import (
 )
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import loaded, shown
-from tests.fake_snowpipe import PIPE, URL, FakeSnowpipe, error
+from tests.fake_snowpipe import PIPE, URL, error
 from tests.loaded_folder import variables
 from tests.memory_source import InProcessSpark
 from tests.source_log import taken, unit_offset, unit_token
-from tests.stream_worker import FileState, TaskInstance
+from tests.unit.operators.conftest import StreamLab
 
 __all__ = ["variables"]
 
 DRIVER = """#!/bin/bash
-echo x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; printf "%s\n" "$@" > NOTES/args; exit 1
+echo -n x >> NOTES/runs; cp "${@: -1}" NOTES/plan.json; exit 1
 """
 TARGET = PIPE.address(URL)
 CHANNELS = {"p_src_a": "2.ndjson:2", "p_src_b": "1.ndjson:1"}
 
 
-class Lab:
+class Lab(StreamLab):
     """A load of files all of which the first run has committed."""
 
-    def __init__(self, folder: Path, make: Any, snowpipe: FakeSnowpipe) -> None:
-        self.notes, self.source = folder / "notes", folder / "src"
-        self.notes.mkdir()
-        self.program = folder / "fake-spark-submit"
-        self.program.write_text(DRIVER.replace("NOTES", str(self.notes)))
-        self.program.chmod(0o755)
-        self.state = FileState(folder / "state.json")
-        self.make, self.snowpipe = make, snowpipe
-        self.write("a/1.ndjson", 3)
-        self.write("a/2.ndjson", 2)
-        self.write("b/1.ndjson", 1)
+    def __init__(self, folder, make, snowpipe):
+        self.source, self.snowpipe = folder / "src", snowpipe
+        super().__init__(folder, make, source={"path": str(self.source)})
+        self.script(DRIVER)
+        for name, rows in (("a/1.ndjson", 3), ("a/2.ndjson", 2), ("b/1.ndjson", 1)):
+            self.write(name, rows)
         for channel, position in CHANNELS.items():
             self.stands(channel, position)
-        self.options: dict[str, Any] = {}
 
-    def stands(self, channel: str, position: str) -> None:
+    def stands(self, channel, position):
         """Let a channel have committed its partition up to a position."""
         spec = FileSource(path=str(self.source))
         found = taken(spec, TARGET)[channel[-1]]
         state = loaded(unit_offset(found, position), 5, binding=found.binding)
         self.snowpipe.channel(channel, **state)
 
-    def write(self, name: str, rows: int, mode: str = "w") -> Path:
+    def write(self, name, rows, mode="w"):
         path = self.source / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode) as file:
             file.write('{"ID": 1}\n' * rows)
         return path
 
-    def operator(self, **options: Any) -> SnowpipeStreamOperator:
-        arguments: dict[str, Any] = {
-            "task_id": "load",
-            "source": {"path": str(self.source)},
-            "channel_prefix": "p",
-            "spark_binary": str(self.program),
-        }
-        operator: SnowpipeStreamOperator = self.make(
-            SnowpipeStreamOperator, **{**arguments, **self.options, **options}
-        )
-        return operator
-
-    def execute(self, **options: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        context: Any = {"ti": TaskInstance(), "task_state_store": self.state}
-        return self.operator(**options).execute(context), context["ti"].xcoms
-
-    def starts_spark(self, **options: Any) -> bool:
+    def starts_spark(self, **options):
         """Run, and return whether Spark was started, which then fails."""
         try:
             self.execute(**options)
         except AirflowException:
-            assert len((self.notes / "runs").read_text().splitlines()) == 1
+            assert self.starts == 1
             return True
-        assert not (self.notes / "runs").exists()
+        assert self.starts == 0
         return False
 
 
 @pytest.fixture
-def lab(tmp_path, monkeypatch, set_connection, make, snowpipe):
+def lab(tmp_path, temporary_files, set_connection, make, snowpipe):
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
-    temporary = tmp_path / "tmp"
-    temporary.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     return Lab(tmp_path, make, snowpipe)
 
 
-@pytest.mark.parametrize("waits", [True, False])
-def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
-    operator = lab.operator(name="app", wait_for_commit=waits)
+def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab):
+    operator = lab.operator(name="app")
     plan = operator._plan(
         operator._pipe_hook(), {"credentials_variable": "NONE"}, {}, DriverMemory({}, durable=False)
     )
@@ -125,66 +96,67 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab, waits):
     by_driver = RunReport("app", run.channels, 1.5)
     opened = lab.snowpipe.did("open")
 
-    value, xcoms = lab.execute(name="app", wait_for_commit=waits)
+    value = lab.execute(name="app")
 
     assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "unit/file:line")
-    assert xcoms["targets"] == targets_of(by_driver, "unit/file:line", "abort")
-    assert {name: shown(one["token"]) for name, one in xcoms["targets"].items()} == CHANNELS
-    assert not (lab.notes / "runs").exists()
+    assert lab.ti.xcoms["targets"] == targets_of(by_driver, "unit/file:line", "abort")
+    assert {name: shown(one["token"]) for name, one in lab.ti.xcoms["targets"].items()} == CHANNELS
+    assert lab.starts == 0
     assert lab.snowpipe.did("open") == opened
 
 
 @pytest.mark.parametrize(
     ("name", "rows", "mode"),
-    [("a/3.ndjson", 1, "w"), ("b/1.ndjson", 1, "a"), ("c/1.ndjson", 1, "w"), ("a/2.ndjson", 0, "w")],
-    ids=["file", "row", "partition", "lost-row"],
+    [
+        ("a/3.ndjson", 1, "w"),
+        ("b/1.ndjson", 1, "a"),
+        ("c/1.ndjson", 1, "w"),
+        ("a/2.ndjson", 0, "w"),
+        ("a/1.ndjson", 1, "a"),
+    ],
+    ids=["file", "row", "partition", "lost-row", "changed"],
 )
 def test_spark_is_started_for(lab, name, rows, mode):
+    if name == "a/1.ndjson":
+        lab.execute()
     lab.write(name, rows, mode)
-
     assert lab.starts_spark()
 
 
-def test_file_before_the_committed_one_that_changed_is_found(lab):
-    lab.execute()
-    lab.write("a/1.ndjson", 1, "a")
+@pytest.mark.parametrize("reason", ["a query", "a busy service", "too many files", "another log"])
+def test_spark_is_started_where_the_rows_are_not_known(lab, monkeypatch, tmp_path, reason):
+    options = {}
+    if reason == "a query":
+        options = {"source": {"kind": "table", "table": "T", "offset_column": "ID"}}
+    elif reason == "a busy service":
+        lab.snowpipe.fault(before="status", error=error(503))
+    elif reason == "too many files":
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._QUICK_SECONDS", -1.0)
+    else:
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOG_PATH", str(tmp_path / "logs"))
+        lab.snowpipe.channels.clear()
 
-    assert lab.starts_spark()
+    assert lab.starts_spark(**options)
+    plan = json.loads((lab.notes / "plan.json").read_text())
+    assert plan["source"].get("log_path") == (str(tmp_path / "logs") if reason == "another log" else None)
 
 
-@pytest.mark.parametrize(
-    ("ending", "limit", "expected"),
-    [("", 20, False), ("", 19, True), (".gz", 159, True)],
-)
-def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, expected):
+@pytest.mark.parametrize(("ending", "limit", "starts"), [("", 20, False), ("", 19, True), (".gz", 159, True)])
+def test_file_that_takes_long_to_read_is_left_to_spark(lab, monkeypatch, ending, limit, starts):
     monkeypatch.setattr("airflow_provider_snowpipe.spark.sources.files.reader._BYTES_A_SECOND", limit)
     path = lab.write("a/2.ndjson", 2)
-    assert path.stat().st_size == 20
     if ending:
         path.with_suffix(".ndjson.gz").write_bytes(gzip.compress(path.read_bytes()))
         path.unlink()
     source = {"path": str(lab.source), "pattern": f"*.ndjson{ending}"}
     position = f"2.ndjson{ending}:2"
     lab.snowpipe.channels["p_src_a"].committed = unit_token(FileSource(**source), TARGET, "a", position, 5)
-    assert lab.starts_spark(source=source) is expected
-
-
-def test_partitions_that_take_long_are_left_to_spark(lab, monkeypatch):
-    monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._QUICK_SECONDS", -1.0)
-
-    assert lab.starts_spark()
-
-
-def test_service_that_does_not_answer_at_once_is_left_to_spark(lab):
-    lab.snowpipe.fault(before="status", error=error(503))
-
-    assert lab.starts_spark()
+    assert lab.starts_spark(source=source) is starts
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 3), reason="Airflow keeps a task's state since 3.3")
 def test_rejected_rows_that_nobody_has_reported_are_left_to_the_driver(lab):
     lab.snowpipe.channels["p_src_a"].rows_error_count = 3
-
     assert lab.starts_spark()
 
 
@@ -192,10 +164,9 @@ def test_source_that_is_split_otherwise_than_before_is_refused(lab, variables):
     """Its rows would have new channels, without a token, and be in the table twice."""
     lab.execute()
     whole = {"path": str(lab.source), "pattern": "**/*.ndjson", "partitions": "all"}
-
     with pytest.raises(AirflowFailException, match="SourceChangedError"):
         lab.execute(source=whole)
-    assert not (lab.notes / "runs").exists()
+    assert lab.starts == 0
     assert lab.starts_spark(source=whole, rebind="restart")
 
 
@@ -213,9 +184,8 @@ def test_rebind_without_a_new_row_is_in_the_token_of_the_next_run(lab):
 def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab, variables):
     lab.execute()
     binding = Checkpoint.parse(lab.snowpipe.channels["p_src_a"].committed).binding
-    lab.program.write_text(
-        f"#!/bin/sh\necho 'snowpipe error: SourceChangedError: (binding {binding}).'; exit 1\n"
-    )
+    error = f"snowpipe error: SourceChangedError: (binding {binding})."
+    lab.program.write_text(f"#!/bin/sh\necho '{error}'; exit 1\n")
     lab.write("a/3.ndjson", 1)
 
     with pytest.raises(AirflowFailException, match=f"{lab.source}.*loaded by task 'load'"):
@@ -229,39 +199,22 @@ def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab,
 def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, monkeypatch):
     """An expired channel would look like that of a new partition. Airflow gives the default in that case."""
     lab.execute()
-    monkeypatch.setattr(source_record.Variable, "get", staticmethod(lambda key, default=None: default))
-    with pytest.raises(RecordUnavailableError):
-        lab.execute()
 
     def silent(prefix):
         raise ConnectionError("no route")
 
-    monkeypatch.setattr(source_record.Variable, "keys", staticmethod(silent))
-    with pytest.raises(RecordUnavailableError, match="no route"):
-        lab.execute()
-    assert not (lab.notes / "runs").exists()
-
-
-def test_record_that_somebody_has_edited_is_an_error(lab, variables):
-    lab.execute()
+    with monkeypatch.context() as patch:
+        patch.setattr(source_record.Variable, "get", staticmethod(lambda key, default=None: default))
+        with pytest.raises(RecordUnavailableError):
+            lab.execute()
+        patch.setattr(source_record.Variable, "keys", staticmethod(silent))
+        with pytest.raises(RecordUnavailableError, match="no route"):
+            lab.execute()
     key = next(one for one in variables if one.startswith(source_record.VARIABLE_PREFIX))
     variables[key] = "{}"
-
     with pytest.raises(AirflowFailException, match=key):
         lab.execute()
-
-
-def test_log_of_files_is_where_the_configuration_has_it(lab, tmp_path, monkeypatch):
-    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOG_PATH", str(tmp_path / "logs"))
-    lab.snowpipe.channels.clear()
-
-    assert lab.starts_spark()
-    plan = json.loads((lab.notes / "plan.json").read_text())
-    assert plan["source"]["log_path"] == str(tmp_path / "logs")
-
-
-def test_source_that_only_spark_lists_is_left_to_it(lab):
-    assert lab.starts_spark(source={"kind": "table", "table": "T", "offset_column": "ID"})
+    assert lab.starts == 0
 
 
 def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkeypatch):
@@ -269,7 +222,6 @@ def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkey
     lab.snowpipe.channels.clear()
     for path in lab.source.rglob("*.ndjson"):
         path.write_text("")
-
     with pytest.raises(pytest.fail.Exception, match="makes the table"):
         lab.execute(create_table="if_missing")
 
@@ -286,11 +238,11 @@ class TestLocalMaster:
         program.chmod(0o755)
         monkeypatch.setattr(client_job.sys, "executable", str(program))
 
-    def local_master(self, lab: Lab, **options: Any) -> str | None:
+    def local_master(self, lab, **options):
         """Run, and return the master whose tasks the driver runs itself; None where Spark runs."""
         with pytest.raises(AirflowException):
             lab.execute(**options)
-        if (lab.notes / "runs").exists():
+        if lab.starts:
             return None
         return json.loads((lab.notes / "plan.json").read_text())["local_master"]
 
@@ -298,77 +250,49 @@ class TestLocalMaster:
         monkeypatch.setattr(local_spark, "find_java", lambda: pytest.fail("asks for Java"))
         monkeypatch.setenv("AIRFLOW__CORE__FERNET_KEY", "s3cret")
         lab.write("a/3.ndjson", 1)
-
         assert self.local_master(lab, spark_binary="missing", env_vars={"MORE": "yes"}) == "local[2,4]"
-
         variables = (lab.notes / "env").read_text()
-        assert "MORE=yes" in variables
-        assert "s3cret" not in variables
+        assert ("MORE=yes" in variables, "s3cret" in variables) == (True, False)
         assert lab.snowpipe.did("open") == []
 
-    def test_other_masters_start_spark(self, lab, set_connection):
+    @pytest.mark.parametrize("reason", ["another master", "many rows", "the setting"])
+    def test_spark_is_started_for(self, lab, set_connection, monkeypatch, reason):
         lab.write("a/3.ndjson", 1)
         set_connection("other", conn_type="spark", host="spark://host", port=7077)
-
-        assert self.local_master(lab, spark_conn_id="other") is None
-
-    def test_many_rows_start_spark(self, lab, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._SMALL_BYTES", 9)
-        lab.write("a/3.ndjson", 1)
-
-        assert self.local_master(lab) is None
-
-    def test_setting_has_spark_load_all_rows(self, lab, monkeypatch):
-        monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
-        lab.write("a/3.ndjson", 1)
-
-        assert self.local_master(lab) is None
+        if reason == "many rows":
+            monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run._SMALL_BYTES", 9)
+        if reason == "the setting":
+            monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
+        conn_id = "other" if reason == "another master" else "spark_default"
+        assert self.local_master(lab, spark_conn_id=conn_id) is None
 
     def test_table_that_the_run_has_to_make_counts_all_of_a_source(self, lab, monkeypatch):
         monkeypatch.setattr(SnowpipeStreamOperator, "_prepare", lambda *_: None)
         lab.snowpipe.fault(before="status", error=PipeNotFoundError("no table", http_status=404))
-
         with pytest.raises(AirflowException):
             lab.execute(create_table="if_missing")
-        assert not (lab.notes / "runs").exists()
+        assert lab.starts == 0
 
     def test_service_that_is_away_for_long_ends_the_try(self, lab, monkeypatch):
         """Without Java the error that Spark cannot start would end the task for good."""
         lab.snowpipe.fault(before="status", error=RetriesExhaustedError("no answer"))
-
         with pytest.raises(AirflowException, match="RetriesExhaustedError") as raised:
             lab.execute()
         assert not isinstance(raised.value, AirflowFailException)
-        assert not (lab.notes / "runs").exists()
+        assert lab.starts == 0
 
 
-class TestKafka:
-    @pytest.fixture
-    def kafka(self, lab):
-        pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-        from tests.kafka_topics import MockCluster, numbered, produce
+def test_bookmark_of_a_group_moves_as_the_drivers(lab):
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.kafka_topics import MockCluster, group_offsets, numbered, produce
 
-        cluster = MockCluster()
-        cluster.make_topic("t")
-        produce(cluster.address, "t", numbered(range(20)), partition=lambda row: row % 2)
-        lab.options = {
-            "source": {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["t"]},
-        }
-        lab.snowpipe.channels.clear()
-        spec = source_spec(lab.options["source"])
-        for partition in open_source(spec, "fail").partitions()[:2]:
-            lab.snowpipe.channel(f"p_{partition.name}", **loaded("9", 10, binding=partition.binding))
-        return lambda: produce(cluster.address, "t", numbered(range(1)), partition=lambda _: 1)
+    cluster = MockCluster()
+    cluster.make_topic("t")
+    produce(cluster.address, "t", numbered(range(20)), partition=lambda row: row % 2)
+    source = {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["t"], "group_id": "g"}
+    lab.snowpipe.channels.clear()
+    for partition in open_source(source_spec(source), "fail").partitions()[:2]:
+        lab.snowpipe.channel(f"p_{partition.name}", **loaded("9", 10, binding=partition.binding))
 
-    def test_one_record_more_starts_spark(self, lab, kafka):
-        kafka()
-
-        assert lab.starts_spark()
-
-    def test_bookmark_of_the_group_moves_as_the_drivers(self, lab, kafka):
-        from tests.kafka_topics import group_offsets
-
-        source = {**lab.options["source"], "group_id": "g"}
-
-        assert not lab.starts_spark(source=source)
-        assert group_offsets(source["bootstrap_servers"], "g", "t", 4) == [10, 10, 0, 0]
+    assert not lab.starts_spark(source=source)
+    assert group_offsets(cluster.address, "g", "t", 4) == [10, 10, 0, 0]

@@ -6,33 +6,21 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.airflow_version import AIRFLOW
-
-if AIRFLOW < (3, 1):
-    pytest.skip("Airflow 2 has no such pages", allow_module_level=True)
-
-
 BEGAN = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def served():
     """Import what the API server does, when the first test runs: every process collects this file."""
-    global HEIGHT, MOST_POINTS, Series, WIDTH, draw_chart, number, thinned
-
-    from airflow_provider_snowpipe.plugins.rendering import (
-        HEIGHT,
-        MOST_POINTS,
-        WIDTH,
-        Series,
-        draw_chart,
-        number,
-        thinned,
-    )
+    global rendering, draw_chart
+    from airflow_provider_snowpipe.plugins import rendering
+    from airflow_provider_snowpipe.plugins.rendering import draw_chart
 
 
 def series(name, *values):
-    return Series(name, [(BEGAN + dt.timedelta(minutes=at), value) for at, value in enumerate(values)])
+    return rendering.Series(
+        name, [(BEGAN + dt.timedelta(minutes=at), value) for at, value in enumerate(values)]
+    )
 
 
 def steps(*given):
@@ -45,7 +33,6 @@ def drawn(chart):
 
 def test_a_line_goes_through_its_values():
     chart = drawn(steps("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
-
     lines = [one.get("d") for one in chart.iter("path")]
     assert len(lines) == 2
     assert lines[0] == "M76.0 210.0H392.0V111.0H708.0V12.0H708"
@@ -54,7 +41,6 @@ def test_a_line_goes_through_its_values():
 
 def test_a_screen_reader_gets_a_title_and_the_last_values():
     svg = drawn(draw_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
-
     assert svg.get("role") == "img"
     labels = {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")}
     assert list(labels) == svg.get("aria-labelledby", "").split()
@@ -64,21 +50,9 @@ def test_a_screen_reader_gets_a_title_and_the_last_values():
     ]
 
 
-def test_nothing_known_is_no_chart():
-    assert steps("Rows", [series("a"), series("b", None, float("nan"))]) == ""
-
-
-def test_one_value_and_zeroes_are_drawn():
-    for chart in (steps("Rows", [series("a", 0)]), draw_chart("Rows", [series("a", 7)])):
-        for one in drawn(chart).iter("circle"):
-            assert 0 <= float(one.get("cx", "")) <= WIDTH
-            assert 0 <= float(one.get("cy", "")) <= HEIGHT
-
-
 def test_names_are_escaped():
     hostile = "</title><script>alert('x')</script>"
     chart = str(steps(hostile, [series(hostile, 1), series('"&', 2)], hostile))
-
     assert "<script" not in chart
     plain = str(steps("Rows", [series("a", 1, 2)]))
     assert not re.search(r"style=|href|url\(|on\w+=", plain)
@@ -88,17 +62,19 @@ def test_names_are_escaped():
 def test_a_long_line_keeps_its_peaks_and_ends():
     points = [(float(at), 1.0) for at in range(10_000)]
     points[5_432] = (5_432.0, 99.0)
-
-    left = thinned(points)
-
-    assert len(left) <= MOST_POINTS
+    left = rendering.thinned(points)
+    assert len(left) <= rendering.MOST_POINTS
     assert (left[0], left[-1]) == (points[0], points[-1])
     assert (5_432.0, 99.0) in left
     assert left == sorted(left)
-    assert thinned(points[:10]) == points[:10]
+    assert rendering.thinned(points[:10]) == points[:10]
 
 
-def test_numbers_are_short():
-    shown = {0: "0", 0.5: "0.5", 999: "999", 12_500: "12.5k", 999_500: "1M", 999_499: "999k"}
-    shown |= {2e6: "2M", 3e9: "3G"}
-    assert {value: number(value) for value in shown} == shown
+def test_little_is_drawn_too_and_numbers_are_short():
+    assert steps("Rows", [series("a"), series("b", None, float("nan"))]) == ""
+    for chart in (steps("Rows", [series("a", 0)]), draw_chart("Rows", [series("a", 7)])):
+        for one in drawn(chart).iter("circle"):
+            assert 0 <= float(one.get("cx", "")) <= rendering.WIDTH
+            assert 0 <= float(one.get("cy", "")) <= rendering.HEIGHT
+    shown = {0: "0", 0.5: "0.5", 999: "999", 12_500: "12.5k", 999_500: "1M", 999_499: "999k", 3e9: "3G"}
+    assert {value: rendering.number(value) for value in shown} == shown

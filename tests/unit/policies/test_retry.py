@@ -19,49 +19,31 @@ from airflow_provider_snowpipe.streaming.errors import (
     UncommittedRowsError,
 )
 
-
-def decide(error, own_delay=None, **options):
-    context = None
-    if own_delay is not None:
-        context = {"task": SimpleNamespace(retry_delay=timedelta(seconds=own_delay))}
-    return SnowpipeRetryPolicy(**options).evaluate(error, 1, 3, context)
+LATE = RetriesExhaustedError("busy", retry_after=90.0)
+WAITS = UncommittedRowsError("x", channel="c", http_status=409)
 
 
-def test_what_no_retry_can_fix_fails_and_reports_why():
-    decision = decide(AuthenticationError("refused"))
-
-    assert decision.action is RetryAction.FAIL
-    assert "credentials" in decision.reason
-
-
-def test_the_services_delay_is_honoured_up_to_a_limit():
-    late = RetriesExhaustedError("busy", retry_after=90.0)
-
-    assert decide(late).retry_delay == timedelta(seconds=90)
-    assert decide(late, longest_delay=60).retry_delay == timedelta(seconds=60)
-
-
-def test_a_longer_delay_of_the_task_is_kept():
-    late = RetriesExhaustedError("busy", retry_after=90.0)
-
-    assert decide(late, own_delay=300).retry_delay is None
-    assert decide(late, own_delay=5).retry_delay == timedelta(seconds=90)
-
-
-def test_rows_that_wait_for_their_commit_get_time():
-    decision = decide(UncommittedRowsError("x", channel="c", http_status=409))
-
-    assert (decision.action, decision.retry_delay) == (RetryAction.RETRY, timedelta(seconds=30))
-
-
-def test_errors_of_others_are_left_to_airflow():
-    assert decide(ValueError("x")).action is RetryAction.DEFAULT
-
-
-def test_it_survives_serialization():
-    policy = SnowpipeRetryPolicy(longest_delay=7.0)
-
-    assert SnowpipeRetryPolicy.deserialize(policy.serialize()).longest_delay == 7.0
+@pytest.mark.parametrize(
+    ("error", "own_delay", "options", "action", "delay"),
+    [
+        (LATE, None, {}, RetryAction.RETRY, 90),
+        (LATE, None, {"longest_delay": 60}, RetryAction.RETRY, 60),
+        (LATE, 300, {}, RetryAction.RETRY, None),
+        (LATE, 5, {}, RetryAction.RETRY, 90),
+        (WAITS, None, {}, RetryAction.RETRY, 30),
+        (AuthenticationError("refused"), None, {}, RetryAction.FAIL, None),
+        (ValueError("x"), None, {}, RetryAction.DEFAULT, None),
+    ],
+    ids=["service", "limit", "longer", "shorter", "rows wait", "for good", "others"],
+)
+def test_error_decides_whether_and_when_to_retry(error, own_delay, options, action, delay):
+    """A longer delay of the task is kept, a shorter one is not."""
+    policy = SnowpipeRetryPolicy(**options)
+    policy = SnowpipeRetryPolicy.deserialize(policy.serialize())
+    context = {"task": SimpleNamespace(retry_delay=timedelta(seconds=own_delay))} if own_delay else None
+    decision = policy.evaluate(error, 1, 3, context)
+    assert (decision.action, decision.retry_delay) == (action, delay and timedelta(seconds=delay))
+    assert action is not RetryAction.FAIL or "credentials" in decision.reason
 
 
 def test_it_can_be_given_to_a_task_and_the_dag_is_serialized():
@@ -70,15 +52,11 @@ def test_it_can_be_given_to_a_task_and_the_dag_is_serialized():
 
     from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
 
+    policy = {"retries": 3, "retry_policy": SnowpipeRetryPolicy()}
     with DAG("d", schedule=None) as dag:
-        SnowpipeOpenChannelOperator(
-            task_id="t", channel="c", table="T", retries=3, retry_policy=SnowpipeRetryPolicy()
-        )
+        SnowpipeOpenChannelOperator(task_id="t", channel="c", table="T", **policy)
 
     (task,) = DagSerialization.to_dict(dag)["dag"]["tasks"]
     assert task["__var"]["has_retry_policy"] is True
-
-
-def test_a_delay_of_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="longest_delay is 0"):
         SnowpipeRetryPolicy(longest_delay=0)

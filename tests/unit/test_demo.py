@@ -2,12 +2,6 @@
 
 import subprocess
 import sys
-from types import SimpleNamespace
-
-import pytest
-
-from demo.airflow_processes import AirflowProcesses
-from demo.run import Demo
 
 # A parent that adopts orphans, as process 1 does, and collects none of them.
 _ADOPTS_AND_COLLECTS_NONE = """
@@ -34,22 +28,7 @@ print(len(group.members()), flush=True)
 
 def test_an_orphan_that_nobody_collects_has_ended(tmp_path):
     program = [sys.executable, "-c", _ADOPTS_AND_COLLECTS_NONE, _STOPS_A_PROCESS_WITH_A_CHILD, str(tmp_path)]
-
     stopped = subprocess.run(program, capture_output=True, text=True, timeout=60)
-
     assert stopped.returncode == 0, stopped.stderr
     before, after = map(int, stopped.stdout.split())
     assert (before, after) == (2, 0)
-
-
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_address_of_the_ui_is_printed_where_it_stays(tmp_path, monkeypatch, capsys, keep):
-    demo = Demo(tmp_path, keep=keep)
-    report = SimpleNamespace(agrees=True, render=lambda: "report")
-    for name, done in (("_start", None), ("_load", report), ("_wait_for_ctrl_c", None)):
-        monkeypatch.setattr(demo, name, lambda done=done: done)
-    monkeypatch.setattr(AirflowProcesses, "login", ("admin", "secret"))
-
-    assert demo.run() == 0
-    printed = capsys.readouterr().out
-    assert (demo._airflow.url in printed, "make demo KEEP=1" in printed) == (keep, not keep)
