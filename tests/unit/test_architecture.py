@@ -5,7 +5,10 @@ import json
 import pkgutil
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
+
+import grimp
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = "airflow_provider_snowpipe"
@@ -109,3 +112,11 @@ def test_values_are_compared_by_equality_and_zero_is_a_number():
     }
     assert len(list(_mistaken_for_equal("a is b; a.name is not other; kind.precision or 38"))) == 3
     assert found == {("probes.py", "self.files.interval or 1.0")}  # which is not divided by
+
+
+def test_no_files_import_each_other():
+    graph = grimp.build_graph(PACKAGE, exclude_type_checking_imports=True, cache_dir=None)
+    assert graph.find_modules_directly_imported_by(f"{PACKAGE}.streaming.offsets")
+
+    # It raises CycleError, with the circle.
+    TopologicalSorter({one: graph.find_modules_directly_imported_by(one) for one in graph.modules}).prepare()
