@@ -70,7 +70,7 @@ class LocalCatalog:
         for session in self._sessions:
             session.close()
         for path in self.outside.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.catalog.clock.moved_seconds:
             # A clock does not go back.
             self.catalog.close()
