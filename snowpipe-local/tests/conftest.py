@@ -1,7 +1,5 @@
 """Settings and service processes that all tests of the service share."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

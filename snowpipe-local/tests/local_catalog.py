@@ -1,7 +1,5 @@
 """The local service's catalog and SQL front inside the test process: no port, no client."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager

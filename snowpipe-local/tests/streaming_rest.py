@@ -1,7 +1,5 @@
 """A client of the streaming REST API with plain HTTP requests, as a strict client would send them."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 from urllib.parse import urlsplit

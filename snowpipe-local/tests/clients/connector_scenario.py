@@ -4,8 +4,6 @@ Needs snowflake-connector-python, pandas and the variables of ``snowpipe-local e
 version at the end.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 import json

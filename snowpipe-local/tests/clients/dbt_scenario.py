@@ -3,8 +3,6 @@
 Needs dbt-core, dbt-snowflake and the variables of ``snowpipe-local env``. Prints their version.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

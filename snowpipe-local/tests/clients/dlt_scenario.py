@@ -3,8 +3,6 @@
 Needs ``dlt[snowflake]``, Parquet and the variables of ``snowpipe-local env``. Prints the version of dlt.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import sys

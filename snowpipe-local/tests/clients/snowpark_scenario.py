@@ -4,8 +4,6 @@ Needs snowflake-snowpark-python with pandas and the variables of ``snowpipe-loca
 of its own. Prints the version.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import sys

@@ -3,8 +3,6 @@
 Needs snowflake-sqlalchemy and the variables of ``snowpipe-local env``. Prints the versions.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 from decimal import Decimal

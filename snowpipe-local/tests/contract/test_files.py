@@ -1,7 +1,5 @@
 """File pipes by Snowpipe's REST API, COPY and the load history, by the Python connector and plain HTTP."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """SQL by the Python connector and by the SQL API: transactions, counts, errors, the shape of answers."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 

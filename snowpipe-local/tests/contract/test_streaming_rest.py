@@ -3,8 +3,6 @@
 ``guess`` marks what neither has: a real account may answer otherwise; then the local service has to change.
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json

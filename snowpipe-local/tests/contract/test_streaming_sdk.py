@@ -1,7 +1,5 @@
 """The official ``snowpipe-streaming`` SDK, unmodified."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

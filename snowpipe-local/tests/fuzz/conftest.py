@@ -1,7 +1,5 @@
 """One service to be fuzzed; after each module it must be alive, unhurt, and its committed rows right."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator

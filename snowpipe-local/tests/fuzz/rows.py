@@ -1,7 +1,5 @@
 """Bodies of appends: right rows, wrong rows, broken text, and every way to compress and cut them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

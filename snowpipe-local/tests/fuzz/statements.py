@@ -1,7 +1,5 @@
 """Statements for the fuzz tests: those of all other tests, and mutations of their tokens."""
 
-from __future__ import annotations
-
 import ast
 import functools
 import re

@@ -1,7 +1,5 @@
 """Bodies of appends, broken in all ways: what is answered 200 is committed and counted, row by row."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """Every route of the OpenAPI description, with data that fits it and data that does not (schemathesis)."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

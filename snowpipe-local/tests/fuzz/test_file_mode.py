@@ -1,7 +1,5 @@
 """File mode of the streaming SDK: uploads and the messages about them, garbled."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens, credentials, paths and headers, mutated."""
 
-from __future__ import annotations
-
 import base64
 import json
 import time

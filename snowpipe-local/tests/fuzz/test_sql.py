@@ -1,7 +1,5 @@
 """SQL text, mutated, through the SQL API and the connector protocol: a result or Snowflake's error."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid

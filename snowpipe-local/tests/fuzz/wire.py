@@ -1,7 +1,5 @@
 """Requests as they are, over one connection, and the form of every answer of the local service."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

@@ -1,7 +1,5 @@
 """Several users of one service, made by its --init file, each with own credentials, roles and refusals."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The admin socket: clock, faults at run time, failed-over pipes, invalid channels, checkpoints."""
 
-from __future__ import annotations
-
 import json
 import socket
 import stat

@@ -1,7 +1,5 @@
 """Bodies in flight at rest: encrypted on disk, also after kill -9; keys rotate while they wait."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``snowpipe-local campaign`` on a program: what loads once is right, what doubles is found."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

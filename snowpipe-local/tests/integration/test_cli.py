@@ -1,7 +1,5 @@
 """The command line of the local service: env, sql, status."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

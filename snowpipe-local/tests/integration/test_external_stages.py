@@ -1,7 +1,5 @@
 """External stages on an S3 service and on folders of this machine, and pipes that load what arrives there."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from pathlib import Path

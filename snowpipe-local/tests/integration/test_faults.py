@@ -1,7 +1,5 @@
 """What a death at a named point leaves of rows, tokens and loads."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

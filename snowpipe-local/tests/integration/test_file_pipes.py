@@ -1,7 +1,5 @@
 """File pipes: the Snowpipe REST API, queues that survive crashes, pausing, refreshing, and their reports."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import signal

@@ -3,8 +3,6 @@
 ``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 60 in ``make nightly``.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Clients as they are published, each in an environment of its own, against the local service."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

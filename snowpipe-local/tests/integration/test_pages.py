@@ -1,7 +1,5 @@
 """README and pages of the service: what they show is run as it is printed; both connectors of today."""
 
-from __future__ import annotations
-
 import os
 import re
 import string

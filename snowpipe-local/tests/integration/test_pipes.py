@@ -1,7 +1,5 @@
 """Streaming pipes: transformations, SHOW and DROP, system functions, and the rows that they reject."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

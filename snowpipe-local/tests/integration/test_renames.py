@@ -1,7 +1,5 @@
 """ALTER DATABASE, SCHEMA and TABLE under writers, readers and pipes, and through a kill."""
 
-from __future__ import annotations
-
 import itertools
 import signal
 import threading

@@ -1,7 +1,5 @@
 """The streaming REST API: its refusals, the edges of its documentation, and bytes that no client sends."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import uuid

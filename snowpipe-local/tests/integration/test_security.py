@@ -1,7 +1,5 @@
 """Who gets in, what listens, which files others may read, and what the log never holds."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

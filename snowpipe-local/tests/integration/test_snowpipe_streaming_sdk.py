@@ -3,8 +3,6 @@
 Each scenario runs in a child process because the SDK reads ``SSL_CERT_FILE`` when it is loaded.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """SQL API v2 by plain requests, an orderly stop, and the connector: transactions and the CONNECT proxy."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

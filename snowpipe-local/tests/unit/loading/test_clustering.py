@@ -1,7 +1,5 @@
 """Clustering keys: which there are, and what they keep."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import duckdb

@@ -1,7 +1,5 @@
 """COPY in a transaction with a ledger: what a request commits, rolls back and waits for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

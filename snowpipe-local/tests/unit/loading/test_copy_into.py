@@ -1,7 +1,5 @@
 """COPY INTO a table: its result and errors, the files that it chooses, their formats, and its history."""
 
-from __future__ import annotations
-
 import bz2
 import datetime as dt
 import gzip

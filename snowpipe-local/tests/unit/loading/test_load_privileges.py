@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.names import PipeKey

@@ -1,7 +1,5 @@
 """COPY INTO a stage: what it writes, and that COPY INTO a table reads it as it was."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import json

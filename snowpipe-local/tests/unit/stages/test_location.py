@@ -1,7 +1,5 @@
 """Locations of files: how they are named, what they reach, and which file a reader gets."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 

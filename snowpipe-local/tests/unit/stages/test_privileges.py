@@ -1,7 +1,5 @@
 """Privileges on stages, file formats and what is outside of the service."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What SQL can reach: tables of the catalog and Snowflake's functions; no file, no setting, no engine."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

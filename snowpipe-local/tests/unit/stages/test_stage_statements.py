@@ -1,7 +1,5 @@
 """Statements about stages and file formats: what they make, show, change and refuse."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

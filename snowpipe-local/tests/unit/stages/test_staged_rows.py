@@ -1,7 +1,5 @@
 """SELECT from staged files ("Querying Data in Staged Files")."""
 
-from __future__ import annotations
-
 import gzip
 
 import pyarrow as pa
