@@ -1,10 +1,9 @@
 """Settings and service processes that all tests of the service share."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -64,7 +63,7 @@ def _crash_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalSe
 
 @pytest.fixture
 def crash_service(_crash_process: LocalService) -> LocalService:
-    """A running, empty service that a test may kill and start again; the next test gets the same one."""
+    """A running, empty service that a test may kill and start again."""
     if not _crash_process.is_running:
         _crash_process.kill()
         _crash_process.start()
@@ -74,21 +73,12 @@ def crash_service(_crash_process: LocalService) -> LocalService:
 
 @pytest.fixture
 def service_factory(tmp_path: Path) -> Iterator[ServiceFactory]:
-    """``(faults, data_dir, limits, *, admin, options) -> LocalService``; they end with the test."""
+    """Start services with the options of ``LocalService``; they end with the test."""
     started: list[LocalService] = []
 
-    def start(
-        faults: str | None = None,
-        data_dir: Path | None = None,
-        limits: str | None = None,
-        *,
-        admin: bool = False,
-        options: Sequence[str] = (),
-    ) -> LocalService:
-        folder = data_dir or tmp_path / f"service{len(started)}"
-        service = LocalService(folder, faults, limits, admin=admin, options=options)
-        started.append(service)
-        return service.start()
+    def start(data_dir: Path | None = None, **options: Any) -> LocalService:
+        started.append(LocalService(data_dir or tmp_path / f"service{len(started)}", **options))
+        return started[-1].start()
 
     yield start
     for service in started:

@@ -1,7 +1,5 @@
 """The local service's catalog and SQL front inside the test process: no port, no client."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -70,7 +68,7 @@ class LocalCatalog:
         for session in self._sessions:
             session.close()
         for path in self.outside.iterdir():
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         if self.catalog.clock.moved_seconds:
             # A clock does not go back.
             self.catalog.close()

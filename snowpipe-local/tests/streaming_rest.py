@@ -1,7 +1,5 @@
 """A client of the streaming REST API with plain HTTP requests, as a strict client would send them."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,7 +50,7 @@ class Rest:
         headers = {**more.pop("headers", {})}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        return self.http.request(method, url, headers=headers, timeout=(5, 30), **more)
+        return self.http.request(method, url, headers=headers, timeout=240, **more)
 
     def open(self, channel: str, **body: Any) -> requests.Response:
         return self.call("PUT", f"{self._base}/{self._pipe}/channels/{channel}", self.token, json=body)
@@ -61,25 +59,12 @@ class Rest:
         return self.call("DELETE", f"{self._base}/{self._pipe}/channels/{channel}", self.token)
 
     def append(
-        self,
-        channel: str,
-        continuation: str,
-        body: bytes,
-        end: str = "",
-        request_id: str | None = None,
-        **more: Any,
+        self, channel: str, continuation: str, body: bytes, end: str = "", **more: Any
     ) -> requests.Response:
-        query = {
-            "continuationToken": continuation,
-            "endOffsetToken": end,
-            "startOffsetToken": "",
-            "requestId": request_id or str(uuid.uuid4()),
-            "retryCount": "0",
-        }
+        query = {"continuationToken": continuation, "endOffsetToken": end, "startOffsetToken": ""}
+        query |= {"requestId": str(uuid.uuid4()), "retryCount": "0", **more.pop("params", {})}
         url = f"{self._base}/data/{self._pipe}/channels/{channel}/rows"
-        return self.call(
-            "POST", url, self.token, params={**query, **more.pop("params", {})}, data=body, **more
-        )
+        return self.call("POST", url, self.token, params=query, data=body, **more)
 
     def info(self) -> requests.Response:
         """Ask for the pipe; the first call makes a table's default pipe."""

@@ -3,8 +3,6 @@
 Needs dbt-core, dbt-snowflake and the variables of ``snowpipe-local env``. Prints their version.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -107,11 +105,8 @@ def main() -> None:
     seed.write_text(seed.read_text().replace("3,cy,5.25", "3,cy,6.25").replace("2,bob,20", "2,bob,21"))
     for command in ("seed", "run", "snapshot", "test"):
         dbt(command)
-    assert values("SELECT id, amount::VARCHAR FROM merged ORDER BY id") == [
-        (1, "10.5"),
-        (2, "20"),
-        (3, "6.25"),
-    ]
+    amounts = values("SELECT id, amount::VARCHAR FROM merged ORDER BY id")
+    assert amounts == [(1, "10.5"), (2, "20"), (3, "6.25")]
     assert values("SELECT id, amount::VARCHAR FROM replaced ORDER BY id")[1:] == [(2, "21"), (3, "6.25")]
     assert values("SELECT count(*), count(DISTINCT id) FROM appended") == [(6, 3)]
     ended = "SELECT id, count(*), count(dbt_valid_to) FROM dbt_history.checked GROUP BY id ORDER BY id"
@@ -127,10 +122,8 @@ def main() -> None:
     assert values("SELECT id FROM dbt_history.timed WHERE dbt_valid_to IS NOT NULL") == [(3,)]
     catalog = json.loads((_FOLDER / "target/catalog.json").read_text())
     merged = catalog["nodes"]["model.shop.merged"]
-    assert (merged["metadata"]["type"], merged["metadata"]["comment"]) == (
-        "BASE TABLE",
-        "Orders, one row an 'id'",
-    )
+    assert merged["metadata"]["type"] == "BASE TABLE"
+    assert merged["metadata"]["comment"] == "Orders, one row an 'id'"
     assert merged["columns"]["ID"]["comment"] == "the number"
     assert catalog["errors"] is None
     print(version("dbt-snowflake"))

@@ -3,8 +3,6 @@
 Needs ``dlt[snowflake]``, Parquet and the variables of ``snowpipe-local env``. Prints the version of dlt.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import os
 import sys
@@ -73,10 +71,8 @@ for file_format in ("jsonl", "parquet", "csv"):
     del merged["primary_key"]
     load(orders(1, 2)[:1], pipeline, **merged)
     load(orders(1, name="b"), pipeline, **merged)
-    assert read("SELECT name, _dlt_valid_to IS NULL FROM versions ORDER BY name") == [
-        ("a1", False),
-        ("b1", True),
-    ]
+    versions = "SELECT name, _dlt_valid_to IS NULL FROM versions ORDER BY name"
+    assert read(versions) == [("a1", False), ("b1", True)]
     assert read("SELECT DISTINCT price, at FROM orders")[0][0] == Decimal("1.25")
     # A new column, and a table that is dropped and made again.
     load([{**orders(4)[0], "note": "new"}], pipeline, write_disposition="append", **how)

@@ -3,8 +3,6 @@
 Few of the Python clients fit the versions that the project's own environment pins.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import os

@@ -40,12 +40,7 @@ NAMES = ("database", "schema", "role", "warehouse")
 
 @dataclass(frozen=True)
 class KeyPair:
-    """A user who signs in with a private key.
-
-    :param account: name of the account
-    :param user: the user
-    :param key: the private key
-    """
+    """A user of an account who signs in with a private key."""
 
     account: str
     user: str
@@ -53,7 +48,6 @@ class KeyPair:
 
     @classmethod
     def read(cls, account: str, user: str, pem: bytes, password: str | None = None) -> KeyPair:
-        """Read the private key of a user from its PEM file."""
         key = load_pem_private_key(pem, password.encode() if password else None)
         assert isinstance(key, RSAPrivateKey)
         return cls(account, user, key)
@@ -69,15 +63,16 @@ class KeyPair:
         return jwt.encode(claims, self.key, algorithm="RS256")
 
 
+def _new_schema() -> str:
+    return f"CONTRACT_{uuid.uuid4().hex[:8].upper()}"
+
+
 @dataclass(frozen=True)
 class Account:
-    """Where the contract is checked, and the scratch schema there.
+    """Where the contract is checked, and the scratch schema there, which is made for this run.
 
-    :param url: of the account, ``https://host[:port]``
-    :param key_pair: the user's, without a role
     :param arguments: what the Python connector takes to sign in
     :param database: an existing one, in which the user may make a schema
-    :param schema: made for this run, dropped at its end
     :param ca_file: of a service whose authority the system does not know
     """
 
@@ -90,12 +85,9 @@ class Account:
 
     @classmethod
     def local(cls, service: LocalService) -> Account:
-        """The local service, in its database ``LOCAL``."""
         pair = KeyPair.read(service.account, service.user, service.key_file.read_bytes())
-        return cls(
-            service.url, pair, service.connector_arguments, "LOCAL",
-            f"CONTRACT_{uuid.uuid4().hex[:8].upper()}", str(service.ca_file),
-        )  # fmt: skip
+        ca_file = str(service.ca_file)
+        return cls(service.url, pair, service.connector_arguments, "LOCAL", _new_schema(), ca_file)
 
     @classmethod
     def named(cls, connection: str) -> Account:
@@ -107,27 +99,20 @@ class Account:
 
         known = CONFIG_MANAGER["connections"]
         if connection not in known:
-            raise ValueError(
-                f"connections.toml has no [{connection}]; it has {', '.join(sorted(known)) or 'none'}"
-            )
+            raise ValueError(f"connections.toml has no [{connection}]; it has {', '.join(sorted(known))}")
         given = dict(known[connection])
-        missing = [
-            name for name in ("account", "user", "private_key_file", "database") if not given.get(name)
-        ]
+        needed = ("account", "user", "private_key_file", "database")
+        missing = [name for name in needed if not given.get(name)]
         if missing:
             raise ValueError(f"[{connection}] of connections.toml lacks {', '.join(missing)}")
         host = given.get("host") or f"{given['account']}.snowflakecomputing.com"
         port = f":{given['port']}" if given.get("port") else ""
-        pair = KeyPair.read(
-            given["account"], given["user"], Path(given["private_key_file"]).expanduser().read_bytes(),
-            given.get("private_key_file_pwd"),
-        )  # fmt: skip
-        arguments = {
-            name: given[name] for name in ("account", "user", *NAMES, "host", "port") if given.get(name)
-        }
+        pem = Path(given["private_key_file"]).expanduser().read_bytes()
+        pair = KeyPair.read(given["account"], given["user"], pem, given.get("private_key_file_pwd"))
+        taken = ("account", "user", *NAMES, "host", "port")
+        arguments = {name: given[name] for name in taken if given.get(name)}
         arguments |= {"private_key": pair.key, "authenticator": "SNOWFLAKE_JWT"}
-        schema = f"CONTRACT_{uuid.uuid4().hex[:8].upper()}"
-        return cls(f"https://{host}{port}", pair, arguments, given["database"], schema)
+        return cls(f"https://{host}{port}", pair, arguments, given["database"], _new_schema())
 
     @cached_property
     def connection(self) -> snowflake.connector.SnowflakeConnection:
@@ -135,7 +120,6 @@ class Account:
         return snowflake.connector.connect(**self.arguments)
 
     def connect(self) -> snowflake.connector.SnowflakeConnection:
-        """Another session in the scratch schema."""
         return snowflake.connector.connect(**{**self.arguments, "schema": self.schema})
 
     def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
@@ -145,11 +129,9 @@ class Account:
         return [{name.lower(): value for name, value in row.items()} for row in found]
 
     def count(self, table: str) -> int:
-        """How many rows a table of the scratch schema shows."""
         return int(self.rows(f"SELECT count(*) AS n FROM {table}")[0]["n"])
 
     def new_table(self, columns: str = "id INT, s VARCHAR", options: str = "") -> str:
-        """Make a table with a name of its own."""
         name = f"T_{uuid.uuid4().hex[:8].upper()}"
         self.rows(f"CREATE TABLE {name} ({columns}) {options}")
         return name
@@ -177,9 +159,8 @@ class Account:
     @cached_property
     def ingest_name(self) -> str:
         """The host name that takes rows, as the service reports it."""
-        answer = self.call(
-            "GET", "/v2/streaming/hostname", params={"requestId": str(uuid.uuid4()), "retryCount": "0"}
-        )
+        query = {"requestId": str(uuid.uuid4()), "retryCount": "0"}
+        answer = self.call("GET", "/v2/streaming/hostname", params=query)
         assert answer.status_code == 200, answer.text
         return answer.text
 
@@ -190,29 +171,29 @@ class Account:
         return f"https://{self.ingest_name.replace('_', '-')}" + (f":{port}" if port else "")
 
     def exchange(self) -> requests.Response:
-        """Exchange the user's JWT for a token of the ingest host."""
         grant = "urn:ietf:params:oauth:grant-type:jwt-bearer"
         form = {"grant_type": grant, "scope": self.ingest_name.replace("_", "-")}
         return self.call("POST", "/oauth/token", data=form)
 
     @cached_property
     def scoped_token(self) -> str:
-        """A token of the ingest host."""
         answer = self.exchange()
         assert answer.status_code == 200, answer.text
         return answer.text
 
     def pipe(self, table: str) -> Pipe:
-        """The default pipe of a table of the scratch schema."""
         return Pipe(self, f"{table}-STREAMING")
+
+    def streamed(self, columns: str = "id INT, s VARCHAR") -> tuple[str, Pipe]:
+        table = self.new_table(columns)
+        assert self.pipe(table).info().status_code == 200
+        return table, self.pipe(table)
 
     def sdk(self, folder: Path, scenario: str, pipe: str) -> dict[str, Any]:
         """Run a scenario with the official SDK in a process of its own, and return what it reports.
 
         The SDK reads ``SSL_CERT_FILE`` when it is loaded. The key goes through a file of this user alone.
         """
-        key = self.key_pair.key
-        assert isinstance(key, RSAPrivateKey)
         secret = folder / "properties.json"
         secret.touch(mode=0o600)
         pem = self.key_pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
@@ -220,9 +201,8 @@ class Account:
         properties = {"account": pair.account, "user": pair.user, "url": self.url, "private_key": pem}
         if role := self.arguments.get("role"):
             properties["role"] = role
-        secret.write_text(
-            json.dumps({"properties": properties, "target": [self.database, self.schema, pipe]})
-        )
+        target = [self.database, self.schema, pipe]
+        secret.write_text(json.dumps({"properties": properties, "target": target}))
         done = subprocess.run(
             [sys.executable, "-c", _SDK + scenario, str(secret)],
             env={**os.environ, "SS_LOG_LEVEL": "warn"},
@@ -276,15 +256,12 @@ class Pipe:
 
     def info(self) -> requests.Response:
         """Ask for the pipe; the first call makes a table's default pipe."""
-        return self.call(
-            "POST", ":pipe-info", json={"generate_new_token": True, "encryption_version": "AES-CTR-128.1"}
-        )
+        body = {"generate_new_token": True, "encryption_version": "AES-CTR-128.1"}
+        return self.call("POST", ":pipe-info", json=body)
 
     def open(self, channel: str, **body: Any) -> requests.Response:
-        """Open a channel."""
-        return self.call(
-            "PUT", f"/channels/{quote(channel, safe='')}", json={"fail_on_uncommitted_rows": True, **body}
-        )
+        body = {"fail_on_uncommitted_rows": True, **body}
+        return self.call("PUT", f"/channels/{quote(channel, safe='')}", json=body)
 
     def opened(self, channel: str) -> str:
         """Open a channel and return its continuation token."""
@@ -295,14 +272,11 @@ class Pipe:
     def append(
         self, channel: str, continuation: str, body: bytes, end: str = "", **more: Any
     ) -> requests.Response:
-        """Append lines of JSON."""
         query = {"continuationToken": continuation, "startOffsetToken": "", "endOffsetToken": end}
-        headers = {"Content-Type": "application/x-ndjson", **more.pop("headers", {})}
-        params = {**query, **more.pop("params", {})}
+        more["headers"] = {"Content-Type": "application/x-ndjson", **more.get("headers", {})}
+        more["params"] = {**query, **more.get("params", {})}
         path = f"/channels/{quote(channel, safe='')}/rows"
-        return self.call(
-            "POST", path, route="/v2/streaming/data", params=params, data=body, headers=headers, **more
-        )
+        return self.call("POST", path, route="/v2/streaming/data", data=body, **more)
 
     def appended(self, channel: str, continuation: str, body: bytes, end: str = "") -> str:
         """Append, and return the next continuation token."""

@@ -1,7 +1,5 @@
 """The account of the contract: the local service, or the one of ``make test-account CONNECTION=…``."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from typing import Any

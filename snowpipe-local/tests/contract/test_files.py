@@ -1,7 +1,5 @@
 """File pipes by Snowpipe's REST API, COPY and the load history, by the Python connector and plain HTTP."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable
@@ -64,11 +62,8 @@ def test_submitted_files_are_loaded_once_and_reported(account: Account, put: Put
     assert (answer.status_code, answer.json()["status"]) == (200, "success")
     files = reported(account, pipe, 2)
     assert (files["a.csv"]["status"], files["b.csv"]["status"]) == ("LOADED", "LOAD_FAILED")
-    assert (files["a.csv"]["rowsInserted"], files["a.csv"]["rowsParsed"], files["a.csv"]["errorsSeen"]) == (
-        2,
-        2,
-        0,
-    )
+    counted = [files["a.csv"][name] for name in ("rowsInserted", "rowsParsed", "errorsSeen")]
+    assert counted == [2, 2, 0]
     assert files["b.csv"]["firstError"]
     assert ask(account, pipe, "insertFiles", "POST", json=body).status_code == 200
     put(stage, {"c.csv": "3,z\n"})
@@ -82,32 +77,30 @@ def test_the_load_history_scan_covers_a_range(account: Account, put: Put) -> Non
     put(stage, {"a.csv": "1,x\n"})
     ask(account, pipe, "insertFiles", "POST", json={"files": [{"path": "a.csv"}]})
     reported(account, pipe, 1)
-    now = account.rows(
-        "SELECT to_char(dateadd(hour, -1, sysdate()), 'YYYY-MM-DD\"T\"HH24:MI:SS') || 'Z' AS t"
-    )[0]["t"]
-    answer = ask(account, pipe, "loadHistoryScan", params={"startTimeInclusive": now})
+    hour_ago = "to_char(dateadd(hour, -1, sysdate()), 'YYYY-MM-DD\"T\"HH24:MI:SS') || 'Z'"
+    (start,) = account.rows(f'SELECT {hour_ago} AS "startTimeInclusive"')
+    answer = ask(account, pipe, "loadHistoryScan", params={"startTimeInclusive": start["starttimeinclusive"]})
     assert answer.status_code == 200, answer.text
-    assert {"pipe", "completeResult", "startTimeInclusive", "rangeStartTime", "rangeEndTime", "files"} <= set(
-        answer.json()
-    )
+    names = "pipe completeResult startTimeInclusive rangeStartTime rangeEndTime files"
+    assert set(names.split()) <= set(answer.json())
     assert [file["path"] for file in answer.json()["files"]] == ["a.csv"]
 
 
-def test_unknown_pipes_and_too_many_files_are_refused(account: Account) -> None:
+def test_unknown_pipes_and_too_many_files_are_refused_and_the_status_of_a_pipe_is_json(
+    account: Account,
+) -> None:
     _, _, pipe = new_pipe(account)
     assert ask(account, pipe + "X", "insertReport").status_code == 404
     files = [{"path": f"{number}.csv"} for number in range(5001)]
     assert ask(account, pipe, "insertFiles", "POST", json={"files": files}).status_code == 400
 
+    def status() -> dict[str, Any]:
+        (row,) = account.rows("SELECT SYSTEM$PIPE_STATUS(%s) AS s", pipe)
+        return dict(json.loads(row["s"]))
 
-def test_the_status_of_a_pipe_is_json(account: Account) -> None:
-    _, _, pipe = new_pipe(account)
-    (row,) = account.rows("SELECT SYSTEM$PIPE_STATUS(%s) AS s", pipe)
-    status = json.loads(row["s"])
-    assert (status["executionState"], status["pendingFileCount"]) == ("RUNNING", 0)
+    assert (status()["executionState"], status()["pendingFileCount"]) == ("RUNNING", 0)
     account.rows(f"ALTER PIPE {pipe} SET PIPE_EXECUTION_PAUSED = TRUE")
-    (row,) = account.rows("SELECT SYSTEM$PIPE_STATUS(%s) AS s", pipe)
-    assert json.loads(row["s"])["executionState"] == "PAUSED"
+    assert status()["executionState"] == "PAUSED"
 
 
 def test_copy_reports_each_file_and_loads_it_once(account: Account, put: Put) -> None:
@@ -118,18 +111,10 @@ def test_copy_reports_each_file_and_loads_it_once(account: Account, put: Put) ->
         for row in account.rows(f"COPY INTO {table} FROM @{stage} ON_ERROR = CONTINUE")
     }
     assert (done["a.csv"]["status"], done["b.csv"]["status"]) == ("LOADED", "PARTIALLY_LOADED")
-    assert (done["b.csv"]["rows_parsed"], done["b.csv"]["rows_loaded"], done["b.csv"]["errors_seen"]) == (
-        2,
-        1,
-        1,
-    )
-    assert {
-        "error_limit",
-        "first_error",
-        "first_error_line",
-        "first_error_character",
-        "first_error_column_name",
-    } <= set(done["b.csv"])
+    partly = done["b.csv"]
+    assert [partly[name] for name in ("rows_parsed", "rows_loaded", "errors_seen")] == [2, 1, 1]
+    names = "error_limit first_error first_error_line first_error_character first_error_column_name"
+    assert set(names.split()) <= set(partly)
     assert account.rows(f"COPY INTO {table} FROM @{stage} ON_ERROR = CONTINUE") == [
         {"status": "Copy executed with 0 files processed."}
     ]

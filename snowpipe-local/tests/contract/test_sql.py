@@ -1,7 +1,5 @@
 """SQL by the Python connector and by the SQL API: transactions, counts, errors, the shape of answers."""
 
-from __future__ import annotations
-
 import uuid
 from typing import Any
 
@@ -31,20 +29,15 @@ def test_a_result_of_the_sql_api_is_rows_of_text_with_their_types(account: Accou
     assert result["statementHandle"]
 
 
-def test_bindings_of_the_sql_api_are_typed(account: Account) -> None:
+def test_the_sql_api_binds_by_type_reports_wrong_statements_and_gives_each_of_several_a_handle(
+    account: Account,
+) -> None:
     bindings = {"1": {"type": "FIXED", "value": "123"}, "2": {"type": "TEXT", "value": "it's"}}
-    answer = submit(account, "SELECT ? + 1, ?", bindings=bindings)
-    assert answer.json()["data"] == [["124", "it's"]]
-
-
-def test_a_wrong_statement_is_a_422_with_code_and_state(account: Account) -> None:
+    assert submit(account, "SELECT ? + 1, ?", bindings=bindings).json()["data"] == [["124", "it's"]]
     answer = submit(account, "SELECT * FROM no_such_table")
     assert answer.status_code == 422
     assert (answer.json()["code"], answer.json()["sqlState"]) == ("002003", "42S02")
     assert submit(account, "SELEC 1").json()["code"] == "001003"
-
-
-def test_several_statements_have_a_handle_each(account: Account) -> None:
     answer = submit(account, "SELECT 1; SELECT 2", parameters={"MULTI_STATEMENT_COUNT": "2"})
     assert answer.status_code == 200, answer.text
     assert len(answer.json()["statementHandles"]) == 2

@@ -30,26 +30,18 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         return
     last = str(report.longrepr or "").strip().splitlines()[-1:]
     crash = getattr(report.longrepr, "reprcrash", None)
-    line = {
-        "id": report.nodeid,
-        "outcome": report.outcome,
-        "seconds": round(report.duration, 2),
-        "why": crash.message if crash else "".join(last),
-    }
-    with _REPORT.open("a") as out:
-        out.write(json.dumps(line) + "\n")
+    _write(report.nodeid, report.outcome, report.duration, crash.message if crash else "".join(last))
 
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     if report.failed:
-        with _REPORT.open("a") as out:
-            line = {
-                "id": report.nodeid,
-                "outcome": "failed",
-                "seconds": 0,
-                "why": str(report.longrepr)[-400:],
-            }
-            out.write(json.dumps(line) + "\n")
+        _write(report.nodeid, "failed", 0, str(report.longrepr)[-400:])
+
+
+def _write(test: str, outcome: str, seconds: float, why: str) -> None:
+    line = {"id": test, "outcome": outcome, "seconds": round(seconds, 2), "why": why}
+    with _REPORT.open("a") as out:
+        out.write(json.dumps(line) + "\n")
 
 
 # -- fakesnow -------------------------------------------------------------------------------------------

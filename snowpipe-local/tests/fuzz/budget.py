@@ -4,8 +4,6 @@ Requests to the described routes are so many in all, and so are statements; othe
 ``SNOWPIPE_FUZZ_CASES=20000`` asks for shares of that many, with new random values (``make nightly``).
 """
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, settings

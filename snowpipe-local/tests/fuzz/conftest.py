@@ -1,7 +1,5 @@
 """One service to be fuzzed; after each module it must be alive, unhurt, and its committed rows right."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Iterator
@@ -38,12 +36,7 @@ def fuzzed(_fuzzed_process: LocalService) -> LocalService:
 
 
 class HonestWriter:
-    """Appends rows to a channel of its own, ten at a time, and waits for the commit of each ten.
-
-    :param service: what is fuzzed meanwhile
-    :param number: of the writer; it names the channel and marks its rows
-    :param ended: when it is set the writer stops after a commit
-    """
+    """Appends ten rows after the other to a channel of its own, and waits for each commit, until the end."""
 
     def __init__(self, service: LocalService, number: int, ended: threading.Event) -> None:
         self._wire = Wire(service)

@@ -1,7 +1,5 @@
 """Bodies of appends, broken in all ways: what is answered 200 is committed and counted, row by row."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Iterator
 
@@ -14,7 +12,6 @@ from tests.fuzz.rows import TABLE, encoded
 from tests.fuzz.wire import Wire
 
 _REOPEN = ("ERR_CHANNEL_MUST_BE_REOPENED", "ERR_CHANNEL_MUST_BE_REOPENED_DUE_TO_ROW_SEQ_GAP")
-_BOMB = 300 << 20
 
 
 class Writer:
@@ -65,51 +62,25 @@ def writer(wire: Wire, request: pytest.FixtureRequest) -> Iterator[Writer]:
         assert kept == [[str(status["rows_error_count"])]]
 
 
-@pytest.mark.parametrize("share", [0.1])
-def test_any_body_is_taken_whole_or_refused_whole(writer: Writer, share: float) -> None:
-    @cases(share)
-    @given(sent=encoded())
-    def run(sent: tuple[bytes, str]) -> None:
-        writer.append(*sent)
-
-    run()
+@cases(0.1)
+@given(sent=encoded())
+def test_any_body_is_taken_whole_or_refused_whole(writer: Writer, sent: tuple[bytes, str]) -> None:
+    writer.append(*sent)
 
 
 @pytest.mark.parametrize(
-    ("encoding", "body"),
+    ("encoding", "part", "count"),
     [
-        ("zstd", zstandard.ZstdCompressor(level=3).compress(bytes(_BOMB))),
-        ("zstd", zstandard.compress(bytes(64 << 20)) * 5),
-        ("gzip", gzip.compress(bytes(_BOMB), mtime=0)),
-        ("gzip", gzip.compress(bytes(64 << 20), mtime=0) * 5),
+        # Hundreds of thousands of empty frames are read in no time.
+        ("zstd", zstandard.compress(b""), 400_000),
+        ("gzip", gzip.compress(b"", mtime=0), 200_000),
+        # A first row nested too deeply for Python is committed.
+        ("identity", b'{"id":1,"v":' + b"[" * 5000 + b"]" * 5000 + b"}\n", 1),
     ],
-    ids=["zstd", "zstd-frames", "gzip", "gzip-members"],
 )
-def test_a_decompression_bomb_is_refused(wire: Wire, encoding: str, body: bytes) -> None:
-    wire.rows("CREATE TABLE IF NOT EXISTS bombed (id INT)")
-    opened = wire.open("BOMBED", "bomb")
-    query = {"continuationToken": opened["next_continuation_token"], "endOffsetToken": "1"}
-    assert wire.append("BOMBED", "bomb", body, query, {"Content-Encoding": encoding}).status == 413
-
-
-@pytest.mark.parametrize(
-    ("encoding", "frame"), [("zstd", zstandard.compress(b"")), ("gzip", gzip.compress(b"", mtime=0))]
-)
-def test_hundreds_of_thousands_of_empty_frames_are_read_in_no_time(
-    wire: Wire, encoding: str, frame: bytes
-) -> None:
-    wire.rows("CREATE TABLE IF NOT EXISTS framed (id INT)")
-    opened = wire.open("FRAMED", "frames")
-    body = frame * ((4 << 20) // len(frame))
-    query = {"continuationToken": opened["next_continuation_token"], "endOffsetToken": "1"}
-    assert wire.append("FRAMED", "frames", body, query, {"Content-Encoding": encoding}).status == 200
-
-
-def test_a_first_row_nested_too_deeply_for_python_is_committed(wire: Wire) -> None:
-    wire.rows("CREATE TABLE deep (id INT, v VARIANT)")
-    opened = wire.open("DEEP", "deep")
-    body = b'{"id":1,"v":' + b"[" * 5000 + b"]" * 5000 + b'}\n{"id":2}\n'
+def test_what_is_only_strange_is_taken(wire: Wire, encoding: str, part: bytes, count: int) -> None:
+    wire.rows("CREATE TABLE IF NOT EXISTS strange (id INT, v VARIANT)")
+    opened = wire.open("STRANGE", "c")
     query = {"continuationToken": opened["next_continuation_token"], "endOffsetToken": "2"}
-    assert wire.append("DEEP", "deep", body, query).status == 200
-    wait_for_token(wire, "DEEP", "deep", "2")
-    assert wire.rows("SELECT count(*) FROM deep") == [["2"]]
+    assert wire.append("STRANGE", "c", part * count, query, {"Content-Encoding": encoding}).status == 200
+    wait_for_token(wire, "STRANGE", "c", "2")

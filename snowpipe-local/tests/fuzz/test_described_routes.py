@@ -1,8 +1,5 @@
 """Every route of the OpenAPI description, with data that fits it and data that does not (schemathesis)."""
 
-from __future__ import annotations
-
-import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -26,27 +23,17 @@ from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, check
 from tests import described_routes
 
 _CHECKS = [
-    not_a_server_error,
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
+    not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
-]
+]  # fmt: skip
 # Names that exist, so that random requests get beyond the first search for a name.
 _KNOWN = {
-    "database": ["LOCAL", "local"],
-    "schema": ["PUBLIC"],
-    "pipe": ["EVENTS-STREAMING"],
-    "channel": ["described", "ELASTIC"],
-    "table": ["EVENTS"],
+    "database": ["LOCAL", "local"], "schema": ["PUBLIC"], "pipe": ["EVENTS-STREAMING"],
+    "channel": ["described", "ELASTIC"], "table": ["EVENTS"], "scope": ["127.0.0.1"],
     "grant_type": ["urn:ietf:params:oauth:grant-type:jwt-bearer", "client_credentials"],
-    "scope": ["127.0.0.1"],
-    "sqlText": ["SELECT 1", "SELECT ?"],
-    "statement": ["SELECT 1", "SELECT ?"],
-    "continuationToken": ["1_0", "2_0"],
-    "requestId": ["a", "b"],
-    "stage": ["the-stage"],
-}
+    "sqlText": ["SELECT 1", "SELECT ?"], "statement": ["SELECT 1", "SELECT ?"],
+    "continuationToken": ["1_0", "2_0"], "requestId": ["a", "b"], "stage": ["the-stage"],
+}  # fmt: skip
 # What stands behind "the-stage", known once a service runs.
 _KNOWN_STAGE: list[str] = []
 
@@ -73,7 +60,7 @@ def _with_known_names(value: Any) -> Any:
     return found
 
 
-_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(copy.deepcopy(described_routes.document())))
+_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(described_routes.document()))
 _OPERATIONS = {found.ok().label: found.ok() for found in _DESCRIPTION.get_all_operations()}
 
 
@@ -82,19 +69,12 @@ def headers(wire: Wire) -> dict[str | None, dict[str, str]]:
     """The header of each kind of security."""
     wire.rows("CREATE TABLE events (id INT, name VARCHAR(10), v VARIANT)")
     wire.open("EVENTS", "described")
-    password = (wire.service.data_dir / "demo_password").read_text().strip()
-    login = {"data": {"LOGIN_NAME": "DEMO", "PASSWORD": password}}
-    answer = requests.post(
-        f"{wire.service.url}/session/v1/login-request",
-        json=login,
-        verify=str(wire.service.ca_file),
-        timeout=30,
-    )
-    token = f'Snowflake Token="{answer.json()["data"]["token"]}"'
+    login = {"data": {"LOGIN_NAME": "DEMO", "PASSWORD": wire.service.password}}
+    answer = wire.send("POST", "/session/v1/login-request", {}, json.dumps(login).encode())
+    token = f'Snowflake Token="{answer.json["data"]["token"]}"'
     put = json.dumps({"sqlText": "PUT file:///tmp/described @~"}).encode()
-    stage_info = wire.send("POST", "/queries/v1/query-request", {"Authorization": token}, put).json["data"][
-        "stageInfo"
-    ]
+    answer = wire.send("POST", "/queries/v1/query-request", {"Authorization": token}, put)
+    stage_info = answer.json["data"]["stageInfo"]
     _KNOWN_STAGE.append(stage_info["location"].split("/")[1])
     return {
         None: {},

@@ -1,7 +1,5 @@
 """SQL text, mutated, through the SQL API and the connector protocol: a result or Snowflake's error."""
 
-from __future__ import annotations
-
 import json
 import re
 import uuid
@@ -33,21 +31,18 @@ def table(wire: Wire) -> Iterator[None]:
     assert wire.rows("SELECT n FROM local.public.after", schema=None) == [["42"]]
 
 
-def test_any_statement_gets_a_result_or_an_error_of_snowflakes_shape(wire: Wire) -> None:
-    @cases(0.7)
-    @given(statement=mutated())
-    def run(statement: str) -> None:
-        answer = wire.sql(statement)
-        if answer.status == 422 and answer.code == "002003" and b"'LOCAL" in answer.body:
-            # A case dropped the schema or its table; the next ones need them.
-            wire.sql("CREATE SCHEMA IF NOT EXISTS public", schema=None)
-            wire.sql(_TABLE)
-        assert answer.status in (200, 202, 400, 408, 422), answer
-        if answer.status in (408, 422):
-            assert _CODE.match(str(answer.code)), answer
-            assert re.fullmatch(r"\w{5}", answer.json["sqlState"]), answer
-
-    run()
+@cases(0.7)
+@given(statement=mutated())
+def test_any_statement_gets_a_result_or_an_error_of_snowflakes_shape(wire: Wire, statement: str) -> None:
+    answer = wire.sql(statement)
+    if answer.status == 422 and answer.code == "002003" and b"'LOCAL" in answer.body:
+        # A case dropped the schema or its table; the next ones need them.
+        wire.sql("CREATE SCHEMA IF NOT EXISTS public", schema=None)
+        wire.sql(_TABLE)
+    assert answer.status in (200, 202, 400, 408, 422), answer
+    if answer.status in (408, 422):
+        assert _CODE.match(str(answer.code)), answer
+        assert re.fullmatch(r"\w{5}", answer.json["sqlState"]), answer
 
 
 _VALUES = st.one_of(
@@ -69,18 +64,13 @@ _BINDINGS = st.dictionaries(
 )
 
 
-def test_any_bound_value_is_bound_or_refused(wire: Wire) -> None:
-    @cases(0.08)
-    @given(
-        bindings=_BINDINGS,
-        statement=st.sampled_from(
-            ["SELECT ?", "SELECT :1, :2", "INSERT INTO t (id, name) VALUES (?, ?)", "SELECT 1"]
-        ),
-    )
-    def run(bindings: dict[str, Any], statement: str) -> None:
-        assert wire.sql(statement, bindings=bindings).status in (200, 422)
+_BOUND = st.sampled_from(["SELECT ?", "SELECT :1, :2", "INSERT INTO t (id, name) VALUES (?, ?)", "SELECT 1"])
 
-    run()
+
+@cases(0.08)
+@given(bindings=_BINDINGS, statement=_BOUND)
+def test_any_bound_value_is_bound_or_refused(wire: Wire, bindings: dict[str, Any], statement: str) -> None:
+    assert wire.sql(statement, bindings=bindings).status in (200, 422)
 
 
 class Login:
@@ -108,31 +98,25 @@ class Login:
         self._token = answer.json["data"]["token"]
 
 
-def test_any_statement_through_the_connector_protocol_gets_an_answer(wire: Wire) -> None:
-    login = Login(wire)
+@pytest.fixture(scope="module")
+def login(wire: Wire) -> Login:
+    return Login(wire)
 
-    @cases(0.3)
-    @given(
-        statement=mutated(),
-        bindings=st.none() | _BINDINGS,
-        described=st.booleans(),
-        in_background=st.booleans(),
+
+@cases(0.3)
+@given(
+    statement=mutated(), bindings=st.none() | _BINDINGS, described=st.booleans(), in_background=st.booleans()
+)
+def test_any_statement_through_the_connector_protocol_gets_an_answer(
+    login: Login, statement: str, bindings: Any, described: bool, in_background: bool
+) -> None:
+    if re.search(r"RECURSIVE", statement, re.IGNORECASE):
+        # Without a time-out this protocol waits for what may never end.
+        return
+    answer = login.query(
+        {"sqlText": statement, "bindings": bindings, "describeOnly": described, "asyncExec": in_background}
     )
-    def run(statement: str, bindings: Any, described: bool, in_background: bool) -> None:
-        if re.search(r"RECURSIVE", statement, re.IGNORECASE):
-            # Without a time-out this protocol waits for what may never end.
-            return
-        body = {
-            "sqlText": statement,
-            "bindings": bindings,
-            "describeOnly": described,
-            "asyncExec": in_background,
-        }
-        answer = login.query(body)
-        assert answer.status == 200
-        if answer.json["success"]:
-            return
+    assert answer.status == 200
+    if not answer.json["success"]:
         assert _CODE.match(answer.json["code"]), answer
         assert answer.json["code"] != "390111", "the session is lost"
-
-    run()

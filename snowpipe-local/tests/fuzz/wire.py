@@ -1,7 +1,5 @@
 """Requests as they are, over one connection, and the form of every answer of the local service."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl
@@ -24,11 +22,12 @@ ANSWER_SECONDS = 240
 ANSWER_CPU_SECONDS = 10.0
 STATEMENT_SECONDS = 4
 _JWT_SECONDS = 120.0
+Headers = Mapping[str, str | bytes]
 _PLAIN_PATHS = ("/v2/streaming/hostname", "/oauth/token")
 _FORBIDDEN = (
     "INTERNAL_ERROR",
     "STORAGE_FAILED",
-    "internal error in the local service",
+    "internal error in the local",
     "INTERNAL Error",
     "invalidated",
 )
@@ -88,11 +87,7 @@ class Wire:
         return self._scoped
 
     def send(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str | bytes] | None = None,
-        body: bytes | None = None,
+        self, method: str, target: str, headers: Headers | None = None, body: bytes | None = None
     ) -> Answer:
         """Send one request and check the form of its answer; a hang is a failure."""
         if currently_in_test_context():
@@ -107,18 +102,14 @@ class Wire:
             answer = self._exchange(method, target, headers or {}, body)
         check(answer, method, target)
         spent = self._cpu_seconds() - before
-        assert spent < ANSWER_CPU_SECONDS, (
-            f"{spent:.1f} s of CPU: {method} {target[:300]} {(body or b'')[:600]!r}"
-        )
+        assert spent < ANSWER_CPU_SECONDS, f"{spent:.1f} s: {method} {target[:300]} {(body or b'')[:600]!r}"
         return answer
 
     def _cpu_seconds(self) -> float:
         times = psutil.Process(self.service.pid).cpu_times()
         return times.user + times.system
 
-    def _exchange(
-        self, method: str, target: str, headers: Mapping[str, str | bytes], body: bytes | None
-    ) -> Answer:
+    def _exchange(self, method: str, target: str, headers: Headers, body: bytes | None) -> Answer:
         if self._connection is None:
             self._connection = http.client.HTTPSConnection(
                 "127.0.0.1", self.service.port, timeout=ANSWER_SECONDS, context=self._context
@@ -143,7 +134,6 @@ class Wire:
     # -- calls ----------------------------------------------------------------------------------------------
 
     def sql(self, statement: str, *, timeout: int = STATEMENT_SECONDS, **more: Any) -> Answer:
-        """Submit one statement or several through the SQL API."""
         sent = {"statement": statement, "database": "LOCAL", "schema": "PUBLIC", "timeout": timeout, **more}
         sent.setdefault("parameters", {"MULTI_STATEMENT_COUNT": 0})
         headers = {**bearer(self.jwt), "Content-Type": "application/json"}
@@ -157,17 +147,13 @@ class Wire:
         return found
 
     def open(self, table: str, channel: str, database: str = "LOCAL", **body: Any) -> dict[str, Any]:
-        """Open a channel of a table's default pipe."""
         answer = self.send("PUT", channel_path(table, channel, database), bearer(self.scoped), _json(body))
         assert answer.status == 200, answer.body
         opened: dict[str, Any] = answer.json
         return opened
 
     def status(self, table: str, channel: str, database: str = "LOCAL") -> dict[str, Any]:
-        """Return the status of a channel."""
-        path = (
-            f"/v2/streaming/databases/{database}/schemas/PUBLIC/pipes/{table}-STREAMING:bulk-channel-status"
-        )
+        path = channel_path(table, "", database).replace("/channels/", ":bulk-channel-status")
         answer = self.send("POST", path, bearer(self.scoped), _json({"channel_names": [channel]}))
         assert answer.status == 200, answer.body
         found: dict[str, Any] = answer.json["channel_statuses"][channel]
@@ -179,7 +165,7 @@ class Wire:
         channel: str,
         body: bytes,
         query: Mapping[str, str],
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         database: str = "LOCAL",
         kind: str = "rows",
     ) -> Answer:
@@ -197,10 +183,8 @@ def bearer(token: str) -> dict[str, str | bytes]:
 def channel_path(table: str, channel: str, database: str = "LOCAL", *, data: bool = False) -> str:
     """Return the path of a channel of a table's default pipe."""
     plane = "data/" if data else ""
-    return (
-        f"/v2/streaming/{plane}databases/{quote(database, safe='')}/schemas/PUBLIC"
-        f"/pipes/{quote(table, safe='')}-STREAMING/channels/{quote(channel, safe='')}"
-    )
+    pipe, channel = f"{quote(table, safe='')}-STREAMING", quote(channel, safe="")
+    return f"/v2/streaming/{plane}databases/{database}/schemas/PUBLIC/pipes/{pipe}/channels/{channel}"
 
 
 def check(answer: Answer, method: str, target: str) -> None:

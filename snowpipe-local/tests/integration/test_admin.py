@@ -1,7 +1,5 @@
 """The admin socket: clock, faults at run time, failed-over pipes, invalid channels, checkpoints."""
 
-from __future__ import annotations
-
 import json
 import socket
 import stat
@@ -15,6 +13,7 @@ from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
 
 from tests.conftest import ServiceFactory
+from tests.waiting import wait_until
 
 PIPE = "LOCAL.PUBLIC.T-STREAMING"
 
@@ -30,28 +29,18 @@ def _row(number: int) -> tuple[bytes, int]:
     return b'{"id":%d}\n' % number, number
 
 
-def test_there_is_no_socket_unless_asked_for(service_factory: ServiceFactory) -> None:
-    service = service_factory()
-    assert not (service.data_dir / "admin.sock").exists()
-    for command in (("admin", "clock"), ("rotate-key",)):
-        done = service.cli(*command)
-        assert done.returncode == 1
-        assert "serve --admin" in done.stderr
-
-
-def test_only_the_service_s_own_user_may_open_the_socket(service: LocalService) -> None:
-    mode = (service.data_dir / "admin.sock").stat().st_mode
-    assert stat.S_ISSOCK(mode)
-    assert stat.S_IMODE(mode) == 0o600
-
-
-def test_the_socket_goes_with_an_orderly_stop_and_is_replaced_after_a_crash(service: LocalService) -> None:
+def test_the_socket_is_the_users_own_goes_with_a_stop_and_is_replaced_after_a_crash(
+    service: LocalService,
+) -> None:
+    address = service.data_dir / "admin.sock"
+    mode = address.stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
     service.kill()
-    assert (service.data_dir / "admin.sock").exists()
+    assert address.exists()
     service.start()
     assert service.admin("clock")["moved_seconds"] == 0
     service.stop()
-    assert not (service.data_dir / "admin.sock").exists()
+    assert not address.exists()
 
 
 def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
@@ -73,15 +62,12 @@ def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
 
 
 def test_faults_are_added_shown_and_cleared_at_run_time(service: LocalService) -> None:
-    service.admin(
-        "faults", set="answer-append=429x2,slow-open=0.1,drop-append-response=5,kill-after-commit=9"
-    )
-    rest = Rest(service, "T")
-    writer = Writer(rest)
+    service.admin("faults", set="answer-append=429x2,kill-after-commit=9,answer-status=404html")
+    lost = Rest(service, "T").bulk_status("c")
+    assert (lost.status_code, lost.headers["Content-Type"].partition(";")[0]) == (404, "text/html")
+    writer = Writer(Rest(service, "T"))
     assert [writer.append(*_row(1)).status_code for _ in range(3)] == [429, 429, 200]
-    rest.wait_for_token("c", "1")
-    shown = service.admin("faults")["faults"]
-    assert sorted(shown) == ["drop-append-response=4", "kill-after-commit=8"]
+    wait_until(lambda: service.admin("faults")["faults"] == ["kill-after-commit=8"])
     done = service.cli("admin", "faults", "--clear", "--set", "commit-delay=0.5")
     assert json.loads(done.stdout) == {"faults": ["commit-delay=0.5"]}
     assert service.admin("faults", clear=True) == {"faults": []}
@@ -107,10 +93,7 @@ def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service
     service.admin("invalidate", pipe=PIPE, channel="c")
     refused = writer.append(*_row(2))
     assert (refused.status_code, "REOPENED" in refused.json()["code"]) == (409, True)
-    again = Writer(rest)
-    assert again.committed == "1"
-    again.commit(*_row(2))
-    assert service.sql("SELECT id FROM t ORDER BY id") == [{"ID": 1}, {"ID": 2}]
+    assert Writer(rest).committed == "1"
     with pytest.raises(ServiceError, match="nobody"):
         service.admin("invalidate", pipe=PIPE, channel="nobody")
 
@@ -131,35 +114,24 @@ def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalServi
     assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"nonsense\n",
-        b"[]\n",
-        b"{}\n",
-        b'{"command":"format"}\n',
-        b'{"command":"clock","move":"soon"}\n',
-        b'{"command":"clock","move":-1}\n',
-        b'{"command":"clock","speed":2}\n',
-        b'{"command":"faults","set":"nonsense=1"}\n',
-        b'{"command":"faults","set":7}\n',
-        b'{"command":"failover","pipe":"T"}\n',
-        b'{"command":"failover"}\n',
-        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.NOPE-STREAMING","channel":"c"}\n',
-        b'{"command":"invalidate","pipe":"LOCAL.PUBLIC.T-STREAMING","channel":"ELASTIC"}\n',
-        b'{"command":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
-    ],
-    ids=range(14),
-)
-def test_a_wrong_line_is_answered_with_what_is_wrong(local_service: LocalService, line: bytes) -> None:
-    with (
-        socket.socket(socket.AF_UNIX) as connection,
-        address_of(local_service.data_dir / "admin.sock") as address,
-    ):
-        connection.settimeout(30)
-        connection.connect(address)
-        connection.sendall(line)
-        answer = json.loads(connection.makefile("rb").readline())
-    assert answer["ok"] is False
-    assert answer["error"]
+def test_a_wrong_line_is_answered_with_what_is_wrong(local_service: LocalService) -> None:
+    pipe = "LOCAL.PUBLIC.NOPE-STREAMING"
+    for line in (
+        "nonsense", "[]", "{}", '{"command":"format"}', '{"command":"clock","move":"soon"}',
+        '{"command":"clock","move":-1}', '{"command":"clock","speed":2}',
+        '{"command":"faults","set":"nonsense=1"}', '{"command":"faults","set":7}',
+        '{"command":"failover","pipe":"T"}', '{"command":"failover"}',
+        f'{{"command":"invalidate","pipe":"{pipe}","channel":"c"}}',
+        f'{{"command":"invalidate","pipe":"{pipe}","channel":"ELASTIC"}}',
+        '{"command":"' + "x" * MAX_LINE_BYTES + '"}',
+    ):  # fmt: skip
+        with (
+            socket.socket(socket.AF_UNIX) as connection,
+            address_of(local_service.data_dir / "admin.sock") as address,
+        ):
+            connection.settimeout(240)
+            connection.connect(address)
+            connection.sendall(line.encode() + b"\n")
+            answer = json.loads(connection.makefile("rb").readline())
+        assert (answer["ok"], bool(answer["error"])) == (False, True), line[:80]
     assert local_service.admin("faults") == {"faults": []}

@@ -1,47 +1,24 @@
-"""Faults on demand: answers, delays, invalid channels and deaths at named points."""
-
-from __future__ import annotations
+"""What a death at a named point leaves of rows, tokens and loads."""
 
 import contextlib
-import itertools
 import signal
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 import requests
+import snowflake.connector
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
-
-from tests.conftest import SetFaults
-
-_numbers = itertools.count(1)
-
 
 ROW = b'{"id":0}\n'
 
 
-@pytest.fixture
-def table(local_service: LocalService) -> str:
-    name = f"FAULTY{next(_numbers)}"
-    local_service.sql(f"CREATE TABLE {name} (id INT)")
-    return name
-
-
-def test_each_fault_answers_as_often_as_asked_and_then_the_call_succeeds(
-    local_service: LocalService, table: str, faults: SetFaults
-) -> None:
-    rest = Rest(local_service, table)
-    faults("answer-append=429x1,answer-append=500,answer-append=408,answer-open=503,answer-pipe-info=429")
-    faults("answer-status=404html")
-    assert [rest.info().status_code for _ in range(2)] == [429, 200]
-    assert rest.open("c").status_code == 503
-    writer = Writer(rest)
-    assert [writer.append(ROW, 0).status_code for _ in range(4)] == [429, 500, 408, 200]
-    lost = rest.bulk_status("c")
-    assert (lost.status_code, lost.headers["Content-Type"].partition(";")[0]) == (404, "text/html")
-    rest.wait_for_token("c", "0")
-    assert local_service.sql(f"SELECT count(*) n FROM {table}") == [{"N": 1}]
+def _restart_after_death(service: LocalService, dying: psutil.Process) -> None:
+    assert dying.wait(timeout=300) == -signal.SIGKILL
+    service.kill()
+    service.restart()
 
 
 @pytest.mark.parametrize(
@@ -60,7 +37,7 @@ def test_rows_and_token_agree_after_a_death_at_a_named_point(
     service = crash_service
     service.set_faults(f"kill-{point}=1")
     service.sql("CREATE TABLE t (id INT)")
-    before = service.pid
+    dying = psutil.Process(service.pid)
     channel = Writer(Rest(service, "T"))
 
     def write() -> None:
@@ -69,13 +46,67 @@ def test_rows_and_token_agree_after_a_death_at_a_named_point(
 
     writing = threading.Thread(target=write, daemon=True)
     writing.start()
-    assert psutil.Process(before).wait(timeout=300) == -signal.SIGKILL
+    _restart_after_death(service, dying)
     writing.join(300)
     assert not writing.is_alive()
-    service.kill()
-    service.restart()
-    assert service.pid != before
     committed = Rest(service, "T").committed("c")
     (row,) = service.sql("SELECT count(*) n FROM t")
     assert row["N"] in rows
     assert committed == ("0" if row["N"] else None)
+
+
+ROWS = 2000
+
+
+def fill(folder: Path, files: int) -> None:
+    for number in range(files):
+        lines = (f"{number * ROWS + row},text {row}\n" for row in range(ROWS))
+        (folder / f"{number:02}.csv").write_text("".join(lines))
+
+
+@pytest.mark.parametrize(
+    ("point", "files"),
+    [("after-load-commit", 5), pytest.param("before-load-commit", 0, marks=pytest.mark.nightly)],
+)
+def test_a_death_leaves_all_files_of_a_statement_or_none(
+    crash_service: LocalService, point: str, files: int
+) -> None:
+    service = crash_service
+    folder = service.new_folder()
+    fill(folder, 5)
+    service.set_faults(f"kill-{point}=1")
+    service.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    dying = psutil.Process(service.pid)
+    statement = f"COPY INTO t FROM 'file://{folder}/'"
+    asking = threading.Thread(target=service.cli, args=("sql", statement), daemon=True)
+    asking.start()
+    _restart_after_death(service, dying)
+    asking.join()
+    assert service.sql("SELECT count(*) AS n FROM t") == [{"N": files * ROWS}]
+    assert service.sql("SELECT count(*) AS n FROM INFORMATION_SCHEMA.LOAD_HISTORY") == [{"N": files}]
+    service.sql(statement)
+    assert service.sql("SELECT count(*) AS n, count(DISTINCT id) AS d FROM t") == [
+        {"N": 5 * ROWS, "D": 5 * ROWS}
+    ]
+
+
+def test_a_death_leaves_nothing_of_a_transaction_that_is_not_committed(
+    crash_service: LocalService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = crash_service
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    folder = service.new_folder()
+    fill(folder, 1)
+    service.sql("CREATE TABLE t (id INT, name VARCHAR)")
+    service.sql("CREATE TABLE ledger AS SELECT 'planned' AS state")
+    statement = f"COPY INTO t FROM 'file://{folder}/'"
+    connection = snowflake.connector.connect(**service.connector_arguments)
+    for each in ("BEGIN", "UPDATE ledger SET state = 'loaded'", statement):
+        connection.cursor().execute(each)
+    service.kill()
+    service.start()
+    assert service.sql("SELECT state, (SELECT count(*) FROM t) AS n FROM ledger") == [
+        {"STATE": "planned", "N": 0}
+    ]
+    assert service.sql("SELECT count(*) AS n FROM INFORMATION_SCHEMA.LOAD_HISTORY") == [{"N": 0}]
+    assert service.sql(statement)[0]["status"] == "LOADED"

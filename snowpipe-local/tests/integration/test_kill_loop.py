@@ -3,8 +3,6 @@
 ``SNOWPIPE_KILLS`` sets how often it is killed: 2 by default, 60 in ``make nightly``.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import threading
@@ -12,17 +10,18 @@ import time
 
 import requests
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import Rest, continuation
+from tests.streaming_rest import Rest, Writer
 
 from tests.conftest import ServiceFactory
 from tests.waiting import wait_until
 
 KILLS = int(os.environ.get("SNOWPIPE_KILLS", "2"))
 MOST_APPENDS = 12
+TOKEN = "last_committed_offset_token"
 CHANNELS = [f"writer-{number}" for number in range(6)]
 
 
-class Writer(threading.Thread):
+class Appending(threading.Thread):
     """Opens its channel and appends from after the committed token until the service is gone."""
 
     def __init__(self, service: LocalService, channel: str, seed: int) -> None:
@@ -36,28 +35,27 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            opened = self._rest.open(self._channel)
-            token = continuation(opened)
-            committed = opened.json()["channel_status"]["last_committed_offset_token"]
-            first = int(committed) + 1 if committed is not None else 0
-            while True:
-                count = self._chance.choice((1, 20, 500, 5000))
-                name = self._channel.encode()
-                body = b"".join(
-                    b'{"channel":"%s","id":%d}\n' % (name, i) for i in range(first, first + count)
-                )
-                self.sent = first + count
-                answer = self._rest.append(self._channel, token, body, str(first + count - 1))
-                if answer.status_code == 429:
-                    time.sleep(0.05)
-                    continue
-                token = continuation(answer)
-                first += count
-                self.appends += 1
+            self._append()
         except requests.RequestException:
             return  # the service is gone
         except Exception as error:  # noqa: BLE001  whatever it is, the test fails with it
             self.refused = repr(error)
+
+    def _append(self) -> None:
+        writer = Writer(self._rest, self._channel)
+        first = int(writer.committed) + 1 if writer.committed is not None else 0
+        while True:
+            self.sent = first + self._chance.choice((1, 20, 500, 5000))
+            rows = (
+                b'{"channel":"%s","id":%d}\n' % (self._channel.encode(), i) for i in range(first, self.sent)
+            )
+            answer = writer.append(b"".join(rows), self.sent - 1)
+            if answer.status_code == 429:
+                time.sleep(0.05)
+                continue
+            assert answer.status_code == 200, answer.text
+            first = self.sent
+            self.appends += 1
 
 
 def _check(service: LocalService) -> dict[str, int]:
@@ -70,18 +68,12 @@ def _check(service: LocalService) -> dict[str, int]:
     }
     committed = dict.fromkeys(CHANNELS, 0)
     for name, status in Rest(service, "T").statuses(*CHANNELS).items():
-        token = status["last_committed_offset_token"]
+        token = status[TOKEN]
         committed[name] = int(token) + 1 if token is not None else 0
         rows = committed[name]
         assert counted.get(name, (0, 0, 0)) == (rows, rows, rows), f"channel {name}, token {token}"
         assert (status["rows_inserted"], status["rows_error_count"]) == (rows, 0)
     return committed
-
-
-def _tokens(service: LocalService) -> dict[str, str | None]:
-    """The committed token of every channel, None also for one that is not open yet."""
-    found = Rest(service, "T").statuses(*CHANNELS)
-    return {name: found.get(name, {}).get("last_committed_offset_token") for name in CHANNELS}
 
 
 def test_rows_and_tokens_agree_after_every_one_of_many_kills(service_factory: ServiceFactory) -> None:
@@ -91,7 +83,7 @@ def test_rows_and_tokens_agree_after_every_one_of_many_kills(service_factory: Se
     service.sql("CREATE TABLE t (channel VARCHAR, id INT)")
     before = dict.fromkeys(CHANNELS, 0)
     for kill in range(KILLS):
-        writers = [Writer(service, name, kill * 100 + number) for number, name in enumerate(CHANNELS)]
+        writers = [Appending(service, name, kill * 100 + number) for number, name in enumerate(CHANNELS)]
         for writer in writers:
             writer.start()
         appends = chance.randrange(MOST_APPENDS)
@@ -101,7 +93,12 @@ def test_rows_and_tokens_agree_after_every_one_of_many_kills(service_factory: Se
             what=f"{appends} answered appends",
         )
         if kill == KILLS - 1:
-            wait_until(lambda: None not in _tokens(service).values(), seconds=300, what="a commit of each")
+            rest = Rest(service, "T")
+            wait_until(
+                lambda rest=rest: len([one for one in rest.statuses(*CHANNELS).values() if one[TOKEN]]) == 6,
+                seconds=300,
+                what="a commit of each",
+            )
         service.kill()
         for writer in writers:
             writer.join(300)

@@ -1,11 +1,8 @@
-"""Custom streaming pipes: transformations, matching by name, SHOW and DROP, and the system functions."""
-
-from __future__ import annotations
+"""Streaming pipes: transformations, SHOW and DROP, system functions, and the rows that they reject."""
 
 import json
 from typing import Any
 
-import pytest
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
 
@@ -24,43 +21,14 @@ def refused(service: LocalService, statement: str) -> str:
     return done.stderr
 
 
-def test_a_pipe_transforms_rows_and_sets_bad_ones_aside(local_service: LocalService) -> None:
-    local_service.sql(
-        "CREATE OR REPLACE TABLE p1 (id INT NOT NULL, name VARCHAR(5), at TIMESTAMP_NTZ, v VARIANT, "
-        "n INT DEFAULT 7)"
-    )
-    local_service.sql(
-        "CREATE PIPE transforming AS COPY INTO p1 (id, name, at, v) FROM (SELECT $1:a.id::INT, "
-        'UPPER($1:name::STRING), $1:"at"::TIMESTAMP_NTZ, PARSE_JSON($1:text) ' + STREAM + ")"
-    )
-    status = send(
-        local_service,
-        "transforming",
-        [
-            b'{"a":{"id":12345678901},"name":"x","at":"2026-01-02T03:04:05","text":"{\\"k\\":[1]}"}',
-            b'{"a":{"id":"2"},"name":null,"at":1767225600}',
-            b'{"a":{"id":"two"}}',
-            b'{"a":{}}',
-            b'{"a":{"id":3},"name":"longer"}',
-            b"nonsense",
-            b'{"a":{"id":4},"text":"{"}',
-        ],
-    )
-    assert (status["rows_inserted"], status["rows_error_count"]) == (2, 5)
-    rows = local_service.sql("SELECT * FROM p1 ORDER BY id")
-    assert rows == [
-        {"ID": 2, "NAME": None, "AT": "2026-01-01T00:00:00", "V": None, "N": 7},
-        {"ID": 12345678901, "NAME": "X", "AT": "2026-01-02T03:04:05", "V": {"k": [1]}, "N": 7},
-    ]
-
-
 def test_named_expressions_are_matched_to_columns(local_service: LocalService) -> None:
     local_service.sql("CREATE OR REPLACE TABLE p3 (a INT, b VARCHAR, loaded TIMESTAMP_LTZ)")
     local_service.sql(
         f"CREATE PIPE named AS COPY INTO p3 FROM (SELECT $1:x AS b, $1:y::INT + 1 AS a, "
         f"CURRENT_TIMESTAMP() AS loaded {STREAM}) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
     )
-    send(local_service, "named", [b'{"x":"text","y":41}'])
+    status = send(local_service, "named", [b'{"x":"text","y":41}', b'{"y":"no number"}', b"nonsense"])
+    assert (status["rows_inserted"], status["rows_error_count"]) == (1, 2)
     send(local_service, "named", [b'{"x":"text","y":41}'], "d")
     assert local_service.sql("SELECT a, b, count(DISTINCT loaded) d FROM p3 GROUP BY a, b") == [
         {"A": 42, "B": "text", "D": 1}
@@ -77,82 +45,127 @@ def test_a_pipe_and_its_channels_survive_kill_9(crash_service: LocalService) -> 
     assert crash_service.sql("SELECT sum(id) s FROM p4") == [{"S": 3}]
 
 
-def test_a_dropped_pipe_is_gone(local_service: LocalService) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE p4 (id INT)")
-    local_service.sql(f"CREATE PIPE kept AS COPY INTO p4 FROM (SELECT $1:n {STREAM})")
-    assert "already exists" in refused(
-        local_service, f"CREATE PIPE kept AS COPY INTO p4 FROM (SELECT $1:n {STREAM})"
-    )
-    local_service.sql("DROP PIPE kept")
-    gone = Rest(local_service, pipe="kept").info()
-    assert (gone.status_code, gone.json()["code"]) == (404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED")
-    local_service.sql("DROP PIPE IF EXISTS kept")
-    assert "002003" in refused(local_service, "DROP PIPE kept")
-
-
 def test_replacing_a_pipe_destroys_its_channels_and_dropping_the_table_the_pipe(
     local_service: LocalService,
 ) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE p5 (id INT)")
-    create = f"CREATE OR REPLACE PIPE replaced AS COPY INTO p5 FROM (SELECT $1:n {STREAM})"
-    local_service.sql(create)
+    local_service.sql("CREATE TABLE p5 (id INT)")
+    copy = f"AS COPY INTO p5 FROM (SELECT $1:n {STREAM})"
+    local_service.sql(f"CREATE PIPE replaced {copy}")
+    assert "already exists" in refused(local_service, f"CREATE PIPE replaced {copy}")
     send(local_service, "replaced", [b'{"n":1}'])
-    local_service.sql(create)
+    local_service.sql(f"CREATE OR REPLACE PIPE replaced {copy}")
     assert Rest(local_service, pipe="replaced").statuses("c") == {}
     local_service.sql("DROP TABLE p5")
     assert "002003" in refused(local_service, "DESCRIBE PIPE replaced")
+    gone = Rest(local_service, pipe="replaced").info()
+    assert (gone.status_code, gone.json()["code"]) == (404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED")
+    local_service.sql("DROP PIPE IF EXISTS replaced")
+    assert "002003" in refused(local_service, "DROP PIPE replaced")
 
 
 def test_pipes_are_shown_and_default_pipes_after_their_first_use_only(local_service: LocalService) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE p6 (id INT)")
+    def shown() -> list[str]:
+        return [row["name"] for row in local_service.sql("SHOW PIPES LIKE 'P6%'")]
+
+    local_service.sql("CREATE TABLE p6 (id INT)")
     local_service.sql(f"CREATE PIPE p6_custom AS COPY INTO p6 FROM (SELECT $1:n {STREAM})")
-    assert [row["name"] for row in local_service.sql("SHOW PIPES LIKE 'P6%'")] == ["P6_CUSTOM"]
-    assert Rest(local_service, "P6").info().status_code == 200
-    assert [row["name"] for row in local_service.sql("SHOW PIPES LIKE 'P6%'")] == [
-        "P6-STREAMING",
-        "P6_CUSTOM",
-    ]
+    assert shown() == ["P6_CUSTOM"]
+    send(local_service, "P6-STREAMING", [b'{"id":1}'])
+    assert shown() == ["P6-STREAMING", "P6_CUSTOM"]
     (row,) = local_service.sql("DESC PIPE p6_custom")
     assert row["definition"].startswith("COPY INTO p6 FROM")
     (row,) = local_service.sql('DESCRIBE PIPE "P6-STREAMING"')
     assert "CASE_INSENSITIVE" in row["definition"]
     for statement in (
-        'DROP PIPE "P6-STREAMING"',
-        'ALTER PIPE "P6-STREAMING" SET PIPE_EXECUTION_PAUSED = TRUE',
+        'DROP PIPE "P6-STREAMING"', 'ALTER PIPE "P6-STREAMING" SET PIPE_EXECUTION_PAUSED = TRUE',
         f'CREATE PIPE "P6-STREAMING" AS COPY INTO p6 FROM (SELECT $1:n {STREAM})',
-    ):
+    ):  # fmt: skip
         assert "managed by Snowflake" in refused(local_service, statement)
-
-
-@pytest.mark.parametrize(
-    ("pipe", "reason"),
-    [
-        (f"COPY INTO nowhere FROM (SELECT $1:n {STREAM})", "002003"),
-        (f"COPY INTO p7 FROM (SELECT $1:n, $1:m {STREAM})", "002020"),
-        (f"COPY INTO p7 (id) FROM (SELECT nonsense {STREAM})", "000904"),
-        (f"COPY INTO p7 (other) FROM (SELECT $1:n {STREAM})", "000904"),
-        (f"COPY INTO p7 FROM (SELECT $2:n {STREAM})", "000002"),
-        (f"COPY INTO p7 FROM (SELECT $1:n {STREAM} WHERE 1=1)", "WHERE"),
-        (f"COPY INTO p7 FROM (SELECT count($1:n) {STREAM})", "000002"),
-        (f"COPY INTO p7 FROM (SELECT nosuchfunction($1:n) {STREAM})", "SQL"),
-        (f"COPY INTO p7 FROM (SELECT $1:n {STREAM}) PURGE = TRUE", "PURGE"),
-        ("COPY INTO p7 FROM @stage", "002003"),
-    ],
-)
-def test_what_a_pipe_cannot_do_is_refused_when_it_is_created(
-    local_service: LocalService, pipe: str, reason: str
-) -> None:
-    local_service.sql("CREATE TABLE IF NOT EXISTS p7 (id INT)")
-    assert reason in refused(local_service, f"CREATE PIPE broken AS {pipe}")
-
-
-def test_system_functions_report_a_pipe_and_set_a_token(local_service: LocalService) -> None:
-    local_service.sql("CREATE OR REPLACE TABLE p8 (id INT)")
-    send(local_service, "P8-STREAMING", [b'{"id":1}'])
-    (row,) = local_service.sql("""SELECT SYSTEM$PIPE_STATUS('local.public."P8-STREAMING"')""")
+    (row,) = local_service.sql("""SELECT SYSTEM$PIPE_STATUS('local.public."P6-STREAMING"')""")
     assert json.loads(next(iter(row.values())))["executionState"] == "RUNNING"
     function = "SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN"
-    local_service.sql(f"SELECT {function}('LOCAL.PUBLIC.P8', 'c', '41')")
-    assert Rest(local_service, "P8").committed("c") == "41"
-    assert "does not exist" in refused(local_service, f"SELECT {function}('LOCAL.PUBLIC.P8', 'no', '41')")
+    local_service.sql(f"SELECT {function}('LOCAL.PUBLIC.P6', 'c', '41')")
+    assert Rest(local_service, "P6").committed("c") == "41"
+    assert "does not exist" in refused(local_service, f"SELECT {function}('LOCAL.PUBLIC.P6', 'no', '41')")
     assert "000002" in refused(local_service, "SELECT SYSTEM$UNKNOWN('x')")
+
+
+def test_what_a_pipe_cannot_do_is_refused_when_it_is_created(local_service: LocalService) -> None:
+    local_service.sql("CREATE TABLE p7 (id INT)")
+    for copy, reason in (
+        (f"nowhere FROM (SELECT $1:n {STREAM})", "002003"),
+        (f"p7 FROM (SELECT $1:n, $1:m {STREAM})", "002020"),
+        (f"p7 (id) FROM (SELECT nonsense {STREAM})", "000904"),
+        (f"p7 (other) FROM (SELECT $1:n {STREAM})", "000904"), (f"p7 FROM (SELECT $2:n {STREAM})", "000002"),
+        (f"p7 FROM (SELECT $1:n {STREAM} WHERE 1=1)", "WHERE"),
+        (f"p7 FROM (SELECT count($1:n) {STREAM})", "000002"),
+        (f"p7 FROM (SELECT nosuchfunction($1:n) {STREAM})", "SQL"),
+        (f"p7 FROM (SELECT $1:n {STREAM}) PURGE = TRUE", "PURGE"), ("p7 FROM @stage", "002003"),
+    ):  # fmt: skip
+        assert reason in refused(local_service, f"CREATE PIPE broken AS COPY INTO {copy}"), copy
+
+
+# -- rejected rows ------------------------------------------------------------------------------------------
+
+BAD = (
+    b'{"id":1}\n{"id":"x","more":[1]}\nnope\n{"id":2,"name":"12345678901"}\n'
+    b'{"id":4,"name":"\xff"}\n{"name":"a"}\n'
+)
+
+
+def _log(service: LocalService, body: bytes, first: int, last: int) -> None:
+    Writer(Rest(service, "LOGGED")).commit(body, last, params={"startOffsetToken": str(first)})
+
+
+def test_rejected_rows_are_in_the_error_table_with_the_documented_columns(
+    local_service: LocalService,
+) -> None:
+    local_service.sql("CREATE TABLE logged (id INT NOT NULL, name VARCHAR(10)) ERROR_LOGGING = TRUE")
+    _log(local_service, BAD, 0, 5)
+    rows = local_service.sql("SELECT * FROM ERROR_TABLE(logged)")
+    columns = ["TIMESTAMP", "QUERY_ID", "ERROR_CODE", "ERROR_METADATA", "ERROR_DATA"]
+    assert [list(row) for row in rows] == [columns] * 5
+    found = {
+        (row["ERROR_CODE"], row["ERROR_METADATA"]["error_source"], str(row["ERROR_DATA"]["$1"]))
+        for row in rows
+    }
+    assert found == {
+        (100038, "ID", "{'id': 'x', 'more': [1]}"), (100069, None, "nope"),
+        (100078, "NAME", "{'id': 2, 'name': '12345678901'}"),
+        (100069, None, "eyJpZCI6NCwibmFtZSI6Iv8ifQ=="), (100072, "ID", "{'name': 'a'}"),
+    }  # fmt: skip
+    metadata = rows[0]["ERROR_METADATA"]
+    assert (metadata["service"], bool(metadata["error_message"])) == ("snowpipe_streaming", True)
+    details = {key: value for key, value in metadata["details"].items() if key != "error_data_content_type"}
+    assert details == {
+        "pipe_name": "LOGGED-STREAMING", "channel_name": "c", "offset_token_lower_bound": "0",
+        "offset_token_upper_bound": "5", "error_data_truncated": False,
+    }  # fmt: skip
+    kinds = {row["ERROR_METADATA"]["details"]["error_data_content_type"] for row in rows}
+    assert kinds == {"json", "json-invalid", "binary-base64"}
+    assert local_service.sql(
+        'SELECT e.error_metadata:details.channel_name::STRING c, e.error_data:"$1".id::STRING d '
+        "FROM ERROR_TABLE(local.public.logged) e WHERE error_data:\"$1\".id = 'x'"
+    ) == [{"C": "c", "D": "x"}]
+    local_service.sql("TRUNCATE ERROR_TABLE(logged)")
+    assert local_service.sql("SELECT count(*) n FROM ERROR_TABLE(logged)") == [{"N": 0}]
+    assert local_service.sql("SELECT count(*) n FROM logged") == [{"N": 1}]
+    _log(local_service, b'{"id":"y"}\n', 6, 6)
+    local_service.sql("CREATE OR REPLACE TABLE logged (id INT) ERROR_LOGGING = TRUE")
+    assert local_service.sql("SELECT count(*) n FROM ERROR_TABLE(logged)") == [{"N": 0}]
+
+
+def test_logging_is_switched_by_alter_table(local_service: LocalService) -> None:
+    local_service.sql("CREATE OR REPLACE TABLE logged (id INT)")
+    _log(local_service, b'{"id":"x"}\n', 0, 0)
+    for statement in ("SELECT * FROM ERROR_TABLE(logged)", "TRUNCATE ERROR_TABLE(logged)"):
+        done = local_service.cli("sql", statement)
+        assert (done.returncode, "ERROR_LOGGING" in done.stderr) == (1, True)
+    local_service.sql("ALTER TABLE logged SET ERROR_LOGGING = TRUE")
+    _log(local_service, b'{"id":"y"}\n', 1, 1)
+    (row,) = local_service.sql("SELECT * FROM ERROR_TABLE(logged)")
+    assert row["ERROR_DATA"]["$1"] == {"id": "y"}
+    local_service.sql("ALTER TABLE logged UNSET ERROR_LOGGING")
+    assert local_service.cli("sql", "SELECT * FROM ERROR_TABLE(logged)").returncode == 1
+    for statement in ("ALTER TABLE logged SET COLOR = 1", "ALTER TABLE logged JUMP"):
+        assert "000002" in local_service.cli("sql", statement).stderr

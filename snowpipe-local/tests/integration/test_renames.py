@@ -1,19 +1,17 @@
-"""ALTER DATABASE and ALTER SCHEMA .. RENAME under writers, with the real connector, and through a kill."""
-
-from __future__ import annotations
+"""ALTER DATABASE, SCHEMA and TABLE under writers, readers and pipes, and through a kill."""
 
 import itertools
 import signal
 import threading
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
 import snowflake.connector
 from snowpipe_local.errors import ServiceError, SqlError
 from snowpipe_local.testing import LocalService
-from tests.integration.test_file_pipes import insert, wait_for_files
-from tests.streaming_rest import Rest, continuation
+from tests.integration.test_file_pipes import insert, numbers, put, wait_for_files
+from tests.streaming_rest import Rest, Writer, continuation
 
 RENAMES = [
     pytest.param("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), id="schema"),
@@ -23,85 +21,61 @@ RENAMES = [
 
 def _make(service: LocalService) -> None:
     for statement in (
-        "CREATE DATABASE d",
-        "CREATE SCHEMA d.s",
-        "CREATE TABLE d.s.t (id INT, n INT IDENTITY)",
-    ):
+        "CREATE DATABASE d", "CREATE SCHEMA d.s", "CREATE TABLE d.s.t (id INT, n INT IDENTITY)",
+    ):  # fmt: skip
         service.sql(statement)
 
 
 @pytest.mark.parametrize(("statement", "schema_path"), RENAMES)
-def test_queued_rows_and_the_open_session_of_a_channel_outlive_a_rename(
-    crash_service: LocalService, statement: str, schema_path: tuple[str, str]
-) -> None:
-    service = crash_service
-    _make(service)
-    service.set_faults("hold-commits")
-    before = Rest(service, "T", database="D", schema="S")
-    token = continuation(before.open("c"))
-    token = continuation(before.append("c", token, b'{"id":0}\n{"id":1}\n', "1"))
-    service.sql(statement)
-    # The rows wait for their commit still, and nobody writes by the old name any more.
-    assert before.append("c", token, b'{"id":2}\n', "2").status_code == 404
-    after = Rest(service, "T", database=schema_path[0], schema=schema_path[1])
-    assert after.statuses("c")["c"]["last_committed_offset_token"] is None
-    token = continuation(after.append("c", token, b'{"id":2}\n', "2"))
-    service.admin("faults", clear=True)
-    status = after.wait_for_token("c", "2")
-    assert (status["database_name"], status["schema_name"]) == schema_path
-    assert (status["rows_inserted"], status["channel_status_code"]) == (3, "SUCCESS")
-    name = ".".join(schema_path)
-    assert service.sql(f"SELECT count(*) c, max(id) i, count(DISTINCT n) n FROM {name}.t") == [
-        {"C": 3, "I": 2, "N": 3}
-    ]
-
-
-@pytest.mark.parametrize(("statement", "schema_path"), RENAMES)
-def test_the_connector_finds_stages_pipes_and_load_history_under_the_new_name(
+def test_queued_rows_channels_and_load_history_outlive_a_rename(
     crash_service: LocalService,
-    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     statement: str,
     schema_path: tuple[str, str],
 ) -> None:
-    service = crash_service
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
+    service, name = crash_service, ".".join(schema_path)
     _make(service)
-    file = tmp_path / "a.csv"
-    file.write_text("1\n2\n")
+    service.sql("CREATE STAGE d.s.g")
+    service.sql("CREATE TABLE d.s.piped (id INT, name VARCHAR)")
+    service.sql("CREATE TABLE d.s.copied (id INT, name VARCHAR)")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
     where = {**service.connector_arguments, "database": "D", "schema": "S"}
     with snowflake.connector.connect(**where) as connection:
-        cursor = connection.cursor()
-        cursor.execute("CREATE STAGE g")
-        cursor.execute("CREATE TABLE piped (id INT)")
-        cursor.execute("CREATE PIPE p AS COPY INTO piped FROM @g")
-        for stage in ("@g", "@%t"):
-            cursor.execute(f"PUT file://{file} {stage} AUTO_COMPRESS = FALSE")
-        cursor.execute("COPY INTO t (id) FROM @%t")
-        assert cursor.fetchall()[0][1] == "LOADED"
-        insert(service, "D.S.P", "a.csv")
-        wait_for_files(service, "D.S.P", 1)
-        cursor.execute(statement)
-        assert cursor.execute("SELECT CURRENT_DATABASE(), CURRENT_SCHEMA()").fetchone() == schema_path
-        # What was loaded is not loaded again, by COPY or by the pipe.
-        assert cursor.execute("COPY INTO t (id) FROM @%t").fetchall()[0][0].startswith("Copy executed with 0")
-        other = tmp_path / "b.csv"
-        other.write_text("3\n")
-        cursor.execute(f"PUT file://{other} @g AUTO_COMPRESS = FALSE")
-        name = ".".join(schema_path)
-        insert(service, f"{name}.P", "a.csv", "b.csv")
-        files = wait_for_files(service, f"{name}.P", 2)
-        assert sorted(entry["path"] for entry in files) == ["a.csv", "b.csv"]
-        assert cursor.execute("SELECT id FROM piped ORDER BY 1").fetchall() == [(1,), (2,), (3,)]
-        (tmp_path / "got").mkdir()
-        cursor.execute(f"GET @g/b.csv file://{tmp_path}/got/")
-        assert (tmp_path / "got" / "b.csv").read_text() == "3\n"
-        history = cursor.execute(
-            "SELECT file_name, pipe_schema_name FROM TABLE(information_schema.copy_history("
-            "TABLE_NAME => 'PIPED', START_TIME => DATEADD(hour, -1, CURRENT_TIMESTAMP())))"
-        ).fetchall()
-        assert sorted(history) == [("a.csv", schema_path[1]), ("b.csv", schema_path[1])]
-        assert cursor.execute("SELECT count(*), count(DISTINCT n) FROM t").fetchone() == (2, 2)
+        connection.cursor().execute("CREATE PIPE p AS COPY INTO piped FROM @g")
+    put(service, "d.s.g/a.csv", "1, 'x'", "2, 'x'")
+    assert service.sql("COPY INTO d.s.copied FROM @d.s.g")[0]["status"] == "LOADED"
+    insert(service, "D.S.P", "a.csv")
+    wait_for_files(service, "D.S.P", 1)
+    service.set_faults("hold-commits")
+    before = Rest(service, "T", database="D", schema="S")
+    token = continuation(before.append("c", continuation(before.open("c")), b'{"id":0}\n{"id":1}\n', "1"))
+    service.sql(statement)
+    # The rows wait for their commit still, and nobody writes by the old name any more.
+    assert before.append("c", token, b'{"id":2}\n', "2").status_code == 404
+    after = Rest(service, "T", database=schema_path[0], schema=schema_path[1])
+    assert after.committed("c") is None
+    continuation(after.append("c", token, b'{"id":2}\n', "2"))
+    service.admin("faults", clear=True)
+    status = after.wait_for_token("c", "2")
+    assert (status["database_name"], status["schema_name"]) == schema_path
+    assert (status["rows_inserted"], status["channel_status_code"]) == (3, "SUCCESS")
+    assert service.sql(f"SELECT count(*) c, max(id) i, count(DISTINCT n) n FROM {name}.t") == [
+        {"C": 3, "I": 2, "N": 3}
+    ]
+    # What was loaded is not loaded again, by COPY or by the pipe.
+    (again,) = service.sql(f"COPY INTO {name}.copied FROM @{name}.g")
+    assert again["status"].startswith("Copy executed with 0")
+    put(service, f"{name}.g/b.csv", "3, 'x'")
+    insert(service, f"{name}.P", "a.csv", "b.csv")
+    wait_for_files(service, f"{name}.P", 2)
+    assert numbers(service, f"{name}.piped") == [1, 2, 3]
+    history = service.sql(
+        f"SELECT file_name, pipe_schema_name FROM TABLE({schema_path[0]}.information_schema.copy_history("
+        f"TABLE_NAME => '{name}.PIPED', START_TIME => DATEADD(hour, -1, CURRENT_TIMESTAMP())))"
+    )
+    assert sorted(tuple(row.values()) for row in history) == [
+        ("a.csv", schema_path[1]), ("b.csv", schema_path[1]),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -118,18 +92,13 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
     _make(service)
     service.set_faults(f"kill-{point}=1")
     for grant in (
-        "CREATE ROLE reader",
-        "GRANT USAGE ON DATABASE d TO ROLE reader",
-        "GRANT USAGE ON SCHEMA d.s TO ROLE reader",
-        "GRANT SELECT ON TABLE d.s.t TO ROLE reader",
+        "CREATE ROLE reader", "GRANT USAGE ON DATABASE d TO ROLE reader",
+        "GRANT USAGE ON SCHEMA d.s TO ROLE reader", "GRANT SELECT ON TABLE d.s.t TO ROLE reader",
         "CREATE FILE FORMAT d.s.f TYPE = CSV",
         "CREATE STAGE local.public.g FILE_FORMAT = (FORMAT_NAME = 'd.s.f')",
-    ):
+    ):  # fmt: skip
         service.sql(grant)
-    rest = Rest(service, "T", database="D", schema="S")
-    token = continuation(rest.open("c"))
-    rest.append("c", token, b'{"id":0}\n', "0")
-    rest.wait_for_token("c", "0")
+    Writer(Rest(service, "T", database="D", schema="S")).commit(b'{"id":0}\n', 0)
     process = psutil.Process(service.pid)
     with pytest.raises(ServiceError):
         service.sql(statement)
@@ -141,20 +110,15 @@ def test_a_rename_that_a_kill_interrupts_is_whole_or_not_there_at_the_next_start
     assert service.sql(f"SELECT count(*) c, max(n) n FROM {name}.t") == [{"C": 1, "N": 1}]
     with pytest.raises(SqlError, match="not exist"):
         service.sql(f"SELECT * FROM {'.'.join(gone)}.t")
-    assert _granted(service) == [there[0], name, f"{name}.T"]
     described = {row["property"]: row["property_value"] for row in service.sql("DESC STAGE g")}
     assert described["FORMAT_NAME"] == f"{name}.F"
-    rest = Rest(service, "T", database=there[0], schema=there[1])
-    assert rest.statuses("c")["c"]["last_committed_offset_token"] == "0"
+    assert Rest(service, "T", database=there[0], schema=there[1]).committed("c") == "0"
     # The other name is free, and what is there now is not taken for what was renamed.
     service.sql(f"CREATE DATABASE {gone[0]}" if gone[0] != there[0] else f"CREATE SCHEMA {'.'.join(gone)}")
     service.restart()
     assert service.sql(f"SELECT count(*) c FROM {name}.t") == [{"C": 1}]
-    assert _granted(service) == [there[0], name, f"{name}.T"]
-
-
-def _granted(service: LocalService) -> list[str]:
-    return sorted(row["name"] for row in service.sql("SHOW GRANTS TO ROLE reader"))
+    granted = [row["name"] for row in service.sql("SHOW GRANTS TO ROLE reader")]
+    assert sorted(granted) == [there[0], name, f"{name}.T"]
 
 
 _A, _B = ([1], ["RA"], ["from_a"], "of a"), ([2], ["RB"], ["from_b"], "of b")
@@ -162,7 +126,6 @@ _A, _B = ([1], ["RA"], ["from_a"], "of a"), ([2], ["RB"], ["from_b"], "of b")
 CHANGES = {
     "ALTER TABLE a SWAP WITH b": {"A": _B, "B": _A},
     "ALTER TABLE a RENAME TO c": {"B": _B, "C": _A},
-    "CREATE OR REPLACE TABLE a AS SELECT 9 AS id": {"A": ([9], [], [], ""), "B": _B},
     "CREATE OR REPLACE TABLE a COPY GRANTS AS SELECT 9 AS id": {"A": ([9], ["RA"], [], ""), "B": _B},
     "CREATE TABLE c LIKE b COPY GRANTS": {"A": _A, "B": _B, "C": ([], ["RB"], [], "")},
 }
@@ -216,34 +179,26 @@ def test_a_change_of_tables_that_a_kill_interrupts_is_whole_or_not_there_at_the_
     assert _tables(service)["A"] == ([3], [], [], "")
 
 
-def test_a_table_can_be_swapped_with_itself_and_readers_always_find_it(crash_service: LocalService) -> None:
+def test_readers_always_find_a_table_that_is_swapped(crash_service: LocalService) -> None:
     service = crash_service
-    service.sql("CREATE TABLE a AS SELECT 1 AS id")
-    service.sql("CREATE TABLE b AS SELECT 2 AS id")
+    for number, name in enumerate("ab", 1):
+        service.sql(f"CREATE TABLE {name} AS SELECT {number} AS id")
     service.sql("ALTER TABLE a SWAP WITH a")
-    assert service.sql("SELECT id FROM a") == [{"ID": 1}]
-    seen: list[int] = []
-    failed: list[str] = []
     stop = threading.Event()
 
-    def read() -> None:
+    def read() -> list[int]:
+        seen = []
         while not stop.is_set():
-            try:
-                seen.extend(row["ID"] for row in service.sql("SELECT id FROM a"))
-            except SqlError as error:
-                failed.append(str(error))
+            seen += [row["ID"] for row in service.sql("SELECT id FROM a")]
+        return seen
 
-    readers = [threading.Thread(target=read) for _ in range(2)]
-    for reader in readers:
-        reader.start()
-    try:
-        for _ in range(40):
-            service.sql("ALTER TABLE a SWAP WITH b")
-    finally:
-        stop.set()
-        for reader in readers:
-            reader.join()
-    assert not failed
-    assert set(seen) == {1, 2}
+    with ThreadPoolExecutor(2) as pool:
+        readers = [pool.submit(read) for _ in range(2)]
+        try:
+            for _ in range(40):
+                service.sql("ALTER TABLE a SWAP WITH b")
+        finally:
+            stop.set()
+    assert {number for reader in readers for number in reader.result()} == {1, 2}
     service.restart()
     assert service.sql("SELECT id FROM a") == [{"ID": 1}]

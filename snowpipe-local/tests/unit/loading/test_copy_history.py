@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import datetime as dt
 
 import pytest
@@ -27,35 +25,30 @@ def history(
 
 
 def test_copy_history_shows_every_load_with_its_first_error(local):
-    rows = local.sql(
-        f"SELECT * FROM TABLE(information_schema.copy_history(TABLE_NAME => 't', START_TIME => {HOUR})) h "
-        "ORDER BY h.file_name"
-    )
+    rows = history(local, f"TABLE_NAME => 't', START_TIME => {HOUR}", "*")
     assert [(row["file_name"], row["status"]) for row in rows] == [
         ("a.csv", "Loaded"), ("b.csv", "Partially loaded"), ("c.csv", "Load failed"),
     ]  # fmt: skip
-    failed = rows[1]
-    assert (failed["row_count"], failed["row_parsed"], failed["error_count"]) == (1, 2, 1)
-    assert failed["first_error_message"] == "Numeric value 'bad' is not recognized"
-    assert (failed["first_error_line_number"], failed["first_error_character_pos"]) == (1, 1)
-    assert failed["first_error_column_name"] == '"T"["ID":1]'
-    assert failed["stage_location"] == "LOCAL.PUBLIC.S/in"
-    assert (failed["table_catalog_name"], failed["table_schema_name"], failed["table_name"]) == (
-        "LOCAL", "PUBLIC", "T",
-    )  # fmt: skip
-    assert (failed["pipe_name"], failed["bytes_billed"]) == (None, None)
-    assert isinstance(failed["last_load_time"], dt.datetime)
+    expected = {
+        "row_count": 1, "row_parsed": 2, "error_count": 1, "first_error_line_number": 1,
+        "first_error_message": "Numeric value 'bad' is not recognized", "first_error_character_pos": 1,
+        "first_error_column_name": '"T"["ID":1]', "stage_location": "LOCAL.PUBLIC.S/in", "pipe_name": None,
+        "table_catalog_name": "LOCAL", "table_schema_name": "PUBLIC", "table_name": "T", "bytes_billed": None,
+    }  # fmt: skip
+    assert {name: rows[1][name] for name in expected} == expected
+    assert isinstance(rows[1]["last_load_time"], dt.datetime)
 
 
 def test_copy_history_obeys_times_pipes_and_conditions(local):
-    table = "TABLE_NAME => 'LOCAL.PUBLIC.T'"
-    assert len(history(local, f"{table}, START_TIME => {HOUR}, END_TIME => CURRENT_TIMESTAMP()")) == 3
-    assert history(local, f"{table}, START_TIME => DATEADD(hours, 1, CURRENT_TIMESTAMP())") == []
-    assert history(local, f"{table}, START_TIME => {HOUR}, END_TIME => {HOUR}") == []
-    assert history(local, f"{table}, START_TIME => {HOUR}, PIPE_NAME => 'p'") == []
-    assert len(history(local, "'T', '2020-01-01'::TIMESTAMP_LTZ")) == 3
+    table = "TABLE_NAME => 'LOCAL.PUBLIC.T', START_TIME"
+    for arguments, count in (
+        (f"{table} => {HOUR}, END_TIME => CURRENT_TIMESTAMP()", 3), ("'T', '2020-01-01'::TIMESTAMP_LTZ", 3),
+        (f"{table} => DATEADD(hours, 1, CURRENT_TIMESTAMP())", 0),
+        (f"{table} => {HOUR}, END_TIME => {HOUR}", 0), (f"{table} => {HOUR}, PIPE_NAME => 'p'", 0),
+    ):  # fmt: skip
+        assert len(history(local, arguments)) == count, arguments
     joined = local.sql(
-        f"SELECT count(*) AS n FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({table}, START_TIME => {HOUR})) h "
+        f"SELECT count(*) AS n FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({table} => {HOUR})) h "
         "JOIN t ON t.id = h.row_count WHERE h.status <> 'Loaded'"
     )
     assert joined == [{"n": 1}]

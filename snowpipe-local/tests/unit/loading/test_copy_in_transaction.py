@@ -1,9 +1,8 @@
 """COPY in a transaction with a ledger: what a request commits, rolls back and waits for."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from snowpipe_local.engine import transactions
@@ -28,27 +27,41 @@ class Api:
     """The SQL API: each request is a session of its own."""
 
     def __init__(self, service: ServiceInProcess) -> None:
-        self._service = service
+        self.service = service
 
     def run(self, *statements: str) -> tuple[int, list[list[str]]]:
         """Run statements as one request; return HTTP status and the rows of the last one."""
-        body = {
-            "statement": ";".join(statements), "database": "LOCAL", "schema": "PUBLIC",
-            "parameters": {"MULTI_STATEMENT_COUNT": str(len(statements))},
-        }  # fmt: skip
-        token = self._service.jwt()
-        answer = self._service.call("POST", "/api/v2/statements", body, token=token)
+        body = {"statement": ";".join(statements), "database": "LOCAL", "schema": "PUBLIC"}
+        body |= {"parameters": {"MULTI_STATEMENT_COUNT": str(len(statements))}}
+        token = self.service.jwt()
+        answer = self.service.call("POST", "/api/v2/statements", body, token=token)
         if answer.status == 200 and len(statements) > 1:
             last = answer.json()["statementHandles"][-1]
-            answer = self._service.call("GET", f"/api/v2/statements/{last}", token=token)
+            answer = self.service.call("GET", f"/api/v2/statements/{last}", token=token)
         return answer.status, answer.json().get("data", [])
 
-    def state(self) -> tuple[list[list[str]], list[list[str]], list[list[str]]]:
+    def state(self) -> tuple[list[list[str]], ...]:
         """Return rows of the table, states of the ledger and files in the load history."""
-        return tuple(  # type: ignore[return-value]
-            self.run(query)[1]
-            for query in ("SELECT id FROM t ORDER BY id", "SELECT state FROM ledger", HISTORY)
-        )
+        queries = ("SELECT id FROM t ORDER BY id", "SELECT state FROM ledger", HISTORY)
+        return tuple(self.run(query)[1] for query in queries)
+
+    def session(self, *statements: str) -> Connector:
+        """Run statements in a new session of the connector."""
+        session = self.service.connect()
+        for statement in statements:
+            assert session.query(statement)["success"]
+        return session
+
+    @contextmanager
+    def waiting(self, work: Callable[[], object]) -> Iterator[list[object]]:
+        """Run something in a thread that waits for a lock; after the block it must have ended."""
+        found: list[object] = []
+        thread = threading.Thread(target=lambda: found.append(work()))
+        thread.start()
+        wait_until(lambda: bool(self.service.catalog.locks.waiting))
+        assert not found
+        yield found
+        thread.join()
 
 
 NOTHING = ([], [["planned"]], [])
@@ -65,11 +78,6 @@ def api(service: ServiceInProcess) -> Api:
     ):  # fmt: skip
         assert made.run(statement)[0] == 200
     return made
-
-
-def do(session: Connector, *statements: str) -> None:
-    for statement in statements:
-        assert session.query(statement)["success"]
 
 
 def test_rows_load_history_and_ledger_commit_together(api: Api) -> None:
@@ -99,79 +107,52 @@ def test_nothing_is_left_of_a_request_that_does_not_commit(api: Api) -> None:
     assert api.state() == LOADED
 
 
-def test_ddl_commits_what_came_before_it(api: Api) -> None:
-    assert api.run("BEGIN", CLAIM, COPY, "CREATE TABLE other (id INT)", DONE, "ROLLBACK")[0] == 200
-    # The UPDATE after it was committed by itself.
-    assert api.state() == LOADED
-
-
-def test_a_copy_is_kept_when_a_later_statement_of_the_session_fails(
-    service: ServiceInProcess, api: Api
-) -> None:
-    session = service.connect()
-    do(session, "BEGIN", CLAIM, COPY)
+def test_ddl_and_a_later_failure_of_the_session_keep_a_copy(api: Api) -> None:
+    session = api.session("BEGIN", CLAIM, COPY)
     assert not session.query("SELECT 1/0")["success"]
     assert session.query("COMMIT")["success"]
     assert api.state() == ([["1"]], [["loading"]], [["a.csv", "1"]])
+    ddl = ("CREATE TABLE other (id INT)", "UPDATE ledger SET state = 'after'", "ROLLBACK")
+    assert api.run("BEGIN", "INSERT INTO t VALUES (2)", *ddl)[0] == 200
+    # The UPDATE after the DDL was committed by itself.
+    assert api.state()[:2] == ([["1"], ["2"]], [["after"]])
 
 
 # -- Two at the same time --------------------------------------------------------------------------------
 
 
-def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
-    found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    return thread, found
-
-
-def waits(service: ServiceInProcess) -> bool:
-    return bool(service.catalog.locks.waiting)
-
-
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
-def test_who_claims_the_same_work_waits_for_the_first_one(
-    service: ServiceInProcess, api: Api, ending: str
-) -> None:
-    first = service.connect()
-    do(first, "BEGIN", CLAIM, COPY, DONE)
-    thread, found = in_thread(lambda: api.run("BEGIN", "SELECT COUNT(*) FROM ledger", CLAIM))
-    wait_until(lambda: waits(service))
-    assert not found
-    assert first.query(ending)["success"]
-    thread.join()
-    claimed = "0" if ending == "COMMIT" else "1"
-    assert found == [(200, [[claimed, "0"]])]
+def test_who_claims_the_same_work_waits_for_the_first_one(api: Api, ending: str) -> None:
+    first = api.session("BEGIN", CLAIM, COPY, DONE)
+    with api.waiting(lambda: api.run("BEGIN", "SELECT COUNT(*) FROM ledger", CLAIM)) as found:
+        assert first.query(ending)["success"]
+    assert found == [(200, [["0" if ending == "COMMIT" else "1", "0"]])]
 
 
-def test_what_a_transaction_has_changed_before_it_waited_is_kept(service: ServiceInProcess, api: Api) -> None:
-    first, second = service.connect(), service.connect()
-    do(first, "BEGIN", CLAIM)
-    do(second, "BEGIN", "INSERT INTO ledger SELECT 'b', 'planned', NULL", "SELECT * FROM ledger", COPY)
-    thread, found = in_thread(lambda: second.query("UPDATE ledger SET state = state || '!'"))
-    wait_until(lambda: waits(service))
-    assert first.query("COMMIT")["success"]
-    thread.join()
-    assert [answer["data"]["rowset"] for answer in found] == [[["2", "0"]]]  # type: ignore[index]
+def test_what_a_transaction_has_changed_before_it_waited_is_kept(api: Api) -> None:
+    first = api.session("BEGIN", CLAIM)
+    insert = "INSERT INTO ledger SELECT 'b', 'planned', NULL"
+    second = api.session("BEGIN", insert, "SELECT * FROM ledger", COPY)
+    with api.waiting(
+        lambda: second.query("UPDATE ledger SET state = state || '!'")["data"]["rowset"]
+    ) as found:
+        assert first.query("COMMIT")["success"]
+    assert found == [[["2", "0"]]]
     assert second.query("COMMIT")["success"]
-    assert sorted(api.state()[1]) == [["loading!"], ["planned!"]]
-    assert api.state()[0] == [["1"]]
+    rows, states, _ = api.state()
+    assert (rows, sorted(states)) == ([["1"]], [["loading!"], ["planned!"]])
 
 
-def test_one_table_is_loaded_by_one_transaction_at_a_time(service: ServiceInProcess, api: Api) -> None:
-    first = service.connect()
-    do(first, "BEGIN", COPY)
-    thread, found = in_thread(lambda: api.run("COPY INTO t FROM @s"))
-    wait_until(lambda: waits(service))
-    assert first.query("COMMIT")["success"]
-    thread.join()
+def test_one_table_is_loaded_by_one_transaction_at_a_time(api: Api) -> None:
+    first = api.session("BEGIN", COPY)
+    with api.waiting(lambda: api.run("COPY INTO t FROM @s")) as found:
+        assert first.query("COMMIT")["success"]
     assert found == [(200, [["Copy executed with 0 files processed."]])]
     assert api.state()[0] == [["1"]]
 
 
-def test_a_wait_has_an_end(service: ServiceInProcess, api: Api) -> None:
-    first, second = service.connect(), service.connect()
-    do(first, "BEGIN", CLAIM)
+def test_a_wait_has_an_end(api: Api) -> None:
+    first, second = api.session("BEGIN", CLAIM), api.session()
     for parameters in ({"LOCK_TIMEOUT": "0"}, {"LOCK_TIMEOUT": "1"}):
         answer = second.query(CLAIM, parameters=parameters)
         assert (answer["code"], "LOCK_TIMEOUT" in answer["message"]) == ("000625", True)
@@ -182,42 +163,30 @@ def test_a_wait_has_an_end(service: ServiceInProcess, api: Api) -> None:
     assert api.state()[1] == [["loading"]]
 
 
-def test_so_many_may_wait_for_one_table(
-    service: ServiceInProcess, api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_so_many_may_wait_for_one_table(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "_MOST_WAITERS", 1)
-    first = service.connect()
-    do(first, "BEGIN", CLAIM)
-    thread, found = in_thread(lambda: api.run(CLAIM))
-    wait_until(lambda: waits(service))
-    refused = service.connect().query(CLAIM)
-    assert (refused["code"], "waiters" in refused["message"]) == ("000625", True)
-    assert first.query("ROLLBACK")["success"]
-    thread.join()
+    first = api.session("BEGIN", CLAIM)
+    with api.waiting(lambda: api.run(CLAIM)) as found:
+        refused = api.session().query(CLAIM)
+        assert (refused["code"], "waiters" in refused["message"]) == ("000625", True)
+        assert first.query("ROLLBACK")["success"]
     assert found == [(200, [["1", "0"]])]
 
 
-def test_of_two_transactions_that_wait_for_each_other_one_goes_on(
-    service: ServiceInProcess, api: Api
-) -> None:
-    first, second = service.connect(), service.connect()
-    for session, change in ((first, CLAIM), (second, "DELETE FROM t")):
-        do(session, "BEGIN", change)
-    thread, _ = in_thread(lambda: first.query(COPY))
-    wait_until(lambda: waits(service))
-    refused = second.query(CLAIM)
-    assert (refused["code"], "deadlock" in refused["message"]) == ("000625", True)
-    assert second.query("ROLLBACK")["success"]
-    thread.join()
+def test_of_two_transactions_that_wait_for_each_other_one_goes_on(api: Api) -> None:
+    first, second = api.session("BEGIN", CLAIM), api.session("BEGIN", "DELETE FROM t")
+    with api.waiting(lambda: first.query(COPY)):
+        refused = second.query(CLAIM)
+        assert (refused["code"], "deadlock" in refused["message"]) == ("000625", True)
+        assert second.query("ROLLBACK")["success"]
     assert first.query("COMMIT")["success"]
     assert api.state()[:2] == ([["1"]], [["loading"]])
 
 
 def test_an_idle_transaction_that_blocks_another_one_is_aborted(
-    service: ServiceInProcess, api: Api, monkeypatch: pytest.MonkeyPatch
+    api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = service.connect()
-    do(left, "BEGIN", CLAIM, COPY)
+    left = api.session("BEGIN", CLAIM, COPY)
     monkeypatch.setattr(transactions, "_IDLE_SECONDS", 0.0)
     assert api.run(CLAIM) == (200, [["1", "0"]])
     assert left.query("COMMIT")["code"] == "000625"
@@ -225,16 +194,12 @@ def test_an_idle_transaction_that_blocks_another_one_is_aborted(
     assert api.state() == ([], [["loading"]], [])
 
 
-def test_a_session_that_ends_while_it_waits_is_gone(service: ServiceInProcess, api: Api) -> None:
-    first, second = service.connect(), service.connect()
-    do(first, "BEGIN", CLAIM)
-    thread, found = in_thread(lambda: second.query(CLAIM))
-    wait_until(lambda: waits(service))
-    [session] = [
-        known
-        for known in service.catalog.sessions.values()
-        if isinstance(known, Session) and known.transaction in service.catalog.locks.waiting
-    ]
-    session.end()
-    thread.join()
-    assert [answer["success"] for answer in found] == [False]  # type: ignore[index]
+def test_a_session_that_ends_while_it_waits_is_gone(api: Api) -> None:
+    api.session("BEGIN", CLAIM)
+    second = api.session()
+    with api.waiting(lambda: second.query(CLAIM)["success"]) as found:
+        catalog = api.service.catalog
+        sessions = [known for known in catalog.sessions.values() if isinstance(known, Session)]
+        [waiting] = [known for known in sessions if known.transaction in catalog.locks.waiting]
+        waiting.end()
+    assert found == [False]

@@ -1,12 +1,13 @@
-from __future__ import annotations
+"""COPY INTO a table: its result and errors, the files that it chooses, their formats, and its history."""
 
 import bz2
 import datetime as dt
 import gzip
 import json
-import threading
 import zlib
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,23 +18,42 @@ from snowpipe_local.engine.load_history import DAY_MS
 from tests.local_catalog import LocalCatalog, local_catalog
 
 CSV = "FILE_FORMAT = (TYPE = CSV FIELD_OPTIONALLY_ENCLOSED_BY = '\"')"
+BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 NOTHING = [{"status": "Copy executed with 0 files processed."}]
-
-
-def begin(local):
-    """Begin again, with what each test needs."""
-    local.empty()
-    local.sql("CREATE TABLE t (id INT, name VARCHAR(5))")
 
 
 @pytest.fixture
 def local(local):
-    begin(local)
+    local.sql("CREATE TABLE t (id INT, name VARCHAR(5))")
     return local
 
 
 def ids(local: LocalCatalog, table: str = "t") -> list[int]:
     return [int(row["id"]) for row in local.sql(f"SELECT id FROM {table} ORDER BY id")]
+
+
+def stage(local: LocalCatalog, columns: str, content: bytes, file_format: str, options: str = "") -> str:
+    """Make the table C and the only file for it, and return the statement that loads it."""
+    local.sql(f"CREATE OR REPLACE TABLE c ({columns})")
+    local.put("c/file", content)
+    return f"COPY INTO c FROM @s/c FILE_FORMAT = ({file_format}) {options}"
+
+
+def copied(
+    local: LocalCatalog, columns: str, content: bytes, file_format: str, options: str = "", shown: str = "*"
+) -> list[tuple[Any, ...]]:
+    """Load a file into a new table, and return its rows."""
+    local.sql(stage(local, columns, content, file_format, options))
+    return [tuple(row.values()) for row in local.sql(f"SELECT {shown} FROM c ORDER BY 1 NULLS LAST")]
+
+
+def written(table: pa.Table, kind: str) -> bytes:
+    """Return a table as a file of JSON, Parquet or ORC."""
+    if kind == "JSON":
+        return "\n".join(json.dumps(row) for row in table.to_pylist()).encode()
+    sink = pa.BufferOutputStream()
+    (pq if kind == "PARQUET" else orc).write_table(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
 
 
 # -- result and errors --------------------------------------------------------------------------------------
@@ -52,28 +72,21 @@ def test_the_result_has_a_row_for_each_file(local):
     assert ids(local) == [1, 2, 3]
 
 
-def test_abort_names_file_line_character_and_column_and_changes_nothing(local):
+def test_abort_names_the_place_and_keeps_nothing_of_any_file_also_in_an_open_transaction(local):
     local.put("a.csv", b"1,x\n")
     local.put("b.csv", b"2,y\n3,toolong\n")
+    local.sql("BEGIN")
+    local.sql("INSERT INTO t VALUES (7, 'x')")
     error = local.refused(f"COPY INTO t FROM @s {CSV}")
     assert error.code == "100074"
     assert "User character length limit (5) exceeded by string 'toolong'" in error.message
     assert "File 's/b.csv', line 2, character 3" in error.message
     assert 'column "T"["NAME":2]' in error.message
-    assert ids(local) == []
-    local.put("b.csv", b"2,y\n")
-    assert len(local.sql(f"COPY INTO t FROM @s {CSV}")) == 2
-
-
-def test_an_abort_at_the_second_file_keeps_nothing_of_the_first_in_an_open_transaction(local):
-    local.put("a.csv", b"1,x\n")
-    local.put("b.csv", b"2,toolong\n")
-    local.sql("BEGIN")
-    local.sql("INSERT INTO t VALUES (7, 'x')")
-    assert local.refused(f"COPY INTO t FROM @s {CSV}").code == "100074"
     assert ids(local) == [7]
     local.sql("COMMIT")
     assert ids(local) == [7]
+    local.put("b.csv", b"2,y\n")
+    assert len(local.sql(f"COPY INTO t FROM @s {CSV}")) == 2
 
 
 BAD = b'1,x\nbad,y\n2,toolong\n3,z,extra\n4\n5,"q"z\n6,ok\n'
@@ -90,57 +103,54 @@ def test_continue_loads_the_good_rows_and_counts_every_bad_one(local):
     assert row["first_error_column_name"] == '"T"["ID":1]'
 
 
-def test_skip_file_gives_a_file_up_at_its_limit(local):
-    for on_error, loaded in [
-        ("SKIP_FILE", [9]), ("SKIP_FILE_5", [9]), ("SKIP_FILE_6", [1, 6, 9]), ("'SKIP_FILE_50%'", [9]),
-        ("'SKIP_FILE_80%'", [1, 6, 9]),
+@pytest.mark.parametrize(
+    ("on_error", "loads"),
+    [("SKIP_FILE_5", False), ("SKIP_FILE_6", True), ("'SKIP_FILE_50%'", False), ("'SKIP_FILE_80%'", True)],
+)
+def test_skip_file_gives_a_file_up_at_its_limit(local, on_error, loads):
+    local.put("a.csv", BAD)
+    local.put("b.csv", b"9,x\n")
+    first, _ = local.sql(f"COPY INTO t FROM @s {CSV} ON_ERROR = {on_error}")
+    assert ids(local) == ([1, 6, 9] if loads else [9])
+    assert (first["errors_seen"], first["status"]) == (5, "PARTIALLY_LOADED" if loads else "LOAD_FAILED")
+
+
+def test_what_a_record_cannot_be_has_its_own_code_and_names_the_value(local):
+    two, quoted = "id INT, name VARCHAR(5)", "FIELD_OPTIONALLY_ENCLOSED_BY = '\"'"
+    for columns, content, code, named in [
+        (two, b"1,x\n2,y,z\n", "100080", "Number of columns in file (3) does not match"),
+        (two, b"1,x\n2\n", "100080", 'Number of columns in file (1) does not match "C"["NAME":2]'),
+        (two, b"1,x\n\n", "100080", "Number of columns in file (1)"),
+        (two, b"1,x\n2,\xff\n", "100016", "Invalid UTF8 detected in string '0xFF'"),
+        (two, b'1,x\n2,"y\n', "100016", "Unterminated enclosed field"),
+        ("id INT NOT NULL, name VARCHAR", b"1,x\n,x\n", "100072", "ID"),
+        ("v NUMBER(4,0)", b"1\n12345\n", "100038", "12345"), ("v FLOAT", b"1\nx\n", "100038", "x"),
+        ("v BOOLEAN", b"1\nmaybe\n", "100037", "maybe"), ("v VARIANT", b"1\n{\n", "100069", "{"),
+        ("v DATE", b"2026-12-31\n2026-13-01\n", "100040", "2026-13-01"),
+        ("v TIME", b"01:00\n25:00\n", "100108", "25:00"),
+        ("v TIMESTAMP_NTZ", b"2026-12-31\nsoon\n", "100035", "soon"),
+        ("v BINARY", b"AA\nzz\n", "100115", "zz"), ("v OBJECT", b"{}\n[1]\n", "100071", "OBJECT"),
     ]:  # fmt: skip
-        begin(local)
-        local.put("a.csv", BAD)
-        local.put("b.csv", b"9,x\n")
-        outcomes = local.sql(f"COPY INTO t FROM @s {CSV} ON_ERROR = {on_error}")
-        assert ids(local) == loaded
-        assert outcomes[0]["errors_seen"] == 5
-        assert outcomes[0]["status"] == ("LOAD_FAILED" if loaded == [9] else "PARTIALLY_LOADED")
-
-
-def test_records_that_cannot_be_split_are_errors(local):
-    for content, code, message, column in [
-        (b"1,x\n2,y,z\n", "100080", "Number of columns in file (3) does not match", '"T"[3]'),
-        (b"1,x\n2\n", "100080", "Number of columns in file (1) does not match", '"T"["NAME":2]'),
-        (b"1,x\n\n", "100080", "Number of columns in file (1)", '"T"["NAME":2]'),
-        (b"1,x\n2,\xff\n", "100016", "Invalid UTF8 detected in string '0xFF'", None),
-        (b'1,x\n2,"y\n', "100016", "Unterminated enclosed field", None),
-    ]:
-        local.put("a.csv", content)
-        error = local.refused(f"COPY INTO t FROM @s {CSV}")
-        assert error.code == code
-        assert message in error.message
+        error = local.refused(stage(local, columns, content, quoted))
+        assert error.code == code, content
         assert "line 2" in error.message
-        assert column is None or column in error.message
+        assert all(part in error.message for part in named.split(" match ")), error.message
 
 
-def test_required_columns_need_a_value(local):
-    local.sql("CREATE TABLE r (id INT NOT NULL, name VARCHAR)")
-    local.put("a.csv", b",x\n")
-    assert local.refused("COPY INTO r FROM @s").code == "100072"
-
-
-def test_files_that_cannot_be_read_fail_alone(local):
+def test_files_that_cannot_be_read_or_found_fail_alone(local):
     local.put("a.csv.gz", b"\x1f\x8bnot gzip")
     local.put("b.csv", b"1,x\n")
     assert local.refused("COPY INTO t FROM @s").code == "100085"
+    assert local.refused("COPY INTO t FROM @s FILES = ('b.csv', 'no.csv')").code == "091016"
+    assert ids(local) == []
     failed, loaded = local.sql("COPY INTO t FROM @s ON_ERROR = SKIP_FILE")
     assert (failed["status"], loaded["status"]) == ("LOAD_FAILED", "LOADED")
     assert "Error decompressing file 'a.csv.gz'" in failed["first_error"]
-
-
-def test_a_missing_file_aborts_or_fails_alone(local):
-    local.put("a.csv", b"1,x\n")
-    error = local.refused("COPY INTO t FROM @s FILES = ('a.csv', 'no.csv')")
-    assert (error.code, ids(local)) == ("091016", [])
-    outcomes = local.sql("COPY INTO t FROM @s FILES = ('a.csv', 'no.csv') ON_ERROR = CONTINUE")
+    local.put("c.csv", b"2,x\n")
+    outcomes = local.sql("COPY INTO t FROM @s FILES = ('c.csv', 'no.csv') ON_ERROR = CONTINUE")
     assert [row["status"] for row in outcomes] == ["LOADED", "LOAD_FAILED"]
+    local.put("a.parquet", b"no")
+    assert local.refused("COPY INTO t FROM @s/a.p FILE_FORMAT = (TYPE = PARQUET) " + BY_NAME).code == "100152"
 
 
 # -- which files --------------------------------------------------------------------------------------------
@@ -164,18 +174,13 @@ def test_loaded_files_are_not_loaded_again_unless_changed_or_forced(local):
     assert ids(local) == [1, 2, 2, 3, 3]
 
 
-def test_truncating_or_replacing_a_table_forgets_its_files(local):
-    for statement in ["TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT, name VARCHAR)"]:
-        local.put("a.csv", b"1,x\n")
+def test_the_history_is_that_of_the_table_under_any_name_until_it_is_emptied(local):
+    local.put("a.csv", b"1,x\n")
+    for statement in ("TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT, name VARCHAR)"):
         local.sql("COPY INTO t FROM @s")
         local.sql(statement)
         local.sql("COPY INTO t FROM @s")
         assert ids(local) == [1]
-
-
-def test_a_renamed_table_keeps_its_history(local):
-    local.put("a.csv", b"1,x\n")
-    local.sql("COPY INTO t FROM @s")
     local.sql("ALTER TABLE t RENAME TO u")
     assert local.sql("COPY INTO u FROM @s") == NOTHING
     local.sql("CREATE TABLE t (id INT, name VARCHAR)")
@@ -191,30 +196,21 @@ def test_the_history_survives_a_restart(tmp_path):
         assert local.sql("COPY INTO t FROM @s") == NOTHING
 
 
-def test_files_older_than_the_history_are_uncertain(local):
+def test_files_older_than_the_history_are_uncertain_and_those_staged_on_the_moved_clock_are_new(local):
     local.put("a.csv", b"1,x\n")
     local.sql("COPY INTO t FROM @s")
     local.catalog.clock.move(65 * DAY_MS / 1000)
     assert local.sql("COPY INTO t FROM @s") == NOTHING
-    (row,) = local.sql("COPY INTO t FROM @s LOAD_UNCERTAIN_FILES = TRUE")
-    assert row["status"] == "LOADED"
-    assert ids(local) == [1, 1]
-
-
-def test_a_file_that_is_staged_after_the_clock_was_moved_is_loaded(local):
-    local.put("a.csv", b"1,x\n")
-    local.sql("COPY INTO t FROM @s")
-    local.catalog.clock.move(65 * DAY_MS / 1000)
     local.sql("COPY INTO @s/b.csv FROM (SELECT 2, 'y') SINGLE = TRUE FILE_FORMAT = (COMPRESSION = NONE)")
     (row,) = [row for row in local.sql("COPY INTO t FROM @s") if row["status"] == "LOADED"]
-
     assert row["file"] == "s/b.csv"
-    assert ids(local) == [1, 2]
+    local.sql("COPY INTO t FROM @s LOAD_UNCERTAIN_FILES = TRUE")
+    assert ids(local) == [1, 1, 2]
 
 
 def test_pattern_prefix_and_size_limit_choose_files(local):
-    for name in ("in/a1.csv", "in/a2.csv", "in/b.txt", "out/a3.csv"):
-        local.put(name, name[-5].replace("b", "9").encode() + b",x\n")
+    for name, number in (("in/a1.csv", 1), ("in/a2.csv", 2), ("in/b.txt", 9), ("out/a3.csv", 3)):
+        local.put(name, b"%d,x\n" % number)
     local.sql("COPY INTO t FROM @s PATTERN = '.*/b[.].*'")
     assert ids(local) == [9]
     (row,) = local.sql("COPY INTO t FROM @s/in/a SIZE_LIMIT = 3")
@@ -223,151 +219,118 @@ def test_pattern_prefix_and_size_limit_choose_files(local):
     assert ids(local) == [1, 2, 9]
 
 
-def test_purge_removes_loaded_files_only(local):
+def test_purge_removes_loaded_files_and_the_result_may_show_the_others_only(local):
     good, bad = local.put("a.csv", b"1,x\n"), local.put("b.csv", b"bad,x\n")
-    local.sql("COPY INTO t FROM @s PURGE = TRUE ON_ERROR = SKIP_FILE")
-    assert (good.exists(), bad.exists()) == (False, True)
-
-
-def test_return_failed_only_shows_files_with_errors(local):
-    local.put("a.csv", b"1,x\n")
-    local.put("b.csv", b"bad,x\n2,y\n")
-    (row,) = local.sql("COPY INTO t FROM @s RETURN_FAILED_ONLY = TRUE ON_ERROR = CONTINUE")
+    (row,) = local.sql("COPY INTO t FROM @s PURGE = TRUE ON_ERROR = SKIP_FILE RETURN_FAILED_ONLY = TRUE")
     assert row["file"] == "s/b.csv"
+    assert (good.exists(), bad.exists()) == (False, True)
 
 
 # -- formats ------------------------------------------------------------------------------------------------
 
 
-def test_compressed_files_are_read(local):
-    for name, compress in [
-        ("a.csv.gz", gzip.compress), ("a.csv.bz2", bz2.compress),
-        ("a.csv.zst", zstandard.ZstdCompressor().compress), ("a.csv.deflate", zlib.compress),
-        ("a.csv.br", lambda data: pa.Codec("brotli").compress(data, asbytes=True)), ("a", gzip.compress),
-    ]:  # fmt: skip
-        begin(local)
-        local.put(name, compress(b"1,x\n2,y\n"))
-        local.sql("COPY INTO t FROM @s")
-        assert ids(local) == [1, 2]
+@pytest.mark.parametrize(
+    ("name", "compress"),
+    [
+        ("a.csv.gz", gzip.compress),
+        ("a.csv.bz2", bz2.compress),
+        ("a.csv.zst", zstandard.ZstdCompressor().compress),
+        ("a.csv.deflate", zlib.compress),
+        ("a.csv.br", lambda data: pa.Codec("brotli").compress(data, asbytes=True)),
+        ("a", gzip.compress),
+    ],
+)
+def test_compressed_files_are_read(local, name: str, compress: Callable[[bytes], bytes]):
+    local.put(name, compress(b"1,x\n2,y\n"))
+    local.sql("COPY INTO t FROM @s")
+    assert ids(local) == [1, 2]
 
 
 def test_text_becomes_every_type(local):
-    local.sql(
-        "CREATE TABLE all_types (n NUMBER(12,2), f FLOAT, b BOOLEAN, s VARCHAR, x BINARY, d DATE, t TIME, "
-        "ntz TIMESTAMP_NTZ, ltz TIMESTAMP_LTZ, v VARIANT, o OBJECT, a ARRAY)"
+    columns = (
+        "n NUMBER(12,2), f FLOAT, b BOOLEAN, s VARCHAR, x BINARY, d DATE, t TIME, ntz TIMESTAMP_NTZ, "
+        "ltz TIMESTAMP_LTZ, v VARIANT, o OBJECT, a ARRAY"
     )
-    local.put(
-        "a.csv",
+    content = (
         b'1.255,1e3,yes,"a ""b""",4142,01/31/2026,23:59:59,2026-01-02 03:04:05.678,2026-01-02T03:04:05+01:00,'
-        b'"{""k"":1}","{}",[1]\n',
+        b'"{""k"":1}","{}","[1, ""a b"", 12345678901234567890.12345]"\n'
     )
-    local.sql(f"COPY INTO all_types FROM @s {CSV}")
-    (row,) = local.sql("SELECT * FROM all_types")
-    assert row == {
-        "n": Decimal("1.26"), "f": 1000.0, "b": True, "s": 'a "b"', "x": b"AB", "d": dt.date(2026, 1, 31),
-        "t": dt.time(23, 59, 59), "ntz": dt.datetime(2026, 1, 2, 3, 4, 5, 678000),
-        "ltz": dt.datetime(2026, 1, 2, 2, 4, 5, tzinfo=dt.UTC), "v": '{"k":1}', "o": "{}", "a": "[1]",
-    }  # fmt: skip
+    assert copied(local, columns, content, "FIELD_OPTIONALLY_ENCLOSED_BY = '\"'") == [
+        (
+            Decimal("1.26"), 1000.0, True, 'a "b"', b"AB", dt.date(2026, 1, 31), dt.time(23, 59, 59),
+            dt.datetime(2026, 1, 2, 3, 4, 5, 678000), dt.datetime(2026, 1, 2, 2, 4, 5, tzinfo=dt.UTC),
+            '{"k":1}', "{}", '[1,"a b",12345678901234567890.12345]',
+        )
+    ]  # fmt: skip
 
 
-def test_text_that_is_no_value_has_its_own_error(local):
-    for kind, text, code in [
-        ("NUMBER(4,0)", b"12345", "100038"), ("FLOAT", b"x", "100038"), ("BOOLEAN", b"maybe", "100037"),
-        ("DATE", b"2026-13-01", "100040"), ("TIME", b"25:00", "100108"), ("TIMESTAMP_NTZ", b"soon", "100035"),
-        ("BINARY", b"zz", "100115"), ("VARIANT", b"{", "100069"), ("OBJECT", b"[1]", "100071"),
-        ("VARCHAR(2)", b"abc", "100074"),
+def test_formats_of_times_and_binaries_are_obeyed(local):
+    for columns, content, file_format, expected in [
+        ("d DATE, x BINARY", b"31.01.2026|aGk=\n",
+         "FIELD_DELIMITER = '|' DATE_FORMAT = 'DD.MM.YYYY' BINARY_FORMAT = BASE64",
+         [(dt.date(2026, 1, 31), b"hi")]),
+        ("t TIMESTAMP_NTZ", b"2026/01/02 15h04 07.5\n",
+         "TIMESTAMP_FORMAT = 'YYYY/MM/DD HH24\"h\"MI SS.FF'", [(dt.datetime(2026, 1, 2, 15, 4, 7, 500000),)]),
+        ("d DATE", b"12/31/69\n12/31/70\n", "DATE_FORMAT = 'MM/DD/YY'",
+         [(dt.date(1970, 12, 31),), (dt.date(2069, 12, 31),)]),
+        ("t TIMESTAMP_NTZ", b"31.12.2024 23:00 +0530\n", "TIMESTAMP_FORMAT = 'DD.MM.YYYY HH24:MI TZHTZM'",
+         [(dt.datetime(2024, 12, 31, 23),)]),
+        # An hour of twelve alone is before noon.
+        ("t TIME", b"12:30\n11:30\n", "TIME_FORMAT = 'HH12:MI'", [(dt.time(0, 30),), (dt.time(11, 30),)]),
     ]:  # fmt: skip
-        begin(local)
-        local.sql(f"CREATE TABLE c (v {kind})")
-        local.put("a.csv", text + b"\n")
-        error = local.refused("COPY INTO c FROM @s")
-        assert error.code == code
-        assert kind == "OBJECT" or text.decode() in error.message
-
-
-def test_formats_of_dates_and_binaries_are_obeyed(local):
-    local.sql("CREATE TABLE f (d DATE, t TIMESTAMP_NTZ, x BINARY)")
-    local.put("a.csv", b"31.01.2026|2026/01/02 15h04 07.5|aGk=\n")
-    local.sql(
-        "COPY INTO f FROM @s FILE_FORMAT = (TYPE = CSV FIELD_DELIMITER = '|' DATE_FORMAT = 'DD.MM.YYYY' "
-        "TIMESTAMP_FORMAT = 'YYYY/MM/DD HH24\"h\"MI SS.FF' BINARY_FORMAT = BASE64)"
-    )
-    assert local.sql("SELECT * FROM f") == [
-        {"d": dt.date(2026, 1, 31), "t": dt.datetime(2026, 1, 2, 15, 4, 7, 500000), "x": b"hi"}
-    ]
+        assert copied(local, columns, content, f"TYPE = CSV {file_format}") == expected
 
 
 def test_too_long_text_is_cut_when_asked(local):
-    local.put("a.csv", b"1,abcdefgh\n")
-    local.sql("COPY INTO t FROM @s ENFORCE_LENGTH = FALSE")
-    assert local.sql("SELECT name FROM t") == [{"name": "abcde"}]
+    assert copied(local, "s VARCHAR(5)", b"abcdefgh\n", "TYPE = CSV", "ENFORCE_LENGTH = FALSE") == [
+        ("abcde",)
+    ]
 
 
 def test_json_fills_one_variant_or_columns_by_name(local):
-    local.sql("CREATE TABLE j (v VARIANT)")
-    local.put("a.json", b'{"ID":1,"name":"x"}\n{"Id":2,"more":true}\n')
-    local.sql("COPY INTO j FROM @s FILE_FORMAT = (TYPE = JSON)")
-    assert [json.loads(row["v"]) for row in local.sql("SELECT v FROM j")] == [
-        {"ID": 1, "name": "x"}, {"Id": 2, "more": True},
+    content = b'{"ID":1,"name":"x", "x": [1, 2]}\n{"Id":2,"more":true}\n'
+    found = copied(local, "v VARIANT", content, "TYPE = JSON")
+    assert [json.loads(value) for (value,) in found] == [
+        {"ID": 1, "name": "x", "x": [1, 2]}, {"Id": 2, "more": True},
     ]  # fmt: skip
-    local.sql("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE")
-    assert local.sql("SELECT * FROM t ORDER BY id") == [
-        {"id": Decimal(1), "name": "x"}, {"id": Decimal(2), "name": None},
-    ]  # fmt: skip
-    assert local.refused("COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
+    # A column without a field of its name is null, whatever its default.
+    columns = "id INT, name VARCHAR DEFAULT 'y'"
+    assert copied(local, columns, content, "TYPE = JSON", BY_NAME) == [(1, "x"), (2, None)]
+    assert local.refused("COPY INTO c FROM @s/c FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
 
 
 def test_a_broken_json_line_is_one_error(local):
-    local.put("a.json", b'{"id":1}\n{"id":\n{"id":"x"}\n{"id":4}\n')
-    (row,) = local.sql(
-        "COPY INTO t FROM @s FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE "
-        "ON_ERROR = CONTINUE"
-    )
+    content = b'{"id":1}\n{"id":\n{"id":"x"}\n{"id":4}\n'
+    (row,) = local.sql(stage(local, "id INT", content, "TYPE = JSON", f"{BY_NAME} ON_ERROR = CONTINUE"))
     assert (row["rows_loaded"], row["errors_seen"], row["first_error_line"]) == (2, 2, 2)
     assert row["first_error"].startswith("Error parsing JSON")
 
 
+def test_a_key_that_is_there_twice_is_an_error_unless_allowed(local):
+    content = b'{"a": 1, "a": 2}\n'
+    assert local.refused(stage(local, "v VARIANT", content, "TYPE = JSON")).code == "100069"
+    assert copied(local, "v VARIANT", content, "TYPE = JSON ALLOW_DUPLICATE = TRUE") == [('{"a":2}',)]
+
+
 def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_but_no_defaults(local):
-    local.sql("CREATE TABLE h (id INT, name VARCHAR, f VARCHAR, n INT, d INT DEFAULT 7)")
-    local.put("in/a.csv", b"Name,other,ID\nx,1,5\n")
-    local.sql(
-        "COPY INTO h FROM @s FILE_FORMAT = (TYPE = CSV PARSE_HEADER = TRUE) MATCH_BY_COLUMN_NAME = "
-        "CASE_INSENSITIVE INCLUDE_METADATA = (f = METADATA$FILENAME, n = METADATA$FILE_ROW_NUMBER)"
-    )
-    assert local.sql("SELECT * FROM h") == [
-        {"id": Decimal(5), "name": "x", "f": "in/a.csv", "n": Decimal(1), "d": None}
-    ]
-    assert "PARSE_HEADER" in local.refused("COPY INTO h FROM @s FILE_FORMAT = (PARSE_HEADER = TRUE)").message
+    columns = "id INT, name VARCHAR, f VARCHAR, n INT, d INT DEFAULT 7"
+    metadata = "INCLUDE_METADATA = (f = METADATA$FILENAME, n = METADATA$FILE_ROW_NUMBER)"
+    content, header = b"Name,other,ID\nx,1,5\n", "TYPE = CSV PARSE_HEADER = TRUE"
+    assert copied(local, columns, content, header, f"{BY_NAME} {metadata}") == [(5, "x", "c/file", 1, None)]
     local.sql("CREATE FILE FORMAT headed PARSE_HEADER = TRUE")
-    assert "PARSE_HEADER" in local.refused("SELECT $1 FROM @s (FILE_FORMAT => headed)").message
+    for statement in (
+        f"COPY INTO c FROM @s FILE_FORMAT = ({header})",
+        "SELECT $1 FROM @s (FILE_FORMAT => headed)",
+    ):
+        assert "PARSE_HEADER" in local.refused(statement).message
 
 
-BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
-
-
-def test_null_if_and_trim_space_count_by_name(local):
-    for kind in ["JSON", "PARQUET", "ORC"]:
-        begin(local)
-        table = pa.table({"ID": [1, 2], "NAME": [" a ", "NULL"], "V": ["x", "NULL"]})
-        sink = pa.BufferOutputStream()
-        if kind == "JSON":
-            sink.write("\n".join(json.dumps(row) for row in table.to_pylist()).encode())
-        else:
-            (pq if kind == "PARQUET" else orc).write_table(table, sink)
-        local.put("n/a", sink.getvalue().to_pybytes())
-        local.sql("CREATE TABLE n (id INT, name VARCHAR, v VARIANT)")
-        cleaned = f"TYPE = {kind} TRIM_SPACE = TRUE NULL_IF = ('NULL', '2')"
-        local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = ({cleaned}) {BY_NAME}")
-        assert local.sql("SELECT id, name, v::VARCHAR AS v FROM n ORDER BY id NULLS LAST") == [
-            {"id": Decimal(1), "name": "a", "v": "x"}, {"id": None, "name": None, "v": None},
-        ]  # fmt: skip
-
-
-def test_a_column_without_a_field_of_its_name_is_null(local):
-    local.sql("CREATE TABLE n (id INT, d INT DEFAULT 7)")
-    local.put("n/a.json", b'{"id": 1}\n{"id": 2, "d": 3}\n')
-    local.sql(f"COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON) {BY_NAME}")
-    assert [row["d"] for row in local.sql("SELECT d FROM n ORDER BY id")] == [None, Decimal(3)]
+@pytest.mark.parametrize("kind", ["JSON", "PARQUET", "ORC"])
+def test_null_if_and_trim_space_count_by_name(local, kind):
+    content = written(pa.table({"ID": [1, 2], "NAME": [" a ", "NULL"], "V": ["x", "NULL"]}), kind)
+    cleaned = f"TYPE = {kind} TRIM_SPACE = TRUE NULL_IF = ('NULL', '2')"
+    columns, shown = "id INT, name VARCHAR, v VARIANT", "id, name, v::VARCHAR"
+    assert copied(local, columns, content, cleaned, BY_NAME, shown) == [(1, "a", "x"), (None, None, None)]
 
 
 def test_columns_that_a_load_would_have_to_add_are_refused(local):
@@ -381,35 +344,6 @@ def test_columns_that_a_load_would_have_to_add_are_refused(local):
     assert ids(local, "n") == [1]
 
 
-def test_a_key_that_is_there_twice_is_an_error_unless_allowed(local):
-    local.sql("CREATE TABLE n (v VARIANT)")
-    local.put("n/a.json", b'{"a": 1, "a": 2}\n')
-    assert local.refused("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON)").code == "100069"
-    local.sql("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = JSON ALLOW_DUPLICATE = TRUE)")
-    assert local.sql("SELECT v:a::INT AS a FROM n") == [{"a": Decimal(2)}]
-
-
-def test_binary_of_parquet_is_no_text_when_asked(local):
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"B": [b"abc"]}), sink)
-    local.put("n/a", sink.getvalue().to_pybytes())
-    local.sql("CREATE TABLE n (v VARIANT)")
-    local.sql("COPY INTO n FROM @s/n FILE_FORMAT = (TYPE = PARQUET BINARY_AS_TEXT = FALSE)")
-    assert local.sql("SELECT v:B::VARCHAR AS b FROM n") == [{"b": "616263"}]
-
-
-def test_a_year_of_two_digits_and_an_offset_without_room_for_it(local):
-    local.sql("CREATE TABLE n (d DATE, t TIMESTAMP_NTZ)")
-    local.put("n/a.csv", b"12/31/69,31.12.2024 23:00 -0500\n12/31/70,31.12.2024 23:00 +0530\n")
-    local.sql(
-        "COPY INTO n FROM @s/n FILE_FORMAT = (DATE_FORMAT = 'MM/DD/YY' "
-        "TIMESTAMP_FORMAT = 'DD.MM.YYYY HH24:MI TZHTZM')"
-    )
-    assert [(row["d"].year, str(row["t"])) for row in local.sql("SELECT * FROM n ORDER BY d DESC")] == [
-        (2069, "2024-12-31 23:00:00"), (1970, "2024-12-31 23:00:00"),
-    ]  # fmt: skip
-
-
 ARROW = pa.table(
     {
         "ID": pa.array([1, 2, None], pa.int32()), "name": ["x", None, "z"],
@@ -420,64 +354,29 @@ ARROW = pa.table(
 )  # fmt: skip
 
 
-def test_parquet_and_orc_fill_columns_by_name(local):
-    for kind in ["PARQUET", "ORC"]:
-        local.sql(
-            "CREATE OR REPLACE TABLE p (id INT, name VARCHAR, amount NUMBER(10,2), at TIMESTAMP_NTZ, "
-            "day DATE, raw BINARY, nested VARIANT)"
-        )
-        target = local.put("a.bin", b"")
-        (pq if kind == "PARQUET" else orc).write_table(ARROW, target)
-        local.sql(
-            f"COPY INTO p FROM @s FILE_FORMAT = (TYPE = {kind}) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
-        )
-        rows = local.sql("SELECT * FROM p ORDER BY id NULLS LAST")
-        assert rows[0] == {
-            "id": Decimal(1), "name": "x", "amount": Decimal("1.10"), "at": dt.datetime(1970, 1, 1),
-            "day": dt.date(1970, 1, 1), "raw": b"hi", "nested": '{"k":[1,2]}',
-        }  # fmt: skip
-        assert rows[1]["raw"] == b"\xff"
-        assert rows[2]["name"] == "z"
-
-
-def test_a_parquet_record_has_the_keys_with_a_value(local):
-    pq.write_table(pa.table({"N": [{"k": "v"}, {"l": [None, {"m": 1}]}]}), local.put("a.parquet", b""))
-    local.sql("CREATE TABLE n (n VARIANT)")
-    local.sql("COPY INTO n FROM (SELECT $1:N FROM @s) FILE_FORMAT = (TYPE = PARQUET)")
-    local.sql(
-        "COPY INTO n FROM @s FILE_FORMAT = (TYPE = PARQUET) FORCE = TRUE "
-        "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+@pytest.mark.parametrize("kind", ["PARQUET", "ORC"])
+def test_parquet_and_orc_fill_columns_by_name(local, kind):
+    columns = (
+        "id INT, name VARCHAR, amount NUMBER(10,2), at TIMESTAMP_NTZ, day DATE, raw BINARY, nested VARIANT"
     )
-    assert [row["n"] for row in local.sql("SELECT n FROM n ORDER BY n:k NULLS LAST")] == [
-        '{"k":"v"}', '{"k":"v"}', '{"l":[null,{"m":1}]}', '{"l":[null,{"m":1}]}',
-    ]  # fmt: skip
+    rows = copied(local, columns, written(ARROW, kind), f"TYPE = {kind}", BY_NAME)
+    epoch = dt.datetime(1970, 1, 1)
+    assert rows[0] == (1, "x", Decimal("1.10"), epoch, epoch.date(), b"hi", '{"k":[1,2]}')
+    assert (rows[1][5], rows[2][1]) == (b"\xff", "z")
 
 
-def test_parquet_by_expression_and_as_one_variant(local):
-    pq.write_table(ARROW.select(["ID", "name", "NESTED"]), local.put("a.parquet", b""))
-    local.sql(
-        "COPY INTO t FROM (SELECT $1:ID::INT + 10, $1:NESTED:k[1] FROM @s) FILE_FORMAT = (TYPE = PARQUET)"
+def test_a_record_of_parquet_has_the_keys_with_a_value_and_binary_as_text_unless_asked(local):
+    content = written(pa.table({"N": [{"k": "v"}, {"l": [None, {"m": 1}]}], "B": [b"abc", None]}), "PARQUET")
+    expected = [('{"k":"v"}',), ('{"l":[null,{"m":1}]}',)]
+    assert copied(local, "n VARIANT", content, "TYPE = PARQUET", BY_NAME) == expected
+    local.sql("COPY INTO c FROM (SELECT $1:N FROM @s/c) FILE_FORMAT = (TYPE = PARQUET) FORCE = TRUE")
+    assert sorted(tuple(row.values()) for row in local.sql("SELECT n FROM c")) == sorted(expected * 2)
+    whole = copied(local, "v VARIANT", content, "TYPE = PARQUET", shown="v:B::VARCHAR, v:N.k::VARCHAR")
+    assert whole == [("abc", "v"), (None, None)]
+    hexadecimal = copied(
+        local, "v VARIANT", content, "TYPE = PARQUET BINARY_AS_TEXT = FALSE", shown="v:B::VARCHAR"
     )
-    assert local.sql("SELECT * FROM t WHERE id IS NOT NULL ORDER BY id")[0] == {
-        "id": Decimal(11), "name": "2",
-    }  # fmt: skip
-    local.sql("CREATE TABLE v (v VARIANT)")
-    local.sql("COPY INTO v FROM @s FILE_FORMAT = (TYPE = PARQUET)")
-    assert json.loads(local.sql("SELECT v FROM v LIMIT 1")[0]["v"]) == {
-        "ID": 1, "name": "x", "NESTED": {"k": [1, 2]},
-    }  # fmt: skip
-
-
-def test_avro_and_xml_are_refused(local):
-    for kind in ("AVRO", "XML"):
-        error = local.refused(f"COPY INTO t FROM @s FILE_FORMAT = (TYPE = {kind})")
-        assert (error.code, kind in error.message) == ("000002", True)
-
-
-def test_a_file_that_is_not_parquet_is_an_error(local):
-    local.sql("CREATE TABLE v (v VARIANT)")
-    local.put("a.parquet", b"no")
-    assert local.refused("COPY INTO v FROM @s FILE_FORMAT = (TYPE = PARQUET)").code == "100152"
+    assert hexadecimal[0] == ("616263",)
 
 
 # -- transformations ----------------------------------------------------------------------------------------
@@ -488,17 +387,11 @@ def test_expressions_fill_columns(local):
     local.put("in/a.csv", b'7,x-y,"{""k"":{""m"":1}}"\n')
     local.sql(
         "COPY INTO e (f, n, a, u, v) FROM (SELECT METADATA$FILENAME, METADATA$FILE_ROW_NUMBER, "
-        "s.$1::INT + 1, "
-        f"UPPER(SPLIT_PART($2, '-', 2)), PARSE_JSON($3):k FROM @s/in s) {CSV}"
+        f"s.$1::INT + 1, UPPER(SPLIT_PART($2, '-', 2)), PARSE_JSON($3):k FROM @s/in s) {CSV}"
     )
-    assert local.sql("SELECT * FROM e") == [
-        {"f": "in/a.csv", "n": Decimal(1), "a": Decimal(8), "u": "Y", "v": '{"m":1}'}
+    assert [tuple(row.values()) for row in local.sql("SELECT * FROM e")] == [
+        ("in/a.csv", 1, 8, "Y", '{"m":1}')
     ]
-
-
-def test_a_sequence_in_an_expression_is_refused(local):
-    local.sql("CREATE SEQUENCE seq")
-    assert local.refused("COPY INTO t (id) FROM (SELECT seq.NEXTVAL FROM @s)").code == "000002"
 
 
 def test_a_failing_expression_is_an_error_of_its_row(local):
@@ -511,20 +404,22 @@ def test_a_failing_expression_is_an_error_of_its_row(local):
 def test_options_may_stand_inside_of_the_select(local):
     local.put("a.json", b'{"a":{"b":5}}\n')
     local.put("b.csv", b"1,x\n")
-    local.sql(
-        "COPY INTO t (id) FROM (SELECT t.$1:a.b FROM @s (FILE_FORMAT => (TYPE = JSON), "
-        "PATTERN => '.*[.]json') t)"
-    )
+    options = "FILE_FORMAT => (TYPE = JSON), PATTERN => '.*[.]json'"
+    local.sql(f"COPY INTO t (id) FROM (SELECT t.$1:a.b FROM @s ({options}) t)")
     assert ids(local) == [5]
 
 
 def test_wrong_statements_are_refused(local):
+    local.sql("CREATE SEQUENCE seq")
+    local.put("a.csv", b"1,x\n")
+    names = ", ".join(f"'{n}.csv'" for n in range(1001))
     for statement, code in [
         ("COPY INTO nowhere FROM @s", "002003"), ("COPY INTO t FROM @nowhere", "002003"),
         ("COPY INTO t (other) FROM @s", "000904"), ("COPY INTO t FROM (SELECT $1 FROM @s)", "002020"),
         ("COPY INTO t FROM (SELECT $1, nonsense FROM @s)", "000904"),
         ("COPY INTO t FROM (SELECT $1, count($2) FROM @s)", "002079"),
         ("COPY INTO t FROM (SELECT $1, $2 FROM @s WHERE $1 > 1)", "000002"),
+        ("COPY INTO t (id) FROM (SELECT seq.NEXTVAL FROM @s)", "000002"),
         ("COPY INTO t FROM @s MATCH_BY_COLUMN_NAME = CASE_SENSITIVE", "001003"),
         ("COPY INTO t FROM @s ON_ERROR = PANIC", "001008"),
         ("COPY INTO t FROM @s ON_ERROR = SKIP_FILE_0", "001008"),
@@ -532,17 +427,13 @@ def test_wrong_statements_are_refused(local):
         ("COPY INTO t FROM @s SIZE_LIMIT = 0", "001008"), ("COPY INTO t FROM @s FORCE = 1", "001008"),
         ("COPY INTO t FROM @s FRCE = TRUE", "001420"), ("COPY INTO t FROM @s PATTERN = '['", "2201B"),
         ("COPY INTO t FROM @s FILE_FORMAT = (TYPE = CSV STRIP_OUTER_ARRAY = TRUE)", "001420"),
-        ("COPY INTO t FROM @s nonsense", "001003"),
+        ("COPY INTO t FROM @s FILE_FORMAT = (TYPE = AVRO)", "000002"),
+        ("COPY INTO t FROM @s nonsense", "001003"), ("COPY INTO t FROM 'file:///etc/passwd'", "003001"),
+        (f"COPY INTO t FROM @s FILES = ({names})", "maximum is 1000"),
     ]:  # fmt: skip
-        local.put("a.csv", b"1,x\n")
         error = local.refused(statement)
-        assert code in (error.code, error.sqlstate)
+        assert code in (error.code, error.sqlstate) or code in error.message, statement
         assert ids(local) == []
-
-
-def test_at_most_a_thousand_files_are_named(local):
-    names = ", ".join(f"'{n}.csv'" for n in range(1001))
-    assert "maximum is 1000" in local.refused(f"COPY INTO t FROM @s FILES = ({names})").message
 
 
 def test_bound_values_and_identifier_are_replaced(local):
@@ -552,50 +443,8 @@ def test_bound_values_and_identifier_are_replaced(local):
 
 
 def test_without_from_the_table_stage_is_loaded(local):
-    assert local.sql("COPY INTO t") == NOTHING
-
-
-# -- transactions and safety --------------------------------------------------------------------------------
-
-
-def test_a_rolled_back_copy_leaves_neither_rows_nor_history(local):
-    local.put("a.csv", b"1,x\n")
-    local.sql("BEGIN")
-    local.sql("COPY INTO t FROM @s")
-    assert ids(local) == [1]
-    local.sql("ROLLBACK")
-    assert ids(local) == []
-    local.sql("COPY INTO t FROM @s")
-    assert ids(local) == [1]
-
-
-def test_concurrent_statements_load_each_file_once(local):
-    for number in range(20):
-        local.put(f"{number:02}.csv", f"{number},x\n".encode())
-    sessions = [local.new_session() for _ in range(4)]
-    threads = [
-        threading.Thread(target=local.sql, args=("COPY INTO t FROM @s",), kwargs={"session": session})
-        for session in sessions
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for session in sessions:
-        session.close()
-    assert ids(local) == list(range(20))
-
-
-def test_sql_cannot_read_files_of_the_machine_or_of_stages(local):
-    for query in [
-        "SELECT * FROM read_csv('{path}')", "SELECT * FROM '{path}'", "SELECT * FROM read_text('{path}')",
-        "SELECT * FROM glob('{path}')", "SELECT read_blob('{path}')", 'SELECT * FROM "{path}"',
-        "COPY INTO t FROM 'file://{path}'",
-    ]:  # fmt: skip
-        staged = local.put("a.csv", b"1,x\n")
-        for path in ("/etc/passwd", str(staged)):
-            assert local.refused(query.format(path=path)).code != "000603"
-        assert ids(local) == []
+    local.put_table("T", "a.csv", b"1,x\n")
+    assert [row["status"] for row in local.sql("COPY INTO t")] == ["LOADED"]
 
 
 # -- validation ---------------------------------------------------------------------------------------------
@@ -606,8 +455,7 @@ def test_validation_returns_every_error_and_loads_nothing(local):
     local.put("b.csv", b"x,y\n")
     errors = local.sql(f"COPY INTO t FROM @s {CSV} VALIDATION_MODE = RETURN_ERRORS")
     assert [(row["file"], row["line"], row["row_number"]) for row in errors] == [
-        ("s/a.csv", 2, 2), ("s/a.csv", 3, 3), ("s/a.csv", 4, 4), ("s/a.csv", 5, 5), ("s/a.csv", 6, 6),
-        ("s/b.csv", 1, 1),
+        *(("s/a.csv", line, line) for line in range(2, 7)), ("s/b.csv", 1, 1),
     ]  # fmt: skip
     assert errors[0]["error"] == "Numeric value 'bad' is not recognized"
     assert (errors[0]["code"], errors[0]["sql_state"]) == (100038, "22018")
@@ -626,27 +474,3 @@ def test_validation_returns_the_first_rows_or_their_error(local):
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_3_ROWS").code == "100038"
     assert local.refused("COPY INTO t FROM @s VALIDATION_MODE = RETURN_SOME").code == "001008"
     assert ids(local) == []
-
-
-def test_blanks_between_the_values_of_an_array_do_not_count(local):
-    for name, content, options in [
-        ("v.csv", b'"[1, 2, ""a b"", 12345678901234567890.12345]"\n', CSV),
-        ("v.json", b'[1, 2,\t"a b", 12345678901234567890.12345]\n', "FILE_FORMAT = (TYPE = JSON)"),
-    ]:
-        begin(local)
-        local.sql("CREATE TABLE v (v VARIANT)")
-        local.put(name, content)
-        local.sql(f"COPY INTO v FROM @s {options}")
-        equal = "v = PARSE_JSON('[1,2,\"a b\",12345678901234567890.12345]')"
-        assert local.sql(f"SELECT v, {equal} AS is_equal FROM v") == [
-            {"v": '[1,2,"a b",12345678901234567890.12345]', "is_equal": True}
-        ]
-
-
-def test_an_hour_of_twelve_alone_is_before_noon(local):
-    local.sql("CREATE OR REPLACE TABLE hours (t TIME, n TIMESTAMP_NTZ)")
-    local.put("hours.csv", b"12:30,2026-01-02 12:30\n11:30,2026-01-02 11:30\n")
-    options = "TYPE = CSV TIME_FORMAT = 'HH12:MI' TIMESTAMP_FORMAT = 'YYYY-MM-DD HH12:MI'"
-    local.sql(f"COPY INTO hours FROM @s/hours.csv FILE_FORMAT = ({options})")
-    rows = local.sql("SELECT t::VARCHAR AS t, HOUR(n) AS n FROM hours ORDER BY 1")
-    assert [(row["t"], row["n"]) for row in rows] == [("00:30:00", 0), ("11:30:00", 11)]

@@ -1,15 +1,7 @@
-from __future__ import annotations
-
 import random
 from typing import Any
 
-from snowpipe_local.loading.csv_reader import (
-    CsvDialect,
-    Fields,
-    read_csv,
-    split_exactly,
-    split_fields,
-)
+from snowpipe_local.loading.csv_reader import CsvDialect, Fields, read_csv, split_exactly, split_fields
 
 QUOTED = CsvDialect(quote=b'"')
 
@@ -93,12 +85,6 @@ def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not():
     assert cut[0]["c1"] == "é"
 
 
-def test_blanks_inside_of_quotes_stay():
-    options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "TRIM_SPACE": True}
-    (row,) = read(b'" Hello ", " world " , x \n', block=100, **options)
-    assert [row["c0"], row["c1"], row["c2"]] == [" Hello ", " world ", "x"]
-
-
 def test_a_record_of_several_lines_is_broken_without_multi_line():
     for block in [7, 100]:
         options = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "MULTI_LINE": False, "SKIP_BLANK_LINES": True}
@@ -114,24 +100,6 @@ def test_an_enclosed_field_that_does_not_end_breaks_its_record_only():
     ]  # fmt: skip
 
 
-def test_delimiters_may_be_none():
-    found = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, ESCAPE_UNENCLOSED_FIELD=None)
-    assert [row["c0"] for row in found] == ["a,b", "c,d"]
-    (whole,) = read(b"a,b\nc,d\n", width=1, FIELD_DELIMITER=None, RECORD_DELIMITER=None)
-    assert whole["c0"] == "a,b\nc,d\n"
-
-
-def test_other_encodings_are_read():
-    (row,) = read("grün,ß\n".encode("iso-8859-1"), width=2, ENCODING="ISO88591")
-    assert (row["c0"], row["c1"]) == ("grün", "ß")
-    (row,) = read("Ж,2\n".encode("koi8-r"), width=2, ENCODING="KOI8R")
-    assert row["c0"] == "Ж"
-    (row,) = read("é,2\n".encode("utf-16-le"), width=2, ENCODING="UTF-16LE")
-    assert row["c0"] == "é"
-    (row,) = read(b"\xef\xbb\xbfa,b\n", width=2)
-    assert row["c0"] == "a"
-
-
 def test_positions_count_lines_of_the_file_and_characters_of_the_line():
     content = b'skip\n1,"two\nlines",3\n\xc3\xa9,b,c\n'
     (chunk,) = read_csv([content], {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "SKIP_HEADER": 1}, 3)
@@ -140,12 +108,20 @@ def test_positions_count_lines_of_the_file_and_characters_of_the_line():
     assert chunk.locate(1, None).character == 1
 
 
-def test_escape_counts_in_fields_of_both_kinds_and_overrides_that_of_fields_without_quotes():
-    for enclosed in [None, '"']:
-        found = read(b"a^,b,c\\d\n", width=2, ESCAPE="^", FIELD_OPTIONALLY_ENCLOSED_BY=enclosed)
-        assert [(row["c0"], row["c1"]) for row in found] == [("a,b", "c\\d")]
-
-
-def test_the_escape_of_fields_without_quotes_leaves_enclosed_ones_alone():
-    found = read(b'"a^,b",c^,d\n', width=2, ESCAPE_UNENCLOSED_FIELD="^", FIELD_OPTIONALLY_ENCLOSED_BY='"')
-    assert [(row["c0"], row["c1"]) for row in found] == [("a^,b", "c,d")]
+def test_options_set_how_fields_are_read():
+    quoted = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"'}
+    lines = b"a,b\nc,d\n"
+    for content, options, expected in [
+        (b'" Hello ", " world " , x \n', {**quoted, "TRIM_SPACE": True}, [[" Hello ", " world ", "x"]]),
+        (b"a^,b,c\\d\n", {"ESCAPE": "^"}, [["a,b", "c\\d"]]),
+        (b"a^,b,c\\d\n", {**quoted, "ESCAPE": "^"}, [["a,b", "c\\d"]]),
+        (b'"a^,b",c^,d\n', {**quoted, "ESCAPE_UNENCLOSED_FIELD": "^"}, [["a^,b", "c,d"]]),
+        (lines, {"FIELD_DELIMITER": None, "ESCAPE_UNENCLOSED_FIELD": None}, [["a,b"], ["c,d"]]),
+        (lines, {"FIELD_DELIMITER": None, "RECORD_DELIMITER": None}, [["a,b\nc,d\n"]]),
+        ("grün,ß\n".encode("iso-8859-1"), {"ENCODING": "ISO88591"}, [["grün", "ß"]]),
+        ("Ж,2\n".encode("koi8-r"), {"ENCODING": "KOI8R"}, [["Ж", "2"]]),
+        ("é,2\n".encode("utf-16-le"), {"ENCODING": "UTF-16LE"}, [["é", "2"]]),
+        (b"\xef\xbb\xbfa,b\n", {}, [["a", "b"]]),
+    ]:
+        found = read(content, len(expected[0]), 100, **options)
+        assert [[row[f"c{n}"] for n in range(len(expected[0]))] for row in found] == expected

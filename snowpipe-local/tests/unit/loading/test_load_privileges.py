@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.names import PipeKey
@@ -34,15 +32,6 @@ def grant(local: LocalCatalog, *privileges: str) -> None:
         local.sql(f"GRANT {privilege} TO ROLE loader")
 
 
-def test_copy_needs_insert_on_the_table_and_read_on_the_stage(local, loader):
-    assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
-    grant(local, "INSERT ON TABLE t")
-    assert local.refused("COPY INTO t FROM @s", session=loader).code == "002003"
-    grant(local, "READ ON STAGE s")
-    (row,) = local.sql("COPY INTO t FROM @s", session=loader)
-    assert row["status"] == "LOADED"
-
-
 def test_the_history_of_hidden_tables_is_hidden(local, loader):
     local.sql("COPY INTO t FROM @s")
     history = "SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY('t', '2020-01-01'::TIMESTAMP_LTZ))"
@@ -71,8 +60,13 @@ def test_pipes_are_created_operated_monitored_and_dropped_by_privilege(local, lo
     assert local.refused("ALTER PIPE p SET COMMENT = 'x'", session=loader).code == "003001"
 
 
-def test_a_pipe_loads_with_the_privileges_of_its_owner(local, loader):
-    grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t", "READ ON STAGE s")
+def test_copy_needs_insert_and_read_and_a_pipe_loads_with_the_privileges_of_its_owner(local, loader):
+    grant(local, "CREATE PIPE ON SCHEMA public", "INSERT ON TABLE t")
+    for statement in ("COPY INTO t FROM @s", PIPE):
+        assert local.refused(statement, session=loader).code == "002003"
+    grant(local, "READ ON STAGE s")
+    (loaded,) = local.sql("COPY INTO t FROM @s", session=loader)
+    assert loaded["status"] == "LOADED"
     local.sql(PIPE, session=loader)
     pipe = local.database.file_pipes.find(PipeKey("PUBLIC", "P"))
     assert pipe is not None

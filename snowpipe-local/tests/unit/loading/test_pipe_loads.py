@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -53,44 +51,36 @@ def ids(local: LocalCatalog) -> list[int]:
     return [int(row["id"]) for row in local.sql("SELECT id FROM t ORDER BY id")]
 
 
+def load(local: LocalCatalog, *paths: str) -> list[int]:
+    """Submit files, wait for their loads and return the rows of the table."""
+    submit(local, *paths)
+    drain(local)
+    return ids(local)
+
+
 def test_a_path_is_remembered_for_14_days(local):
     local.put("a.csv", b"1\n")
-    submit(local, "a.csv")
-    drain(local)
+    assert load(local, "a.csv") == [1]
     local.put("a.csv", b"2\n")
     local.catalog.clock.move(13 * DAY_MS / 1000)
-    submit(local, "a.csv")
-    drain(local)
-    assert ids(local) == [1]
+    assert load(local, "a.csv") == [1]
     local.catalog.clock.move(2 * DAY_MS / 1000)
-    submit(local, "a.csv")
-    drain(local)
-    assert ids(local) == [1, 2]
+    assert load(local, "a.csv") == [1, 2]
 
 
-def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue(local):
-    local.put("a.csv", b"1\n")
-    submit(local, "a.csv")
-    drain(local)
-    submit(local, "b.csv")
+def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue_but_not_what_copy_has_loaded(local):
+    for path in ("a.csv", "b.csv"):
+        local.put(path, b"1\n")
+    assert load(local, "a.csv") == [1]
+    local.sql("COPY INTO t FROM @s FILES = ('b.csv')")
+    assert local.sql("ALTER PIPE p REFRESH") == []
+    submit(local, "c.csv")
     local.catalog.clock.move(1)
     local.sql("CREATE OR REPLACE PIPE p AS COPY INTO t FROM @s")
     assert waiting(local) == 0
-    submit(local, "a.csv")
-    drain(local)
-    assert ids(local) == [1, 1]
-
-
-def test_what_copy_has_loaded_is_the_tables_and_outlives_a_replaced_pipe(local):
-    for path in ("a.csv", "b.csv"):
-        local.put(path, b"1\n")
-    submit(local, "a.csv")
-    drain(local)
-    local.sql("COPY INTO t FROM @s FILES = ('b.csv')")
-    assert local.sql("ALTER PIPE p REFRESH") == []
-    local.catalog.clock.move(1)
-    local.sql("CREATE OR REPLACE PIPE p AS COPY INTO t FROM @s")
     assert local.sql("ALTER PIPE p REFRESH") == [{"file": "a.csv", "status": "SENT"}]
+    drain(local)
+    assert ids(local) == [1, 1, 1]
 
 
 def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
@@ -99,8 +89,8 @@ def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
     error = local.refused("ALTER PIPE p SET PIPE_EXECUTION_PAUSED = FALSE")
     assert "is stale" in error.message
     assert "SYSTEM$PIPE_FORCE_RESUME" in error.message
-    local.refused("SELECT SYSTEM$PIPE_FORCE_RESUME('p')")
-    local.refused("SELECT SYSTEM$PIPE_FORCE_RESUME('p', 'please')")
+    for arguments in ("'p'", "'p', 'please'"):
+        local.refused(f"SELECT SYSTEM$PIPE_FORCE_RESUME({arguments})")
     local.sql("SELECT SYSTEM$PIPE_FORCE_RESUME('local.public.p', 'staleness_check_override')")
     (row,) = local.sql("SELECT SYSTEM$PIPE_STATUS('p')")
     assert json.loads(next(iter(row.values())))["executionState"] == "RUNNING"
@@ -108,18 +98,10 @@ def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
 
 def test_the_information_schema_lists_file_pipes(local):
     local.sql("CREATE PIPE q AUTO_INGEST = TRUE COMMENT = 'hi' AS COPY INTO t FROM @s/in/")
-    assert local.sql(
-        "SELECT pipe_name, notification_channel_name, definition, comment FROM INFORMATION_SCHEMA.PIPES "
-        "WHERE pipe_name IN ('P', 'Q') ORDER BY 1"
-    ) == [
-        {
-            "pipe_name": "P", "notification_channel_name": None, "definition": "COPY INTO t FROM @s",
-            "comment": None,
-        },
-        {
-            "pipe_name": "Q", "notification_channel_name": "local", "definition": "COPY INTO t FROM @s/in/",
-            "comment": "hi",
-        },
+    columns = "pipe_name, notification_channel_name, definition, comment"
+    found = local.sql(f"SELECT {columns} FROM INFORMATION_SCHEMA.PIPES ORDER BY 1")
+    assert [tuple(row.values()) for row in found] == [
+        ("P", None, "COPY INTO t FROM @s", None), ("Q", "local", "COPY INTO t FROM @s/in/", "hi"),
     ]  # fmt: skip
 
 
@@ -154,19 +136,15 @@ def test_many_files_share_transactions_and_large_ones_do_not(local, monkeypatch)
 
 
 def test_a_file_that_breaks_the_engine_fails_alone(local, monkeypatch):
-    load = loader.load_file
-
-    def breaking(plan: Any, cursor: Any, file: Any) -> Any:
+    def breaking(plan: Any, cursor: Any, file: Any, load_file: Any = loader.load_file) -> Any:
         if file.path == "b.csv":
             raise duckdb.InternalException("INTERNAL Error: it broke")
-        return load(plan, cursor, file)
+        return load_file(plan, cursor, file)
 
     monkeypatch.setattr(loader, "load_file", breaking)
     for name, content in (("a.csv", b"1\n"), ("b.csv", b"2\n"), ("c.csv", b"3\n")):
         local.put(name, content)
-    submit(local, "a.csv", "b.csv", "c.csv")
-    drain(local)
-    assert ids(local) == [1, 3]
+    assert load(local, "a.csv", "b.csv", "c.csv") == [1, 3]
     assert [(event.file_name, event.status) for event in events(local)] == [
         ("a.csv", "LOADED"), ("b.csv", "LOAD_FAILED"), ("c.csv", "LOADED"),
     ]  # fmt: skip

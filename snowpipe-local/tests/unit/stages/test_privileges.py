@@ -1,146 +1,127 @@
-from __future__ import annotations
+"""Privileges on stages, file formats and what is outside of the service."""
+
+from collections.abc import Callable
 
 import pytest
-from snowpipe_local.access import model
-from snowpipe_local.access.access import Access
-from snowpipe_local.access.model import Grant, Role, RoleGrant, Securable, User
-from snowpipe_local.catalog import Catalog
-from snowpipe_local.errors import SqlError
-from snowpipe_local.faults import Faults
-from snowpipe_local.sql import front
+from snowpipe_local.access.model import Securable
 from snowpipe_local.sql.session import Session
-from snowpipe_local.stages.storage import Outside, Storage
 
-STAGE = Securable("STAGE", ("LOCAL", "PUBLIC", "S"))
-FORMAT = Securable("FILE FORMAT", ("LOCAL", "PUBLIC", "F"))
+Grant = Callable[[str], object]
 
 
 @pytest.fixture
-def catalog(tmp_path):
-    access = Access()
-    with access.change() as state:
-        state.roles["LOADER"] = Role("LOADER", "USERADMIN", 0)
-        state.users["ANN"] = User("ANN", "USERADMIN", 0, default_role="LOADER")
-        given = RoleGrant("LOADER", "USER", "ANN", "ACCOUNTADMIN", 0)
-        state.role_grants[model.role_grant_key(given)] = given
-    data, lake = tmp_path / "data", tmp_path / "lake"
-    data.mkdir()
-    lake.mkdir()
-    storage = Storage(data / "staged", data, Outside((lake,)))
-    catalog = Catalog(data, Faults(), access=access, storage=storage)
-    owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
-    for statement in ("CREATE STAGE s", "CREATE FILE FORMAT f TYPE = CSV", "CREATE TABLE t (id INT)"):
-        front.execute(owner, statement)
-    for parent in (Securable("DATABASE", ("LOCAL",)), Securable("SCHEMA", ("LOCAL", "PUBLIC"))):
-        _grant(access, "USAGE", parent)
-    yield catalog
-    catalog.close()
+def local(local):
+    local.sql("CREATE FILE FORMAT f TYPE = CSV")
+    local.sql("CREATE TABLE t (id INT)")
+    local.sql("CREATE ROLE loader")
+    local.sql("CREATE USER ann DEFAULT_ROLE = loader")
+    local.sql("GRANT ROLE loader TO USER ann")
+    return local
 
 
-def _grant(access: Access, privilege: str, target: Securable) -> None:
-    with access.change() as state:
-        grant = Grant(privilege, target, "LOADER", "ACCOUNTADMIN", 0)
-        state.grants[model.grant_key(grant)] = grant
+@pytest.fixture
+def grant(local) -> Grant:
+    """Grant a privilege to LOADER, who may use the schema."""
+
+    def given(privilege: str) -> None:
+        local.sql(f"GRANT {privilege} TO ROLE loader")
+
+    given("USAGE ON DATABASE local")
+    given("USAGE ON SCHEMA public")
+    return given
 
 
-def _loader(catalog: Catalog) -> Session:
-    return Session(catalog, "ANN", "LOCAL", "PUBLIC", moves_files=True)
+@pytest.fixture
+def ann(local, grant):
+    """A session of ANN with the role LOADER."""
+    session = Session(local.catalog, "ANN", "LOCAL", "PUBLIC", moves_files=True)
+    yield session
+    session.close()
 
 
-def _refused(session: Session, statement: str) -> str:
-    with pytest.raises(SqlError) as error:
-        front.execute(session, statement)
-    return error.value.code
+def test_what_no_role_was_granted_stays_hidden(local, ann):
+    for statement in (
+        "LIST @s", "GET @s file:///tmp", "REMOVE @s", "PUT file:///x @s", "DESC STAGE s", "LIST @%t",
+        "DROP STAGE s", "ALTER STAGE s SET COMMENT = 'x'", "DESC FILE FORMAT f", "DROP FILE FORMAT f",
+        "SELECT $1 FROM @s",
+    ):  # fmt: skip
+        assert local.refused(statement, ann).code == "002003", statement
+    for statement in ("SHOW STAGES", "SHOW FILE FORMATS"):
+        assert local.sql(statement, session=ann) == []
 
 
-def test_what_no_role_was_granted_stays_hidden(catalog):
-    for statement in [
-        *("LIST @s", "GET @s file:///tmp", "REMOVE @s", "PUT file:///x @s", "DESC STAGE s", "LIST @%t"),
-        *("DROP STAGE s", "ALTER STAGE s SET COMMENT = 'x'", "DESC FILE FORMAT f", "DROP FILE FORMAT f"),
-    ]:
-        assert _refused(_loader(catalog), statement) == "002003"
-        assert front.execute(_loader(catalog), "SHOW STAGES").rows == []
-        assert front.execute(_loader(catalog), "SHOW FILE FORMATS").rows == []
+@pytest.mark.parametrize(
+    ("privilege", "allowed", "refused"),
+    [
+        ("READ", ("LIST @s", "GET @s file:///tmp", "DESC STAGE s"), ("PUT file:///x @s", "REMOVE @s")),
+        ("READ", (), ("DROP STAGE s", "CREATE OR REPLACE STAGE s")),
+        ("WRITE", ("PUT file:///x @s", "REMOVE @s"), ("LIST @s",)),
+    ],
+)
+def test_read_lists_and_downloads_and_write_uploads_and_removes(
+    local, ann, grant, privilege: str, allowed: tuple[str, ...], refused: tuple[str, ...]
+):
+    grant(f"{privilege} ON STAGE s")
+    for statement in allowed:
+        local.sql(statement, session=ann)
+    for statement in refused:
+        assert local.refused(statement, ann).code == "003001", statement
 
 
-def test_read_lists_and_downloads_but_does_not_write(catalog):
-    _grant(catalog.access, "READ", STAGE)
-    session = _loader(catalog)
-    for statement in ("LIST @s", "GET @s file:///tmp", "DESC STAGE s"):
-        front.execute(session, statement)
-    for statement in ("PUT file:///x @s", "REMOVE @s", "DROP STAGE s", "CREATE OR REPLACE STAGE s"):
-        assert _refused(session, statement) == "003001", statement
+def test_purge_writes(local, ann, grant):
+    grant("INSERT ON TABLE t")
+    grant("READ ON STAGE s")
+    local.sql("COPY INTO t FROM @s", session=ann)
+    assert local.refused("COPY INTO t FROM @s PURGE = TRUE", ann).code == "003001"
+    grant("WRITE ON STAGE s")
+    local.sql("COPY INTO t FROM @s PURGE = TRUE", session=ann)
 
 
-def test_write_uploads_and_removes(catalog):
-    _grant(catalog.access, "WRITE", STAGE)
-    session = _loader(catalog)
-    for statement in ("PUT file:///x @s", "REMOVE @s"):
-        front.execute(session, statement)
-    assert _refused(session, "LIST @s") == "003001"
-
-
-def test_purge_writes(catalog):
-    _grant(catalog.access, "INSERT", Securable("TABLE", ("LOCAL", "PUBLIC", "T")))
-    _grant(catalog.access, "READ", STAGE)
-    front.execute(_loader(catalog), "COPY INTO t FROM @s")
-    assert _refused(_loader(catalog), "COPY INTO t FROM @s PURGE = TRUE") == "003001"
-    _grant(catalog.access, "WRITE", STAGE)
-    front.execute(_loader(catalog), "COPY INTO t FROM @s PURGE = TRUE")
-
-
-def test_what_is_outside_needs_the_right_to_make_a_stage_for_it(catalog, tmp_path):
-    file = tmp_path / "lake" / "a.csv"
+def test_what_is_outside_needs_the_right_to_make_a_stage_for_it(local, ann, grant):
+    file = local.outside / "a.csv"
     file.write_text("1\n")
-    _grant(catalog.access, "INSERT", Securable("TABLE", ("LOCAL", "PUBLIC", "T")))
-    session, url = _loader(catalog), f"'file://{file.parent}/'"
-    front.execute(session, f"CREATE TEMPORARY STAGE passing URL = {url}")
+    grant("INSERT ON TABLE t")
+    url = f"'file://{file.parent}/'"
+    local.sql(f"CREATE TEMPORARY STAGE passing URL = {url}", session=ann)
     statements = (
-        f"COPY INTO t FROM {url}",
-        "COPY INTO t FROM @passing PURGE = TRUE",
-        "LIST @passing",
+        f"COPY INTO LOCAL.PUBLIC.t FROM {url}", "COPY INTO t FROM @passing PURGE = TRUE", "LIST @passing",
         "RM @passing",
-    )
+    )  # fmt: skip
     for statement in statements:
-        assert _refused(session, statement) == "003001", statement
-    session.schema = None
-    assert _refused(session, f"COPY INTO LOCAL.PUBLIC.t FROM {url}") == "003001"
+        assert local.refused(statement, ann).code == "003001", statement
+    ann.schema = None
+    assert local.refused(statements[0], ann).code == "003001"
     assert file.exists()
-    session.schema = "PUBLIC"
-    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "PUBLIC")))
+    ann.schema = "PUBLIC"
+    grant("CREATE STAGE ON SCHEMA public")
     for statement in statements:
-        front.execute(session, statement)
+        local.sql(statement, session=ann)
     assert not file.exists()
 
 
-def test_a_stage_moves_to_a_schema_where_it_may_be_created(catalog):
-    owner = Session(catalog, "DEMO", "LOCAL", "PUBLIC")
-    front.execute(owner, "CREATE SCHEMA other")
-    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "PUBLIC")))
-    _grant(catalog.access, "USAGE", Securable("SCHEMA", ("LOCAL", "OTHER")))
-    front.execute(_loader(catalog), "CREATE STAGE mine")
-    assert _refused(_loader(catalog), "ALTER STAGE mine RENAME TO other.mine") == "003001"
-    _grant(catalog.access, "CREATE STAGE", Securable("SCHEMA", ("LOCAL", "OTHER")))
-    front.execute(_loader(catalog), "ALTER STAGE mine RENAME TO other.mine")
+@pytest.mark.parametrize("kind", ["STAGE", "FILE FORMAT"])
+def test_creating_and_moving_need_the_privilege_and_make_the_role_the_owner(local, ann, grant, kind):
+    def owner(*name: str) -> str | None:
+        return local.catalog.access.owner(Securable(kind, name))
+
+    assert local.refused(f"CREATE {kind} mine", ann).code == "003001"
+    local.sql(f"CREATE TEMPORARY {kind} passing", session=ann)
+    grant(f"CREATE {kind} ON SCHEMA public")
+    local.sql(f"CREATE {kind} mine", session=ann)
+    assert owner("LOCAL", "PUBLIC", "MINE") == "LOADER"
+    local.sql(f"ALTER {kind} mine RENAME TO yours", session=ann)
+    local.sql("CREATE SCHEMA other")
+    grant("USAGE ON SCHEMA local.other")
+    move = f"ALTER {kind} local.public.yours RENAME TO local.other.yours"
+    assert local.refused(move, ann).code == "003001"
+    grant(f"CREATE {kind} ON SCHEMA local.other")
+    local.sql(move, session=ann)
+    assert owner("LOCAL", "OTHER", "YOURS") == "LOADER"
+    local.sql(f"DROP {kind} local.other.yours", session=ann)
+    assert local.refused(f"CREATE OR REPLACE {kind} local.public.{kind[0]}", ann).code == "002003"
 
 
-def test_creating_needs_its_privilege_and_makes_the_role_the_owner(catalog):
-    session = _loader(catalog)
-    for kind in ("STAGE", "FILE FORMAT"):
-        assert _refused(session, f"CREATE {kind} mine") == "003001"
-        front.execute(session, f"CREATE TEMPORARY {kind} passing")
-        _grant(catalog.access, f"CREATE {kind}", Securable("SCHEMA", ("LOCAL", "PUBLIC")))
-        front.execute(session, f"CREATE {kind} mine")
-        assert catalog.access.owner(Securable(kind, ("LOCAL", "PUBLIC", "MINE"))) == "LOADER"
-        front.execute(session, f"ALTER {kind} mine RENAME TO yours")
-        assert catalog.access.owner(Securable(kind, ("LOCAL", "PUBLIC", "YOURS"))) == "LOADER"
-        front.execute(session, f"DROP {kind} yours")
-        assert _refused(session, f"CREATE OR REPLACE {kind} {kind[0]}") == "002003"
-
-
-def test_a_user_stage_is_its_users_own(catalog):
-    ann = front.execute(_loader(catalog), "PUT file:///x @~").transfer
-    demo = front.execute(Session(catalog, "DEMO", moves_files=True), "PUT file:///x @~").transfer
-    assert ann is not None
-    assert demo is not None
-    assert ann.identity != demo.identity
+def test_a_user_stage_is_its_users_own(local, ann):
+    local.sql("COPY INTO @~/x FROM (SELECT 1)", session=ann)
+    assert len(local.sql("LIST @~", session=ann)) == 1
+    assert local.sql("LIST @~") == []

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import asyncio
 import base64
 import json
@@ -42,25 +40,20 @@ def _call(
     name: str,
     transfer: Transfer | None,
     parts: Sequence[bytes] = (b"",),
-    issuer: StageFilesFront | None = None,
+    *,
     token: str | None = None,
     headers: Sequence[tuple[bytes, bytes]] = (),
+    breaks_off: bool = False,
 ) -> tuple[int, bytes]:
-    headers = list(headers)
     if transfer is not None:
-        token = (
-            token
-            or (issuer or front).instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
-        )
-        headers.append((b"authorization", f"Bearer {token}".encode()))
+        token = token or _token(front, transfer)
+        headers = [*headers, (b"authorization", f"Bearer {token}".encode())]
     path = f"/{BUCKET}/s1/{name}"
     scope = {
         "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
     }  # fmt: skip
-    messages = [
-        {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
-        for number, part in enumerate(parts)
-    ]
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages[-1]["more_body"] = breaks_off
     sent: list[dict[str, Any]] = []
 
     async def receive() -> dict[str, Any]:
@@ -70,22 +63,35 @@ def _call(
         sent.append(dict(message))
 
     asyncio.run(front.answer(scope, receive, send))
-    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
+    status = sent[0]["status"] if sent else 0
+    return status, b"".join(message.get("body", b"") for message in sent[1:])
+
+
+def _token(front: StageFilesFront, transfer: Transfer) -> str:
+    return str(front.instruct(transfer, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"])
 
 
 def test_an_upload_arrives_whole_and_comes_back(front, storage):
     parts = [b"a" * 700_000, b"", b"b" * 700_000, b"c"]
     assert _call(front, "PUT", "in/a", UPLOAD, parts)[0] == 200
     assert storage.internal("s1").path("in/a").read_bytes() == b"".join(parts)
+    assert storage.internal("s1").path("in/a").stat().st_mode & 0o077 == 0
     assert list(storage.incoming.iterdir()) == []
     assert _call(front, "GET", "in/a", DOWNLOAD) == (200, b"".join(parts))
     assert _call(front, "HEAD", "in/a", UPLOAD) == (200, b"")
 
 
-def test_a_slash_of_a_path_may_be_percent_encoded(front, storage):
+def test_a_path_names_a_file_of_the_stage_or_is_refused(front, storage):
     assert _call(front, "PUT", "in%2Fa", UPLOAD, [b"x"])[0] == 200
+    for name in (
+        "../b", "%2e%2e/b", "..%2fb", "a/../../b", "a//b", "a/./b", "%00", "a%5c..%5cb", "a%2F..%2F..%2Fb",
+        "a%2F%2Fb", "%ff", "x" * 300, ".", "a/b",
+    ):  # fmt: skip
+        assert _call(front, "PUT", f"in/{name}", UPLOAD, [b"y"])[0] in {400, 403, 404}, name
+    assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
     assert storage.internal("s1").path("in/a").read_bytes() == b"x"
-    assert _call(front, "PUT", "in%2F..%2F..%2Fa", UPLOAD, [b"x"])[0] == 400
+    assert _call(front, "PUT", "in/c/d", UPLOAD, [b"x"])[0] == 200
+    assert _call(front, "PUT", "in/c", UPLOAD, [b"x"])[0] == 400
 
 
 def _encrypted(master: bytes, content: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
@@ -117,13 +123,12 @@ def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage):
         assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
         assert storage.internal("s1").path("in/a").read_bytes() == content
 
+        foreign = _encrypted(b"k" * 16, b"")[1]
         for broken, described in (
-            (body[:-1], header), (body, (header[0], b"{}")), (body, (header[0], b"no JSON")),
+            (body[:-1], header), (body, (header[0], b"{}")), (body, (header[0], b"no JSON")), (body, foreign),
         ):  # fmt: skip
             status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
             assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
-        status, answer = _call(front, "PUT", "in/b", UPLOAD, [body], headers=[_encrypted(b"k" * 16, b"")[1]])
-        assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
         assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
         assert list(storage.incoming.iterdir()) == []
 
@@ -134,38 +139,17 @@ def test_no_other_client_encrypts(front):
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
-    async def go() -> None:
-        token = front.instruct(UPLOAD, _OPENED_BY)["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
-        path = f"/{BUCKET}/s1/in/a"
-        scope = {
-            "query_string": b"", "method": "PUT", "path": path, "raw_path": path.encode(),
-            "headers": [(b"authorization", f"Bearer {token}".encode())],
-        }  # fmt: skip
-        messages = [{"type": "http.request", "body": b"x" * 2_000_000, "more_body": True}]
-
-        async def receive() -> dict[str, Any]:
-            return messages.pop() if messages else {"type": "http.disconnect"}
-
-        async def send(_message: Any) -> None:
-            return None
-
-        await front.answer(scope, receive, send)
-
-    asyncio.run(go())
+    _call(front, "PUT", "in/a", UPLOAD, [b"x" * 2_000_000], breaks_off=True)
     assert list(storage.incoming.iterdir()) == []
     assert storage.internal("s1").list("") == []
 
 
-def test_an_expired_token_makes_the_client_ask_again(front, monkeypatch):
+def test_an_expired_token_or_one_of_another_service_makes_the_client_ask_again(front, storage, monkeypatch):
+    foreign = _token(_front(storage, b"o" * 48), UPLOAD)
     monkeypatch.setattr(stage_files, "TOKEN_SECONDS", -1)
-    status, body = _call(front, "PUT", "in/a", UPLOAD)
-    assert (status, json.loads(body)["code"]) == (401, "FILE_TOKEN_INVALID")
-
-
-def test_a_token_of_another_service_is_refused(front, storage):
-    other = _front(storage, b"o" * 48)
-    assert _call(front, "PUT", "in/a", UPLOAD, issuer=other)[0] == 401
-    assert _call(front, "PUT", "in/a", UPLOAD, issuer=front)[0] == 200
+    for token in (foreign, _token(front, UPLOAD)):
+        status, body = _call(front, "PUT", "in/a", UPLOAD, token=token)
+        assert (status, json.loads(body)["code"]) == (401, "FILE_TOKEN_INVALID")
 
 
 def test_what_a_token_does_not_open_is_refused(front):
