@@ -342,7 +342,11 @@ class _Scanner:
             position = match.end() + 1
         position = self._blanks(match.end())
         ended = self.after.match(self.block, position)
-        if ended is None and self.block[position:] == b"\r":
+        rest = self.block[position:]
+        # The block may end within a delimiter, or before it.
+        if ended is None and any(
+            one.startswith(rest) for one in (b"\r\n", self.dialect.field, self.dialect.record)
+        ):
             raise _IncompleteError
         if ended is None:
             found = self.block[position : position + 1].decode(errors="replace")

@@ -46,6 +46,19 @@ def test_the_exact_path_reads_what_the_fast_one_leaves():
         assert rows(split_exactly(content, dialect, final=True)) == expected
 
 
+def test_records_are_the_same_wherever_blocks_end():
+    enclosed = {"FIELD_OPTIONALLY_ENCLOSED_BY": '"', "TRIM_SPACE": True}
+    for content, options in [
+        (b'" Hello ", " world " , x \n"a" ,"b","c"\r\n', enclosed),
+        (b'"a"||"b"||"c"\n"d" ||e||f\n', {**enclosed, "FIELD_DELIMITER": "||"}),
+        (b'"a","b","c"END"d" ,e,f', {**enclosed, "RECORD_DELIMITER": "END"}),
+    ]:
+        expected = read(content, block=len(content), **options)
+        assert len(expected) == 2
+        for size in range(1, len(content)):
+            assert read(content, block=size, **options) == expected, size
+
+
 def test_the_fast_path_agrees_with_the_exact_one_on_random_text():
     for dialect in [
         CsvDialect(), QUOTED, CsvDialect(quote=b'"', bare_escape=b""),
