@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 from multiprocessing import get_context
@@ -20,35 +19,24 @@ __all__ = ["set_connection"]
 
 ROWS = [{"ID": number, "NAME": "x"} for number in range(50)]
 _APPEND = SnowpipeClient.append_rows
-_numbers = itertools.count(1)
 
 
-def _die_before(*_: Any, **__: Any) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _die_after(client: SnowpipeClient, *arguments: Any, **options: Any) -> None:
-    _APPEND(client, *arguments, **options)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-@pytest.mark.parametrize(
-    ("die", "received"), [(_die_before, False), (_die_after, True)], ids=["before", "received"]
-)
+@pytest.mark.parametrize("received", [False, True])
 def test_the_next_try_appends_what_the_killed_worker_had_not(
     admin_service: LocalService,
     set_connection: SetConnection,
     monkeypatch: pytest.MonkeyPatch,
-    die: Any,
     received: bool,
 ) -> None:
-    table = make_table(admin_service, f"APPENDED{next(_numbers)}")
+    def die(*given: Any, **named: Any) -> None:
+        if received:
+            _APPEND(*given, **named)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    table = make_table(admin_service, f"APPENDED_{received}".upper())
+    conn_id = connect(admin_service, set_connection)
     operator = SnowpipeAppendRowsOperator(
-        task_id="append",
-        rows=ROWS,
-        channel="c",
-        table=table,
-        snowflake_conn_id=connect(admin_service, set_connection),
+        task_id="append", rows=ROWS, channel="c", table=table, snowflake_conn_id=conn_id
     )
     with monkeypatch.context() as patch:
         patch.setattr(SnowpipeClient, "append_rows", die)

@@ -5,12 +5,8 @@ Every day a worker dies in ``system/test_when_processes_die``. Each crash point 
 
 from __future__ import annotations
 
-import itertools
-import signal
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +18,7 @@ from tests.airflow_connections import SetConnection, set_connection
 from tests.bulk_worker import execute, start_worker
 from tests.local_connection import connect, ids
 from tests.local_service import LocalService
-from tests.python_workers import kill_each
+from tests.python_workers import children_of, kill_each
 from tests.stream_worker import FileState
 from tests.waiting import wait_until
 
@@ -31,15 +27,14 @@ __all__ = ["set_connection"]
 pytestmark = [pytest.mark.spark, pytest.mark.nightly]
 
 ROWS = 3_000
-QUICK = "SELECT /*+ COALESCE(1) */ id AS ID, concat('row ', id) AS NAME FROM range({rows})"
+QUICK = f"SELECT /*+ COALESCE(1) */ id AS ID, concat('row ', id) AS NAME FROM range({ROWS})"
 # Thirty tasks, two at a time, whose every row takes a while: the first file is there long before the last.
 LONG = (
     "SELECT ID, concat('row ', coalesce(reflect('java.lang.Thread', 'sleep', 4L), '')) AS NAME "
-    "FROM (SELECT /*+ REPARTITION(30) */ id AS ID FROM range({rows}))"
+    f"FROM (SELECT /*+ REPARTITION(30) */ id AS ID FROM range({ROWS}))"
 )
 _SECONDS = 300
 """A worker imports Airflow and starts a driver meanwhile, on a machine with other work."""
-_numbers = itertools.count(1)
 
 
 class Load:
@@ -48,13 +43,14 @@ class Load:
     def __init__(self, service: LocalService, conn_id: str, folder: Path, name: str) -> None:
         self.service, self.table, self.stage = service, f"{name}_TABLE", f"{name}_STAGE"
         self.log, self.work, self.events = folder / "worker.log", folder / "work", folder / "events"
-        self.state_file = folder / "state.json"
+        self.state = FileState(folder / "state.json")
+        self._state_file = folder / "state.json"
         self.work.mkdir()
         self.events.mkdir()
         service.sql(f"CREATE TABLE {self.table} (ID NUMBER, NAME VARCHAR)")
         service.sql(f"CREATE STAGE {self.stage}")
         self.options: dict[str, Any] = {
-            "source": {"query": QUICK.format(rows=ROWS)},
+            "source": {"query": LONG},
             "table": self.table,
             "stage": f"@{self.stage}",
             "work_path": str(self.work),
@@ -66,137 +62,84 @@ class Load:
                 "spark.driver.host": "127.0.0.1",
                 "spark.eventLog.enabled": "true",
                 "spark.eventLog.dir": self.events.as_uri(),
-                "spark.eventLog.compress": "false",
                 "spark.eventLog.rolling.enabled": "false",
             },
         }
 
     @contextmanager
-    def worker(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Run the first try in a process of its own, which is killed when the block ends."""
-        worker = start_worker(self.options, self.state_file, self.log)
+    def first_try(self) -> Iterator[Any]:
+        """A worker whose driver has written a file of some; it is killed when the block ends."""
+        worker = start_worker(self.options, self._state_file, self.log)
+
+        def writes() -> bool:
+            assert worker.poll() is None, f"the worker has ended: {self.log.read_text()[-2000:]}"
+            return any(self.work.rglob("*.parquet"))
+
         try:
+            wait_until(writes, seconds=_SECONDS, what="the first file")
             yield worker
         finally:
-            worker.send_signal(signal.SIGKILL)
+            worker.kill()
             worker.wait()
 
-    def wait(self, condition: Callable[[], bool], worker: subprocess.Popen[bytes], what: str) -> None:
-        """Wait for something that the worker brings about."""
+    def location(self) -> DriverLocation:
+        return DriverLocation(**self.state.values()["snowpipe_driver"])
 
-        def holds() -> bool:
-            assert worker.poll() is None, f"the worker has ended: {self.log.read_text()[-2000:]}"
-            return condition()
-
-        wait_until(holds, seconds=_SECONDS, what=what)
+    def driver(self) -> list[psutil.Process]:
+        """The driver's processes with their children."""
+        leaders = self.location().processes()
+        return [*leaders, *(child for one in leaders for child in children_of(one, recursive=True))]
 
     def retry(self, try_number: int = 2) -> dict[str, Any]:
-        return execute(self.options, FileState(self.state_file), try_number)
-
-    def location(self) -> DriverLocation:
-        return DriverLocation(**FileState(self.state_file).values()["snowpipe_driver"])
-
-    def stop_driver(self) -> list[psutil.Process]:
-        """Let the driver stand still, so that it outlives its worker; its processes."""
-        processes = _with_children(self.location().processes())
-        for process in processes:
-            process.suspend()
-        return processes
-
-    def writes(self) -> bool:
-        """True when Spark has written a file of some."""
-        return bool(glob(f"{self.work}/**/*.parquet", recursive=True))
-
-    def staged(self) -> list[str]:
-        """The names in the stage, without the folders."""
-        return sorted(str(row["name"]).rpartition("/")[2] for row in self.service.sql(f"LIST @{self.stage}"))
+        return execute(self.options, self.state, try_number)
 
     @property
     def applications(self) -> int:
         return len(list(self.events.iterdir()))
 
-    def assert_every_row_is_there_once(self, done: dict[str, Any]) -> None:
-        """Also after a third try, which loads nothing and starts nothing."""
-        applications = self.applications
-        assert done["rows_loaded"] == done["rows"] == ROWS
-        assert ids(self.service, self.table) == list(range(ROWS))
-        assert self.retry(3) == done
-        assert ids(self.service, self.table) == list(range(ROWS))
-        assert self.applications == applications
-        assert self.staged() == []
-        assert FileState(self.state_file).values() == {}
 
-
-@pytest.fixture
-def load(
+@pytest.mark.parametrize("dies", ["worker", "driver", "worker and driver"])
+def test_the_next_try_takes_what_a_living_driver_writes_and_writes_again_after_a_dead_one(
     admin_service: LocalService,
     set_connection: SetConnection,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Load:
+    dies: str,
+) -> None:
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2]")
-    return Load(admin_service, connect(admin_service, set_connection), tmp_path, f"BULK{next(_numbers)}")
-
-
-def _with_children(leaders: list[psutil.Process]) -> list[psutil.Process]:
-    everyone: dict[int, psutil.Process] = {}
-    for leader in leaders:
-        try:
-            everyone |= {one.pid: one for one in (leader, *leader.children(recursive=True))}
-        except psutil.NoSuchProcess:
-            continue  # it ended meanwhile
-    return list(everyone.values())
-
-
-class TestWhileSparkWrites:
-    @pytest.fixture(autouse=True)
-    def slow(self, load: Load) -> None:
-        load.options["source"] = {"query": LONG.format(rows=ROWS)}
-
-    def test_the_next_try_takes_what_the_driver_of_a_killed_worker_writes(self, load: Load) -> None:
-        with load.worker() as worker:
-            load.wait(load.writes, worker, "the first file")
-            driver = load.stop_driver()
-        assert driver
-        assert not load.location().report_path.exists(), "the driver had ended before the worker was killed"
+    name = f"BULK_{dies}".replace(" ", "_").upper()
+    load = Load(admin_service, connect(admin_service, set_connection), tmp_path, name)
+    with load.first_try() as worker:
+        driver = load.driver()
+        if dies == "driver":
+            assert kill_each(driver)
+            assert worker.wait(_SECONDS) == 1
+        else:
+            for process in driver:
+                process.suspend()  # so that it has not ended before its worker
+    if dies == "driver":
+        log = load.log.read_text()
+        assert "AirflowException: " in log
+        assert "AirflowFailException" not in log
+        assert list(load.work.iterdir()) == []
+    else:
+        assert not load.location().report_path.exists()
+    if dies == "worker":
         for process in driver:
             process.resume()
+    else:
+        kill_each(driver)
+        load.options["source"] = {"query": QUICK}
 
-        done = load.retry()
+    done = load.retry()
 
-        assert load.applications == 1
-        load.assert_every_row_is_there_once(done)
-        assert list(load.work.iterdir()) == []
-
-    def test_the_next_try_writes_anew_when_the_driver_died_with_its_worker(self, load: Load) -> None:
-        with load.worker() as worker:
-            load.wait(load.writes, worker, "the first file")
-            processes = _with_children(load.location().processes())
-        assert kill_each(processes)
-        psutil.wait_procs(processes, 30)
-        assert not load.location().report_path.exists(), "the driver had ended before it was killed"
-
-        load.options["source"] = {"query": QUICK.format(rows=ROWS)}
-        done = load.retry()
-
-        assert load.applications == 2
-        load.assert_every_row_is_there_once(done)
-        assert list(load.work.iterdir()) == []
-
-    def test_a_driver_that_dies_alone_fails_the_task_and_the_next_try_writes_anew(self, load: Load) -> None:
-        with load.worker() as worker:
-            load.wait(load.writes, worker, "the first file")
-            assert kill_each(_with_children(load.location().processes()))
-            assert worker.wait(_SECONDS) == 1
-        assert "AirflowException: " in load.log.read_text()
-        assert "AirflowFailException" not in load.log.read_text()
-        assert load.staged() == []
-        assert list(load.work.iterdir()) == []
-
-        load.options["source"] = {"query": QUICK.format(rows=ROWS)}
-        done = load.retry()
-
-        assert load.applications == 2
-        load.assert_every_row_is_there_once(done)
-        assert list(load.work.iterdir()) == []
+    assert load.applications == (1 if dies == "worker" else 2)
+    assert done["rows_loaded"] == done["rows"] == ROWS
+    assert ids(load.service, load.table) == list(range(ROWS))
+    assert load.retry(3) == done
+    assert ids(load.service, load.table) == list(range(ROWS))
+    assert load.applications == (1 if dies == "worker" else 2)
+    assert load.service.sql(f"LIST @{load.stage}") == []
+    assert load.state.values() == {}
+    assert list(load.work.iterdir()) == []
