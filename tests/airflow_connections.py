@@ -64,7 +64,6 @@ def service(tmp_path: Path) -> Iterator[ScriptedService]:
 
 @pytest.fixture
 def service_connection(service: ScriptedService, set_connection: SetConnection) -> str:
-    """A ``snowpipe`` connection to the scripted service; its id."""
     return set_connection(
         "scripted",
         conn_type="snowpipe",

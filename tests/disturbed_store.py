@@ -38,12 +38,10 @@ class Wire:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def disturb(self, fault: str, times: int, method: str = "") -> None:
-        """Set what becomes of the next requests."""
         self.method = method.encode()
         self.faults = deque([fault] * times)
 
     def carry(self, client: socket.socket) -> None:
-        """Carry the requests of one connection, one behind the other."""
         with client, socket.create_connection(("127.0.0.1", self.store)) as store, suppress(OSError):
             answers = threading.Thread(target=self._answer, args=(store, client, cut := threading.Event()))
             answers.start()
@@ -86,10 +84,6 @@ class Wire:
 
 @contextmanager
 def wire_to(store: int) -> Iterator[Wire]:
-    """Listen until the block ends.
-
-    :param store: port of the store on 127.0.0.1
-    """
     wire = Wire(store)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         wire.port = listener.getsockname()[1]

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TopicStream:
-    """The stream.
-
-    :param spark: the session
-    :param door: the table
-    :param brokers: their address
-    :param topic: the topic
-    :param checkpoint: the query's directory
-    """
+    """The stream."""
 
     spark: SparkSession
     door: Door
@@ -39,7 +32,6 @@ class TopicStream:
         return sum(progress.numInputRows for progress in query.recentProgress)
 
     def tokens(self, partitions: int) -> list[str | None]:
-        """The channels' committed tokens."""
         return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())
 
     def _start(self, options: dict[str, Any]) -> Any:

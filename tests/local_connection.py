@@ -46,7 +46,6 @@ class TaskInstance:
 
 
 def context(map_index: int = -1, run_after: dt.datetime = RUN_AFTER) -> Any:
-    """A task's context, of a run that was due at a given time."""
     return {"ti": TaskInstance(map_index), "dag_run": SimpleNamespace(run_after=run_after, logical_date=None)}
 
 
@@ -79,7 +78,6 @@ def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -
 
 
 def make_table(service: LocalService, name: str) -> str:
-    """Make a table of two columns; its name."""
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{name} (ID INTEGER, NAME VARCHAR)")
     return name
 
@@ -90,6 +88,5 @@ def ids(service: LocalService, table: str) -> list[int]:
 
 
 def committed(service: LocalService, table: str, channel: str) -> str | None:
-    """The committed token of a channel."""
     with service.client(table) as client:
         return client.channel_statuses([channel])[channel].committed

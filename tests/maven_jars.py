@@ -32,18 +32,12 @@ _refused: dict[str, str] = {}
 
 
 def maven_jars(*coordinates: str) -> list[Path]:
-    """Fetch jars, without what they depend on; skip the test where that cannot be done.
-
-    :param coordinates: ``group:artifact:version``, or ``group:artifact:version:jar:classifier``
-    """
+    """Fetch jars, without what they depend on; skip the test where that cannot be done."""
     return [_jar(one) for one in coordinates]
 
 
 def maven_closure(*coordinates: str) -> list[Path]:
-    """Fetch jars and what they need at run time; skip the test where that cannot be done.
-
-    :param coordinates: ``group:artifact:version``
-    """
+    """Fetch jars and what they need at run time; skip the test where that cannot be done."""
     name = hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
     folder = cache_folder() / f"closure-{name}"
     found = folder / "classpath"

@@ -28,21 +28,13 @@ _numbers = itertools.count(1)
 
 
 def seeds(rounds: int) -> range:
-    """Numbers that seed random deaths.
-
-    :param rounds: how many, unless SNOWPIPE_SPARK_FAULT_ROUNDS sets it
-    :returns: from SNOWPIPE_SPARK_FAULT_SEED on, else from 1
-    """
+    """Numbers that seed random deaths."""
     first = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
     return range(first, first + int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", rounds)))
 
 
 def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **options: Any) -> SparkJob:
-    """Write the groups, make a table of its own and plan its load.
-
-    :param folder: for the source and the runs
-    :param name: begins the table's name
-    """
+    """Write the groups, make a table of its own and plan its load."""
     _write_groups(folder / "source")
     return SparkJob(
         service,
@@ -61,7 +53,6 @@ def _write_groups(source: Path) -> None:
 
 
 def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
-    """What the job's driver does, in a context that is there already."""
     plan = job.plan(**changes)
     key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
     with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:

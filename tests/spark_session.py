@@ -35,7 +35,6 @@ class Door:
     common: dict[str, Any] = field(default_factory=dict)
 
     def create(self) -> Door:
-        """Make the table and the credentials file."""
         self.service.sql(f"CREATE TABLE LOCAL.PUBLIC.{self.table} ({self.columns})")
         if not self.credentials.exists():
             key = KeyPair(self.service.account, self.service.user, self.service.key_file.read_bytes())
@@ -65,7 +64,6 @@ class Door:
         return {part: found[f"{self.prefix}_{part}"] for part in parts}
 
     def tokens(self, *parts: Any) -> dict[Any, str | None]:
-        """Committed offset tokens, by what follows the prefix in the channels' names."""
         return {part: status.committed for part, status in self.statuses(*parts).items()}
 
     def ids(self, where: str = "TRUE") -> list[int]:

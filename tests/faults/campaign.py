@@ -80,7 +80,6 @@ _BROKEN = re.compile(r"^(?:AttributeError|ImportError|NameError|TypeError)\b.*",
 
 
 def start_try(work: Callable[[], Any], log: Path, hit: Hit | None = None) -> Try:
-    """Start one try of a task in a forked process."""
     pid = os.fork()
     if pid == 0:
         _be_a_worker(work, log, hit)
@@ -186,7 +185,6 @@ class Run:
         self.wrong["early"] += len(self.expected - set(self.present()))
 
     def judge(self) -> None:
-        """Compare the table with the source."""
         found, log = self.present(), self.log.read_text()
         if self.green:
             self.wrong["lost"] += len(self.expected - set(found))
@@ -247,7 +245,6 @@ class Run:
         return {one for some in ids.values() for one in some}
 
     def write(self, name: str, ids: Sequence[int], bad: Sequence[int] = ()) -> None:
-        """Add rows to a file of the source."""
         file = self.folder / "source" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("a") as lines:
@@ -270,7 +267,6 @@ class Stream:
         self._job = SparkJob(run.service, run.folder / "runs", run.table, spec)
 
     def start(self) -> tuple[Try, Path]:
-        """Start a driver; its report."""
         plan = self._job.plan(channel_prefix="p", source_name="s", limits=_LIMITS, wait_for_commit=self.waits)
         return self.run.start(partial(self._drive, plan)), Path(plan.report_path)
 
@@ -593,12 +589,10 @@ PATHS: dict[str, Callable[[Run], None]] = {
 
 
 def path_of(seed: int) -> str:
-    """The path of a seed's run; they follow each other."""
     return list(PATHS)[seed % len(PATHS)]
 
 
 def one_run(seed: int, service: LocalService, folder: Path, conn_id: str) -> Run:
-    """Do the run of a seed."""
     run = Run(seed, path_of(seed), service, folder, conn_id, random.Random(seed))
     try:
         PATHS[run.path](run)

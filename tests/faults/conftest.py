@@ -30,5 +30,4 @@ def admin_service(running_service: LocalService) -> Iterator[LocalService]:
 
 @pytest.fixture
 def job(admin_service: LocalService, tmp_path: Path) -> SparkJob:
-    """A job on three groups of numbered rows."""
     return grouped_job(admin_service, tmp_path)

@@ -86,7 +86,6 @@ class Load:
         return DriverLocation(**self.state.values()["snowpipe_driver"])
 
     def driver(self) -> list[psutil.Process]:
-        """The driver's processes with their children."""
         leaders = self.location().processes()
         return [*leaders, *(child for one in leaders for child in children_of(one, recursive=True))]
 

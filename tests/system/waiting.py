@@ -18,13 +18,7 @@ POLL_SECONDS = 5.0
 
 
 class Waiting:
-    """A number of sensors over half as many channels.
-
-    :param airflow: where they run
-    :param proxy: in front of the service that holds the channels
-    :param dags: number of DAGs
-    :param sensors: number of sensors in all of them
-    """
+    """A number of sensors in some DAGs over half as many channels, behind a proxy."""
 
     def __init__(self, airflow: AirflowProcesses, proxy: CountingProxy, dags: int, sensors: int) -> None:
         self.airflow = airflow
@@ -36,7 +30,6 @@ class Waiting:
 
     @property
     def requests_per_round(self) -> int:
-        """What one poll of all channels costs."""
         return math.ceil(len(self.channels) / STATUS_NAMES_PER_REQUEST)
 
     def prepare(self) -> None:
@@ -54,7 +47,7 @@ class Waiting:
             self.airflow.api.unpause(dag_id)
             self.airflow.api.trigger(dag_id, RUN_ID)
         until(lambda: self._states().get("deferred") == self.sensors, 300, self._states)
-        until(lambda: len(self._asked_lately()) == len(self.channels), 120, lambda: len(self._asked_lately()))
+        until(lambda: self._asked_lately() == set(self.channels), 120, self._asked_lately)
 
     def watch(self, intervals: int) -> list[StatusRequest]:
         """What is asked during a number of poll intervals in which nothing commits."""
@@ -122,10 +115,7 @@ class Waiting:
 
 
 def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
-    """Wait until a condition holds.
-
-    :param what: reports where it stands when it does not
-    """
+    """Wait until a condition holds; ``what`` reports where it stands when it does not."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what()}"
