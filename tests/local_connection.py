@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from tests import stream_worker
 from tests.airflow_connections import SetConnection
 from tests.local_service import LocalService
 
@@ -34,15 +35,12 @@ def connect_by_form(service: LocalService, set_connection: SetConnection, **chan
     return set_connection("form", conn_type="snowpipe", extra=extra, **fields)
 
 
-class TaskInstance:
+class TaskInstance(stream_worker.TaskInstance):
     """As much of a running task instance as the operators ask for."""
 
     def __init__(self, map_index: int = -1) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "t", "manual__1", map_index
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
+        super().__init__()
+        self.task_id, self.map_index = "t", map_index
 
 
 def context(map_index: int = -1, run_after: dt.datetime = RUN_AFTER) -> Any:

@@ -139,7 +139,7 @@ def _error(status: int, message: str) -> tuple[int, Any]:
 @contextmanager
 def scripted_kubernetes() -> Iterator[ScriptedKubernetes]:
     cluster = ScriptedKubernetes()
-    with serving_json(cluster.answer) as cluster.url:
+    with serving_json(lambda request: cluster.answer(request)) as cluster.url:
         yield cluster
 
 

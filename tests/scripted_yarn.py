@@ -180,7 +180,7 @@ def serving_json(answer: Callable[[Received], tuple[int, Any]]) -> Iterator[str]
 @contextmanager
 def scripted_yarn() -> Iterator[ScriptedYarn]:
     yarn = ScriptedYarn()
-    with serving_json(yarn.answer) as yarn.url:
+    with serving_json(lambda request: yarn.answer(request)) as yarn.url:
         yield yarn
 
 

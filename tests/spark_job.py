@@ -189,10 +189,10 @@ def new_table(service: LocalService, name: str) -> str:
     return name
 
 
-def write_rows(path: Path, ids: Iterable[int], *, note: str = "", end: str = "\n") -> None:
+def write_rows(path: Path, ids: Iterable[int], *, end: str = "\n") -> None:
     """Append numbered rows to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": note}) for number in ids]
+    rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": ""}) for number in ids]
     with path.open("a", encoding="utf-8") as file:
         file.write("\n".join(rows) + (end if rows else ""))
 

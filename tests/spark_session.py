@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.local_service import LocalService
 from tests.spark_in_process import ROOT, spark_environment
@@ -37,8 +36,7 @@ class Door:
     def create(self) -> Door:
         self.service.sql(f"CREATE TABLE LOCAL.PUBLIC.{self.table} ({self.columns})")
         if not self.credentials.exists():
-            key = KeyPair(self.service.account, self.service.user, self.service.key_file.read_bytes())
-            write_credentials(key, self.credentials)
+            write_credentials(self.service.credentials, self.credentials)
         return self
 
     def options(self, **more: Any) -> dict[str, str]:

@@ -55,10 +55,7 @@ from airflow_provider_snowpipe.operators.offsets import (
     SnowpipeBackupOffsetsOperator,
     SnowpipeRestoreOffsetsOperator,
 )
-from airflow_provider_snowpipe.operators.submission import targets_of
-from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.spark.driver import job
-from airflow_provider_snowpipe.spark.driver import run as driver
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WriteReport
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import SourceSecrets
@@ -67,7 +64,6 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
 from tests.file_loads import TaskInstance
 from tests.local_service import LocalService
-from tests.memory_source import MemoryPartition, MemorySource, MemorySpec
 from tests.spark_deeds import Deeds, deeds_of, drawn_deed
 from tests.spark_job import SparkJob
 from tests.staged_files import put
@@ -255,61 +251,50 @@ def _row(number: int, is_bad: bool) -> dict[str, Any]:
     return {"ID": _BAD if is_bad else number, "NAME": "x"}
 
 
-# The stream: the real driver and sink, from files or from a source in memory with numbers for positions.
-
-
 class Stream:
-    """The job of one run, started as often as it takes."""
+    """The job of one run with the real driver and sink, started as often as it takes."""
 
-    def __init__(self, run: Run, memory: MemorySource | None = None, waits: bool = True) -> None:
-        spec = MemorySpec() if memory else FileSourceSpec(path=str(run.folder / "source"))
-        self.run, self.waits, self._memory = run, waits, memory
+    def __init__(self, run: Run) -> None:
+        spec = FileSourceSpec(path=str(run.folder / "source"))
+        self.run = run
         self._job = SparkJob(run.service, run.folder / "runs", run.table, spec)
 
     def start(self) -> tuple[Try, Path]:
-        plan = self._job.plan(channel_prefix="p", source_name="s", limits=_LIMITS, wait_for_commit=self.waits)
+        plan = self._job.plan(channel_prefix="p", source_name="s", limits=_LIMITS)
         return self.run.start(partial(self._drive, plan)), Path(plan.report_path)
 
     def _drive(self, plan: JobPlan) -> None:
         settings = {"DEEDS": str(self.run.deeds.folder), "TASK_ATTEMPTS": "3", "READ_SECONDS": "5"}
         os.environ.update(settings)
         key = (self.run.service.credentials, SourceSecrets())
-        opened = driver.open_source if self._memory is None else lambda *_: self._memory
-        with (
-            patch.object(job, "read_plan", lambda _: plan),
-            patch.object(job, "_credentials", lambda _: key),
-            patch.object(driver, "open_source", opened),
-        ):
+        with patch.object(job, "read_plan", lambda _: plan), patch.object(job, "_credentials", lambda _: key):
             raise SystemExit(job_without_spark.drive("plan"))
 
-    def until_green(self, beside: bool = False) -> RunReport | None:
+    def until_green(self, beside: bool = False) -> bool:
         """Start drivers until one succeeds; one whose task stalls goes on beside the next one."""
-        run, stalled = self.run, list[tuple[Try, Path]]()
-        reports: list[RunReport] = []
+        run, stalled = self.run, list[Try]()
+        codes: list[int | None] = []
         for number in range(MOST_TRIES):
             one, report = self.start()
             if beside and number == 0:
-                stalled.append(self.start())
+                stalled.append(self.start()[0])
             if _stalls(one, run.deeds):
-                stalled.append((one, report))
+                stalled.append(one)
                 if run.draw.random() < 0.5:
                     run.deeds.release()
                 continue
-            code = one.wait()
-            found = RunReport.from_json(report.read_text()) if report.exists() else None
-            if code == 0 and found:
-                reports.append(found)
-            if code == 0 or (found and found.error_type in ("RowsRejectedError", "SourcePositionError")):
+            codes.append(one.wait())
+            if codes[-1] == 0 or _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
                 break
         run.deeds.release()
-        reports += [RunReport.from_json(report.read_text()) for one, report in stalled if one.wait() == 0]
-        if reports and self.waits:
+        codes += [one.wait() for one in stalled]
+        if 0 in codes:
             run.claim()
-        return reports[0] if reports else None
+        return 0 in codes
 
     def load(self) -> bool:
         """The same; a note reports where none succeeds."""
-        is_green = self.until_green() is not None
+        is_green = self.until_green()
         if not is_green:
             self.run.notes.append("the stream was refused at last")
         return is_green
@@ -320,6 +305,10 @@ class Stream:
         found = [RunReport.from_json(one.read_text()) for one in files]
         failed = [one for one in found if one.error_type == "RowsRejectedError"]
         return sum(channel.rejected for one in failed for channel in one.channels)
+
+
+def _error_of(report: Path) -> str | None:
+    return RunReport.from_json(report.read_text()).error_type if report.exists() else None
 
 
 def _stalls(one: Try, deeds: Deeds) -> bool:
@@ -336,49 +325,31 @@ def _stalls(one: Try, deeds: Deeds) -> bool:
     return False
 
 
-def _stream(run: Run, kind: str) -> None:
+def _stream(run: Run) -> None:
     draw, partitions = run.draw, {"a": range(60), "b": range(1_000, 1_060)}
-    variants = ["plain", "plain", "rejected", "rejected", "two-drivers", "sensor"]
-    variant = draw.choice(variants + (["late", "grown"] * 2 if kind == "files" else []))
+    variant = draw.choice(["plain", "rejected", "two-drivers", "late"])
     bad = [draw.randrange(60), draw.randrange(1_000, 1_060)] if variant == "rejected" else []
     run.expected = {one for ids in partitions.values() for one in ids} - set(bad)
     run.faults += [variant] if variant != "plain" else []
-    memory = None
-    for name, ids in partitions.items() if kind == "files" else ():
+    for name, ids in partitions.items():
         run.write(f"{name}/1.ndjson", ids[:30], bad)
         run.write(f"{name}/2.ndjson", ids[30:], bad)
-    if kind == "memory":
-        rows = {name: [_row(one, one in bad) for one in ids] for name, ids in partitions.items()}
-        memory = MemorySource([MemoryPartition(name, some, rows_per_part=7) for name, some in rows.items()])
-    stream = Stream(run, memory, waits=variant != "sensor")
+    stream = Stream(run)
     what = ("raise", "kill-worker", "kill-driver", "stall")
     drawn = [drawn_deed(draw, what, "ab", range(0, 60, 20)) for _ in range(draw.randrange(3))]
     run.faults += [deed.what for deed in drawn]
     deeds_of(run.deeds.folder, drawn)
     run.serve_badly()
-    report = stream.until_green(beside=variant == "two-drivers")
-    if report is None:
+    if not stream.until_green(beside=variant == "two-drivers"):
         run.notes += [] if stream.reported() else ["never green"]
         return
     run.wrong["silent"] += max(0, len(bad) - stream.reported())
-    if variant == "sensor":
-        _sense(run, report)
-    elif variant in ("late", "grown"):
-        # A file whose name is before the committed one's appears or grows: the next run loads its rows.
-        run.write("a/0.ndjson" if variant == "late" else "a/1.ndjson", range(5_000, 5_010))
+    if variant == "late":
+        # A file whose name is before the committed one's appears: the next run loads its rows.
+        run.write("a/0.ndjson", range(5_000, 5_010))
         run.expected |= set(range(5_000, 5_010))
         run.green = False
         stream.load()
-
-
-def _sense(run: Run, report: RunReport) -> None:
-    """A sensor takes the targets; when it ends, all rows are there."""
-    offset_format = "unit/file:line" if ":" in (report.channels[0].target_token or "") else "integer"
-    targets = targets_of(report, offset_format, "abort")
-    if run.do(run.task(SnowpipeCommitSensor, targets=targets, poke_interval=0.05, timeout=60)):
-        run.claim()
-    else:
-        run.notes.append("the sensor failed")
 
 
 # Tasks without Spark.
@@ -575,8 +546,7 @@ def _offsets(run: Run) -> None:
 
 
 PATHS: dict[str, Callable[[Run], None]] = {
-    "stream files": partial(_stream, kind="files"),
-    "stream memory": partial(_stream, kind="memory"),
+    "stream": _stream,
     "append": _append,
     "copy": _copy,
     "ingest": _ingest,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -19,8 +18,6 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
-from airflow_provider_snowpipe.streaming.admin import open_when_committed
-from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX, with_suffix
 from tests.local_service import LocalService
 from tests.python_workers import kill_each, workers_of
 from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
@@ -34,10 +31,7 @@ pytestmark = pytest.mark.spark
 
 _KEYS = ("a", "b", "c")
 _WRITTEN = 1500
-_PARTITIONS = 3
-"""The cluster has four task slots, and two on each host."""
 _TRIES = 5
-_STALL_SECONDS = 300.0
 _WRITE_SECONDS = 900.0
 _numbers = itertools.count(1)
 
@@ -226,125 +220,3 @@ def _assert_written(door: Door) -> None:
     for index, key in enumerate(_KEYS):
         assert door.ids(f"P = '{key}'") == list(range(index, _WRITTEN, len(_KEYS)))
     assert all("-end~" in str(token) for token in door.tokens(*_KEYS).values())
-
-
-# ``df.write`` alone: what an earlier run has begun goes on only if all tasks find it to be theirs.
-
-
-@pytest.mark.parametrize("seed", [1, *(pytest.param(one, marks=pytest.mark.nightly) for one in seeds(2)[1:])])
-def test_a_begun_batch_is_exact_or_refused_with_nothing_sent_when_an_executor_dies_at_the_comparison(
-    session: Any, cluster: StandaloneCluster, door: Door, tmp_path: Path, seed: int
-) -> None:
-    draw = random.Random(seed)
-    begun = session.range(0, _WRITTEN, 1, _PARTITIONS).selectExpr("id AS ID")
-    with pytest.raises(Exception, match="is to die"):
-        _write_plainly(_dying(begun, draw.randrange(_PARTITIONS), draw.randrange(100, 400)), door)
-    before = _settled(session, door)
-    assert 0 < len(before) < _WRITTEN
-
-    if draw.random() < 0.5:
-        other = session.range(0, _WRITTEN, 1, _PARTITIONS).selectExpr(f"{_WRITTEN - 1} - id AS ID")
-        assert _killed_while_tasks_wait(cluster, door, tmp_path / "other", draw, other) is not None
-        assert _settled(session, door) == before
-    refusal = _killed_while_tasks_wait(cluster, door, tmp_path / "same", draw, begun)
-    assert (tmp_path / "same" / "killed").exists()
-    if refusal is not None and "Refused" in refusal:
-        assert _settled(session, door) == before
-    _until_it_succeeds(lambda: _write_plainly(begun, door))
-
-    assert sorted(door.ids()) == list(range(_WRITTEN))
-    assert all("-end~" in str(token) for token in door.tokens(*range(_PARTITIONS)).values())
-
-
-def _killed_while_tasks_wait(
-    cluster: StandaloneCluster, door: Door, folder: Path, draw: random.Random, rows: Any
-) -> str | None:
-    """Write, and kill an executor when a task waits for one that does not come; the error's text."""
-    folder.mkdir()
-    seen, ended = _compared(door), threading.Event()
-
-    def one_waits() -> bool:
-        changed = [token for name, token in _compared(door).items() if token != seen[name]]
-        return ended.is_set() or any(str(token).endswith((":agrees", ":refuses")) for token in changed)
-
-    def kill() -> None:
-        try:
-            wait_until(one_waits, seconds=600, what="a task that waits for the others")
-            if not ended.is_set():
-                draw.choice(cluster.executors()).kill()
-                (folder / "killed").touch()
-        finally:
-            (folder / "released").touch()
-
-    withheld = _withheld(rows, draw.randrange(_PARTITIONS), folder)
-    with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(kill)
-        try:
-            _write_plainly(withheld, door)  # in this thread: Spark finds the format in the active session
-        except Exception as error:  # noqa: BLE001  the class depends on how Spark runs
-            return str(error)
-        else:
-            return None
-        finally:
-            ended.set()
-            killing.result()
-
-
-def _write_plainly(rows: Any, door: Door) -> None:
-    options = door.options(partitions=_PARTITIONS, batchId=1, batchBytes=150)
-    rows.write.format("snowpipe").options(**options).mode("append").save()
-
-
-def _dying(rows: Any, partition: int, after: int) -> Any:
-    """The same rows, of which one partition ends in an error."""
-
-    def die(batches: Iterator[Any]) -> Iterator[Any]:
-        count = 0
-        for batch in batches:
-            count += batch.num_rows
-            if _partition_id() == partition and count > after:
-                raise RuntimeError("this task is to die")
-            yield batch
-
-    return rows.mapInArrow(die, rows.schema)
-
-
-def _withheld(rows: Any, partition: int, folder: Path) -> Any:
-    """The same rows, of which one partition comes only when it is released."""
-
-    def hold(batches: Iterator[Any]) -> Iterator[Any]:
-        if _partition_id() == partition:
-            wait_until((folder / "released").exists, seconds=_STALL_SECONDS, what="a release")
-        yield from batches
-
-    return rows.mapInArrow(hold, rows.schema)
-
-
-def _partition_id() -> int:
-    from pyspark import TaskContext
-
-    return TaskContext.get().partitionId()
-
-
-def _compared(door: Door) -> dict[str, str | None]:
-    """What tasks have reported to each other, by their partitions' channels."""
-    names = [with_suffix(f"{door.prefix}_{part}", COMPARED_SUFFIX) for part in range(_PARTITIONS)]
-    with door.service.client(door.table) as client:
-        return {name: status.committed for name, status in client.channel_statuses(names).items()}
-
-
-def _settled(session: Any, door: Door) -> list[int]:
-    """The table's rows when no task runs and no channel has uncommitted ones.
-
-    Spark gives a job up while tasks of it run, and one that opens its channel late sends its own rows.
-    """
-    tracker = session.sparkContext._jsc.sc().statusTracker()
-
-    def is_idle() -> bool:
-        return sum(executor.numRunningTasks() for executor in tracker.getExecutorInfos()) == 0
-
-    wait_until(is_idle, seconds=_STALL_SECONDS, what="the end of tasks that Spark has given up")
-    with door.service.client(door.table) as client:
-        for part in range(_PARTITIONS):
-            open_when_committed(client, f"{door.prefix}_{part}", 60.0)
-    return sorted(door.ids())

@@ -5,9 +5,7 @@ The pictures of the docs are made here: ``SNOWPIPE_PICTURES=docs/pictures`` sets
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -29,12 +27,11 @@ pytestmark = [
     pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing())),
 ]
 HOSTILE = "\"'><script>document.title='taken'</script>{{7*7}}#?&"
-VIEWER = "viewer"
 FOURTH_CHART = "(//*[local-name()='svg'][@role='img'])[4]"
 
 
 class ApiServer(AirflowProcesses):
-    """Airflow's API server alone, on which an administrator and a viewer may sign in."""
+    """Airflow's API server alone."""
 
     components = ("metadatabase",)
 
@@ -43,15 +40,6 @@ class ApiServer(AirflowProcesses):
 
     def _serves_tasks(self) -> bool:
         return True
-
-    def _write_password(self) -> None:
-        passwords = {"admin": secrets.token_urlsafe(12), VIEWER: secrets.token_urlsafe(12)}
-        self._password_file.write_text(json.dumps(passwords))
-
-    @property
-    def viewer(self) -> tuple[str, str]:
-        """User and password of somebody who may not read connections."""
-        return VIEWER, json.loads(self._password_file.read_text())[VIEWER]
 
 
 @pytest.fixture(scope="module")
@@ -64,13 +52,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer,
     try:
         service.start()
         server.prepare()
-        server.start(
-            {
-                **service.env,
-                "AIRFLOW_CONN_LAKE": service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"],
-                "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"admin:admin,{VIEWER}:viewer",
-            }
-        )
+        server.start({**service.env, "AIRFLOW_CONN_LAKE": service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"]})
         engine = create_engine(f"sqlite:///{server.home / 'airflow.db'}", connect_args={"timeout": 60})
         tables = AirflowTables(engine, first_run=1_000)
         leave_a_past(tables, service)
@@ -134,10 +116,6 @@ def leave_a_past(tables: AirflowTables, service: LocalService) -> None:
     tables.leave(run="scheduled__39", task="route", plan={**PLAN.as_json(), "shape": shape}, outcome=outcome)
 
 
-def of_pipe(table: str) -> str:
-    return f"snowpipe/connections/lake/pipe?database=LOCAL&schema=PUBLIC&pipe={table}-STREAMING"
-
-
 @pytest.fixture
 def picture(pages: Pages, tmp_path: Path) -> Callable[..., None]:
     """Save what is shown, with Airflow's own page around it."""
@@ -184,21 +162,6 @@ def test_every_page_in_airflows_themes(pages: Pages, picture: Callable[..., None
     assert pages.reported_errors() == []
 
 
-def test_2000_channels_are_paged_and_sorted_by_the_keyboard(
-    pages: Pages, shown: tuple[ApiServer, AirflowTables]
-) -> None:
-    many = {f"meter_{at:04}": {"to": f"f:{at}", "rows": at, "committed": at % 50 != 0} for at in range(2_000)}
-    shown[1].leave(dag="meters", run="manual__1", **streamed(many, table="METERS"))
-    pages.visit(of_pipe("METERS"))
-    pages.wait_until_shown("//*[@id='pages'][contains(., '2,000 channels, page 1 of 20')]")
-    assert pages.text_of("//table[@id='channels']/tbody/tr[1]/td[1]") == "meter_1950"
-    pages.press_key_on("//th/a[contains(., 'Rows')]")
-    pages.wait_until_shown("//th[@aria-sort='descending'][contains(., 'Rows')]")
-    assert pages.text_of("//table[@id='channels']/tbody/tr[1]/td[1]") == "meter_1999"
-    pages.follow("after")
-    pages.wait_until_shown("//*[@id='pages'][contains(., 'page 2 of 20')]")
-
-
 def test_hostile_names_do_nothing(pages: Pages, shown: tuple[ApiServer, AirflowTables]) -> None:
     left = streamed({HOSTILE: {"to": HOSTILE, "rows": 1}}, connection="x", table=HOSTILE)
     shown[1].leave(dag=HOSTILE, run=HOSTILE, task=HOSTILE, **left)
@@ -209,21 +172,3 @@ def test_hostile_names_do_nothing(pages: Pages, shown: tuple[ApiServer, AirflowT
     pages.wait_until_shown("//h1[contains(., 'Pipe')]")
     assert pages.run("return document.title").endswith("· Snowpipe")
     assert pages.reported_errors() == []
-
-
-def test_empty_and_error_states(pages: Pages) -> None:
-    pages.visit(of_pipe("NEVER"))
-    pages.wait_until_shown("//*[@id='empty']")
-    pages.visit(of_pipe("NEVER").replace("lake/pipe", "absent/channels"))
-    pages.wait_until_shown("//*[@id='problem'][contains(., 'absent')]")
-    pages.visit("snowpipe/dags/orders/runs/none")
-    pages.wait_until_shown("//*[@id='empty']")
-
-
-def test_a_viewer_gets_the_reason(shown: tuple[ApiServer, AirflowTables]) -> None:
-    with browser.opened(shown[0]) as pages:
-        pages.sign_in(*shown[0].viewer)
-        pages.visit("snowpipe/overview")
-        pages.wait_until_shown("//h1[contains(., 'may not see')]")
-        pages.visit("snowpipe/dags/orders/runs/scheduled__01")
-        pages.wait_until_shown("//*[@id='hidden']")

@@ -1,4 +1,4 @@
-"""A person who fails or clears a task while its driver runs, under a real Airflow, at night.
+"""A person who clears a task while its driver runs, under a real Airflow, at night.
 
 Daily, ``unit/operators/test_driver_run`` proves the stop, ``test_when_processes_die`` the resumption, and
 ``integration/test_yarn`` calls the trigger as Airflow does here.
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Stack
-from runs import ROWS, RUN_SECONDS, LoadRun, wait_for
+from runs import ROWS, LoadRun, wait_for
 
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from tests.airflow_version import AIRFLOW
@@ -25,37 +25,6 @@ STOP_SECONDS = 60.0
 # Thirty appends to a channel in eight seconds: slow enough to be met in the middle.
 SLOW = {"rows": 100, "requests_per_second": 4.0}
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-
-
-def _wait_until_committing(run: LoadRun) -> None:
-    wait_for(lambda: 0 < run.rows() < ROWS, f"no channel of {run.table} was seen committing")
-
-
-def _assert_resumed(run: LoadRun, committed: int) -> None:
-    assert 0 < committed < ROWS
-    run.wait()
-    run.assert_every_row_is_there_once()
-    assert run.xcom("stream")["rows"] <= ROWS - committed
-
-
-def test_a_load_that_is_marked_failed_stops_and_the_next_one_resumes(stack: Stack, tmp_path: Path) -> None:
-    run = LoadRun(stack, "durable_load", "MARKED_FAILED", tmp_path, batch_limits=SLOW)
-    _wait_until_committing(run)
-    driver = run.driver()
-    with stack.held():
-        run.api.set_task_state(run.dag_id, run.run_id, "stream", "failed")
-
-        wait_for(
-            lambda: not driver.is_running() and not run.spark_processes(), "the driver lives", STOP_SECONDS
-        )
-        assert run.api.wait_for_run(run.dag_id, run.run_id, RUN_SECONDS) == "failed"
-        committed = run.rows()
-        assert run.applications == 1
-
-    run.api.clear(run.dag_id, run.run_id, "stream")
-
-    _assert_resumed(run, committed)
-    assert run.applications == 2
 
 
 @pytest.fixture
@@ -93,7 +62,7 @@ def test_a_deferred_load_that_is_cleared_stops_its_application_and_the_next_try_
     )
     run.wait_until_waiting("stream")
     wait_for(lambda: run.triggerer("stream") is not None, "nobody took the trigger")
-    _wait_until_committing(run)
+    wait_for(lambda: 0 < run.rows() < ROWS, "no channel was seen committing")
     (cleared,) = manager.tagged(tag)
     assert cleared.is_active
 
@@ -108,7 +77,10 @@ def test_a_deferred_load_that_is_cleared_stops_its_application_and_the_next_try_
         )
         committed = run.rows()
 
-    _assert_resumed(run, committed)
+    assert 0 < committed < ROWS
+    run.wait()
+    run.assert_every_row_is_there_once()
+    assert run.xcom("stream")["rows"] <= ROWS - committed
     resumed, first = manager.tagged(tag)
     assert (first.id, first.state) == (cleared.id, "KILLED")
     assert resumed.has_succeeded
