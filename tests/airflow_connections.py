@@ -90,9 +90,8 @@ def encrypted_pem(private_key: rsa.RSAPrivateKey) -> str:
 
 
 def _pem(key: rsa.RSAPrivateKey, encryption: serialization.KeySerializationEncryption) -> str:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    ).decode()
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(pem, form, encryption).decode()
 
 
 def statuses(**channels: str | dict[str, Any] | None) -> Reply:

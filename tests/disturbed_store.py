@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 _READ = 1 << 20
-_REFUSED = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy"
 CUT_AFTER = 100_000
 """Bytes of an answer that arrive before its connection is cut."""
 
@@ -51,16 +50,14 @@ class Wire:
                 if is_begin:
                     self.requests.append(line.decode())
                     time.sleep(self.delay)
-                fault = ""
-                if is_begin and self.faults and request.startswith(self.method):
-                    fault = self.faults.popleft()
+                is_due = is_begin and self.faults and request.startswith(self.method)
+                fault = self.faults.popleft() if is_due else ""
                 if fault == "503":
-                    client.sendall(_REFUSED)
+                    client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy")
                     continue
-                if fault == "closed":
-                    break
                 if fault == "lost":
                     self.ended.wait()
+                if fault in ("lost", "closed"):
                     break
                 if fault == "cut":
                     cut.set()

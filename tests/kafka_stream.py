@@ -35,15 +35,13 @@ class TopicStream:
         return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())
 
     def _start(self, options: dict[str, Any]) -> Any:
-        records = (
-            self.spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.brokers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("subscribe", self.topic)
-            .option("startingOffsets", "earliest")
-            .options(**options)
-            .load()
-        )
+        kafka = {
+            "kafka.bootstrap.servers": self.brokers,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+        }
+        records = self.spark.readStream.format("kafka").options(**kafka, **options).load()
         rows = records.selectExpr(
             "concat_ws('_', topic, partition) AS channel",
             "offset",

@@ -167,9 +167,8 @@ class SparkJob:
         return path
 
     def statuses(self, *partitions: str) -> dict[str, Any]:
-        names = [self.channel(partition) for partition in partitions]
         with self.service.client(self.table) as client:
-            found = client.channel_statuses(names)
+            found = client.channel_statuses([self.channel(partition) for partition in partitions])
         return {partition: found[self.channel(partition)] for partition in partitions}
 
     def committed(self, *partitions: str) -> dict[str, str | None]:

@@ -10,12 +10,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], *, seconds: float = 240, what: str = "the condition") -> T:
+def wait_until(
+    condition: Callable[[], T], *, seconds: float = 240, what: str = "the condition", every: float = 0.02
+) -> T:
     """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (seen := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what} ({seen!r})"
-        time.sleep(0.02)
+        time.sleep(every)
     return seen
 
 

@@ -51,7 +51,7 @@ class YarnCluster:
         }
 
     def containers(self, *kinds: str, application_id: str = "") -> list[psutil.Process]:
-        """The JVMs of its containers."""
+        """The JVMs of its containers, of some kinds and of one application if they are named."""
         # A container's command line names its folder of logs, and so the cluster and the application.
         lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         return [

@@ -21,9 +21,9 @@ from conftest import Stack
 from airflow_provider_snowpipe.streaming.names import channel_name
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import shown
+from tests.waiting import wait_until
 
 RUN_SECONDS = 900.0
-POLL_SECONDS = 0.25
 PARTITIONS = ("a", "b")
 ROWS_EACH = 3_000
 ROWS = ROWS_EACH * len(PARTITIONS)
@@ -31,10 +31,7 @@ FLIGHTS = 336_776
 
 
 def wait_for(condition: Callable[[], object], otherwise: str, timeout: float = RUN_SECONDS) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"{otherwise} within {timeout:.0f} s"
-        time.sleep(POLL_SECONDS)
+    wait_until(condition, seconds=timeout, what=otherwise, every=0.25)
 
 
 def query(stack: Stack, statement: str, value: str) -> list[tuple[str, ...]]:

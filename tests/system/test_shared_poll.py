@@ -45,7 +45,6 @@ def test_a_restart_and_an_answer_503_harm_nobody_and_the_poll_ends_with_the_last
     waiting.proxy.service.restart("answer-status=503x1")
     seen = waiting.proxy.requests
     until(lambda: seen[-1].status == 200 and 503 in {request.status for request in seen}, 60)
-    waiting.reopen()
 
     waiting.commit(waiting.channels[100:], 1)
     waiting.commit(waiting.channels, 2)
