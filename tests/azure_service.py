@@ -48,7 +48,7 @@ class AzureService:
 
     def _options(self, **fields: Any) -> SourceSecrets:
         common = {"conn_id": "lake", "conn_type": "wasb", "host": self.endpoint}
-        absent = {"login": None, "password": None, "extra_dejson": {}}
+        absent: dict[str, Any] = {"login": None, "password": None, "extra_dejson": {}}
         return options_of(SimpleNamespace(**{**common, **absent, **fields}))
 
     def make(self, container: str) -> None:

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -41,7 +41,7 @@ class _Positions:
     """What partitions whose rows are numbered have in common."""
 
     name: str
-    offset_class = IntegerOffset
+    offset_class: ClassVar[type[Offset]] = IntegerOffset
 
     @property
     def binding(self) -> Binding:

@@ -34,7 +34,14 @@ class NoidaBroker:
         self.address = f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
-        command = [self._binary, "start", "--only", "kafka", "--kafka-port", str(self._port)]
+        command: list[str | Path] = [
+            self._binary,
+            "start",
+            "--only",
+            "kafka",
+            "--kafka-port",
+            str(self._port),
+        ]
         log = self._directory / "broker.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,7 +110,7 @@ def _options(folder: Path) -> Iterator[str]:
 
 def _jars() -> dict[str, list[Path]]:
     """The jars that can be had; a test that needs others skips itself."""
-    groups = {
+    groups: dict[str, Callable[[], list[Path]]] = {
         "delta": lambda: maven_jars(*DELTA),
         "kafka": spark_kafka_jars,
         "s3a": lambda: [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)],
