@@ -34,18 +34,11 @@ class NoidaBroker:
         self.address = f"127.0.0.1:{self._port}"
 
     def __enter__(self) -> Self:
-        command: list[str | Path] = [
-            self._binary,
-            "start",
-            "--only",
-            "kafka",
-            "--kafka-port",
-            str(self._port),
-        ]
+        command = [str(self._binary), "start", "--only", "kafka", "--kafka-port", str(self._port)]
         log = self._directory / "broker.log"
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [*command, "--data-dir", self._directory / "data"],
+                [*command, "--data-dir", str(self._directory / "data")],
                 stdout=output,
                 stderr=output,
                 cwd=self._directory,
