@@ -149,8 +149,8 @@ class ScriptedYarn(ScriptedCluster):
                 return 404, {}
             one = self.applications[request.path.split("/")[-2]]
             self.killed.append(one.id)
-            one.state = one.final_status = "KILLED"
-            return 202, {"state": "KILLED"}
+            one.state = one.final_status = json.loads(request.body)["state"]
+            return 202, {"state": one.state}
         if name == "info":
             state = "INITIALIZING" if self.recovering > 0 else "ACTIVE"
             return 200, {"clusterInfo": {"state": "STARTED", "haState": state}}
