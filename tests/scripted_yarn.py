@@ -148,8 +148,9 @@ class ScriptedYarn(ScriptedCluster):
             if self._recovers():
                 return 404, {}
             one = self.applications[request.path.split("/")[-2]]
-            self.killed.append(one.id)
-            one.state = one.final_status = json.loads(request.body)["state"]
+            if json.loads(request.body) == {"state": "KILLED"}:
+                self.killed.append(one.id)
+                one.state = one.final_status = "KILLED"
             return 202, {"state": one.state}
         if name == "info":
             state = "INITIALIZING" if self.recovering > 0 else "ACTIVE"
