@@ -64,7 +64,6 @@ def service(tmp_path: Path) -> Iterator[ScriptedService]:
 
 @pytest.fixture
 def service_connection(service: ScriptedService, set_connection: SetConnection) -> str:
-    """A ``snowpipe`` connection to the scripted service; its id."""
     return set_connection(
         "scripted",
         conn_type="snowpipe",
@@ -91,9 +90,8 @@ def encrypted_pem(private_key: rsa.RSAPrivateKey) -> str:
 
 
 def _pem(key: rsa.RSAPrivateKey, encryption: serialization.KeySerializationEncryption) -> str:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption
-    ).decode()
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return key.private_bytes(pem, form, encryption).decode()
 
 
 def statuses(**channels: str | dict[str, Any] | None) -> Reply:

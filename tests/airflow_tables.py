@@ -27,11 +27,7 @@ DONE = "success"
 
 
 class AirflowTables:
-    """Airflow's database of one test.
-
-    :param engine: of the database
-    :param first_run: the number of the first run in the database
-    """
+    """Airflow's database of one test."""
 
     def __init__(self, engine: Any, first_run: int = 1) -> None:
         self.engine = engine
@@ -57,32 +53,19 @@ class AirflowTables:
         from airflow.models.xcom import XComModel
 
         ended = self.now - dt.timedelta(minutes=minutes_ago)
+        times = {"start_date": ended - dt.timedelta(seconds=seconds)}
+        times["end_date"] = ended if state in (DONE, "failed") else None
         names = {"dag_id": dag, "run_id": run, "task_id": task, "map_index": map_index}
         with self.engine.begin() as database:
             if (dag, run) not in self._runs:
                 self._runs[dag, run] = len(self._runs) + self._first_run
                 self._dag(database, dag)
-            database.execute(
-                TaskInstance.__table__.insert().values(
-                    **names,
-                    state=state,
-                    operator=operator,
-                    pool="default_pool",
-                    start_date=ended - dt.timedelta(seconds=seconds),
-                    end_date=ended if state in (DONE, "failed") else None,
-                )
-            )
+            facts = {"state": state, "operator": operator, "pool": "default_pool", **times}
+            database.execute(TaskInstance.__table__.insert().values(**names, **facts))
             for key, value in xcoms.items():
                 if value is not None:
-                    database.execute(
-                        XComModel.__table__.insert().values(
-                            **names,
-                            dag_run_id=self._runs[dag, run],
-                            key=key,
-                            value=value,
-                            timestamp=ended,
-                        )
-                    )
+                    row = {"key": key, "value": value, "dag_run_id": self._runs[dag, run], "timestamp": ended}
+                    database.execute(XComModel.__table__.insert().values(**names, **row))
 
     def _dag(self, database: Any, dag: str) -> None:
         from airflow.models.dag import DagModel
@@ -98,7 +81,6 @@ class AirflowTables:
 
 
 def page_address(connection: str, table: str = "ORDERS", channel: str | None = None) -> str:
-    """What a task leaves as the XCom ``channel_page``."""
     query = {"database": "LOCAL", "schema": "PUBLIC", "pipe": f"{table}-STREAMING"}
     kind = "channels" if channel is None else "channel"
     more = {} if channel is None else {"channel": channel}
@@ -109,24 +91,15 @@ def streamed(
     channels: Mapping[str, Mapping[str, Any]], *, connection: str = "lake", table: str = "ORDERS", **more: Any
 ) -> dict[str, Any]:
     """The XComs of a stream task; a channel is ``{"to": …, "rows": …}`` and what else is not as usual."""
-    usual = {
-        "from": None,
-        "bytes": 10,
-        "rejected": 0,
-        "dead_lettered": 0,
-        "committed": True,
-        "latency_ms": 40,
-    }
+    usual = {"from": None, "bytes": 10, "rejected": 0, "dead_lettered": 0, "committed": True}
+    usual["latency_ms"] = 40
     value = {"pipe": f"LOCAL.PUBLIC.{table}-STREAMING", "seconds": 2.0, **more}
     value["channels"] = {name: {**usual, **one} for name, one in channels.items()}
-    return {
-        "channel_page": page_address(connection, table),
-        "return_value": value,
-        "targets": {
-            name: {"token": one["to"], "offset_format": "file:line", "rows": one["rows"]}
-            for name, one in channels.items()
-        },
+    targets = {
+        name: {"token": one["to"], "offset_format": "file:line", "rows": one["rows"]}
+        for name, one in channels.items()
     }
+    return {"channel_page": page_address(connection, table), "return_value": value, "targets": targets}
 
 
 @pytest.fixture

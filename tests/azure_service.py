@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import hashlib
 import hmac
 import re
 import shutil
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -32,59 +32,41 @@ KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr
 
 @dataclass(frozen=True, slots=True)
 class AzureService:
-    """A running service.
-
-    :param endpoint: its URL, with the account
-    """
+    """A running service."""
 
     endpoint: str
 
     def options(self, key: str = KEY) -> SourceSecrets:
-        """The service as a source of files asks it."""
-        connection = SimpleNamespace(
-            conn_id="lake", conn_type="wasb", login=ACCOUNT, password=key, host=self.endpoint, extra_dejson={}
-        )
-        return options_of(connection)
+        return self._options(login=ACCOUNT, password=key)
 
     def signed_options(self) -> SourceSecrets:
         """The same by a shared access signature."""
         fields = {"sp": "rwdlc", "ss": "b", "srt": "sco", "se": "2999-01-01T00:00:00Z", "sv": "2020-12-06"}
         values = [ACCOUNT, fields["sp"], fields["ss"], fields["srt"], "", fields["se"], "", "", fields["sv"]]
-        text = "\n".join([*values, "", ""])
-        signed = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
-        token = urlencode({**fields, "sig": base64.b64encode(signed).decode()})
-        extra = {"account_name": ACCOUNT, "sas_token": f"?{token}"}
-        connection = SimpleNamespace(
-            conn_id="lake",
-            conn_type="wasb",
-            login=None,
-            password=None,
-            host=self.endpoint,
-            extra_dejson=extra,
-        )
-        return options_of(connection)
+        token = urlencode({**fields, "sig": _signed("\n".join([*values, "", ""]))})
+        return self._options(extra_dejson={"account_name": ACCOUNT, "sas_token": f"?{token}"})
+
+    def _options(self, **fields: Any) -> SourceSecrets:
+        common = {"conn_id": "lake", "conn_type": "wasb", "host": self.endpoint}
+        absent: dict[str, Any] = {"login": None, "password": None, "extra_dejson": {}}
+        return options_of(SimpleNamespace(**{**common, **absent, **fields}))
 
     def make(self, container: str) -> None:
-        """Create a container."""
         version, date = "2021-08-06", f"{dt.datetime.now(dt.UTC):%a, %d %b %Y %H:%M:%S} GMT"
         path = f"/{ACCOUNT}/{ACCOUNT}/{container}"
         text = f"PUT{12 * chr(10)}x-ms-date:{date}\nx-ms-version:{version}\n{path}\nrestype:container"
-        signed = hmac.new(base64.b64decode(KEY), text.encode(), hashlib.sha256).digest()
-        headers = {
-            "x-ms-date": date,
-            "x-ms-version": version,
-            "Authorization": f"SharedKey {ACCOUNT}:{base64.b64encode(signed).decode()}",
-        }
+        proof = f"SharedKey {ACCOUNT}:{_signed(text)}"
+        headers = {"x-ms-date": date, "x-ms-version": version, "Authorization": proof}
         url = f"{self.endpoint}/{container}?restype=container"
         requests.put(url, headers=headers, timeout=60).raise_for_status()
 
 
+def _signed(text: str) -> str:
+    return base64.b64encode(hmac.digest(base64.b64decode(KEY), text.encode(), "sha256")).decode()
+
+
 @contextmanager
 def azure_service(folder: Path) -> Iterator[AzureService]:
-    """Run a service until the block ends; skips the test where Azurite cannot be had.
-
-    :param folder: for its files
-    """
     command = [_program(), "--blobHost", "127.0.0.1", "--blobPort", "0", "--location", str(folder)]
     command += ["--skipApiVersionCheck", "--disableTelemetry", "--silent"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -97,7 +79,6 @@ def azure_service(folder: Path) -> Iterator[AzureService]:
 
 
 def _program() -> str:
-    """Fetch Azurite; skip the test where that cannot be done."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         pytest.skip(f"there is no Node with npm to fetch {_PACKAGE}")

@@ -35,12 +35,6 @@ def at(position: Offset | str | int) -> Offset:
 
 
 def token(position: Offset | str | int, rows: int = 0, errors: int = 0, **changes: Any) -> str:
-    """The checkpoint of a position.
-
-    :param rows: rows sent up to it
-    :param errors: rejected rows that were reported
-    :param changes: what is different about the source
-    """
     offset = at(position)
     return source_of(type(offset), **changes).token(offset, rows, errors)
 
@@ -48,12 +42,7 @@ def token(position: Offset | str | int, rows: int = 0, errors: int = 0, **change
 def loaded(
     position: Offset | str | int | None, rows: int = 0, rejected: int = 0, errors: int = 0, **changes: Any
 ) -> dict[str, Any]:
-    """The state of a channel that has loaded up to a position, for ``FakeSnowpipe.channel``.
-
-    :param rows: rows that were sent
-    :param rejected: those of them that the service has skipped
-    :param errors: those of them that were reported
-    """
+    """The state of a channel that has loaded up to a position, for ``FakeSnowpipe.channel``."""
     if position is None:
         return {}
     return {

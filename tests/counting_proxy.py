@@ -16,17 +16,11 @@ from tests.local_service import LocalService
 from tests.scripted_service import Received, Reply, ScriptedService, error
 
 _HOP_BY_HOP = frozenset({"host", "connection", "content-length", "accept-encoding"})
-_SECONDS = (5.0, 60.0)
 
 
 @dataclass(frozen=True)
 class StatusRequest:
-    """One status request as it passed.
-
-    :param at: when it arrived, seconds since 1970
-    :param channels: what it asked for
-    :param status: HTTP status of the service's answer
-    """
+    """When a status request arrived, what it asked for, and HTTP's status of the answer."""
 
     at: float
     channels: tuple[str, ...]
@@ -42,14 +36,12 @@ class CountingProxy:
     requests: list[StatusRequest] = field(default_factory=list)
 
     def connection(self) -> dict[str, Any]:
-        """The service's own Airflow connection, led through the proxy."""
         fields: dict[str, Any] = json.loads(self.service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
         port = int(self.front.url.rpartition(":")[2])
         fields["extra"] = {**fields["extra"], "port": port, "ca_bundle": self.front.ca_bundle}
         return fields
 
     def since(self, timestamp: float) -> list[StatusRequest]:
-        """The requests that arrived after a timestamp, in order."""
         return [request for request in list(self.requests) if request.at >= timestamp]
 
     def _forward(self, request: Received) -> Reply:
@@ -62,7 +54,7 @@ class CountingProxy:
                 data=request.body,
                 headers=headers,
                 verify=str(self.service.ca_file),
-                timeout=_SECONDS,
+                timeout=(5.0, 60.0),
             )
         except requests.ConnectionError:
             return error(503, "ERR_NO_SERVICE", "the service behind the proxy is not there")
@@ -78,10 +70,6 @@ class CountingProxy:
 
 @contextmanager
 def counting_proxy(service: LocalService, directory: Path) -> Iterator[CountingProxy]:
-    """Run a proxy in front of a service.
-
-    :param directory: for the proxy's certificate
-    """
     directory.mkdir(parents=True, exist_ok=True)
     front = ScriptedService(directory)
     proxy = CountingProxy(service, front)

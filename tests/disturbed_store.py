@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 _READ = 1 << 20
-_REFUSED = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy"
 CUT_AFTER = 100_000
 """Bytes of an answer that arrive before its connection is cut."""
 
@@ -38,12 +37,10 @@ class Wire:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def disturb(self, fault: str, times: int, method: str = "") -> None:
-        """Set what becomes of the next requests."""
         self.method = method.encode()
         self.faults = deque([fault] * times)
 
     def carry(self, client: socket.socket) -> None:
-        """Carry the requests of one connection, one behind the other."""
         with client, socket.create_connection(("127.0.0.1", self.store)) as store, suppress(OSError):
             answers = threading.Thread(target=self._answer, args=(store, client, cut := threading.Event()))
             answers.start()
@@ -53,16 +50,14 @@ class Wire:
                 if is_begin:
                     self.requests.append(line.decode())
                     time.sleep(self.delay)
-                fault = ""
-                if is_begin and self.faults and request.startswith(self.method):
-                    fault = self.faults.popleft()
+                is_due = is_begin and self.faults and request.startswith(self.method)
+                fault = self.faults.popleft() if is_due else ""
                 if fault == "503":
-                    client.sendall(_REFUSED)
+                    client.sendall(b"HTTP/1.1 503 Slow Down\r\nContent-Length: 4\r\n\r\nbusy")
                     continue
-                if fault == "closed":
-                    break
                 if fault == "lost":
                     self.ended.wait()
+                if fault in ("lost", "closed"):
                     break
                 if fault == "cut":
                     cut.set()
@@ -86,10 +81,6 @@ class Wire:
 
 @contextmanager
 def wire_to(store: int) -> Iterator[Wire]:
-    """Listen until the block ends.
-
-    :param store: port of the store on 127.0.0.1
-    """
     wire = Wire(store)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         wire.port = listener.getsockname()[1]

@@ -20,7 +20,6 @@ _FIRST_AIRFLOW = {
 
 
 def runs_here(dag_id: str) -> bool:
-    """True when the installed Airflow is new enough for the DAG."""
     return _FIRST_AIRFLOW.get(dag_id, (2, 11)) <= AIRFLOW
 
 

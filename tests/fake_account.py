@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -50,7 +50,7 @@ class StatementError(Exception):
 
 @dataclass(slots=True)
 class Fault:
-    """What strikes a call: an error, a crash, or another answer of HTTP; ``call`` None means whichever."""
+    """What strikes the nth call of a name, or of every name: an error, a crash, or another answer of HTTP."""
 
     call: str | None
     when: str
@@ -66,7 +66,7 @@ class Statement:
     handle: str = field(default_factory=lambda: str(uuid.uuid4()))
     rows: list[Row] | None = None
     failure: StatementError | None = None
-    created: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    created: dt.datetime = field(default_factory=lambda: _now())
 
 
 @dataclass(slots=True)
@@ -78,8 +78,13 @@ class Pipe:
     queue: list[str] = field(default_factory=list)
     auto_ingest: bool = False
     is_paused: bool = False
-    created: dt.datetime = field(default_factory=lambda: dt.datetime.now(dt.UTC))
+    created: dt.datetime = field(default_factory=lambda: _now())
     pattern: str | None = None
+
+    def shown(self) -> Row:
+        channel = "arn" if self.auto_ingest else None
+        facts = {"created_on": self.created, "pattern": self.pattern, "kind": "STAGE"}
+        return {"definition": self.statement, "notification_channel": channel, **facts}
 
 
 class FakeLedger:
@@ -90,77 +95,67 @@ class FakeLedger:
 
     def read(self, statement: str, values: list[str]) -> list[Row]:
         if "WHERE WORK" in statement:
-            found = [row for row in self.rows if row["work"] == values[0]]
-            return sorted(found, key=lambda row: row["part"])
+            return sorted(self._where(work=values[0]), key=lambda row: row["part"])
         if "ROWS_LOADED > 0 AND DAG_ID" in statement:
-            _, state, *names = values
-            keys = ("dag_id", "run_id", "task_id", "map_index")
-            found = [row for row in self.rows if row["state"] == state and row["rows_loaded"]]
-            return [row for row in found if [row[key] for key in keys] == names]
+            keys = ("state", "dag_id", "run_id", "task_id", "map_index")
+            found = self._where(**dict(zip(keys, values[1:], strict=True)))
+            return [row for row in found if row["rows_loaded"]]
         _, stage, state, *more = values
-        found = [row for row in self.rows if (row["stage"], row["state"]) == (stage, state)]
+        found = self._where(stage=stage, state=state)
         if not more:
             return found
         if "TARGET_CREATED <>" in statement:
-            return [row for row in found if row["target_created"] != dt.datetime.fromisoformat(more[0])]
+            return [row for row in found if row["target_created"] != _time(more[0])]
         if "LOADED_AT >=" in statement:
-            return [row for row in found if row["loaded_at"] >= dt.datetime.fromisoformat(more[0])]
+            return [row for row in found if row["loaded_at"] >= _time(more[0])]
         return [row for row in found if row["work"] != more[0] and row["loader"] != more[1]]
 
     def plan(self, statement: str, values: list[Any]) -> list[Row]:
         names = [name.lower() for name in re.findall(r" AS (\w+)", statement.partition(") AS N")[0])][1:]
         new = dict(zip(names, values, strict=True))
-        new |= {
-            "part": int(new["part"]),
-            "last_part": int(new["last_part"]),
-            "run_started": dt.datetime.fromisoformat(new["run_started"]),
-        }
-        made = new["target_created"]
-        new["target_created"] = None if made is None else dt.datetime.fromisoformat(made)
-        empty = dict.fromkeys(("reports", "error", "query_id", "loaded_at"))
-        if any((row["work"], row["part"]) == (new["work"], new["part"]) for row in self.rows):
+        new |= {name: int(new[name]) for name in ("part", "last_part")}
+        new |= {name: _time(new[name]) for name in ("run_started", "target_created")}
+        if self._where(work=new["work"], part=new["part"]):
             return [{"number of rows inserted": 0}]
+        empty = dict.fromkeys(("reports", "error", "query_id", "loaded_at"))
         self.rows.append({**empty, **new, "version": 1, "rows_loaded": 0})
         return [{"number of rows inserted": 1}]
 
     def loads(self, _: str, values: list[Any]) -> list[Row]:
         names = ("query_id", "rows_loaded", "target_created")
-        found = [row for row in self.rows if row["state"] == values[1] and row["rows_loaded"] > 0]
+        found = [row for row in self._where(state=values[1]) if row["rows_loaded"] > 0]
         return [{name: row[name] for name in names} for row in found]
 
     def change(self, statement: str, values: list[Any]) -> list[Row]:
+        changed = 1
         if "SET STATE" in statement:
             state, _, before, *ids = values
-            for row in self.rows:
-                if row["state"] == before and row["query_id"] in ids:
+            for row in self._where(state=before):
+                if row["query_id"] in ids:
                     row.update(state=state, version=row["version"] + 1)
-            return [{"number of rows updated": 1}]
-        if "LOADED_AT" in statement:
+        elif "LOADED_AT" in statement:
             state, good, bad, work, part = values
-            for row in self.rows:
-                if (row["work"], row["part"]) == (work, int(part)):
-                    row.update(state=state, rows_loaded=int(good), rows_rejected=int(bad))
-            return [{"number of rows updated": 1}]
-        if "SET WORK" in statement:
+            for row in self._where(work=work, part=int(part)):
+                row.update(state=state, rows_loaded=int(good), rows_rejected=int(bad))
+        elif "SET WORK" in statement:
             new, work, until = values
-            for row in self.rows:
-                if row["work"] == work and row["run_started"] < dt.datetime.fromisoformat(until):
-                    row["work"] = new
-                    row["state"] = "given up" if row["state"] == "planned" else row["state"]
-            return [{"number of rows updated": 1}]
-        names = ("state", "choice", "statement", "files", "target_created", "error")
-        *given, work, part, version = values
-        new = dict(zip(names, given, strict=True))
-        new["target_created"] = new["target_created"] and dt.datetime.fromisoformat(new["target_created"])
-        return [{"number of rows updated": self._set(work, int(part), int(version), new)}]
+            for row in self._where(work=work):
+                if row["run_started"] < _time(until):
+                    row.update(work=new, state="given up" if row["state"] == "planned" else row["state"])
+        else:
+            names = ("state", "choice", "statement", "files", "target_created", "error")
+            *given, work, part, version = values
+            fields = dict(zip(names, given, strict=True))
+            fields["target_created"] = _time(fields["target_created"])
+            changed = self._set(work, int(part), int(version), fields)
+        return [{"number of rows updated": changed}]
 
     def files(self, _: str, values: list[str]) -> list[Row]:
         _, stage, state, made, *_paths = values
         return [
             {"path": file["path"], "mark": file["mark"]}
-            for row in self.rows
-            if (row["stage"], row["state"]) == (stage, state) and row["rows_loaded"]
-            if row["target_created"] == dt.datetime.fromisoformat(made)
+            for row in self._where(stage=stage, state=state, target_created=_time(made))
+            if row["rows_loaded"]
             for file in json.loads(row["files"])
             for report in json.loads(row["reports"] or "[]")
             for one in report
@@ -172,22 +167,23 @@ class FakeLedger:
         found = re.search(r"WHERE WORK = '(\w+)' AND PART = (\d+) AND VERSION = (\d+) ", statement)
         assert found is not None
         work, part, version = found[1], int(found[2]), int(found[3])
-        row = next((row for row in self.rows if (row["work"], row["part"]) == (work, part)), None)
         good = sum(one.get("rows_loaded", 0) for one in result)
-        if row is None or row["target_created"] != created or (good and "R.GOOD, 0) = 0" in statement):
+        rows = self._where(work=work, part=part, target_created=created)
+        if not rows or (good and "R.GOOD, 0) = 0" in statement):
             return 0
-        reports = [*json.loads(row["reports"] or "[]"), result]
-        rows = good or row["rows_loaded"]
-        new = {"state": "loaded", "reports": json.dumps(reports), "error": None}
-        new |= {"rows_loaded": rows, "query_id": str(uuid.uuid4()), "loaded_at": _now()}
+        reports = [*json.loads(rows[0]["reports"] or "[]"), result]
+        new = {"state": "loaded", "reports": json.dumps(reports), "error": None, "loaded_at": _now()}
+        new |= {"rows_loaded": good or rows[0]["rows_loaded"], "query_id": str(uuid.uuid4())}
         return self._set(work, part, version, new)
 
+    def _where(self, **values: Any) -> list[Row]:
+        return [row for row in self.rows if all(row[name] == value for name, value in values.items())]
+
     def _set(self, work: str, part: int, version: int, values: Row) -> int:
-        for row in self.rows:
-            if (row["work"], row["part"], row["version"]) == (work, part, version):
-                row.update(values, version=version + 1)
-                return 1
-        return 0
+        found = self._where(work=work, part=part, version=version)
+        for row in found:
+            row.update(values, version=version + 1)
+        return len(found)
 
 
 class FakeAccount:
@@ -224,11 +220,9 @@ class FakeAccount:
         self._lock = threading.RLock()
 
     def fault(self, call: str | None, when: str, error: BaseException | Answer, nth: int = 1) -> None:
-        """Let the nth call of this name from now on fail; None counts calls of every name."""
         self.faults.append(Fault(call, when, error, nth))
 
     def put(self, path: str, *rows: str) -> None:
-        """Stage a file of these rows."""
         self.stages.setdefault("S", {})[path] = "".join(f"{row}\n" for row in rows).encode()
 
     def copy(self, *paths: str, ago: float = 0.0) -> None:
@@ -263,38 +257,38 @@ class FakeAccount:
 
     def run(self, statement: str, values: Sequence[str] | None = None, **_: Any) -> list[Row]:
         """Run a statement of a session; rows by lower-case column name."""
-        for begin, name, answer in (
-            ("LIST ", "LIST", self._list),
-            ("PUT ", "PUT", self._put),
-            ("GET ", "GET", self._get),
-            ("REMOVE ", "REMOVE", self._remove),
-            ("DESCRIBE STAGE ", "DESCRIBE", self._describe_stage),
-            ("DESCRIBE PIPE ", "DESCRIBE", self._describe_pipe),
-            ("SHOW PIPES IN ", "SHOW", self._show_pipes),
-            ("SHOW CHANNELS IN PIPE ", "SHOW", self._show_channels),
-            ("SELECT SYSTEM$PIPE_STATUS(", "PIPE STATUS", self._pipe_status),
-            ("SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(", "SET TOKEN", self._set_token),
-            ("SELECT FILE_NAME", "HISTORY", self._copy_history),
-            ("SELECT WAREHOUSE_SIZE", "USAGE", lambda *_: []),
-            ("SELECT F.VALUE", "LEDGER", self.ledger.files),
-            ("SELECT * FROM", "LEDGER", lambda *given: self.ledger.read(*given)),
-            ("MERGE INTO", "PLAN", lambda *given: self.ledger.plan(*given)),
-            ("UPDATE ", "PLAN", self.ledger.change),
-            ("SELECT QUERY_ID, ROWS_LOADED", "LOADS", lambda *given: self.ledger.loads(*given)),
-            ("ALTER SESSION", "SESSION", lambda *_: []),
-            (
-                "SELECT MAX(CREATED) AS CREATED",
-                "AGE",
-                lambda *_: [{"created": self.created, "found": len(self.rows), "account_now": _now()}],
-            ),
-        ):
+        for begin, (name, answer) in self._session.items():
             if statement.startswith(begin):
                 rows: list[Row] = self.call(name, partial(answer, statement, list(values or ())))
                 return rows
         raise AssertionError(f"a statement that the fake does not know: {statement[:100]}")
 
+    @cached_property
+    def _session(self) -> dict[str, tuple[str, Callable[[str, list[str]], list[Row]]]]:
+        """The statements of a session: how each begins, the name of the call, and what answers it."""
+        return {
+            "LIST ": ("LIST", self._list),
+            "PUT ": ("PUT", self._put),
+            "GET ": ("GET", self._get),
+            "REMOVE ": ("REMOVE", self._remove),
+            "DESCRIBE STAGE ": ("DESCRIBE", self._describe_stage),
+            "DESCRIBE PIPE ": ("DESCRIBE", self._describe_pipe),
+            "SHOW PIPES IN ": ("SHOW", self._show_pipes),
+            "SHOW CHANNELS IN PIPE ": ("SHOW", self._show_channels),
+            "SELECT SYSTEM$PIPE_STATUS(": ("PIPE STATUS", self._pipe_status),
+            "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(": ("SET TOKEN", self._set_token),
+            "SELECT FILE_NAME": ("HISTORY", self._copy_history),
+            "SELECT WAREHOUSE_SIZE": ("USAGE", lambda *_: []),
+            "SELECT F.VALUE": ("LEDGER", self.ledger.files),
+            "SELECT * FROM": ("LEDGER", lambda *given: self.ledger.read(*given)),
+            "MERGE INTO": ("PLAN", lambda *given: self.ledger.plan(*given)),
+            "UPDATE ": ("PLAN", self.ledger.change),
+            "SELECT QUERY_ID, ROWS_LOADED": ("LOADS", lambda *given: self.ledger.loads(*given)),
+            "ALTER SESSION": ("SESSION", lambda *_: []),
+            "SELECT MAX(CREATED) AS CREATED": ("AGE", self._age),
+        }
+
     def send(self, method: str, url: str, *, query: Any, json_body: Any = None, **_: Any) -> Answer:
-        """Answer one attempt of a request to the SQL API or to a pipe's REST API."""
         *_parts, owner, last = urlsplit(url).path.split("/")
         work: Callable[[], Answer]
         if "/v1/data/pipes/" in url:
@@ -310,13 +304,13 @@ class FakeAccount:
     def _submit(self, request_id: str, body: Any) -> Answer:
         """One request id stands for one statement: its repetition runs nothing, and gets the state."""
         known = self.statements.get(request_id)
-        if known is None:
-            known = self.statements[request_id] = Statement(body["statement"])
-            if not self.holds:
-                self._execute(known)
-            return _answer(known)
-        assert known.text == body["statement"], "one request id for two statements"
-        return _answer(known, handle_only=True)
+        if known is not None:
+            assert known.text == body["statement"], "one request id for two statements"
+            return _answer(known, handle_only=True)
+        known = self.statements[request_id] = Statement(body["statement"])
+        if not self.holds:
+            self._execute(known)
+        return _answer(known)
 
     def _known(self, handle: str, method: str) -> Answer:
         known = next((one for one in self.statements.values() if one.handle == handle), None)
@@ -356,20 +350,19 @@ class FakeAccount:
         every = [name.removeprefix(folder) for name in sorted(staged) if name.startswith(folder)]
         results, loads, rows, marks, size = [], [], list[str](), list[tuple[str, str, str]](), 0
         limit = re.search(r"SIZE_LIMIT = (\d+)", options)
+        assert "PURGE = TRUE" not in options
         for name in only or _texts(found["files"] or "") or every:
-            if folder + name not in staged:
-                raise StatementError(LOST_FILE, f"Remote file '{name}' was not found")
-            content = staged[folder + name]
+            content = self._content(stage, folder + name)
             mark = (stage, folder + name, _md5(content))
             skipped = pipe is None and mark in self._copied and "FORCE = TRUE" not in options
             if not skipped and limit is not None and size >= int(limit[1]):
                 break
-            size += 0 if skipped else len(content)
             listed = self._listed(stage, folder + name)
             result, kept = _loaded(listed, content, options, skipped=skipped, fits=self.fits)
             results.append(result)
             rows += kept
             if not skipped:
+                size += len(content)
                 loads.append(_history_entry(name, f"{stage}/{folder}", result, pipe))
             if kept and pipe is None:
                 marks.append(mark)
@@ -377,12 +370,17 @@ class FakeAccount:
         self.rows += rows
         self.history += loads
         self._copied.update(marks)
-        assert "PURGE = TRUE" not in options
         hidden = set() if self.names_skipped else {"LOAD_SKIPPED"}
         if "RETURN_FAILED_ONLY = TRUE" in options:
             hidden = {"LOADED", "LOAD_SKIPPED"}
         results = [row for row in results if row["status"] not in hidden]
         return results or [{"status": "Copy executed with 0 files processed."}]
+
+    def _content(self, stage: str, path: str) -> bytes:
+        content = self.stages.get(stage, {}).get(path)
+        if content is None:
+            raise StatementError(LOST_FILE, f"Remote file '{path}' was not found")
+        return content
 
     def _pipe_call(self, name: str, call: str, body: Any) -> Answer:
         if call != "insertFiles":  # whoever asks goes on to COPY_HISTORY
@@ -427,9 +425,8 @@ class FakeAccount:
     def _get(self, statement: str, _: list[str]) -> list[Row]:
         source, target = _texts(statement)
         stage, path = _stage_and_path(source)
-        if path not in self.stages.get(stage, {}):
-            raise StatementError(LOST_FILE, f"Remote file '{path}' was not found")
-        Path(target.removeprefix("file://"), path.rpartition("/")[2]).write_bytes(self.stages[stage][path])
+        folder = Path(target.removeprefix("file://"))
+        (folder / path.rpartition("/")[2]).write_bytes(self._content(stage, path))
         return [{"status": "DOWNLOADED"}]
 
     def _remove(self, _: str, values: list[str]) -> list[Row]:
@@ -444,7 +441,7 @@ class FakeAccount:
         pipe = self.pipes.get(statement.rpartition(" ")[2].replace('"', ""))
         if pipe is None:
             raise StatementError(MISSING, "the pipe does not exist or not authorized")
-        return [{"definition": pipe.statement, "notification_channel": _channel(pipe)}]
+        return [pipe.shown()]
 
     def _listed(self, stage: str, path: str) -> str:
         if (url := self.stage_urls.get(stage)) is not None:
@@ -460,20 +457,16 @@ class FakeAccount:
         return [{"name": name, "offset_token": token, **where} for name, token in self.tokens.items()]
 
     def _show_pipes(self, statement: str, _: list[str]) -> list[Row]:
-        names = ("database_name", "schema_name", "name")
+        keys = ("database_name", "schema_name", "name")
         inside = statement.removeprefix("SHOW PIPES IN ").replace('"', "").replace("DATABASE ", "")
         return [
-            {
-                **dict(zip(names, name.split("."), strict=True)),
-                "created_on": pipe.created,
-                "definition": pipe.statement,
-                "notification_channel": _channel(pipe),
-                "pattern": pipe.pattern,
-                "kind": "STAGE",
-            }
+            {**dict(zip(keys, name.split("."), strict=True)), **pipe.shown()}
             for name, pipe in self.pipes.items()
             if inside in ("ACCOUNT", name.partition(".")[0])
         ]
+
+    def _age(self, *_: Any) -> list[Row]:
+        return [{"created": self.created, "found": len(self.rows), "account_now": _now()}]
 
     def _pipe_status(self, _: str, values: list[str]) -> list[Row]:
         pipe = self.pipes[values[0].replace('"', "")]
@@ -500,10 +493,6 @@ class FakeAccount:
         if "CONTAINS(FILE_NAME" in statement:
             found = [one for one in found if more[0] in one["file_name"]]
         return sorted(found, key=lambda one: one["last_load_time"])
-
-
-def _channel(pipe: Pipe) -> str | None:
-    return "arn" if pipe.auto_ingest else None
 
 
 def _loaded(
@@ -548,6 +537,10 @@ def _texts(written: str) -> list[str]:
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
+
+
+def _time(text: str | None) -> dt.datetime | None:
+    return None if text is None else dt.datetime.fromisoformat(text)
 
 
 def _md5(content: bytes) -> str:

@@ -1,10 +1,8 @@
 """A pipe's service in this process: for tests of everything above the transport, without a socket.
 
-:class:`FakeSnowpipe` keeps channels with their committed offset token, sequencers, counters and rows, and
-answers as the service does on the wire. It stands where :class:`Transports` stands, so that the client, the
-channel and all that is built on them are the real ones. A test can read every call in order
-(:attr:`FakeSnowpipe.calls`), hold commits and release them (:meth:`FakeSnowpipe.commit`), and put a fault
-before or after any call (:meth:`FakeSnowpipe.fault`). Every wait ends at once.
+It answers on the wire as the service does, and stands where :class:`Transports` stands, so that the client,
+the channel and all that is built on them are the real ones. A test can read every call in order, hold commits
+and release them, and put a fault before or after any call. Every wait ends at once.
 """
 
 from __future__ import annotations
@@ -66,8 +64,6 @@ class Call:
 
     :param operation: ``hostname``, ``token``, ``pipe_info``, ``open``, ``append``, ``status`` or ``drop``
     :param channel: the channel of the last path segment; of a status request the names, with commas
-    :param query: the query's parameters, decoded
-    :param bearer: the credential
     :param body: the JSON body; of an append its NDJSON
     """
 
@@ -79,17 +75,14 @@ class Call:
 
     @property
     def attempt(self) -> int:
-        """How often the logical request was made before."""
         return int(self.query["retryCount"])
 
     @property
     def rows(self) -> list[Any]:
-        """The rows of an append."""
         return [json.loads(line) for line in self.body.splitlines() if line.strip()]
 
     @property
     def positions(self) -> tuple[str | None, str | None]:
-        """The positions of an append's first and last row."""
         return shown(self.query["startOffsetToken"]), shown(self.query["endOffsetToken"])
 
     def __str__(self) -> str:
@@ -103,10 +96,6 @@ class Call:
 class FakeChannel:
     """One channel as the service keeps it.
 
-    :param committed: the committed offset token
-    :param code: the status code that it reports
-    :param rows: the rows that are in the table
-    :param rows_error_count: rows that did not fit, over the channel's whole life
     :param session: the client sequencer, which grows with each open
     :param next_append: the row sequencer that the next append must have
     :param received: appends that are not committed yet
@@ -129,7 +118,6 @@ class FakeChannel:
 
     @property
     def position(self) -> str | None:
-        """The position of the committed token, as text."""
         return shown(self.committed)
 
     def open(self) -> str:
@@ -153,17 +141,22 @@ class FakeChannel:
         self.received = []
 
     def status(self, name: str) -> dict[str, Any]:
-        """The object of open and status answers."""
         return {
-            "database_name": PIPE.database, "schema_name": PIPE.schema, "pipe_name": PIPE.pipe,
-            "channel_name": name, "channel_status_code": self.code,
-            "last_committed_offset_token": self.committed, "created_on_ms": self.created_on_ms,
-            "rows_inserted": self.rows_inserted, "rows_error_count": self.rows_error_count,
+            "database_name": PIPE.database,
+            "schema_name": PIPE.schema,
+            "pipe_name": PIPE.pipe,
+            "channel_name": name,
+            "channel_status_code": self.code,
+            "last_committed_offset_token": self.committed,
+            "created_on_ms": self.created_on_ms,
+            "rows_inserted": self.rows_inserted,
+            "rows_error_count": self.rows_error_count,
             "rows_parsed": self.rows_inserted + self.rows_error_count,
             "last_error_offset_upper_bound": self.last_error_offset,
-            "last_error_message": self.last_error_message, "last_error_timestamp_ms": self.last_error_at_ms,
+            "last_error_message": self.last_error_message,
+            "last_error_timestamp_ms": self.last_error_at_ms,
             "snowflake_avg_processing_latency_ms": 5,
-        }  # fmt: skip
+        }
 
 
 @dataclass
@@ -187,10 +180,7 @@ class _Fault:
 
 
 class FakeSnowpipe:
-    """The service of one pipe, its connections, and the clock of whoever uses it.
-
-    :param clock: what the service and its clients take for the time
-    """
+    """The service of one pipe, its connections, and the clock of whoever uses it."""
 
     def __init__(self, clock: JumpingTime) -> None:
         self.clock = clock
@@ -213,16 +203,12 @@ class FakeSnowpipe:
         sink.process_transports.cache_clear()
         return fake
 
-    # What a test prescribes and asks.
-
     def client(self, credentials: Any = None, **options: Any) -> SnowpipeClient:
-        """A real client of this service."""
         return SnowpipeClient(
             URL, credentials or ProgrammaticAccessToken(PAT), PIPE, transports=self, **options
         )
 
     def scoped_token(self, life: float | None = None) -> ScopedToken:
-        """A scoped token as the driver hands it to tasks."""
         expires_at = self.clock.time() + (self.token_life if life is None else life)
         text = jwt.encode({"exp": expires_at, "jti": len(self._tokens)}, "x" * 32, algorithm="HS256")
         self._tokens[text] = expires_at
@@ -241,11 +227,9 @@ class FakeSnowpipe:
     ) -> None:
         """Put a fault before a call, which then does nothing, or after it: done, but the answer is another.
 
-        :param before: the operation
-        :param after: the same; without ``error`` and ``do`` its answer is lost
+        :param after: the operation; without ``error`` and ``do`` its answer is lost
         :param error: the answer instead, or what is raised
         :param do: what happens then; without ``error`` the call goes on
-        :param channel: only for this one
         :param skip: so many calls go well first
         :param times: so many calls meet it then
         """
@@ -260,11 +244,9 @@ class FakeSnowpipe:
 
     @property
     def table(self) -> list[Any]:
-        """The rows of all channels, those that were dropped included."""
         return [*self._rows_of_dropped, *(row for one in self.channels.values() for row in one.rows)]
 
     def listed(self) -> list[ListedChannel]:
-        """The channels as ``SHOW CHANNELS`` lists them."""
         table = str(PIPE.default_table)
         return [
             ListedChannel(name, PIPE.database, PIPE.schema, table, PIPE.pipe, one.committed)
@@ -276,11 +258,9 @@ class FakeSnowpipe:
         return self.channels.setdefault(name, FakeChannel(**state))
 
     def open_elsewhere(self, name: str) -> None:
-        """Another writer opens a channel."""
         self.channel(name).open()
 
     def commit(self) -> None:
-        """Commit everything that was received."""
         with self._lock:
             for channel in self.channels.values():
                 channel.commit(self.rejects)
@@ -290,10 +270,7 @@ class FakeSnowpipe:
         return [str(call) for call in self.calls if not operations or call.operation in operations]
 
     def appends(self) -> list[Call]:
-        """The appends in order, every attempt of them."""
         return [call for call in self.calls if call.operation == "append"]
-
-    # What connections do.
 
     def send(
         self,
@@ -306,15 +283,10 @@ class FakeSnowpipe:
         form: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Answer one attempt."""
         operation, channel, pipe = _operation(method, urlsplit(url).path, json_body)
-        call = Call(
-            operation,
-            channel,
-            query,
-            headers["Authorization"].removeprefix("Bearer "),
-            _decoded(body, headers) if body is not None else json_body or form,
-        )
+        bearer = headers["Authorization"].removeprefix("Bearer ")
+        given = _decoded(body, headers) if body is not None else json_body or form
+        call = Call(operation, channel, query, bearer, given)
         with self._lock:
             self.calls.append(call)
         instead = self._meet("before", call)
@@ -396,7 +368,6 @@ class FakeSnowpipe:
 
 
 def _operation(method: str, path: str, body: Any) -> tuple[str, str, str | None]:
-    """Operation, channel, and path of the pipe."""
     if path in ("/v2/streaming/hostname", "/oauth/token"):
         return path.rsplit("/", 1)[-1], "", None
     if found := _PIPE.fullmatch(path):

@@ -17,14 +17,11 @@ import pyarrow.parquet as pq
 from pyarrow import orc
 
 Rows = Sequence[dict[str, Any]]
+_TYPES = {"ID": "long", "FILE": "string", "NOTE": ["null", "string"]}
 AVRO_SCHEMA = {
     "type": "record",
     "name": "Row",
-    "fields": [
-        {"name": "ID", "type": "long"},
-        {"name": "FILE", "type": "string"},
-        {"name": "NOTE", "type": ["null", "string"]},
-    ],
+    "fields": [{"name": name, "type": kind} for name, kind in _TYPES.items()],
 }
 
 
@@ -68,13 +65,7 @@ def _avro(rows: Rows) -> bytes:
     return out.getvalue()
 
 
-_FORMATS: dict[str, Callable[[Rows], bytes]] = {
-    "ndjson": _ndjson,
-    "csv": _csv,
-    "parquet": _parquet,
-    "orc": _orc,
-    "avro": _avro,
-}
+_FORMATS = {"ndjson": _ndjson, "csv": _csv, "parquet": _parquet, "orc": _orc, "avro": _avro}
 _PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,

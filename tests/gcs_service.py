@@ -44,15 +44,11 @@ server.serve_forever()
 
 @dataclass(frozen=True, slots=True)
 class GcsService:
-    """A running service.
-
-    :param port: port on 127.0.0.1
-    """
+    """A running service."""
 
     port: int
 
     def hadoop_settings(self) -> dict[str, str]:
-        """What Spark needs to read and write ``gs://`` there."""
         service = {
             "storage.root.url": f"http://127.0.0.1:{self.port}/",
             "auth.type": "UNAUTHENTICATED",
@@ -63,17 +59,13 @@ class GcsService:
         return {f"spark.hadoop.fs.gs.{one}": value for one, value in (CONNECTOR_NEEDS | service).items()}
 
     def keys(self, bucket: str) -> list[str]:
-        """Return the keys of a bucket."""
         url = f"http://127.0.0.1:{self.port}/storage/v1/b/{bucket}/o"
         return [one["name"] for one in requests.get(url, timeout=60).json().get("items", ())]
 
 
 @contextmanager
 def gcs_service(bucket: str) -> Iterator[GcsService]:
-    """Run a service until the block ends; skips the test where the emulator is not installed.
-
-    :param bucket: what it has, empty
-    """
+    """Run a service until the block ends; skips the test where the emulator is not installed."""
     pytest.importorskip("gcp_storage_emulator", reason="gcp-storage-emulator is not installed")
     command = [sys.executable, "-c", _PROGRAM, bucket]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

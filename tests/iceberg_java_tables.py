@@ -116,8 +116,6 @@ def java_tables() -> Path:
     ``two`` and ``three``, of these format versions and partitioned by ``FILE``: two appends, a compaction,
     an append. ``deleted``: an append, one row deleted by a delete file, an append. ``expired``: three
     appends, of which the first one's snapshot is not kept.
-
-    :returns: their folder, each with a ``version-hint.text``
     """
     (runtime,) = maven_jars(_RUNTIME)
     digest = hashlib.sha256((_RUNTIME + _PROGRAM).encode()).hexdigest()[:16]

@@ -17,16 +17,7 @@ ROWS = pa.schema([("ID", pa.int64()), ("FILE", pa.string()), ("NOTE", pa.string(
 
 
 class IcebergTable:
-    """A table in the namespace ``lake``, changed as a test likes.
-
-    :param folder: for the catalog and the files
-    :param name: the table's name
-    :param schema: its columns
-    :param version: version of its format
-    :param warehouse: where the files go instead
-    :param store: what reading and writing them there takes, which may be secret
-    :param partitioned: True partitions it by ``FILE``, ``g0`` for even numbers and ``g1`` for odd ones
-    """
+    """A table in the namespace ``lake``, changed as a test likes."""
 
     def __init__(
         self,
@@ -61,18 +52,15 @@ class IcebergTable:
 
     @property
     def table(self) -> Table:
-        """The table as it is now."""
         return self._catalog().load_table(self.name)
 
     @property
     def snapshot(self) -> int:
-        """Id of the current snapshot."""
         snapshot = self.table.current_snapshot()
         assert snapshot is not None
         return snapshot.snapshot_id
 
     def source(self, **more: Any) -> dict[str, Any]:
-        """A source of a plan that reads the table."""
         return {"kind": "iceberg", "table": self.name, "catalog": "test", "options": self.options, **more}
 
     def append(self, ids: Iterable[int], note: str = "x") -> int:
@@ -110,12 +98,10 @@ class IcebergTable:
         catalog.register_table(self.name, changed.as_uri())
 
     def expire(self, keep: int = 1) -> None:
-        """Forget the oldest snapshots; files stay."""
         ids = [one.snapshot_id for one in sorted(self.table.snapshots(), key=lambda one: one.timestamp_ms)]
         self.table.maintenance.expire_snapshots().by_ids(ids[: len(ids) - keep]).commit()
 
     def roll_back(self, snapshot: int) -> None:
-        """Make an older snapshot the current one."""
         self.table.manage_snapshots().rollback_to_snapshot(snapshot).commit()
 
 

@@ -36,12 +36,7 @@ with DAG("bare", schedule=None):
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """One module that was imported.
-
-    :param name: the module
-    :param importer: the module that imported it first, None for the program itself
-    :param seconds: the time of its own code, without what it imported in turn
-    """
+    """A module, who imported it first, and the time of its own code, without what it imported in turn."""
 
     name: str
     importer: str | None
@@ -49,22 +44,17 @@ class Import:
 
 
 class Imports:
-    """All modules that a program imported.
-
-    :param found: the modules, the last imported first
-    """
+    """All modules that a program imported."""
 
     def __init__(self, found: Iterable[Import]) -> None:
         self._found = {one.name: one for one in found}
 
     @property
     def names(self) -> set[str]:
-        """Every module."""
         return set(self._found)
 
     @property
     def roots(self) -> set[str]:
-        """The top-level packages of all modules."""
         return {name.partition(".")[0] for name in self._found}
 
     def seconds(self, *packages: str) -> float:
@@ -91,10 +81,6 @@ class Imports:
 
 
 def airflow_environment(home: Path) -> dict[str, str]:
-    """The caller's environment with a new Airflow in it.
-
-    :param home: its ``AIRFLOW_HOME``
-    """
     env = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW")}
     repository = str(Path(__file__).parents[1])
     path = os.pathsep.join(filter(None, (repository, env.get("PYTHONPATH"))))
@@ -102,17 +88,11 @@ def airflow_environment(home: Path) -> dict[str, str]:
 
 
 def imports_of(code: str, *arguments: str, env: Mapping[str, str]) -> Imports:
-    """Run a program in a fresh interpreter and see what it imports.
-
-    :param code: the program
-    :param arguments: its arguments
-    :param env: its environment
-    """
+    """Run a program in a fresh interpreter and see what it imports."""
     return Imports(_parsed(_run(code, *arguments, env=env)))
 
 
 def _run(code: str, *arguments: str, env: Mapping[str, str]) -> str:
-    """Run a program; what its interpreter prints of its imports."""
     command = [sys.executable, "-X", "importtime", "-c", code, *arguments]
     done = subprocess.run(command, env=dict(env), capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, "\n".join(
@@ -122,11 +102,7 @@ def _run(code: str, *arguments: str, env: Mapping[str, str]) -> str:
 
 
 def imports_in_turn(*programs: tuple[str, list[str]], env: Mapping[str, str]) -> list[Imports]:
-    """Run programs one after the other in a fresh interpreter: of each, what those before have not imported.
-
-    :param programs: each with its arguments
-    :param env: the environment
-    """
+    """Run programs one after the other in one interpreter: what each has imported that none did before."""
     mark = "-- the next program --"
     run = f"""
 import json, sys

@@ -19,14 +19,8 @@ from pathlib import Path
 
 from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 
-_QUICK_START = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-Xshare:auto",
-    "-Xlog:disable",
-    "-Xlog:all=off",
-)
-_TRAINING_SECONDS = 300
+_QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
+_QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_QUIET)
 _KEPT_SECONDS = 30 * 86_400
 
 
@@ -78,8 +72,8 @@ def _archive() -> Path | None:
 
 
 def _train(archive: Path) -> None:
+    fresh = archive.with_suffix(f".{os.getpid()}")
     with tempfile.TemporaryDirectory() as folder:
-        fresh = archive.with_suffix(f".{os.getpid()}")
         java = ensure_java_home(Path(folder) / "java")
         environment = {
             **os.environ,
@@ -90,15 +84,10 @@ def _train(archive: Path) -> None:
             f"-XX:ArchiveClassesAtExit={fresh} pyspark-shell",
             "SPARK_LOCAL_IP": "127.0.0.1",
         }
-        subprocess.run(
-            [sys.executable, "-m", "tests.java_options", "train", folder],
-            env=environment,
-            check=True,
-            timeout=_TRAINING_SECONDS,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        fresh.replace(archive)
+        command = [sys.executable, "-m", "tests.java_options", "train", folder]
+        quiet = subprocess.DEVNULL
+        subprocess.run(command, env=environment, check=True, timeout=300, stdout=quiet, stderr=quiet)
+    fresh.replace(archive)
 
 
 def _load_classes(folder: str) -> None:
@@ -107,11 +96,8 @@ def _load_classes(folder: str) -> None:
     from pyspark.sql import SparkSession, functions
 
     spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "2").getOrCreate()
-    rows = (
-        spark.range(1000)
-        .withColumn("P", functions.col("id") % 3)
-        .withColumn("NAME", functions.concat(functions.lit("row "), "id"))
-    )
+    rows = spark.range(1000).withColumn("P", functions.col("id") % 3)
+    rows = rows.withColumn("NAME", functions.concat(functions.lit("row "), "id"))
     for form in ("parquet", "json", "csv"):
         path = f"{folder}/{form}"
         rows.write.format(form).save(path)

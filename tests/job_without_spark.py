@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Self
 from unittest.mock import patch
@@ -32,12 +31,7 @@ _NEVER = 3600.0
 
 
 def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
-    """Let the runs of a job be runs of this file.
-
-    :param job: the job, which is changed
-    :param deeds: the folder for its faults
-    :param environment: more variables
-    """
+    """Let the runs of a job be runs of this file."""
     deeds_of(deeds, [])
     job.start_process = ForkedDriver
     job.env = {"DEEDS": str(deeds), **environment}
@@ -45,14 +39,7 @@ def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
 
 
 class ForkedDriver:
-    """The process of a driver, and as much of ``Popen`` as the tests use.
-
-    :param command: ends with the plan's file
-    :param env: the environment
-    :param cwd: the working directory
-    :param stdout: a file that the driver writes to
-    :param stderr: another one
-    """
+    """The process of a driver, and as much of ``Popen`` as the tests use."""
 
     def __init__(
         self, command: Sequence[str], *, env: dict[str, str], cwd: Path, stdout: Any, stderr: Any, **_: Any
@@ -87,14 +74,11 @@ def _be_a_driver(plan: str, env: dict[str, str], cwd: Path, stdout: str, stderr:
 
 
 class ForkedTasks:
-    """As much of a Spark context as the driver uses: a task is a forked process, tried again when it fails.
-
-    :param attempts: how often a task is tried, as ``spark.task.maxFailures`` sets it
-    """
+    """As much of a Spark context as the driver uses: a task is a forked process, with some attempts."""
 
     def __init__(self, attempts: int) -> None:
         self._attempts = attempts
-        self._work: Callable[[Any], Any] = _itself
+        self._work: Callable[[Any], Any] = lambda item: item
         self._items: Sequence[Any] = ()
 
     def parallelize(self, items: Sequence[Any], _: int) -> Self:
@@ -114,13 +98,11 @@ class ForkedTasks:
                 ready = wait([one.answer for one in running.values()])
                 for number in [number for number, one in running.items() if one.answer in ready]:
                     ended = running.pop(number)
-                    failure = ended.join()
-                    if failure is None:
-                        results[number] = ended.result
-                    elif ended.number + 1 < self._attempts:
+                    is_done, results[number] = ended.join()
+                    if not is_done and ended.number + 1 < self._attempts:
                         running[number] = _Attempt(self._work, self._items[number], ended.number + 1)
-                    else:
-                        raise _as_spark_reports_it(number, self._attempts, failure)
+                    elif not is_done:
+                        raise _as_spark_reports_it(number, self._attempts, results[number])
         finally:
             for one in running.values():
                 one.kill()
@@ -132,23 +114,21 @@ class _Attempt:
 
     def __init__(self, work: Callable[[Any], Any], item: Any, number: int) -> None:
         self.number = number
-        self.result: Any = None
         self.answer, theirs = multiprocessing.Pipe(duplex=False)
-        self._process: BaseProcess = multiprocessing.get_context("fork").Process(
-            target=_attempt, args=(work, item, number, theirs)
-        )
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_attempt, args=(work, item, number, theirs))
         self._process.start()
         theirs.close()
 
-    def join(self) -> str | None:
-        """Take the result, or return what went wrong, as Spark writes it."""
+    def join(self) -> tuple[bool, Any]:
+        """True with the result, or False with what went wrong, as Spark writes it."""
         try:
-            ok, answer = self.answer.recv()
+            answer = self.answer.recv()
         except EOFError:
-            ok, answer = False, "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+            crash = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+            answer = (False, crash)
         self._process.join()
-        self.result = answer if ok else None
-        return None if ok else str(answer)
+        return answer
 
     def kill(self) -> None:
         self._process.kill()
@@ -174,10 +154,6 @@ def _as_spark_reports_it(task: int, times: int, failure: str) -> Exception:
     )
 
 
-def _itself(item: Any) -> Any:
-    return item
-
-
 class ForkedSession:
     """The job's session, which starts nothing."""
 
@@ -187,8 +163,7 @@ class ForkedSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """There is nothing to stop."""
+    def __exit__(self, *_: object) -> None: ...
 
     def start(self) -> Any:
         raise AssertionError("this source needs Spark")
@@ -196,8 +171,7 @@ class ForkedSession:
     def executors(self) -> ForkedTasks:
         return ForkedTasks(self._attempts)
 
-    def stop(self) -> None:
-        """There is nothing to stop."""
+    def stop(self) -> None: ...
 
 
 def drive(plan: str) -> int:

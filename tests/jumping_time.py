@@ -21,10 +21,7 @@ _WAITING = (
 
 
 class JumpingTime:
-    """A clock that stands still until somebody sleeps; then it is that much later at once.
-
-    :param slept: every sleep, in seconds
-    """
+    """A clock that stands still until somebody sleeps; then it is that much later at once."""
 
     def __init__(self) -> None:
         self.slept: list[float] = []

@@ -17,14 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TopicStream:
-    """The stream.
-
-    :param spark: the session
-    :param door: the table
-    :param brokers: their address
-    :param topic: the topic
-    :param checkpoint: the query's directory
-    """
+    """The stream."""
 
     spark: SparkSession
     door: Door
@@ -39,19 +32,16 @@ class TopicStream:
         return sum(progress.numInputRows for progress in query.recentProgress)
 
     def tokens(self, partitions: int) -> list[str | None]:
-        """The channels' committed tokens."""
         return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())
 
     def _start(self, options: dict[str, Any]) -> Any:
-        records = (
-            self.spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.brokers)
-            .option("kafka.isolation.level", "read_committed")
-            .option("subscribe", self.topic)
-            .option("startingOffsets", "earliest")
-            .options(**options)
-            .load()
-        )
+        kafka = {
+            "kafka.bootstrap.servers": self.brokers,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": self.topic,
+            "startingOffsets": "earliest",
+        }
+        records = self.spark.readStream.format("kafka").options(**kafka, **options).load()
         rows = records.selectExpr(
             "concat_ws('_', topic, partition) AS channel",
             "offset",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+_SECONDS = 300
 
 
 class MockCluster:
@@ -24,10 +28,23 @@ class MockCluster:
         self._holder.list_topics(topic, timeout=60)
 
 
+def wait_for_broker(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a broker's process answers; its log says why where it does not."""
+    deadline = time.monotonic() + _SECONDS
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    while True:
+        try:
+            admin.list_topics(timeout=2)
+        except KafkaException:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(log.read_text()[-3000:]) from None
+        else:
+            return
+
+
 def create_topic(
     address: str, topic: str, partitions: int = 1, config: Mapping[str, str] | None = None
 ) -> None:
-    """Create a topic, and wait until it is there."""
     admin = AdminClient({"bootstrap.servers": address, "log_level": 2})
     made = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=dict(config or {}))
     admin.create_topics([made], operation_timeout=20)[topic].result(30)
@@ -41,7 +58,6 @@ def produce(
     config: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> None:
-    """Write records and wait until the broker has them."""
     producer = Producer({"bootstrap.servers": address, "linger.ms": 5, "log_level": 2, **(config or {})})
     for row, value in enumerate(values):
         target = partition if isinstance(partition, int) else partition(row)
@@ -55,10 +71,7 @@ def produce(
 
 
 def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Producer:
-    """Write numbered rows in a transaction: ``commit`` or ``abort`` ends it, else it stays open.
-
-    :return: the producer, which can end it
-    """
+    """Write numbered rows in a transaction: ``commit`` or ``abort`` ends it, else it stays open."""
     producer = Producer({"bootstrap.servers": address, "transactional.id": f"{topic}-{end}", "log_level": 2})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -75,24 +88,12 @@ def transaction(address: str, topic: str, ids: Iterable[int], *, end: str) -> Pr
 def keyed_records(
     address: str, topic: str, count: int, *, decoded: bool = True
 ) -> list[tuple[Any, Any, dict[str, Any]]]:
-    """Wait for a number of records and read to the end, in order by their partitions: key, value and headers.
-
-    :param decoded: False leaves them as bytes
-    """
-    consumer = Consumer(
-        {
-            "bootstrap.servers": address,
-            "group.id": "reader",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 10,
-            "log_level": 2,
-        }
-    )
-    numbers = consumer.list_topics(topic, timeout=20).topics[topic].partitions
-    consumer.assign([TopicPartition(topic, number, 0) for number in numbers])
+    """Key, value and headers of all records, in order by their partitions, once there are so many."""
+    consumer = _consumer(address, "reader", **{"enable.partition.eof": True, "fetch.wait.max.ms": 10})
+    unread = set(consumer.list_topics(topic, timeout=20).topics[topic].partitions)
+    consumer.assign([TopicPartition(topic, number, 0) for number in unread])
     found: list[Any] = []
-    unread = set(numbers)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + _SECONDS
     while (len(found) < count or unread) and time.monotonic() < deadline:
         if (message := consumer.poll(0.2)) is None:
             continue
@@ -106,33 +107,31 @@ def keyed_records(
     found.sort(key=lambda message: (message.partition(), message.offset()))
     text = bytes.decode if decoded else bytes
     return [
-        (
-            text(message.key()),
-            text(message.value()),
-            {name: text(value) for name, value in message.headers()},
-        )
-        for message in found
+        (text(one.key()), text(one.value()), {name: text(value) for name, value in one.headers()})
+        for one in found
     ]
 
 
 def numbered(ids: Iterable[int], note: str = "") -> list[bytes]:
-    """Values of numbered rows."""
     return [json.dumps({"ID": number, "NOTE": note}).encode() for number in ids]
 
 
 def group_offsets(address: str, group: str, topic: str, partitions: int) -> list[int | None]:
     """What a group has committed, None for nothing."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 2})
+    consumer = _consumer(address, group)
     found = consumer.committed([TopicPartition(topic, number) for number in range(partitions)], timeout=20)
     consumer.close()
     return [one.offset if one.offset >= 0 else None for one in found]
 
 
 def commit_group(address: str, group: str, topic: str, partition: int, offset: int) -> None:
-    """Commit an offset for a group."""
-    consumer = Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 2})
+    consumer = _consumer(address, group)
     consumer.commit(offsets=[TopicPartition(topic, partition, offset)], asynchronous=False)
     consumer.close()
+
+
+def _consumer(address: str, group: str, **settings: Any) -> Consumer:
+    return Consumer({"bootstrap.servers": address, "group.id": group, "log_level": 2, **settings})
 
 
 def _delivered(error: Any, _: Any) -> None:

@@ -7,6 +7,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+from tests import stream_worker
 from tests.airflow_connections import SetConnection
 from tests.local_service import LocalService
 
@@ -34,19 +35,15 @@ def connect_by_form(service: LocalService, set_connection: SetConnection, **chan
     return set_connection("form", conn_type="snowpipe", extra=extra, **fields)
 
 
-class TaskInstance:
+class TaskInstance(stream_worker.TaskInstance):
     """As much of a running task instance as the operators ask for."""
 
     def __init__(self, map_index: int = -1) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "t", "manual__1", map_index
-        self.xcoms: dict[str, Any] = {}
-
-    def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = value
+        super().__init__()
+        self.task_id, self.map_index = "t", map_index
 
 
 def context(map_index: int = -1, run_after: dt.datetime = RUN_AFTER) -> Any:
-    """A task's context, of a run that was due at a given time."""
     return {"ti": TaskInstance(map_index), "dag_run": SimpleNamespace(run_after=run_after, logical_date=None)}
 
 
@@ -79,7 +76,6 @@ def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -
 
 
 def make_table(service: LocalService, name: str) -> str:
-    """Make a table of two columns; its name."""
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{name} (ID INTEGER, NAME VARCHAR)")
     return name
 
@@ -90,6 +86,5 @@ def ids(service: LocalService, table: str) -> list[int]:
 
 
 def committed(service: LocalService, table: str, channel: str) -> str | None:
-    """The committed token of a channel."""
     with service.client(table) as client:
         return client.channel_statuses([channel])[channel].committed

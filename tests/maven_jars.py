@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,25 +26,16 @@ S3A_NEEDS = (
     "software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1",
 )
 
-_FETCH_SECONDS = 240
 _REPOSITORY = Path.home() / ".m2" / "repository"
-_refused: dict[str, str] = {}
-"""Why an artifact could not be had, so that no test of this process asks again."""
 
 
 def maven_jars(*coordinates: str) -> list[Path]:
-    """Fetch jars, without what they depend on; skip the test where that cannot be done.
-
-    :param coordinates: ``group:artifact:version``, or ``group:artifact:version:jar:classifier``
-    """
+    """Fetch jars, without what they depend on; skip the test where that cannot be done."""
     return [_jar(one) for one in coordinates]
 
 
 def maven_closure(*coordinates: str) -> list[Path]:
-    """Fetch jars and what they need at run time; skip the test where that cannot be done.
-
-    :param coordinates: ``group:artifact:version``
-    """
+    """Fetch jars and what they need at run time; skip the test where that cannot be done."""
     name = hashlib.sha256(" ".join(coordinates).encode()).hexdigest()[:16]
     folder = cache_folder() / f"closure-{name}"
     found = folder / "classpath"
@@ -86,21 +78,18 @@ def _jar(coordinates: str) -> Path:
 
 
 def _maven(required: str, *arguments: str) -> None:
-    if required not in _refused:
-        reason = _fetch(required, *arguments)
-        if reason is None:
-            return
-        _refused[required] = reason
-    pytest.skip(_refused[required])
+    if reason := _refusal(required, *arguments):
+        pytest.skip(reason)
 
 
-def _fetch(required: str, *arguments: str) -> str | None:
-    """Ask Maven; why that did not succeed, None if it did."""
+@cache
+def _refusal(required: str, *arguments: str) -> str | None:
+    """Ask Maven; why that did not succeed, None if it did. No test of this process asks again."""
     if shutil.which("mvn") is None:
         return f"there is no mvn to fetch {required}"
     command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={_REPOSITORY}", *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     except subprocess.TimeoutExpired:
-        return f"{required}: no answer from Maven Central in {_FETCH_SECONDS} s"
+        return f"{required}: no answer from Maven Central"
     return None if done.returncode == 0 else f"{required} cannot be fetched: {done.stdout[-300:]}"

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -34,15 +34,28 @@ from tests.checkpoints import binding_of
 
 
 def rows(count: int, start: int = 0) -> tuple[dict[str, Any], ...]:
-    """Rows that have their position."""
     return tuple({"ID": number} for number in range(start, start + count))
 
 
+class _Positions:
+    """What partitions whose rows are numbered have in common."""
+
+    name: str
+    offset_class: ClassVar[type[Offset]] = IntegerOffset
+
+    @property
+    def binding(self) -> Binding:
+        return binding_of(self.name)
+
+    def behind(self, committed: Offset | None) -> Behind:
+        return Behind(None)
+
+
 @dataclass(frozen=True)
-class MemoryPartition(SourcePartition[int]):
+class MemoryPartition(_Positions, SourcePartition[int]):
     """Rows whose position is their number from ``first``; each part has ``rows_per_part`` of them.
 
-    :param seconds_per_part: what reading a part takes, by the sink's clock
+    Reading a part takes ``seconds_per_part`` by the sink's clock.
     """
 
     name: str
@@ -50,20 +63,12 @@ class MemoryPartition(SourcePartition[int]):
     first: int = 0
     rows_per_part: int = 2
     seconds_per_part: float = 0.0
-    offset_class = IntegerOffset
     gaps_legal = False
-
-    @property
-    def binding(self) -> Binding:
-        return binding_of(self.name)
 
     def check(self, committed: Offset | None) -> None:
         if isinstance(committed, IntegerOffset) and committed.value < self.first - 1:
             raise SourcePositionError(f"position {committed} is not in the source any more")
         self.resume(committed)  # a source that knows its end says so before a channel is opened or dropped
-
-    def behind(self, committed: Offset | None) -> Behind:
-        return Behind(None)
 
     def resume(self, committed: Offset | None) -> int | None:
         first_row = self.first if not isinstance(committed, IntegerOffset) else committed.value + 1
@@ -105,23 +110,15 @@ class MemorySpec(SourceSpec):
 
 
 @dataclass(frozen=True)
-class MemoryFramePartition(FramePartition):
+class MemoryFramePartition(_Positions, FramePartition):
     """A partition of a query over rows in memory."""
 
     name: str
     rows: Sequence[Mapping[str, Any]]
     seconds_per_part: float = 0.0
     gaps_legal: bool = False
-    offset_class = IntegerOffset
-
-    @property
-    def binding(self) -> Binding:
-        return binding_of(self.name)
 
     def check(self, committed: Offset | None) -> None: ...
-
-    def behind(self, committed: Offset | None) -> Behind:
-        return Behind(None)
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
@@ -136,11 +133,7 @@ class MemoryFramePartition(FramePartition):
 
 @dataclass
 class MemoryFrameSource(FrameSource):
-    """A query over rows in memory.
-
-    :param asked: where each round's query began, by channel
-    :param loses: rows at each partition's end that the query does not deliver
-    """
+    """A query over rows in memory."""
 
     own: Sequence[MemoryFramePartition]
     asked: list[dict[str, Offset | None]] = field(default_factory=list)
@@ -193,41 +186,39 @@ class MemoryFrame:
 
 
 class InProcessSpark:
-    """A Spark context whose tasks run here, one after the other; what travels is pickled.
-
-    :param attempts: how often a task is tried before the job fails
-    """
+    """A Spark context whose tasks run here, one after the other; what travels is pickled."""
 
     def __init__(self, attempts: int = 1) -> None:
         self.attempts = attempts
         self.jobs: list[int] = []
 
     def parallelize(self, items: Iterable[Any], slices: int) -> _Collection:
-        items = list(items)
+        items = [pickle.dumps(item) for item in items]
         assert slices == len(items), "a task for each item"
         self.jobs.append(slices)
-        return _Collection(self, [pickle.dumps(item) for item in items])
+        return _Collection(self, items)
 
     def statusTracker(self) -> Any:  # noqa: N802  as Spark names it
         return SimpleNamespace(getActiveJobsIds=list)
 
 
+@dataclass
 class _Collection:
-    def __init__(self, spark: InProcessSpark, items: list[bytes], work: Any = None) -> None:
-        self._spark, self._items, self._work = spark, items, work
+    spark: InProcessSpark
+    items: list[bytes]
+    work: Any = None
 
     def map(self, work: Callable[[Any], Any]) -> _Collection:
-        return _Collection(self._spark, self._items, work)
+        return _Collection(self.spark, self.items, work)
 
     def collect(self) -> list[Any]:
-        return [pickle.loads(self._tried(item)) for item in self._items]  # noqa: S301  made here
+        return [pickle.loads(self._tried(item)) for item in self.items]  # noqa: S301  made here
 
-    def _tried(self, item: bytes) -> bytes:
-        for attempt in range(1, self._spark.attempts + 1):
-            try:
-                return pickle.dumps(self._work(pickle.loads(item)))  # noqa: S301  made here
-            except Exception:  # noqa: BLE001  as Spark does
-                if attempt == self._spark.attempts:
-                    text = traceback.format_exc()
-                    raise PySparkException(f"Job aborted due to stage failure:\n{text}\n\n") from None
-        raise AssertionError("a task is tried at least once")
+    def _tried(self, item: bytes, attempt: int = 1) -> bytes:
+        try:
+            return pickle.dumps(self.work(pickle.loads(item)))  # noqa: S301  made here
+        except Exception:  # noqa: BLE001  as Spark does
+            if attempt < self.spark.attempts:
+                return self._tried(item, attempt + 1)
+            text = traceback.format_exc()
+            raise PySparkException(f"Job aborted due to stage failure:\n{text}\n\n") from None

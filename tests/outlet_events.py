@@ -7,10 +7,7 @@ from typing import Any
 
 
 class OutletEvents:
-    """The events of a task, made when they are first asked for.
-
-    :param make: makes one
-    """
+    """The events of a task, made when they are first asked for."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make

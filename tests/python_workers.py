@@ -8,12 +8,10 @@ import psutil
 
 
 def daemons_of(jvm: psutil.Process) -> list[psutil.Process]:
-    """Return the processes of a JVM that fork its Python workers."""
     return [child for child in jvm.children() if _is_daemon(child)]
 
 
 def workers_of(jvm: psutil.Process) -> list[psutil.Process]:
-    """Return the Python workers of a JVM that have not ended."""
     # A daemon that ends takes its workers along.
     return [worker for daemon in daemons_of(jvm) for worker in children_of(daemon)]
 

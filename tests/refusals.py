@@ -11,13 +11,7 @@ import pytest
 def refused(
     kind: type[Exception], call: Callable[[Any], object], values: Iterable[Any], *words: str
 ) -> list[Any]:
-    """Check that a call refuses each value with an error of a kind; return the errors.
-
-    :param kind: class of the errors
-    :param call: takes one value
-    :param values: these are to be refused
-    :param words: each error has these in its text
-    """
+    """Check that a call refuses each value with an error of a kind; return the errors."""
     errors = []
     for value in values:
         try:

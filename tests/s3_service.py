@@ -20,11 +20,7 @@ KEY_ID, SECRET = "AKIALOCALTEST", "local-test-secret"
 
 @dataclass(frozen=True, slots=True)
 class S3Service:
-    """A running service.
-
-    :param port: port on 127.0.0.1.
-    :param client: boto3 client of it.
-    """
+    """A running service."""
 
     port: int
     client: Any
@@ -34,11 +30,6 @@ class S3Service:
         return f"127.0.0.1:{self.port}"
 
     def options(self, port: int | None = None, **extra: Any) -> SourceSecrets:
-        """The service as a source of files asks it.
-
-        :param port: of a wire to it
-        :param extra: of the connection
-        """
         extra = {**self.extra, "endpoint_url": f"http://127.0.0.1:{port or self.port}", **extra}
         connection = SimpleNamespace(
             conn_id="lake", conn_type="aws", login=KEY_ID, password=SECRET, extra_dejson=extra
@@ -47,41 +38,36 @@ class S3Service:
 
     @property
     def extra(self) -> dict[str, str]:
-        """The extra of an Airflow connection to it."""
         return {"endpoint_url": f"http://{self.endpoint}", "region_name": "us-east-1"}
 
     def put(self, bucket: str, files: dict[str, bytes]) -> None:
-        """Store objects, creating the bucket."""
         self.client.create_bucket(Bucket=bucket)
         for key, content in files.items():
             self.client.put_object(Bucket=bucket, Key=key, Body=content)
 
     def keys(self, bucket: str) -> list[str]:
-        """Return the keys of a bucket."""
         return [entry["Key"] for entry in self.client.list_objects_v2(Bucket=bucket).get("Contents", ())]
 
 
-class OneCreation:
+def _one_creation(app: Any) -> Any:
     """Conditional writes one after the other, as S3 decides them: moto looks, and writes later."""
+    lock = Lock()
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
-        self._lock = Lock()
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        with lock if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+            return app(environ, start_response)
 
-    def __call__(self, environ: dict[str, Any], start_response: Any) -> Any:
-        with self._lock if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
-            return self._app(environ, start_response)
+    return answer
 
 
 @contextmanager
 def s3_service() -> Iterator[S3Service]:
-    """Run an S3 service until the block ends."""
     import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    server._server.app = OneCreation(server._server.app)  # type: ignore[union-attr]
+    server._server.app = _one_creation(server._server.app)  # type: ignore[union-attr]
     try:
         host, port = server.get_host_and_port()
         # moto keeps the buckets of one process over servers.

@@ -4,68 +4,47 @@ from __future__ import annotations
 
 import base64
 import json
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import ExitStack
 from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+
+from tests.http_server import Received, Reply, serving
 
 
 class RegistryService:
-    """Serves schemas on a free port; with a user it requires basic authentication.
-
-    :param user_info: ``user:password``, None for everybody
-    """
+    """Serves schemas on a free port; with a user (``user:password``) it requires basic authentication."""
 
     def __init__(self, user_info: str | None = None) -> None:
         self.schemas: dict[int, dict[str, Any]] = {}
         self.subjects: dict[tuple[str, int], int] = {}
-        self.user_info = user_info
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                service._answer(self)
-
-            def log_message(self, *_: Any) -> None:
-                """Keep the tests' output clean."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._proof = f"Basic {base64.b64encode(user_info.encode()).decode()}" if user_info else None
+        self._running = ExitStack()
+        self.url = f"http://127.0.0.1:{self._running.enter_context(serving(self._answer))}"
 
     def __enter__(self) -> Self:
-        Thread(target=self._server.serve_forever, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        self._running.close()
 
     def add(self, number: int, schema: str, kind: str, *, serialized: str = "", **more: Any) -> None:
-        """Register a schema."""
         self.schemas[number] = {"schema": schema, "schemaType": kind, "serialized": serialized, **more}
 
-    def _answer(self, request: BaseHTTPRequestHandler) -> None:
-        url = urlsplit(request.path)
-        parts = url.path.strip("/").split("/")
+    def _answer(self, request: Received) -> Reply:
+        parts = request.path.strip("/").split("/")
         by_subject = parts[0] == "subjects"
         number = self.subjects.get((parts[1], int(parts[3])), 0) if by_subject else int(parts[2])
-        expected = "Basic " + base64.b64encode((self.user_info or "").encode()).decode()
-        if self.user_info and request.headers.get("Authorization") != expected:
-            return self._send(request, 401, {"error_code": 40101, "message": "Unauthorized"})
+        if self._proof and request.headers.get("Authorization") != self._proof:
+            return _reply(401, {"error_code": 40101, "message": "Unauthorized"})
         if number not in self.schemas:
-            return self._send(request, 404, {"error_code": 40403, "message": "Schema not found"})
+            return _reply(404, {"error_code": 40403, "message": "Schema not found"})
         found = dict(self.schemas[number])
         serialized = found.pop("serialized")
-        if parse_qs(url.query).get("format") == ["serialized"]:
+        if request.query.get("format") == "serialized":
             found["schema"] = serialized
         if by_subject:
             found |= {"subject": parts[1], "version": int(parts[3]), "id": number}
-        return self._send(request, 200, found)
+        return _reply(200, found)
 
-    def _send(self, request: BaseHTTPRequestHandler, status: int, answer: dict[str, Any]) -> None:
-        body = json.dumps(answer).encode()
-        request.send_response(status)
-        request.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        request.send_header("Content-Length", str(len(body)))
-        request.end_headers()
-        request.wfile.write(body)
+
+def _reply(status: int, answer: dict[str, Any]) -> Reply:
+    return Reply(status, json.dumps(answer), {"Content-Type": "application/vnd.schemaregistry.v1+json"})

@@ -6,57 +6,38 @@ import ast
 import json
 import os
 import sys
-import threading
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
-from urllib.parse import parse_qs, urlsplit
+from typing import Any
 
 import pytest
 from airflow.providers.apache.spark.hooks import spark_submit
 
 from airflow_provider_snowpipe.hooks.cluster import SECRET_LABEL
-from tests.scripted_yarn import Submission
+from tests.http_server import Received
+from tests.scripted_yarn import ScriptedCluster, Submission, serving_json
 
-Step = str | dict[str, Any] | Callable[[], Any] | int
 KUBE_CLIENT = "airflow.providers.cncf.kubernetes.kube_client"
 CONTAINER = "spark-kubernetes-driver"
 _LABEL = "spark.kubernetes.driver.label."
+_SUBMITTED = "INFO LoggingPodStatusWatcherImpl: Deployed Spark application x with submission ID "
 
 
 @dataclass
-class ScriptedKubernetes:
-    """Pods, and what each poll of one finds.
+class ScriptedKubernetes(ScriptedCluster):
+    """Pods; a poll finds a phase, or a whole ``status``."""
 
-    A script's steps are taken one a poll: a phase, a whole ``status``, an HTTP status instead of an answer,
-    or something to do before the next step. The last phase stays.
-    """
-
-    url: str = ""
     namespace: str = "loads"
     pods: dict[str, dict[str, Any]] = field(default_factory=dict)
     secrets: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: list[dict[str, Any]] = field(default_factory=list)
-    submissions: list[Submission] = field(default_factory=list)
-    killed: list[str] = field(default_factory=list)
     stranded: list[str] = field(default_factory=list)
     """Pods that lost the secret that was made for them before they had started: they wait for ever."""
-    requests: list[str] = field(default_factory=list)
-    script: deque[Step] = field(default_factory=deque)
     log: str = ""
     forbidden: str = ""
-    submit_code: int = 0
-    takes: bool = True
-
-    def play(self, *steps: Step) -> Self:
-        """Prescribe what the next polls find."""
-        self.script.extend(steps)
-        return self
 
     def vanish(self) -> None:
         """Lose all pods, as with their node."""
@@ -64,20 +45,15 @@ class ScriptedKubernetes:
 
     def submit(self, argv: list[str], environment: dict[str, str]) -> dict[str, Any]:
         """Make the driver's pod, as ``spark-submit`` does."""
-        taken = Submission(argv, environment, "", 0, {})
-        settings = taken.settings
         file = Path(argv[-2].removeprefix("local://"))
         job = file.read_text() if file.is_file() else ""
-        self.submissions.append(Submission(argv, environment, job, 0, plan_in(job)))
-        if not self.takes:
-            return {"line": "nothing was taken", "code": self.submit_code}
+        taken = Submission(argv, environment, job, plan=plan_in(job))
+        self.submissions.append(taken)
+        settings = taken.settings
         name = settings["spark.kubernetes.driver.pod.name"]
-        labels = {
-            key.removeprefix(_LABEL): value for key, value in settings.items() if key.startswith(_LABEL)
-        }
+        labels = {key.removeprefix(_LABEL): settings[key] for key in settings if key.startswith(_LABEL)}
         self.add(name, labels, settings["spark.kubernetes.namespace"])
-        line = f"INFO LoggingPodStatusWatcherImpl: Deployed Spark application x with submission ID {name}"
-        return {"line": line, "code": self.submit_code}
+        return {"line": f"{_SUBMITTED}{name}", "code": 0}
 
     def add(
         self, name: str, labels: dict[str, str], namespace: str = "loads", spec: dict[str, Any] | None = None
@@ -98,35 +74,23 @@ class ScriptedKubernetes:
         }
 
     def poll(self, name: str) -> tuple[int, Any]:
-        """Answer a question about one pod."""
-        pod = self.pods.get(name)
-        if pod is None:
+        phase = self.pods[name]["status"]["phase"] if name in self.pods else ""
+        step = None if phase in ("", "Succeeded", "Failed") else self.next_step()
+        if name not in self.pods:  # a step may have taken it away
             return _error(404, f'pods "{name}" not found')
-        if pod["status"]["phase"] in ("Succeeded", "Failed"):
-            return 200, pod
-        while self.script and callable(self.script[0]):
-            step = self.script.popleft()
-            assert callable(step)
-            step()
-        pod = self.pods.get(name)
-        if pod is None:
-            return _error(404, f'pods "{name}" not found')
-        if self.script:
-            step = self.script.popleft()
-            if isinstance(step, int):
-                return _error(step, "scripted")
-            assert not callable(step)
-            pod["status"] = {"phase": step} if isinstance(step, str) else step
-        return 200, pod
+        if isinstance(step, int):
+            return _error(step, "scripted")
+        if step is not None:
+            self.pods[name]["status"] = {"phase": step} if isinstance(step, str) else step
+        return 200, self.pods[name]
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        """Answer a request."""
-        if path == "/submit":
+    def answer(self, request: Received) -> tuple[int, Any]:
+        method, body = request.method, json.loads(request.body) if request.body else None
+        if request.path == "/submit":
             return 200, self.submit(**body)
         if method == "PATCH":  # what Spark makes beside the driver's pod
             return 200, body
-        _, _, _, _, namespace, kind, *more = path.split("/")
-        self.requests.append(f"{method} {'/'.join([kind, *more])}")
+        _, _, _, _, namespace, kind, *more = request.path.split("/")
         if namespace != self.namespace or self.forbidden == f"{method} {kind}":
             return _error(403, f'{kind} is forbidden: User "airflow" cannot do that in "{namespace}"')
         if kind == "secrets":
@@ -135,14 +99,15 @@ class ScriptedKubernetes:
             self.add(body["metadata"]["name"], body["metadata"]["labels"], namespace, body["spec"])
             return 201, self.pods[body["metadata"]["name"]]
         if not more:
-            found = [one for one in self.pods.values() if query["labelSelector"] in one["metadata"]["labels"]]
+            label = request.query["labelSelector"]
+            found = [one for one in self.pods.values() if label in one["metadata"]["labels"]]
             return 200, {"apiVersion": "v1", "kind": "PodList", "items": found}
         if more[1:] == ["log"]:
             return 200, self.log
         if method == "DELETE":
-            found_pod = self.pods.pop(more[0], None)
-            self.killed.extend([more[0]] if found_pod else [])
-            return (200, found_pod) if found_pod else _error(404, "no such pod")
+            pod = self.pods.pop(more[0], None)
+            self.killed += [more[0]] if pod else []
+            return (200, pod) if pod else _error(404, "no such pod")
         return self.poll(more[0])
 
     def _answer_secret(self, method: str, more: list[str], body: Any) -> tuple[int, Any]:
@@ -161,10 +126,6 @@ class ScriptedKubernetes:
 
 
 def plan_in(job: str) -> dict[str, Any]:
-    """The plan that a job's file brings along.
-
-    :param job: what the file holds
-    """
     texts = [one.value for one in ast.walk(ast.parse(job)) if isinstance(one, ast.Constant)]
     plans = [text for text in texts if isinstance(text, str) and text.startswith("{")]
     return dict(json.loads(plans[0])) if plans else {}
@@ -177,49 +138,13 @@ def _error(status: int, message: str) -> tuple[int, Any]:
 
 @contextmanager
 def scripted_kubernetes() -> Iterator[ScriptedKubernetes]:
-    """An API server on a port of this machine."""
     cluster = ScriptedKubernetes()
-    lock = threading.Lock()
-
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            parts = urlsplit(self.path)
-            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-            length = int(self.headers.get("Content-Length") or 0)
-            body = json.loads(self.rfile.read(length)) if length else None
-            with lock:
-                status, answer = cluster.answer(self.command, parts.path, query, body)
-            is_text = isinstance(answer, str)
-            text = (answer if is_text else json.dumps(answer)).encode()
-            self.send_response(status)
-            self.send_header("Content-Type", "text/plain" if is_text else "application/json")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        do_GET = do_POST = do_PATCH = do_DELETE = _answer
-
-        def log_message(self, *_: Any) -> None:
-            """Keep the test's output clean."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    cluster.url = f"http://127.0.0.1:{server.server_address[1]}"
-    threading.Thread(target=server.serve_forever, args=(0.005,), daemon=True).start()
-    try:
+    with serving_json(lambda request: cluster.answer(request)) as cluster.url:
         yield cluster
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def use_kubernetes(cluster: ScriptedKubernetes, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Airflow's Kubernetes provider ask the API server; where it is missing, as much of it as is used.
-
-    :param cluster: the API server
-    :param folder: where the file goes by which clients find it
-    :param monkeypatch: for Airflow's configuration
-    """
+    """Have Airflow's Kubernetes provider, or as much of it as is used, ask the API server."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

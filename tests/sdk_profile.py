@@ -10,13 +10,6 @@ from tests.local_service import LocalService
 
 
 def write_sdk_profile(service: LocalService, path: Path, **changes: Any) -> Path:
-    """Write the file, which only this user can read.
-
-    :param service: what it is for
-    :param path: where
-    :param changes: entries to replace
-    :returns: the path
-    """
     profile = {
         "account": service.account,
         "user": service.user,

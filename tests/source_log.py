@@ -25,18 +25,10 @@ def unit_offset(partition: FilePartition, position: str) -> UnitOffset:
     return UnitOffset(unit or partition.last_unit + 1, found.file, found.line)
 
 
-def unit_token(
-    spec: FileSourceSpec,
-    target: str,
-    partition: str,
-    position: str,
-    rows: int,
-    errors: int = 0,
-    run: str = "r0",
-) -> str:
+def unit_token(spec: FileSourceSpec, target: str, partition: str, position: str, rows: int) -> str:
     """The checkpoint of ``file:line`` in a partition of a source."""
     found = taken(spec, target)[partition]
-    return str(Checkpoint(unit_offset(found, position), found.binding.digest, rows, run, errors))
+    return str(Checkpoint(unit_offset(found, position), found.binding.digest, rows, "r0", 0))
 
 
 def groups_of(spec: FileSourceSpec, secrets: SourceSecrets | None = None) -> tuple[FileGroup, ...]:

@@ -39,24 +39,16 @@ _MASTER_HOST = "127.0.0.1"
 
 
 class StandaloneCluster:
-    """Master and workers, each the leader of a process group.
-
-    :param folder: for their logs and the executors' work
-    :param env: what executors find in their environment
-    :param hosts: the workers' loopback addresses; Spark takes each for a machine of its own
-    """
+    """Master and workers, each the leader of a process group."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], hosts: Sequence[str] = (_MASTER_HOST,)) -> None:
-        self._folder = folder
-        self._env = env
-        self._hosts = tuple(hosts)
+        self._folder, self._env, self._hosts = folder, env, tuple(hosts)
         self._page = ""
         self._processes: list[subprocess.Popen[bytes]] = []
         self.port = 0
 
     @property
     def url(self) -> str:
-        """The master's address, once it is started."""
         return f"spark://{_MASTER_HOST}:{self.port}"
 
     def start(self) -> Self:
@@ -66,12 +58,8 @@ class StandaloneCluster:
         options = ["--cores", "2", "--memory", "1g", "--webui-port", "0"]
         for host in self._hosts:
             self._launch(host, "worker.Worker", *options, "--work-dir", str(self._folder / "work"), self.url)
-        count = len(self._hosts)
-        wait_until(
-            lambda: self.state()["aliveworkers"] == count,
-            seconds=READY_SECONDS,
-            what=f"{count} Spark worker(s)",
-        )
+        alive = lambda: self.state()["aliveworkers"] == len(self._hosts)  # noqa: E731
+        wait_until(alive, seconds=READY_SECONDS, what="Spark's workers")
         return self
 
     def state(self) -> dict[str, Any]:
@@ -85,11 +73,9 @@ class StandaloneCluster:
         return state
 
     def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs."""
         return [process for process in self._members() if _runs_executor(process)]
 
     def stop(self) -> None:
-        """End all and their executors."""
         members = self._members()
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
@@ -114,24 +100,21 @@ class StandaloneCluster:
         return True
 
     def _launch(self, host: str, name: str, *arguments: str) -> Path:
-        environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYTHON"))
-        }
-        environment |= launch_environment(self._folder / "java") | _SETTINGS
-        environment |= {"SPARK_LOCAL_IP": host, **self._env}
+        inherited = {key: os.environ[key] for key in os.environ if not key.startswith(("SPARK_", "PYTHON"))}
+        settings = launch_environment(self._folder / "java") | _SETTINGS | {"SPARK_LOCAL_IP": host}
         path = self._folder / f"{name}-{host}.log"
+        command = [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments]
         with path.open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments],
-                    env=environment,
-                    cwd=self._folder,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                )
+            process = subprocess.Popen(
+                command,
+                env={**inherited, **settings, **self._env},
+                cwd=self._folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+        self._processes.append(process)
         return path
 
 
@@ -143,24 +126,15 @@ def _runs_executor(process: psutil.Process) -> bool:
 
 
 def write_bare_python(path: Path) -> Path:
-    """Write a program that runs this Python without what makes our package importable.
-
-    :param path: where it goes
-    """
+    """Write a program that runs this Python without what makes our package importable."""
     site_packages = next(entry for entry in sys.path if entry.endswith("site-packages"))
-    path.write_text(
-        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site_packages}" exec "{sys.executable}" -S "$@"\n',
-        encoding="utf-8",
-    )
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{site_packages}" exec "{sys.executable}" -S "$@"\n')
     path.chmod(0o755)
     return path
 
 
 def spark_home(folder: Path) -> Path:
-    """Make a Spark home that leads to the installed one; ``local-cluster`` writes into its home.
-
-    :param folder: where to make it
-    """
+    """Make a Spark home that leads to the installed one; ``local-cluster`` writes into its home."""
     import pyspark
 
     folder.mkdir()
@@ -171,12 +145,7 @@ def spark_home(folder: Path) -> Path:
 
 @contextmanager
 def session_on(cluster: StandaloneCluster, name: str, settings: Mapping[str, str]) -> Iterator[Any]:
-    """A session of this process on a cluster of :data:`HOSTS`.
-
-    :param cluster: the cluster
-    :param name: the application's name
-    :param settings: Spark's settings beside the usual ones
-    """
+    """A session of this process on a cluster of :data:`HOSTS`."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

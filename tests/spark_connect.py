@@ -24,27 +24,17 @@ STOP_SECONDS = 60.0
 
 
 class ConnectServer:
-    """A server whose executors are inside it.
-
-    :param folder: for its log and its work
-    :param executor_python: the Python of its executors
-    :param env: what else its executors find in their environment
-    """
+    """A server whose executors are inside it."""
 
     def __init__(self, folder: Path, executor_python: Path, env: Mapping[str, str]) -> None:
-        self._folder = folder
-        self.port = reserved_port()
-        self._environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(("SPARK", "PYTHON"))},
-            **launch_environment(folder / "java", executor_python=str(executor_python)),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            **env,
-        }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._folder, self.port = folder, reserved_port()
         self.url = f"sc://127.0.0.1:{self.port}"
+        inherited = {key: os.environ[key] for key in os.environ if not key.startswith(("SPARK", "PYTHON"))}
+        settings = launch_environment(folder / "java", executor_python=str(executor_python))
+        self._environment = {**inherited, **settings, "SPARK_LOCAL_IP": "127.0.0.1", **env}
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start it and wait until it listens."""
         conf = {
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -65,7 +55,6 @@ class ConnectServer:
         return self
 
     def stop(self) -> None:
-        """End it with its workers."""
         if self._process is None:
             return
         os.killpg(self._process.pid, signal.SIGTERM)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import random
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import psutil
@@ -34,13 +34,12 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 from tests.checkpoints import shown
+from tests.waiting import wait_until
 
-Point = Literal["start", "row", "written", "received", "commit-wait", "committed"]
+POINTS = ("start", "row", "written", "received", "commit-wait", "committed")
 """Before the open; before a row is read; all rows are appended; all are received by the service; a
 status has shown that they are not committed yet; their commit was seen, and the driver does not know yet."""
-POINTS: tuple[Point, ...] = ("start", "row", "written", "received", "commit-wait", "committed")
-What = Literal["raise", "kill-worker", "kill-executor", "kill-driver", "freeze", "stall"]
-STALL_SECONDS = 600.0
+_STALL_SECONDS = 600.0
 _DEATH_SECONDS = 10.0
 
 
@@ -52,32 +51,40 @@ class DeedError(Exception):
 class Deed:
     """Something that happens once.
 
-    :param what: ``raise`` an exception; SIGKILL the Python worker, the executor's JVM or the driver;
-        ``freeze``: kill the executor and its daemon, and stop the worker, which lives on as a zombie until
-        somebody continues it; ``stall``: wait until :meth:`Deeds.release`
+    :param what: ``raise`` an exception; ``kill-worker``, ``kill-executor`` or ``kill-driver``; ``freeze``:
+        kill the executor and its daemon, and stop the worker, which lives on as a zombie until somebody
+        continues it; ``stall``: wait until :meth:`Deeds.release`
     :param point: when
     :param partition: in whose task
     :param row: for the point ``row``: after how many rows of the attempt
     """
 
-    what: What
-    point: Point
+    what: str
+    point: str
     partition: str
     row: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what}-{self.point}"
+
+
+def drawn_deed(
+    draw: random.Random, kinds: Sequence[str], partitions: Sequence[str], rows: Sequence[int]
+) -> Deed:
+    """A deed of one of these kinds; one that raises would not end the wait for a commit."""
+    what = draw.choice(kinds)
+    point = draw.choice([one for one in POINTS if (what, one) != ("raise", "commit-wait")])
+    return Deed(what, point, draw.choice(partitions), draw.choice(rows) if point == "row" else 0)
 
 
 @dataclass(frozen=True)
 class Deeds:
-    """The deeds of one test, with what its tasks write down.
-
-    :param folder: shared by driver and tasks
-    :param each: the deeds
-    """
+    """The deeds of one test, with what its tasks write down in a folder that they share with the driver."""
 
     folder: Path
     each: tuple[Deed, ...] = ()
 
-    def reach(self, point: Point, partition: str, rows: int = 0) -> None:
+    def reach(self, point: str, partition: str, rows: int = 0) -> None:
         """Do what is due at a point of a partition's load."""
         for number, deed in enumerate(self.each):
             at_hand = deed.point == point and deed.partition == partition and rows >= deed.row
@@ -87,7 +94,7 @@ class Deeds:
 
     def note(self, **facts: Any) -> None:
         """Write down what happened, one line in one write."""
-        line = json.dumps({"pid": os.getpid(), "at": time.time(), **facts}) + "\n"
+        line = json.dumps({"pid": os.getpid(), **facts}) + "\n"
         with (self.folder / "notes").open("ab", buffering=0) as notes:
             notes.write(line.encode())
 
@@ -96,6 +103,10 @@ class Deeds:
         path = self.folder / "notes"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["event"] == event]
+
+    @property
+    def is_released(self) -> bool:
+        return (self.folder / "released").exists()
 
     def release(self) -> None:
         """Let stalled tasks go on."""
@@ -116,7 +127,7 @@ class Deeds:
         if deed.what == "raise":
             raise DeedError(f"{deed.point} of {deed.partition}")
         if deed.what == "stall":
-            _wait_for(self.folder / "released")
+            wait_until(lambda: self.is_released, seconds=_STALL_SECONDS, what="a release")
             return
         for victim in self._victims(deed.what):
             victim.kill()
@@ -125,28 +136,14 @@ class Deeds:
         if deed.what == "freeze":
             os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _victims(self, what: What) -> list[psutil.Process]:
+    def _victims(self, what: str) -> list[psutil.Process]:
         if what == "kill-driver":
             return [psutil.Process(pid) for pid in json.loads((self.folder / "driver").read_text())]
         if what == "kill-worker":
             return [psutil.Process()]
-        daemon, executor = _daemon_and_executor()
+        daemon, executor, *_ = psutil.Process().parents()
+        assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline()), executor.cmdline()
         return [executor] if what == "kill-executor" else [daemon, executor]
-
-
-def _daemon_and_executor() -> tuple[psutil.Process, psutil.Process]:
-    """The process that forked this Python worker, and the JVM that runs the worker's task."""
-    daemon, executor, *_ = psutil.Process().parents()
-    assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline()), executor.cmdline()
-    return daemon, executor
-
-
-def _wait_for(path: Path) -> None:
-    deadline = time.monotonic() + STALL_SECONDS
-    while not path.exists():
-        if time.monotonic() > deadline:
-            raise DeedError(f"nobody made {path}")
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -181,10 +178,8 @@ class WatchedPartition(SourcePartition[Any]):
     def behind(self, committed: Offset | None) -> Behind:
         return self.inner.behind(committed)
 
-    def open_dead_letters(
-        self, path: str, channel: str, offset_class: type[Offset], after: Offset | None
-    ) -> DeadLetterStore:
-        return self.inner.open_dead_letters(path, channel, offset_class, after)
+    def open_dead_letters(self, *given: Any) -> DeadLetterStore:
+        return self.inner.open_dead_letters(*given)
 
 
 def load_with_deeds(
@@ -193,13 +188,13 @@ def load_with_deeds(
     """Do what the job's task does, past the points of the deeds."""
     from pyspark import TaskContext
 
-    context = TaskContext.get()
-    name = work.partition.name
-    attempt = context.attemptNumber() if context else 0
-    deeds.note(event="began", partition=name, attempt=attempt)
+    context, name = TaskContext.get(), work.partition.name
+    facts = {"partition": name, "attempt": context.attemptNumber() if context else 0}
+    deeds.note(event="began", **facts)
     deeds.reach("start", name)
     watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    wait, ask = ChannelSession.wait_for_commit, SnowpipeClient.channel_statuses
+    writer: type[ChannelSession] = Channel if settings.sdk_profile is None else SdkChannel
+    wait, ask, flush = ChannelSession.wait_for_commit, SnowpipeClient.channel_statuses, writer.flush
 
     def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
@@ -214,9 +209,6 @@ def load_with_deeds(
         deeds.reach("committed", name)
         return found
 
-    writer: type[ChannelSession] = Channel if settings.sdk_profile is None else SdkChannel
-    flush = writer.flush
-
     def flush_past_point(channel: ChannelSession) -> None:
         deeds.reach("written", name)
         flush(channel)
@@ -228,9 +220,9 @@ def load_with_deeds(
         try:
             result = sink.load_partition(settings, token, watched)
         except Exception as error:
-            deeds.note(event="failed", partition=name, attempt=attempt, error=type(error).__name__)
+            deeds.note(event="failed", error=type(error).__name__, **facts)
             raise
-    deeds.note(event="ended", partition=name, attempt=attempt, rows=result.rows)
+    deeds.note(event="ended", **facts)
     return result
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import psutil
 
@@ -14,11 +15,7 @@ from tests.waiting import wait_until
 
 
 class Disturbance(threading.Thread):
-    """Does a deed once a channel of numbered partitions is in the middle of a batch.
-
-    :param door: the table that is written to
-    :param deed: what is done
-    """
+    """Does a deed once a channel of numbered partitions is in the middle of a batch."""
 
     def __init__(self, door: Door, deed: Callable[[], None]) -> None:
         super().__init__(daemon=True)
@@ -38,12 +35,8 @@ class Disturbance(threading.Thread):
 
 def kill_python_workers() -> None:
     """SIGKILL the Python workers of the Spark session in this process."""
-    family = psutil.Process(os.getpid()).children(recursive=True)
-    assert kill_each(worker for process in family for worker in _workers(process))
-
-
-def _workers(process: psutil.Process) -> list[psutil.Process]:
-    try:
-        return workers_of(process)
-    except psutil.NoSuchProcess:  # it has ended by itself
-        return []
+    workers = []
+    for process in psutil.Process(os.getpid()).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it has ended by itself
+            workers += workers_of(process)
+    assert kill_each(workers)

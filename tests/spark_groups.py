@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from py4j.protocol import Py4JJavaError
 
 from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -28,22 +28,17 @@ _numbers = itertools.count(1)
 
 
 def seeds(rounds: int) -> range:
-    """Numbers that seed random deaths.
-
-    :param rounds: how many, unless SNOWPIPE_SPARK_FAULT_ROUNDS sets it
-    :returns: from SNOWPIPE_SPARK_FAULT_SEED on, else from 1
-    """
+    """Numbers that seed random deaths."""
     first = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
     return range(first, first + int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", rounds)))
 
 
 def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **options: Any) -> SparkJob:
-    """Write the groups, make a table of its own and plan its load.
-
-    :param folder: for the source and the runs
-    :param name: begins the table's name
-    """
-    _write_groups(folder / "source")
+    """Write the groups, make a table of its own and plan its load."""
+    for index, group in enumerate(GROUPS):
+        for file in range(3):
+            begin = index * 10_000 + file * ROWS // 3
+            write_rows(folder / "source" / group / f"{file}.ndjson", range(begin, begin + ROWS // 3))
     return SparkJob(
         service,
         folder / "runs",
@@ -53,17 +48,9 @@ def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **op
     )
 
 
-def _write_groups(source: Path) -> None:
-    for index, group in enumerate(GROUPS):
-        for file in range(3):
-            begin = index * 10_000 + file * ROWS // 3
-            write_rows(source / group / f"{file}.ndjson", range(begin, begin + ROWS // 3))
-
-
 def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
-    """What the job's driver does, in a context that is there already."""
     plan = job.plan(**changes)
-    key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
+    key = job.service.credentials
     with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
         run = Run(plan, client, secrets=job.secrets)
         run.prepare()
@@ -73,15 +60,12 @@ def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
     return run
 
 
-def load_until_it_succeeds(job: SparkJob, spark: Any, runs: int = 4) -> Run:
+def load_until_it_succeeds(job: SparkJob, spark: Any) -> Run:
     """Run as a scheduler does, which starts a failed run again."""
-    for left in range(runs - 1, -1, -1):
-        try:
+    for _ in range(3):
+        with suppress(SnowpipeError, Py4JJavaError):
             return load(job, spark)
-        except (SnowpipeError, Py4JJavaError):
-            if not left:
-                raise
-    raise AssertionError("unreachable")
+    return load(job, spark)
 
 
 def assert_exact(job: SparkJob) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -36,10 +37,7 @@ _DELTA_SETTINGS = {
 
 
 def spark_environment(folder: Path) -> dict[str, str]:
-    """What a Spark driver in this checkout needs in its environment.
-
-    :param folder: for a Java home where the machine has none
-    """
+    """What a Spark driver in this checkout needs in its environment."""
     java = ensure_java_home(folder)
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {
@@ -69,10 +67,7 @@ def spark(shared_spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def _start(folder: Path) -> SparkSession:
-    """Start Spark; a task has four attempts, as on a cluster.
-
-    :param folder: for its warehouse and a Java home where the machine has none
-    """
+    """Start Spark; a task has four attempts, as on a cluster."""
     from pyspark.sql import SparkSession
 
     environment = spark_environment(folder / "java")
@@ -88,7 +83,6 @@ def _start(folder: Path) -> SparkSession:
 
 
 def _stop_gateway() -> None:
-    """End the JVM and wait for it."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -100,36 +94,30 @@ def _stop_gateway() -> None:
 
 
 def _options(folder: Path) -> Iterator[str]:
-    """The options of ``spark-submit``."""
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'}",
     }
-    jars, with_delta = _jars()
-    if with_delta:
-        settings |= _DELTA_SETTINGS
+    groups = _jars()
+    settings |= _DELTA_SETTINGS if "delta" in groups else {}
     yield from ("--master", "local[2,4]")
     for name, value in settings.items():
         yield from ("--conf", f"{name}={value}")
-    if jars:
-        yield from ("--jars", ",".join(map(str, jars)))
+    if groups:
+        yield from ("--jars", ",".join(dict.fromkeys(str(jar) for jars in groups.values() for jar in jars)))
 
 
-def _jars() -> tuple[list[Path], bool]:
-    """The jars that can be had, and whether Delta's are among them; a test that needs others skips itself."""
-    found: list[Path] = []
-    groups: dict[str, Any] = {
+def _jars() -> dict[str, list[Path]]:
+    """The jars that can be had; a test that needs others skips itself."""
+    groups: dict[str, Callable[[], list[Path]]] = {
         "delta": lambda: maven_jars(*DELTA),
         "kafka": spark_kafka_jars,
         "s3a": lambda: [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)],
         "avro": lambda: maven_jars(AVRO),
     }
-    had = set()
+    found = {}
     for name, fetch in groups.items():
-        try:
-            found += fetch()
-        except pytest.skip.Exception:
-            continue
-        had.add(name)
-    return list(dict.fromkeys(found)), "delta" in had
+        with suppress(pytest.skip.Exception):
+            found[name] = fetch()
+    return found

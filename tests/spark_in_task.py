@@ -15,18 +15,11 @@ from airflow.providers.common.compat.sdk import AirflowException
 from airflow_provider_snowpipe.spark.driver import write_job
 from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
-
-class Submissions(list[WritePlan]):
-    """The plans that were submitted, in order."""
+Submissions = list[WritePlan]
 
 
 def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
-    """Run what is submitted in a session.
-
-    :param patch: undone with the test
-    :param session: the session
-    :return: what was submitted
-    """
+    """Run what is submitted in a session; the plans that were submitted, in order."""
     submitted = Submissions()
     # One session runs one try after the other, so that no two tries stage a manifest in the same second.
     patch.setattr("airflow_provider_snowpipe.operators.bulk_driver.SETTLED_AFTER", 0.0)

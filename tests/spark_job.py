@@ -62,7 +62,6 @@ class Running:
         self.kill_all()
 
     def kill_all(self) -> None:
-        """SIGKILL the JVM, the Python driver and the workers at once."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -71,17 +70,16 @@ class Running:
 
     def wait(self, seconds: float = SUBMIT_SECONDS) -> Finished:
         code = self.process.wait(seconds)
-        report = RunReport.from_json(self.report_path.read_text()) if self.report_path.exists() else None
-        return Finished(code, self.out.read_text(), self.err.read_text(), report)
+        return Finished(code, self.out.read_text(), self.err.read_text(), _report(self.report_path))
+
+
+def _report(path: Path) -> RunReport | None:
+    return RunReport.from_json(path.read_text()) if path.exists() else None
 
 
 @dataclass
 class SparkJob:
-    """One job on one table of a local service, run as often as a test likes.
-
-    :param start_process: takes what ``Popen`` takes, and gives as much of one as :class:`Running` uses
-    :param spark: the session of this process in which :meth:`run` runs it; None submits it
-    """
+    """One job on one table of a local service, run as often as a test likes."""
 
     service: LocalService
     directory: Path
@@ -106,44 +104,35 @@ class SparkJob:
         return f"{self.options.get('channel_prefix', 'test')}_{self.table}_{partition}"
 
     def plan(self, **changes: Any) -> JobPlan:
-        """The plan of the next run, whose directory this makes."""
         self.runs += 1
         work = self.directory / f"run{self.runs}"
         work.mkdir(parents=True)
-        return JobPlan(
-            **{
-                "application": f"load {self.table}",
-                "account_url": self.service.url,
-                "ca_bundle": str(self.service.ca_file),
-                "pipe": self.pipe,
-                "channel_prefix": "test",
-                "source_name": self.table,
-                "source": self.source,
-                "report_path": str(work / "report.json"),
-                "credentials_path": str(work / "credentials.json"),
-                "commit_timeout": 60.0,
-                **self.options,
-                **changes,
-            }
-        )
+        given = {
+            "application": f"load {self.table}",
+            "account_url": self.service.url,
+            "ca_bundle": str(self.service.ca_file),
+            "pipe": self.pipe,
+            "channel_prefix": "test",
+            "source_name": self.table,
+            "source": self.source,
+            "report_path": str(work / "report.json"),
+            "credentials_path": str(work / "credentials.json"),
+            "commit_timeout": 60.0,
+        }
+        return JobPlan(**{**given, **self.options, **changes})
 
     def start(self, *, master: str = "local[2]", **changes: Any) -> Running:
-        """Submit the job."""
         work = self._written_plan(changes).parent
         environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment |= self.env
         conf = {"spark.ui.enabled": "false", **self.conf}
+        options = ["--master", master]
+        options += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
+        submits = Path(self.launcher[0]).name == SPARK_SUBMIT.name
+        command = [*self.launcher, *(options if submits else []), str(self.application)]
         with (work / "out").open("w") as out, (work / "err").open("w") as err:
-            options = ["--master", master]
-            options += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
-            submits = Path(self.launcher[0]).name == SPARK_SUBMIT.name
             process = self.start_process(
-                [
-                    *self.launcher,
-                    *(options if submits else []),
-                    *(str(self.application), str(work / "plan.json")),
-                ],
-                env=environment,
+                [*command, str(work / "plan.json")],
+                env={**environment, **self.env},
                 cwd=work,
                 stdout=out,
                 stderr=err,
@@ -153,7 +142,6 @@ class SparkJob:
         return Running(process, work / "report.json", work / "out", work / "err")
 
     def run(self, **changes: Any) -> Finished:
-        """Run the job to its end."""
         if self.spark is not None:
             return self._run_here(changes)
         with self.start(**changes) as running:
@@ -166,12 +154,10 @@ class SparkJob:
         out, err = io.StringIO(), io.StringIO()
         with redirect_stdout(out), redirect_stderr(err):
             code = job.main([str(plan)])
-        report_path = plan.with_name("report.json")
-        report = RunReport.from_json(report_path.read_text()) if report_path.exists() else None
+        report = _report(plan.with_name("report.json"))
         return Finished(code, out.getvalue(), err.getvalue(), report)
 
     def _written_plan(self, changes: dict[str, Any]) -> Path:
-        """Write the next run's plan and credentials; the plan's file."""
         plan = self.plan(**changes)
         pem = self.key_pem or Path(self.service.key_file).read_bytes()
         key = KeyPair(self.service.account, self.service.user, pem)
@@ -181,13 +167,11 @@ class SparkJob:
         return path
 
     def statuses(self, *partitions: str) -> dict[str, Any]:
-        names = [self.channel(partition) for partition in partitions]
         with self.service.client(self.table) as client:
-            found = client.channel_statuses(names)
+            found = client.channel_statuses([self.channel(partition) for partition in partitions])
         return {partition: found[self.channel(partition)] for partition in partitions}
 
     def committed(self, *partitions: str) -> dict[str, str | None]:
-        """The committed positions."""
         return {name: shown(status.committed) for name, status in self.statuses(*partitions).items()}
 
 
@@ -200,15 +184,14 @@ def numbered_name(prefix: str) -> str:
 
 
 def new_table(service: LocalService, name: str) -> str:
-    """Make a table for numbered rows."""
     service.sql(f"CREATE TABLE LOCAL.PUBLIC.{name} (ID NUMBER, FILE VARCHAR, NOTE VARCHAR)")
     return name
 
 
-def write_rows(path: Path, ids: Iterable[int], *, note: str = "", end: str = "\n") -> None:
+def write_rows(path: Path, ids: Iterable[int], *, end: str = "\n") -> None:
     """Append numbered rows to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": note}) for number in ids]
+    rows = [json.dumps({"ID": number, "FILE": path.name, "NOTE": ""}) for number in ids]
     with path.open("a", encoding="utf-8") as file:
         file.write("\n".join(rows) + (end if rows else ""))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.local_service import LocalService
 from tests.spark_in_process import ROOT, spark_environment
@@ -35,11 +34,9 @@ class Door:
     common: dict[str, Any] = field(default_factory=dict)
 
     def create(self) -> Door:
-        """Make the table and the credentials file."""
         self.service.sql(f"CREATE TABLE LOCAL.PUBLIC.{self.table} ({self.columns})")
         if not self.credentials.exists():
-            key = KeyPair(self.service.account, self.service.user, self.service.key_file.read_bytes())
-            write_credentials(key, self.credentials)
+            write_credentials(self.service.credentials, self.credentials)
         return self
 
     def options(self, **more: Any) -> dict[str, str]:
@@ -65,7 +62,6 @@ class Door:
         return {part: found[f"{self.prefix}_{part}"] for part in parts}
 
     def tokens(self, *parts: Any) -> dict[Any, str | None]:
-        """Committed offset tokens, by what follows the prefix in the channels' names."""
         return {part: status.committed for part, status in self.statuses(*parts).items()}
 
     def ids(self, where: str = "TRUE") -> list[int]:

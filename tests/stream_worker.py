@@ -26,7 +26,6 @@ class FileState:
         self._write({name: value for name, value in self.values().items() if name != key})
 
     def values(self) -> dict[str, Any]:
-        """Everything in it."""
         found: dict[str, Any] = json.loads(self._path.read_text()) if self._path.is_file() else {}
         return found
 
@@ -48,10 +47,7 @@ class TaskInstance:
 
 
 def execute(options: dict[str, Any], state: FileState | None) -> dict[str, Any]:
-    """Run one try in this process.
-
-    :param options: the operator's; with ``stop_on_signal`` SIGTERM stops it as Airflow does
-    """
+    """Run one try in this process."""
     from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 
     stops = options.pop("stop_on_signal", False)
@@ -68,11 +64,7 @@ def execute(options: dict[str, Any], state: FileState | None) -> dict[str, Any]:
 
 
 def start_worker(options: dict[str, Any], state: Path, output: Path) -> subprocess.Popen[bytes]:
-    """Run one try in a process of its own.
-
-    :param state: the task state's file
-    :param output: where its log goes
-    """
+    """Run one try in a process of its own."""
     command = [sys.executable, "-m", "tests.stream_worker", str(state), json.dumps(options)]
     with output.open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

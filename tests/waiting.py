@@ -10,24 +10,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], *, seconds: float = 240, what: str = "the condition") -> T:
-    """Ask until the answer is true, and return it.
-
-    :param what: names what is waited for
-    :raises AssertionError: with the last answer, after so many seconds
-    """
+def wait_until(
+    condition: Callable[[], T], *, seconds: float = 240, what: str = "the condition", every: float = 0.02
+) -> T:
+    """Ask until the answer is true, and return it."""
     deadline = time.monotonic() + seconds
     while not (seen := condition()):
         assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what} ({seen!r})"
-        time.sleep(0.02)
+        time.sleep(every)
     return seen
 
 
 async def until(condition: Callable[[], object], *, seconds: float = 240) -> None:
-    """Let the event loop go on until a condition holds.
-
-    :raises TimeoutError: after so many seconds
-    """
+    """Let the event loop go on until a condition holds."""
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.01)

@@ -36,13 +36,7 @@ _STOP_SECONDS = 60
 
 @dataclass(frozen=True)
 class YarnCluster:
-    """A running cluster.
-
-    :param conf: the folder of its configuration, ``HADOOP_CONF_DIR``
-    :param address: the ResourceManager's web address, ``host:port``
-    :param folder: where it keeps its containers' files and logs
-    :param process: its JVM
-    """
+    """A running cluster."""
 
     conf: Path
     address: str
@@ -50,10 +44,6 @@ class YarnCluster:
     process: subprocess.Popen[str]
 
     def submission(self, staging: Path) -> tuple[dict[str, str], dict[str, str]]:
-        """The environment and the settings of a ``spark-submit`` to it.
-
-        :param staging: where Spark keeps what it brings to containers
-        """
         environment = {"HADOOP_CONF_DIR": str(self.conf), "SPARK_HOME": str(SPARK_HOME)}
         return environment, {
             "spark.yarn.jars": f"local:{SPARK_HOME}/jars/*",
@@ -61,11 +51,7 @@ class YarnCluster:
         }
 
     def containers(self, *kinds: str, application_id: str = "") -> list[psutil.Process]:
-        """The JVMs of its containers.
-
-        :param kinds: :data:`MASTER`, :data:`EXECUTOR`; none for both
-        :param application_id: whose; empty for every application's
-        """
+        """The JVMs of its containers, of some kinds and of one application if they are named."""
         # A container's command line names its folder of logs, and so the cluster and the application.
         lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         return [
@@ -90,17 +76,12 @@ class YarnCluster:
         assert _answer(self.process, "done") == command, (self.folder / "cluster.log").read_text()[-3000:]
 
     def logs(self) -> str:
-        """The end of what every container has written."""
         files = sorted(one for one in self.folder.rglob("std*") if one.is_file())
         return "\n".join(f"{one}:\n{one.read_text(errors='replace')[-2000:]}" for one in files)
 
 
 @contextmanager
 def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
-    """Run a cluster; skips the test where its jars cannot be had.
-
-    :param folder: for its files
-    """
     conf = folder / "conf"
     conf.mkdir(parents=True)
     with mini_cluster(folder, "MiniYarn", conf) as (process, ready):
@@ -109,12 +90,7 @@ def yarn_cluster(folder: Path) -> Iterator[YarnCluster]:
 
 @contextmanager
 def mini_cluster(folder: Path, name: str, argument: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run one of Hadoop's mini clusters; skips the test where its jars cannot be had.
-
-    :param folder: for its log
-    :param name: of its main class
-    :return: its JVM, and its address
-    """
+    """Run one of Hadoop's mini clusters; skips the test where its jars cannot be had."""
     jars = [str(jar) for jar in maven_jars(*JARS)]
     home = ensure_java_home(folder / "java")
     assert home is not None, "no Java 17 or later"

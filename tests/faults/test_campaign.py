@@ -24,9 +24,9 @@ __all__ = ["set_connection"]
 
 RUNS = int(os.environ.get("SNOWPIPE_CAMPAIGN_RUNS", len(PATHS)))
 SEED = int(os.environ.get("SNOWPIPE_CAMPAIGN_SEED", "0"))
+NAMES = os.environ.get("SNOWPIPE_CAMPAIGN_PATHS", ",".join(PATHS)).split(",")
 SHARE = 5
 """One of so many runs of a path succeeds at least: the others meet bad rows, or somebody else's loader."""
-NAMES = os.environ.get("SNOWPIPE_CAMPAIGN_PATHS", ",".join(PATHS)).split(",")
 
 
 def test_no_row_is_lost_doubled_early_or_silent(

@@ -6,7 +6,6 @@ Tasks and drivers are processes that die for real; Java is left out (see ``tests
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,17 +18,13 @@ from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 from tests.checkpoints import source_of
 from tests.job_without_spark import without_spark
 from tests.local_service import LocalService
-from tests.spark_deeds import POINTS, Deed, Deeds, deeds_of
+from tests.spark_deeds import Deed, Deeds, deeds_of, drawn_deed
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job, seeds
-from tests.spark_job import Finished, SparkJob, ids_in, write_rows
+from tests.spark_job import Finished, SparkJob, ids_in
 from tests.waiting import wait_until
 
 _MOST_RUNS = 8
-
-
-def _at_night(*params: object) -> list[object]:
-    """More of what the other parameters of a test prove daily; the seeds of the night draw all of it, too."""
-    return [pytest.param(one, marks=pytest.mark.nightly) for one in params]
+_IN_THE_MIDDLE = Deed("stall", "row", "b", row=200)
 
 
 @pytest.fixture
@@ -37,10 +32,19 @@ def job(admin_service: LocalService, tmp_path: Path) -> SparkJob:
     return without_spark(grouped_job(admin_service, tmp_path), tmp_path / "deeds")
 
 
-@pytest.fixture
-def at(job: SparkJob) -> Callable[..., Deeds]:
+def _let(job: SparkJob, *each: Deed) -> Deeds:
     """Let something happen in the job's runs."""
-    return lambda *each: deeds_of(Path(job.env["DEEDS"]), each)
+    return deeds_of(Path(job.env["DEEDS"]), each)
+
+
+def _interrupted(job: SparkJob, do: Callable[[], object], *stalls: Deed) -> Finished:
+    """Do something while tasks of a run stand still."""
+    deeds = _let(job, *stalls)
+    with job.start(commit_timeout=10.0) as running:
+        wait_until(lambda: len(deeds.notes("stall")) == len(stalls), seconds=120, what="tasks that stall")
+        do()
+        deeds.release()
+        return running.wait()
 
 
 def _assert_reported(finished: Finished) -> None:
@@ -51,279 +55,192 @@ def _assert_reported(finished: Finished) -> None:
     assert found == [(group, ROWS, True) for group in GROUPS]
 
 
-class TestTask:
-    @pytest.mark.parametrize(
-        "death",
-        [
-            Deed("kill-worker", "row", "b", row=300),
-            Deed("kill-worker", "commit-wait", "b"),
-            Deed("raise", "row", "b", row=200),
-            *_at_night(
-                *(Deed("kill-worker", point, "b") for point in POINTS if point not in ("row", "commit-wait"))
-            ),
-        ],
-        ids=lambda death: f"{death.what}-{death.point}",
-    )
-    def test_is_repeated_whatever_ended_it(
-        self, job: SparkJob, at: Callable[..., Deeds], death: Deed
-    ) -> None:
-        job.service.admin("faults", set="commit-delay=1")
-        deeds = at(death)
+@pytest.mark.parametrize(
+    "death", [Deed("kill-worker", "row", "b", 300), Deed("kill-worker", "commit-wait", "b")]
+)
+def test_a_task_is_repeated_wherever_it_died(job: SparkJob, death: Deed) -> None:
+    job.service.admin("faults", set="commit-delay=1")
+    deeds = _let(job, death)
 
-        finished = job.run()
+    finished = job.run()
 
-        _assert_reported(finished)
-        assert_exact(job)
-        assert len(deeds.notes(death.what)) == 1
-        attempts = [note["attempt"] for note in deeds.notes("began") if note["partition"] == "b"]
-        assert attempts == [0, 1]
-
-    def test_that_dies_every_time_ends_the_run_and_the_next_one_goes_on(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        at(*[Deed("kill-worker", "row", "b", row=200)] * 4)
-
-        failed = job.run()
-
-        assert failed.code == 1
-        assert failed.report is not None
-        assert failed.report.error_type == "ExecutorLostError"
-        assert job.run().code == 0
-        assert_exact(job)
+    _assert_reported(finished)
+    assert_exact(job)
+    assert len(deeds.notes(death.what)) == 1
+    assert [note["attempt"] for note in deeds.notes("began") if note["partition"] == "b"] == [0, 1]
 
 
-class TestDriver:
-    @pytest.mark.parametrize("point", ["received", *_at_night(*(one for one in POINTS if one != "received"))])
-    def test_that_is_killed_is_resumed_while_its_tasks_still_run(
-        self, job: SparkJob, at: Callable[..., Deeds], point: str
-    ) -> None:
-        job.service.admin("faults", set="commit-delay=1")
-        deeds = at(Deed("kill-driver", point, "b", row=300 if point == "row" else 0))
-        with job.start() as first:
-            assert first.process.wait(120) == -9
-            finished = job.run()
-            left = [note["pid"] for note in deeds.notes("began")]
-            wait_until(
-                lambda: not any(map(psutil.pid_exists, left)), seconds=120, what="the end of all tasks"
-            )
-
-        assert len(deeds.notes("kill-driver")) == 1
-        assert finished.code == 0, finished.err[-3000:]
-        assert_exact(job)
-
-    def test_that_meets_another_writer_ends_with_the_reason_and_the_next_run_completes(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        job.env["TASK_ATTEMPTS"] = "1"
-        deeds = at(Deed("stall", "row", "b", row=200))
-        with job.start() as running:
-            wait_until(lambda: bool(deeds.notes("stall")), seconds=120, what="a task that stands still")
-            with job.service.client(job.table) as client:
-                client.open_channel(job.channel("b"), fail_on_uncommitted_rows=False)
-            deeds.release()
-            fenced = running.wait()
-
-        assert fenced.code == 1
-        (line,) = fenced.error_lines
-        assert line.startswith(f"snowpipe error: ChannelFencedError: channel {job.channel('b')!r}")
-        assert fenced.report is not None
-        assert fenced.report.error_type == "ChannelFencedError"
-        assert "Traceback" not in fenced.out
-
-        assert job.run().code == 0
-        assert_exact(job)
-
-    def test_whose_channel_is_dropped_ends_and_doubles_no_row(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        deeds = at(Deed("stall", "row", "b", row=200))
-        with job.start() as running:
-            wait_until(lambda: bool(deeds.notes("stall")), seconds=120, what="a task that stands still")
-            wait_until(lambda: job.committed("b")["b"] is not None, seconds=120, what="a commit")
-            with job.service.client(job.table) as client:
-                client.drop_channel(job.channel("b"))
-            deeds.release()
-            dropped = running.wait()
-
-        assert dropped.code == 1
-        (line,) = dropped.error_lines
-        channel = job.channel("b")
-        assert line.startswith(f"snowpipe error: TokenWentBackError: channel {channel!r} was dropped")
-        found = ids_in(job.service, job.table)
-        assert len(found) == len(set(found))
-
-    def test_beside_another_one_on_the_same_channels_leaves_every_row_once(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        deeds = at(Deed("stall", "row", "a", row=100), Deed("stall", "received", "b"))
-        with job.start() as first:
-            wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stand still")
-            with job.start() as second:
-                wait_until(
-                    lambda: len(deeds.notes("began")) > len(GROUPS),
-                    seconds=120,
-                    what="the other's tasks",
-                )
-                deeds.release()
-                ended = [first.wait(), second.wait()]
-        for one in ended:
-            if one.code != 0:
-                assert one.report is not None
-                assert one.report.error_type in {"ChannelFencedError", "ChannelInvalidError"}
-        if all(one.code for one in ended):
-            assert job.run().code == 0
-
-        assert_exact(job)
-
-    def test_loads_groups_that_come_and_go_between_runs_once(self, job: SparkJob, tmp_path: Path) -> None:
-        source = tmp_path / "source"
-        assert job.run().code == 0
-
-        shutil.move(source / "b", tmp_path / "b")
-        write_rows(source / "d" / "0.ndjson", range(30_000, 30_010))
-        write_rows(source / "a" / "3.ndjson", range(ROWS, ROWS + 10))
-        second = job.run().report
-        shutil.move(tmp_path / "b", source / "b")
-        write_rows(source / "b" / "2.ndjson", range(10_000 + ROWS, 10_000 + ROWS + 10))
-        third = job.run().report
-
-        assert second is not None
-        assert third is not None
-        assert [(one.partition, one.rows) for one in second.channels] == [("a", 10), ("c", 0), ("d", 10)]
-        assert [one.rows for one in third.channels] == [0, 10, 0, 0]
-        expected = {*range(30_000, 30_010), *range(20_000, 20_000 + ROWS)}
-        expected |= {begin + row for begin in (0, 10_000) for row in range(ROWS + 10)}
-        assert ids_in(job.service, job.table) == sorted(expected)
+def _tasks_that_die(job: SparkJob) -> Finished:
+    _let(job, *[Deed("kill-worker", "row", "b", row=200)] * 4)
+    return job.run()
 
 
-class TestService:
-    @pytest.mark.parametrize(
-        "faults",
-        [
-            "drop-append-response=2,drop-append-response=7,drop-append-response=8",
-            *_at_night(
-                "answer-append=503x2,answer-append=408,answer-append=500,answer-append=404html,answer-append=429@1",
-                "answer-open=503x2,answer-status=503x2,answer-pipe-info=429,answer-token=500,answer-hostname=503",
-            ),
-        ],
-    )
-    def test_that_refuses_for_a_while_is_asked_again_within_the_attempt(
-        self, job: SparkJob, at: Callable[..., Deeds], faults: str
-    ) -> None:
-        job.service.admin("faults", set=faults)
-        deeds = at()
-
-        finished = job.run()
-
-        _assert_reported(finished)
-        assert_exact(job)
-        assert len(deeds.notes("began")) == len(GROUPS)
-        assert job.service.admin("faults")["faults"] == []
-
-    @pytest.mark.parametrize(
-        "faults",
-        [
-            "commit-delay=1,drop-append-response=3,invalidate-channel=6",
-            *_at_night("answer-append=409,answer-open=409", "answer-append=410x2"),
-        ],
-    )
-    def test_that_loses_a_channel_gets_it_opened_by_the_next_attempt(
-        self, job: SparkJob, at: Callable[..., Deeds], faults: str
-    ) -> None:
-        job.service.admin("faults", set=faults)
-        deeds = at()
-
-        finished = job.run()
-
-        _assert_reported(finished)
-        assert_exact(job)
-        assert len(deeds.notes("began")) > len(GROUPS)
-
-    def test_that_answers_an_append_too_late_counts_it_once(self, job: SparkJob) -> None:
-        job.env["READ_SECONDS"] = "1"
-        job.service.admin("faults", set="slow-append=2x2")
-
-        finished = job.run()
-
-        _assert_reported(finished)
-        assert finished.report is not None
-        assert sum(one.retries for one in finished.report.channels) >= 2
-        assert_exact(job)
-
-    def test_that_is_killed_and_comes_back_has_every_row_once(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        deeds = at(Deed("stall", "row", "b", row=200), Deed("stall", "received", "c"))
-        with job.start(commit_timeout=10.0) as running:  # a task waits for rows that are lost
-            wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stand still")
-            job.service.kill()
-            deeds.release()
-            job.service.start()
-            finished = running.wait()
-        if finished.code != 0:
-            finished = job.run()
-
-        assert finished.code == 0, finished.err[-3000:]
-        assert_exact(job)
-
-    def test_that_is_killed_before_it_commits_gets_the_rows_again(
-        self, job: SparkJob, tmp_path: Path
-    ) -> None:
-        job.service.admin("faults", set="commit-delay=3600")
+def _another_writer(job: SparkJob) -> Finished:
+    def open_channel() -> None:
         with job.service.client(job.table) as client:
-            client.pipe_info()
-            writer = Channel.open(client, job.channel("a"), source_of())
-            body = (tmp_path / "source" / "a" / "0.ndjson").read_bytes()
-            last = ROWS // 3
-            writer.append(body, FileLineOffset("0.ndjson", 1), FileLineOffset("0.ndjson", last), rows=last)
-            writer.flush()
-            assert writer.counters.rows == last, "the append did not return"
-            with pytest.raises(UncommittedRowsError):
-                client.open_channel(job.channel("a"), fail_on_uncommitted_rows=True)
-            writer.close(flush=False)
-        assert job.committed("a") == {"a": None}
+            client.open_channel(job.channel("b"), fail_on_uncommitted_rows=False)
+
+    job.env["TASK_ATTEMPTS"] = "1"
+    return _interrupted(job, open_channel, _IN_THE_MIDDLE)
+
+
+def _failover(job: SparkJob) -> Finished:
+    pipe = str(job.pipe).replace('"', "")
+    failed = _interrupted(job, lambda: job.service.admin("failover", pipe=pipe), _IN_THE_MIDDLE)
+    job.service.admin("failover", pipe=pipe, back=True)
+    return failed
+
+
+def _refused_credentials(job: SparkJob) -> Finished:
+    job.service.admin("faults", set="answer-append=401x1")
+    return job.run()
+
+
+@pytest.mark.parametrize(
+    ("fail", "error"),
+    [
+        (_tasks_that_die, "ExecutorLostError"),
+        (_another_writer, "ChannelFencedError"),
+        (_failover, "PipeFailedOverError"),
+        (_refused_credentials, "AuthenticationError"),
+    ],
+)
+def test_a_run_ends_with_the_reason_and_the_next_one_goes_on(
+    job: SparkJob, fail: Callable[[SparkJob], Finished], error: str
+) -> None:
+    failed = fail(job)
+
+    assert failed.code == 1
+    assert failed.report is not None
+    assert failed.report.error_type == error
+    (line,) = failed.error_lines
+    assert line.startswith(f"snowpipe error: {error}: ")
+    assert "Traceback" not in failed.out
+    assert job.run().code == 0
+    assert_exact(job)
+
+
+def test_a_channel_that_is_dropped_ends_the_run_and_doubles_no_row(job: SparkJob) -> None:
+    def drop() -> None:
+        wait_until(lambda: job.committed("b")["b"] is not None, seconds=120, what="a commit")
+        with job.service.client(job.table) as client:
+            client.drop_channel(job.channel("b"))
+
+    dropped = _interrupted(job, drop, _IN_THE_MIDDLE)
+
+    assert dropped.code == 1
+    (line,) = dropped.error_lines
+    assert line.startswith(f"snowpipe error: TokenWentBackError: channel {job.channel('b')!r} was dropped")
+    found = ids_in(job.service, job.table)
+    assert len(found) == len(set(found))
+
+
+def test_a_driver_that_is_killed_is_resumed_while_its_tasks_still_run(job: SparkJob) -> None:
+    job.service.admin("faults", set="commit-delay=1")
+    deeds = _let(job, Deed("kill-driver", "received", "b"))
+    with job.start() as first:
+        assert first.process.wait(120) == -9
+        finished = job.run()
+        left = [note["pid"] for note in deeds.notes("began")]
+        wait_until(lambda: not any(map(psutil.pid_exists, left)), seconds=120, what="the end of all tasks")
+
+    assert len(deeds.notes("kill-driver")) == 1
+    assert finished.code == 0, finished.err[-3000:]
+    assert_exact(job)
+
+
+def test_two_drivers_on_the_same_channels_leave_every_row_once(job: SparkJob) -> None:
+    deeds = _let(job, Deed("stall", "row", "a", row=100), Deed("stall", "received", "b"))
+    with job.start() as first:
+        wait_until(lambda: len(deeds.notes("stall")) == 2, seconds=120, what="two tasks that stall")
+        with job.start() as second:
+            others = len(GROUPS) + 1
+            wait_until(lambda: len(deeds.notes("began")) >= others, seconds=120, what="the other's tasks")
+            deeds.release()
+            ended = [first.wait(), second.wait()]
+    failed = [one for one in ended if one.code]
+    errors = {one.report.error_type for one in failed if one.report is not None}
+    assert errors <= {"ChannelFencedError", "ChannelInvalidError"}
+    if len(failed) == 2:
+        assert job.run().code == 0
+
+    assert_exact(job)
+
+
+@pytest.mark.parametrize(
+    ("faults", "is_repeated"),
+    [
+        ("drop-append-response=2,drop-append-response=7,drop-append-response=8", False),
+        ("commit-delay=1,drop-append-response=3,invalidate-channel=6", True),
+    ],
+    ids=["lost answers within the attempt", "a lost channel by the next attempt"],
+)
+def test_a_service_that_fails_for_a_while_is_asked_again(
+    job: SparkJob, faults: str, is_repeated: bool
+) -> None:
+    job.service.admin("faults", set=faults)
+    deeds = _let(job)
+
+    finished = job.run()
+
+    _assert_reported(finished)
+    assert_exact(job)
+    assert (len(deeds.notes("began")) > len(GROUPS)) == is_repeated
+
+
+def test_an_append_that_is_answered_too_late_counts_once(job: SparkJob) -> None:
+    job.env["READ_SECONDS"] = "1"
+    job.service.admin("faults", set="slow-append=2x2")
+
+    finished = job.run()
+
+    _assert_reported(finished)
+    assert finished.report is not None
+    assert sum(one.retries for one in finished.report.channels) >= 2
+    assert_exact(job)
+
+
+def test_a_service_that_is_killed_and_comes_back_has_every_row_once(job: SparkJob) -> None:
+    def restart() -> None:
         job.service.kill()
         job.service.start()
 
+    finished = _interrupted(job, restart, _IN_THE_MIDDLE, Deed("stall", "received", "c"))
+    if finished.code != 0:
         finished = job.run()
 
-        _assert_reported(finished)
-        assert_exact(job)
+    assert finished.code == 0, finished.err[-3000:]
+    assert_exact(job)
 
-    def test_that_fails_over_ends_the_run_and_the_next_one_goes_on(
-        self, job: SparkJob, at: Callable[..., Deeds]
-    ) -> None:
-        pipe = str(job.pipe).replace('"', "")
-        deeds = at(Deed("stall", "row", "b", row=200))
-        with job.start() as running:
-            wait_until(lambda: bool(deeds.notes("stall")), seconds=120, what="a task that stands still")
-            job.service.admin("failover", pipe=pipe)
-            deeds.release()
-            failed = running.wait()
-        job.service.admin("failover", pipe=pipe, back=True)
 
-        assert failed.report is not None
-        assert failed.report.error_type == "PipeFailedOverError"
-        assert job.run().code == 0
-        assert_exact(job)
+def test_a_service_killed_before_it_commits_gets_the_rows_again(job: SparkJob, tmp_path: Path) -> None:
+    job.service.admin("faults", set="commit-delay=3600")
+    with job.service.client(job.table) as client:
+        client.pipe_info()
+        writer = Channel.open(client, job.channel("a"), source_of())
+        body = (tmp_path / "source" / "a" / "0.ndjson").read_bytes()
+        last = ROWS // 3
+        writer.append(body, FileLineOffset("0.ndjson", 1), FileLineOffset("0.ndjson", last), rows=last)
+        writer.flush()
+        assert writer.counters.rows == last, "the append did not return"
+        with pytest.raises(UncommittedRowsError):
+            client.open_channel(job.channel("a"), fail_on_uncommitted_rows=True)
+        writer.close(flush=False)
+    assert job.committed("a") == {"a": None}
+    job.service.kill()
+    job.service.start()
 
-    def test_that_refuses_the_credentials_ends_the_run_and_the_next_one_goes_on(self, job: SparkJob) -> None:
-        job.service.admin("faults", set="answer-append=401x1")
+    finished = job.run()
 
-        failed = job.run()
-
-        assert failed.report is not None
-        assert failed.report.error_type == "AuthenticationError"
-        assert job.run().code == 0
-        assert_exact(job)
+    _assert_reported(finished)
+    assert_exact(job)
 
 
 @pytest.mark.parametrize("seed", seeds(rounds=1))
-def test_rows_stay_exact_under_faults_at_seeded_points(
-    job: SparkJob, at: Callable[..., Deeds], seed: int
-) -> None:
+def test_rows_stay_exact_under_faults_at_seeded_points(job: SparkJob, seed: int) -> None:
     draw = random.Random(seed)
-    deeds = at(*[_drawn_death(draw) for _ in range(3)])
+    kinds = ("raise", "kill-worker", "kill-driver")
+    deeds = _let(job, *[drawn_deed(draw, kinds, GROUPS, range(0, ROWS, 50)) for _ in range(3)])
     refusals = [_drawn_refusal(draw) for _ in range(draw.randrange(4))]
     job.service.admin("faults", set=",".join([*refusals, f"commit-delay={draw.choice([0.1, 0.5, 1])}"]))
 
@@ -335,12 +252,6 @@ def test_rows_stay_exact_under_faults_at_seeded_points(
 
     assert_exact(job)
     assert any((deeds.folder / f"deed-{number}").exists() for number in range(3)), deeds.each
-
-
-def _drawn_death(draw: random.Random) -> Deed:
-    what = draw.choice(["raise", "kill-worker", "kill-driver"])
-    point = draw.choice([point for point in POINTS if what != "raise" or point != "commit-wait"])
-    return Deed(what, point, draw.choice(GROUPS), draw.randrange(0, ROWS, 50) if point == "row" else 0)
 
 
 def _drawn_refusal(draw: random.Random) -> str:

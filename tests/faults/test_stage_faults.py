@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 import requests
+import snowflake.connector
 
 from tests.local_service import LocalService
+from tests.waiting import wait_until
 
-_KILLS = 1
-_FILES_BETWEEN_KILLS = 20
+_FILES_BEFORE_THE_KILL = 20
 _WRITERS = 3
 
 
@@ -22,16 +25,13 @@ def _content(name: str) -> bytes:
     return hashlib.sha256(name.encode()).hexdigest().encode() * 5000
 
 
-def _instructions(service: LocalService) -> dict[str, Any]:
-    import snowflake.connector
-
-    with snowflake.connector.connect(
-        **service.connector_arguments,
-    ) as connection:
+def _stage_of(service: LocalService) -> dict[str, Any]:
+    """Make a stage; where its files go."""
+    with snowflake.connector.connect(**service.connector_arguments) as connection:
         connection.cursor().execute("CREATE STAGE arrivals")
         answer = connection.cmd_query("PUT file:///x @arrivals", 1, uuid.uuid4(), is_file_transfer=True)
-        data: dict[str, Any] = answer["data"]
-    return data
+        found: dict[str, Any] = answer["data"]["stageInfo"]
+    return found
 
 
 def test_every_acknowledged_file_survives_whole(
@@ -39,17 +39,19 @@ def test_every_acknowledged_file_survives_whole(
 ) -> None:
     service: LocalService = service_factory()
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-    data = _instructions(service)
-    url = f"{service.url}/{data['stageInfo']['location']}"
-    headers = {"Authorization": f"Bearer {data['stageInfo']['creds']['GCS_ACCESS_TOKEN']}"}
-    stored: set[str] = set()
-    enough, done = threading.Condition(), threading.Event()
+    stage = _stage_of(service)
+    url = f"{service.url}/{stage['location']}"
+    headers = {"Authorization": f"Bearer {stage['creds']['GCS_ACCESS_TOKEN']}"}
+    stored, done = set[str](), Event()
 
-    def upload(writer: int) -> None:
+    def names(writer: int) -> Iterator[str]:
         number = 0
         while not done.is_set():
-            name = f"{writer}/{number}.bin"
+            yield f"{writer}/{number}.bin"
             number += 1
+
+    def upload(writer: int) -> None:
+        for name in names(writer):
             try:
                 answer = requests.put(url + name, data=_content(name), headers=headers, timeout=60)
             except requests.RequestException:
@@ -57,24 +59,17 @@ def test_every_acknowledged_file_survives_whole(
                 done.wait(0.05)
                 continue
             if answer.status_code == 200:
-                with enough:
-                    stored.add(name)
-                    enough.notify_all()
+                stored.add(name)
 
-    writers = [threading.Thread(target=upload, args=(number,)) for number in range(_WRITERS)]
-    for writer in writers:
-        writer.start()
-    try:
-        for _ in range(_KILLS):
-            with enough:
-                target = len(stored) + _FILES_BETWEEN_KILLS
-                assert enough.wait_for(lambda target=target: len(stored) >= target, 300)
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        writers = [pool.submit(upload, number) for number in range(_WRITERS)]
+        try:
+            wait_until(lambda: len(stored) >= _FILES_BEFORE_THE_KILL, what="files that are acknowledged")
             service.kill()
             service.start()
-    finally:
-        done.set()
-        for writer in writers:
-            writer.join()
+        finally:
+            done.set()
+    assert all(writer.result() is None for writer in writers)
     listed = {row["name"].removeprefix("arrivals/"): row for row in service.sql("LIST @arrivals")}
     assert stored <= set(listed)
     for name, row in listed.items():

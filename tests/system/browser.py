@@ -38,11 +38,7 @@ def missing() -> str | None:
 
 
 class Pages:
-    """What a person does on Airflow's pages; every step waits until the page is ready for it.
-
-    :param chrome: the browser
-    :param url: where Airflow's API server listens
-    """
+    """What a person does on Airflow's pages; every step waits until the page is ready for it."""
 
     def __init__(self, chrome: Chrome, url: str) -> None:
         self._chrome = chrome
@@ -55,29 +51,18 @@ class Pages:
         self._ready(By.NAME, "username").send_keys(user)
         self._ready(By.NAME, "password").send_keys(password)
         self.press("Sign in")
-        self._wait.until(expected_conditions.presence_of_element_located((By.XPATH, _button("Admin"))))
-
-    def sign_in_as_viewer(self, user: str, password: str) -> None:
-        """Sign in as somebody who has no menu ``Admin``."""
-        self.visit("auth/login/")
-        self._ready(By.NAME, "username").send_keys(user)
-        self._ready(By.NAME, "password").send_keys(password)
-        self.press("Sign in")
         self._wait.until_not(expected_conditions.url_contains("auth/login"))
 
     def visit(self, path: str) -> None:
         self._chrome.get(f"{self._url}/{path}")
 
     def enter_frame(self) -> None:
-        """Go on within the page that Airflow shows in its own."""
         self._wait.until(expected_conditions.frame_to_be_available_and_switch_to_it((By.TAG_NAME, "iframe")))
 
     def leave_frame(self) -> None:
-        """Go on with Airflow's own page."""
         self._chrome.switch_to.default_content()
 
     def run(self, script: str) -> Any:
-        """The value of a script in the page."""
         return self._chrome.execute_script(script)
 
     def reported_errors(self) -> list[str]:
@@ -90,7 +75,6 @@ class Pages:
         ]
 
     def picture(self, file: Path, width: int, height: int) -> None:
-        """Save what is shown, in a window of that size."""
         self._chrome.set_window_size(width, height)
         self._chrome.save_screenshot(str(file))
 
@@ -144,8 +128,10 @@ class Pages:
     def wait_until_at(self, path: str) -> None:
         self._wait.until(expected_conditions.url_contains(f"{self._url}/{path}"))
 
-    def wait_until_shown(self, xpath: str) -> None:
-        self._wait.until(expected_conditions.visibility_of_element_located((By.XPATH, xpath)), f"no {xpath}")
+    def wait_until_shown(self, *xpaths: str) -> None:
+        for xpath in xpaths:
+            shown = expected_conditions.visibility_of_element_located((By.XPATH, xpath))
+            self._wait.until(shown, f"no {xpath}")
 
     def wait_until_gone(self, xpath: str) -> None:
         self._wait.until(expected_conditions.invisibility_of_element_located((By.XPATH, xpath)))
@@ -170,14 +156,6 @@ class Pages:
 
 def _button(label: str) -> str:
     return f"//button[@aria-label='{label}' or normalize-space()='{label}']"
-
-
-@contextmanager
-def signed_in(airflow: AirflowProcesses) -> Iterator[Pages]:
-    """A browser of its own, where the administrator has signed in."""
-    with opened(airflow) as pages:
-        pages.sign_in(*airflow.login)
-        yield pages
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from demo.airflow_processes import AirflowProcesses  # noqa: E402 - found throug
 
 PASSPHRASE = "correct-horse-battery-staple"
 LAG_DEADLINE_SECONDS = 5
-CATCH_UP_ON_DEMAND = "catch_up_on_demand"
 SETTINGS = {
     # A triggerer that was killed is given up after this many seconds, not after 30.
     "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "8",
@@ -57,10 +56,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @dataclass(frozen=True)
 class Stack:
-    """What a system test runs against.
+    """Airflow's processes, the service that ``snowflake_default`` points at, and folders.
 
-    :param airflow: all of Airflow's processes, healthy
-    :param service: the local service that the connection ``snowflake_default`` points at
     :param folder: for files of DAG runs that begin before the first test
     :param events: where Spark writes its event logs, its settings among them
     """
@@ -76,17 +73,10 @@ class Stack:
             self.airflow.api.wait_for_dag(dag_id)
             self.airflow.api.unpause(dag_id)
 
-    def held_commits(self) -> AbstractContextManager[None]:
-        """The service takes rows and commits none of them, until the end of the context."""
-        return self._faults("commit-delay=3600")
-
-    def held_appends(self) -> AbstractContextManager[None]:
-        """The service takes no rows: an append waits for the end of the context."""
-        return self._faults("slow-append=3600x1000")
-
     @contextmanager
-    def _faults(self, faults: str) -> Iterator[None]:
-        self.service.admin("faults", set=faults)
+    def held(self, *, commits: bool = False) -> Iterator[None]:
+        """The service commits no rows, or takes none: an append waits for the end of the block."""
+        self.service.admin("faults", set="commit-delay=3600" if commits else "slow-append=3600x1000")
         try:
             yield
         finally:
@@ -127,14 +117,12 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 @pytest.fixture(scope="session")
 def _beginnings(stack: Stack, request: pytest.FixtureRequest) -> Iterator[dict[Begin, Future[Any]]]:
-    """What the selected tests have begun: their DAG runs are on their way at the same time."""
     with ThreadPoolExecutor() as pool:
         yield {begin: pool.submit(begin, stack) for begin in request.session.stash[_BEGINNINGS]}
 
 
 @pytest.fixture
 def begun(_beginnings: dict[Begin, Future[Any]], request: pytest.FixtureRequest) -> Any:
-    """The value of the function that the test's mark ``begins`` names."""
     mark = request.node.get_closest_marker("begins")
     return _beginnings[mark.kwargs["run"]].result()
 
@@ -144,21 +132,7 @@ def _dags_folder(folder: Path) -> Path:
     dags.mkdir()
     (dags / "examples").symlink_to(REPOSITORY / "dags")
     (dags / "tests").symlink_to(Path(__file__).parent / "dags")
-    (dags / f"{CATCH_UP_ON_DEMAND}.py").write_text(_catch_up_on_demand())
     return dags
-
-
-def _catch_up_on_demand() -> str:
-    """The example without its schedule, whose runs would come between those of a test."""
-    text = (REPOSITORY / "dags" / "catch_up.py").read_text()
-    for old, new in (
-        ('schedule="*/5 * * * *"', "schedule=None"),
-        ("def catch_up()", f"def {CATCH_UP_ON_DEMAND}()"),
-        ("\ncatch_up()", f"\n{CATCH_UP_ON_DEMAND}()"),
-    ):
-        assert text.count(old) == 1
-        text = text.replace(old, new)
-    return text
 
 
 def _connection_with_encrypted_key(service: LocalService, folder: Path) -> str:

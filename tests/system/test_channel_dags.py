@@ -1,4 +1,4 @@
-"""The example DAGs of the channel operators under a real scheduler."""
+"""The example DAGs of the channel operators, of a route and of commit events, under a real scheduler."""
 
 from __future__ import annotations
 
@@ -6,60 +6,81 @@ import json
 
 import pytest
 from conftest import Stack
-from flights_run import RUN_SECONDS, wait_for, wait_until_left
-from mapped_run import mapped_run
+from runs import DagRun, mapped_run, query, wait_for
 
 from tests.checkpoints import shown
 
 pytestmark = pytest.mark.airflow
 
-REPLAY, MANY = "reset_and_replay", "many_channels"
-WAITING = ("awaiting_input", "deferred")
+WATCHER = "commit_driven_totals"
 
 
-def replay(stack: Stack) -> None:
+def replay(stack: Stack) -> DagRun:
     """Begin a run that waits for a person."""
-    stack.unpause(REPLAY)
-    stack.airflow.api.trigger(REPLAY, "approved", {"table": "REPLAYED", "backup_dir": str(stack.folder)})
-
-
-def fahrenheit(stack: Stack, table: str) -> int:
-    (found,) = stack.service.sql(f"SELECT COUNT(*) AS N FROM {table} WHERE CELSIUS > 50")
-    return int(found["N"])
+    params = {"table": "REPLAYED", "backup_dir": str(stack.folder)}
+    return DagRun(stack, "reset_and_replay", "approved", params)
 
 
 @pytest.mark.begins(run=replay)
-@pytest.mark.usefixtures("begun")
-def test_rows_are_loaded_again_once_a_person_has_agreed(stack: Stack) -> None:
-    wait_for(
-        lambda: stack.airflow.api.task(REPLAY, "approved", "approve")["state"] in WAITING,
-        "nobody was asked",
-    )
-    wait_until_left(stack.airflow, REPLAY, "approved", "approve")
-    assert fahrenheit(stack, "REPLAYED") == 20
+def test_rows_are_loaded_again_once_a_person_has_agreed(stack: Stack, begun: DagRun) -> None:
+    begun.wait_until_waiting("approve")
+    (found,) = stack.service.sql("SELECT COUNT(*) AS N FROM REPLAYED WHERE CELSIUS > 50")
+    assert int(found["N"]) == 20
     backup = json.loads((stack.folder / "REPLAYED.json").read_text())
     assert shown(backup["channels"]["reset_and_replay_readings"]["offset_token"]) == "50"
 
-    stack.airflow.api.answer(REPLAY, "approved", "approve", "Approve")
+    stack.airflow.api.answer(begun.dag_id, begun.run_id, "approve", "Approve")
 
-    assert stack.airflow.api.wait_for_run(REPLAY, "approved", RUN_SECONDS) == "success"
-    assert stack.airflow.api.xcom(REPLAY, "approved", "verify") == [50, 50, 1000.0]
-    reset = stack.airflow.api.xcom(REPLAY, "approved", "reset")
+    begun.wait()
+    assert begun.xcom("verify") == [50, 50, 1000.0]
+    reset, replayed = begun.xcom("reset"), begun.xcom("replay")
     assert (shown(reset["old"]), shown(reset["new"])) == ("50", "30")
-    replayed = stack.airflow.api.xcom(REPLAY, "approved", "replay")
     assert (replayed["rows"], replayed["skipped"], shown(replayed["from"])) == (20, 30, "30")
 
 
 @pytest.mark.begins(run=mapped_run)
-@pytest.mark.usefixtures("begun")
-def test_mapped_tasks_load_channels_of_their_own(stack: Stack) -> None:
-    api = stack.airflow.api
-    assert api.wait_for_run(MANY, "mapped", RUN_SECONDS) == "success"
-    assert api.xcom(MANY, "mapped", "count") == {"channels": 3, "rows": 72}
+def test_mapped_tasks_load_channels_of_their_own(stack: Stack, begun: DagRun) -> None:
+    begun.wait()
+    assert begun.xcom("count") == {"channels": 3, "rows": 72}
     (found,) = stack.service.sql("SELECT COUNT(*) AS N, COUNT(DISTINCT STATION) AS S FROM STATIONS")
     assert (int(found["N"]), int(found["S"])) == (72, 3)
     with stack.service.client("STATIONS") as client:
         names = [f"many_channels_station_{number:03}" for number in range(3)]
-        positions = {shown(status.committed) for status in client.channel_statuses(names).values()}
-    assert len(positions) == 1
-    assert str(positions.pop()).endswith(":24")
+        (position,) = {shown(status.committed) for status in client.channel_statuses(names).values()}
+    assert str(position).endswith(":24")
+
+
+def rows_of_the_past(stack: Stack) -> DagRun:
+    """Begin a run that is to take COPY."""
+    params = {"table": "ROUTED", "folder": str(stack.folder / "routed"), "rows": 50, "history": True}
+    return DagRun(stack, "trickle_or_flood", "copy", params)
+
+
+@pytest.mark.begins(run=rows_of_the_past)
+def test_a_branch_follows_the_plan(stack: Stack, begun: DagRun) -> None:
+    begun.wait()
+    assert [begun.task(name)["state"] for name in ("copy", "append")] == ["success", "skipped"]
+    assert begun.xcom("count") == 50
+    plan = begun.xcom("route", "plan")
+    assert (plan["path"], plan["is_forced"], len(plan["estimates"])) == ("copy", False, 3)
+    (hours,) = stack.service.sql("SELECT COUNT(DISTINCT HOUR) AS N FROM ROUTED")
+    assert int(hours["N"]) == 50
+
+
+def committed_meters(stack: Stack) -> DagRun:
+    """Begin to load what another DAG watches."""
+    stack.unpause("commit_driven_meters", WATCHER)
+    stack.airflow.api.parse_again(WATCHER)
+    return DagRun(stack, "commit_driven_meters", "first", {"hours": 30})
+
+
+@pytest.mark.begins(run=committed_meters)
+def test_a_channels_commit_starts_a_run(stack: Stack, begun: DagRun) -> None:
+    def runs() -> list[tuple[str, ...]]:
+        return query(stack, "SELECT state, run_id FROM dag_run WHERE dag_id = ?", WATCHER)
+
+    begun.wait()
+    wait_for(lambda: "success" in [state for state, _ in runs()], f"no run of {WATCHER} succeeds")
+    ((_, run),) = runs()
+    assert stack.airflow.api.xcom(WATCHER, run, "committed")["rows"] == 30
+    assert stack.service.sql("SELECT SUM(KWH) AS KWH FROM METER_READINGS") == [{"KWH": 7.5}]

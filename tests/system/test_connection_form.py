@@ -11,8 +11,8 @@ from conftest import Stack
 pytestmark = pytest.mark.airflow
 
 
-def form(stack: Stack, **extra: Any) -> dict[str, Any]:
-    """The form of a ``snowpipe`` connection to the local service, filled in."""
+def _tested(stack: Stack, **extra: Any) -> tuple[bool, str]:
+    """What the button answers for a ``snowpipe`` connection to the local service."""
     service = stack.service
     fields = {
         "account": service.account,
@@ -23,32 +23,19 @@ def form(stack: Stack, **extra: Any) -> dict[str, Any]:
         "ca_bundle": str(service.ca_file),
         **extra,
     }
-    return {
-        "connection_id": "tested",
-        "conn_type": "snowpipe",
-        "host": service.url,
-        "login": service.user,
-        "schema": "PUBLIC",
-        "extra": json.dumps(fields),
-    }
+    form = {"connection_id": "tested", "conn_type": "snowpipe", "host": service.url, "login": service.user}
+    return stack.airflow.api.test_connection({**form, "schema": "PUBLIC", "extra": json.dumps(fields)})
 
 
-@pytest.fixture(autouse=True)
-def table(stack: Stack) -> None:
+def test_the_button_reports_what_works_and_what_is_wrong_and_shows_no_secret(stack: Stack) -> None:
     stack.service.sql("CREATE TABLE IF NOT EXISTS TESTED (N INTEGER)")
-
-
-def test_the_button_reports_that_a_good_connection_works(stack: Stack) -> None:
-    works, message = stack.airflow.api.test_connection(form(stack))
+    works, message = _tested(stack)
     assert works, message
     assert "TESTED-STREAMING" in message
-
-
-def test_the_button_reports_what_is_wrong_and_shows_no_secret(stack: Stack) -> None:
-    works, message = stack.airflow.api.test_connection(form(stack, table="ABSENT"))
+    works, message = _tested(stack, table="ABSENT")
     assert not works
     assert "ABSENT" in message
-    works, message = stack.airflow.api.test_connection(form(stack, private_key_content="no key at all"))
+    works, message = _tested(stack, private_key_content="no key at all")
     assert not works
     assert "private key" in message
     assert "no key at all" not in message

@@ -29,28 +29,22 @@ def waiting(stack: Stack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     stack.service.restart()
 
 
-def test_status_requests_are_those_of_one_poll_of_all_channels(waiting: Waiting) -> None:
+def test_all_sensors_share_one_poll_and_end_within_two_intervals_of_their_commits(waiting: Waiting) -> None:
     requests = waiting.watch(INTERVALS)
 
     assert worst_count(requests, INTERVALS, waiting.requests_per_round) <= 1
     assert {len(request.channels) for request in requests} == {100, 50}
+    committed = waiting.commit(waiting.channels[:100], 1)
+    ended = waiting.ended(waiting.sensors_of(waiting.channels[:100], 1), 60)
+    assert max(ended.values()) - committed <= 2 * POLL_SECONDS
 
 
-def test_each_sensor_ends_within_two_poll_intervals_of_its_commit(waiting: Waiting) -> None:
-    for group in (waiting.channels[:50], waiting.channels[50:100]):
-        committed = waiting.commit(group, 1)
-
-        ended = waiting.ended(waiting.sensors_of(group, 1), 60)
-
-        assert max(ended.values()) - committed <= 2 * POLL_SECONDS
-    assert waiting.ended(waiting.sensors_of(waiting.channels[:100], 1), 1)
-
-
-def test_a_restart_and_an_answer_503_harm_nobody(waiting: Waiting) -> None:
-    service = waiting.proxy.service
-    service.restart("answer-status=503x1")
-    until(lambda: waiting.proxy.requests[-1].status == 200 and 503 in _statuses(waiting), 60)
-    waiting.reopen()
+def test_a_restart_and_an_answer_503_harm_nobody_and_the_poll_ends_with_the_last_sensor(
+    waiting: Waiting,
+) -> None:
+    waiting.proxy.service.restart("answer-status=503x1")
+    seen = waiting.proxy.requests
+    until(lambda: seen[-1].status == 200 and 503 in {request.status for request in seen}, 60)
 
     waiting.commit(waiting.channels[100:], 1)
     waiting.commit(waiting.channels, 2)
@@ -59,12 +53,7 @@ def test_a_restart_and_an_answer_503_harm_nobody(waiting: Waiting) -> None:
     for dag_id in waiting.dags:
         assert waiting.airflow.api.wait_for_run(dag_id, RUN_ID, 60) == "success"
     assert _value(waiting, waiting.dags[0], "sensor_0000") == {"w0000": "1"}
-
-
-def test_the_poll_ends_with_the_last_sensor(waiting: Waiting) -> None:
-    requests = waiting.watch(2)
-
-    assert requests == []
+    assert waiting.watch(2) == []
 
 
 def test_targets_from_an_xcom_are_rendered_in_the_triggerer(waiting: Waiting) -> None:
@@ -84,7 +73,3 @@ def _value(waiting: Waiting, dag_id: str, task_id: str) -> Any:
     """The task's value; Airflow 3.3.2 stores what a trigger ends a task with as JSON text."""
     value = waiting.airflow.api.xcom(dag_id, RUN_ID, task_id)
     return json.loads(value) if isinstance(value, str) else value
-
-
-def _statuses(waiting: Waiting) -> set[int]:
-    return {request.status for request in waiting.proxy.requests}

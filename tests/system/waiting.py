@@ -7,24 +7,20 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 
 from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
 from demo.airflow_processes import AirflowProcesses
 from tests.counting_proxy import CountingProxy, StatusRequest
+from tests.waiting import wait_until
 
 TABLE, RUN_ID = "WAITING", "wait"
 POLL_SECONDS = 5.0
 
 
 class Waiting:
-    """A number of sensors over half as many channels.
-
-    :param airflow: where they run
-    :param proxy: in front of the service that holds the channels
-    :param dags: number of DAGs
-    :param sensors: number of sensors in all of them
-    """
+    """A number of sensors in some DAGs over half as many channels, behind a proxy."""
 
     def __init__(self, airflow: AirflowProcesses, proxy: CountingProxy, dags: int, sensors: int) -> None:
         self.airflow = airflow
@@ -32,11 +28,9 @@ class Waiting:
         self.dags = [f"waiting_{number:02}" for number in range(dags)]
         self.sensors = sensors
         self.channels = [f"w{number:04}" for number in range(sensors // 2)]
-        self._continuation: dict[str, str] = {}
 
     @property
     def requests_per_round(self) -> int:
-        """What one poll of all channels costs."""
         return math.ceil(len(self.channels) / STATUS_NAMES_PER_REQUEST)
 
     def prepare(self) -> None:
@@ -45,7 +39,7 @@ class Waiting:
         self.airflow.api.add_connection("counted", self.proxy.connection())
         with self.proxy.service.client(TABLE) as client:
             for name in [*self.channels, "x0"]:
-                self._continuation[name] = client.open_channel(name).continuation_token
+                client.open_channel(name)
 
     def start(self) -> None:
         """Start every DAG and wait until the poll covers every channel in one interval."""
@@ -53,8 +47,8 @@ class Waiting:
             self.airflow.api.wait_for_dag(dag_id)
             self.airflow.api.unpause(dag_id)
             self.airflow.api.trigger(dag_id, RUN_ID)
-        until(lambda: self._states().get("deferred") == self.sensors, 300, self._states)
-        until(lambda: len(self._asked_lately()) == len(self.channels), 120, lambda: len(self._asked_lately()))
+        until(lambda: self._states().get("deferred") == self.sensors, 300)
+        until(lambda: self._asked_lately() == set(self.channels), 120)
 
     def watch(self, intervals: int) -> list[StatusRequest]:
         """What is asked during a number of poll intervals in which nothing commits."""
@@ -67,10 +61,10 @@ class Waiting:
         body = json.dumps({"N": token}).encode() + b"\n"
         with self.proxy.service.client(TABLE) as client:
             for name in channels:
-                self._continuation[name] = client.append_rows(
+                client.append_rows(
                     name,
                     body,
-                    continuation_token=self._continuation[name],
+                    continuation_token=client.open_channel(name).continuation_token,
                     start_token=str(token),
                     end_token=str(token),
                     content_encoding=None,
@@ -81,12 +75,6 @@ class Waiting:
             )
         return time.time()
 
-    def reopen(self) -> None:
-        """Take the channels over again, as a writer does after the service was away."""
-        with self.proxy.service.client(TABLE) as client:
-            for name in self._continuation:
-                self._continuation[name] = client.open_channel(name).continuation_token
-
     def ended(self, task_ids: Sequence[str], seconds: float) -> dict[str, float]:
         """Wait until these sensors have succeeded; when each did, seconds since 1970."""
         chosen = set(task_ids)
@@ -95,7 +83,7 @@ class Waiting:
             rows = self._query("SELECT task_id, end_date FROM task_instance WHERE state = 'success'")
             return {task_id: _seconds(end) for task_id, end in rows if task_id in chosen}
 
-        until(lambda: len(found()) == len(chosen), seconds, self._states)
+        until(lambda: len(found()) == len(chosen), seconds)
         return found()
 
     def sensors_of(self, channels: Sequence[str], token: int) -> list[str]:
@@ -114,22 +102,12 @@ class Waiting:
         """Ask Airflow's database about the sensors; its API gives a hundred tasks a page."""
         where = " WHERE task_id LIKE 'sensor_%' AND "
         uri = f"file:{self.airflow.home / 'airflow.db'}?mode=ro"
-        connection = sqlite3.connect(uri, uri=True, timeout=30)
-        try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
             return connection.execute(statement.replace(" WHERE ", where)).fetchall()
-        finally:
-            connection.close()
 
 
-def until(condition: Callable[[], object], seconds: float, what: Callable[[], object] = lambda: "") -> None:
-    """Wait until a condition holds.
-
-    :param what: reports where it stands when it does not
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what()}"
-        time.sleep(0.5)
+def until(condition: Callable[[], object], seconds: float) -> None:
+    wait_until(condition, seconds=seconds, every=0.5)
 
 
 def worst_count(requests: Sequence[StatusRequest], intervals: int, expected: int) -> int:

@@ -1,6 +1,4 @@
-"""Loads and a task after each, for tests that kill what runs them: one waits for the commit in the driver,
-one in the triggerer, one runs its executors on a cluster, one its driver, too, and one without Spark leaves
-it to a sensor."""
+"""Loads and a task after each: their commit is awaited in the driver, in the triggerer or by a sensor."""
 
 from __future__ import annotations
 
@@ -17,20 +15,14 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 DEFERRED = {"account": "LOCAL", "database": "LOCAL", "schema": "PUBLIC", "table": "DEFERRED"}
 LOADS: dict[str, dict[str, Any]] = {
     "durable_load": {},
+    "streamed_and_sensed": {"wait_for_commit": False},
     "deferred_load": {
         "deferrable": True,
         "poll_interval": 1.0,
         "outlets": [
-            snowpipe_asset(**DEFERRED, name="deferred_rows"),
-            snowpipe_asset(
-                **DEFERRED, name="deferred_channel", channel="deferred_load_DEFERRED_a", partitioned=True
-            ),
+            snowpipe_asset(**DEFERRED),
+            snowpipe_asset(**DEFERRED, channel="deferred_load_DEFERRED_a", partitioned=True),
         ],
-    },
-    "cluster_load": {
-        "spark_conn_id": "spark_cluster",
-        "executor_memory": "512m",
-        "env_vars": {"PYSPARK_PYTHON": "{{ params.executor_python }}"},
     },
     "yarn_load": {
         "spark_conn_id": "spark_on_yarn",
@@ -53,6 +45,16 @@ def downstream(params: dict[str, Any]) -> int:
     return int(SnowflakeHook().get_first(f"SELECT COUNT(*) FROM {params['table']}")[0])
 
 
+def commit_of(load: Any) -> SnowpipeCommitSensor:
+    return SnowpipeCommitSensor(
+        task_id="wait_for_commit",
+        targets=load.output["targets"],
+        table="{{ params.table }}",
+        deferrable=True,
+        poke_interval=1,
+    )
+
+
 for dag_id, options in LOADS.items():
     with DAG(
         dag_id,
@@ -64,13 +66,12 @@ for dag_id, options in LOADS.items():
             "table": Param("EVENTS", type="string"),
             "data_dir": Param("/nowhere", type="string"),
             "batch_limits": Param({}, type="object"),
-            "executor_python": Param("python3", type="string"),
             "env_vars": Param({}, type="object"),
             "spark_conf": Param({}, type="object"),
             "work_path": Param("/nowhere", type="string"),
         },
     ):
-        stream = SnowpipeStreamOperator(
+        load = SnowpipeStreamOperator(
             task_id="stream",
             source={"path": "{{ params.data_dir }}"},
             source_name="{{ params.table }}",
@@ -79,14 +80,10 @@ for dag_id, options in LOADS.items():
             driver_memory="512m",
             **{"conf": {"spark.ui.enabled": "true"}, **options},
         )
-        stream >> downstream()
+        last = load if options.get("wait_for_commit", True) else load >> commit_of(load)
+        last >> downstream()
 
-with DAG(
-    "sensed_load",
-    schedule=None,
-    catchup=False,
-    params={"table": Param("SENSED", type="string")},
-):
+with DAG("sensed_load", schedule=None, catchup=False, params={"table": "SENSED"}):
     append = SnowpipeAppendRowsOperator(
         task_id="append",
         table="{{ params.table }}",
@@ -95,11 +92,4 @@ with DAG(
         token_column="N",
         wait_for_commit=False,
     )
-    wait_for_commit = SnowpipeCommitSensor(
-        task_id="wait_for_commit",
-        targets=append.output["targets"],
-        table="{{ params.table }}",
-        deferrable=True,
-        poke_interval=1,
-    )
-    append >> wait_for_commit >> downstream()
+    append >> commit_of(append) >> downstream()

@@ -9,21 +9,18 @@ from typing import Any
 
 from airflow.providers.common.compat.sdk import DAG, Param, task
 
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 
 
-class _Dying:
-    """A client of the SQL API whose process dies when the service has a statement and before it answers."""
+def _dying(submit: Any) -> Any:
+    """Let the process die when the service has a statement and before it answers."""
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def submit(self, statement: str, request_id: str, *, query_tag: str | None = None) -> Any:
-        self._client.submit(statement, request_id, query_tag=query_tag)
+    def submit_and_die(*given: Any, **named: Any) -> None:
+        submit(*given, **named)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._client, name)
+    return submit_and_die
 
 
 class MortalCopyOperator(SnowpipeCopyOperator):
@@ -37,8 +34,7 @@ class MortalCopyOperator(SnowpipeCopyOperator):
 
     def execute(self, context: Any) -> Any:
         if self.prefix == f"{self.killed}/" and context["ti"].try_number == 1:
-            client = self.hook.get_statement_client()
-            self.hook.get_statement_client = lambda: _Dying(client)
+            StatementClient.submit = _dying(StatementClient.submit)
         return super().execute(context)
 
 
