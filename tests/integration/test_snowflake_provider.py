@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from airflow.providers.snowflake.hooks.sql_api import SnowflakeSqlApiHook
 
 SLOW = "SELECT sum(a.n * b.n * c.n) FROM many a, many b, many c"
-COLUMNS = (
-    "id INT, x NUMBER(10,2), s VARCHAR, n TIMESTAMP_NTZ, l TIMESTAMP_LTZ, d DATE, t TIME, b BOOLEAN, "
-    "f FLOAT, r BINARY, v VARIANT"
-)
-VALUES = (
-    "1, 2.5, 'a', '2026-01-01 00:00:01.5'::TIMESTAMP_NTZ, '2026-01-01 00:00:01.5'::TIMESTAMP_LTZ, "
-    "'2026-01-01'::DATE, '10:11:12'::TIME, TRUE, 1.5, TO_BINARY('6869', 'HEX'), PARSE_JSON('{\"a\":1}')"
-)
 
 
 @pytest.fixture
@@ -35,7 +27,7 @@ def hook(local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Snowfl
 
 def test_the_hook_of_the_snowflake_provider_works_as_it_is(hook: SnowflakeHook) -> None:
     assert hook.test_connection() == (True, "Connection successfully tested")
-    hook.run([f"CREATE OR REPLACE TABLE h ({COLUMNS})", f"INSERT INTO h SELECT {VALUES}"])
+    hook.run(["CREATE OR REPLACE TABLE h (id INT, s VARCHAR)", "INSERT INTO h VALUES (1, 'a')"])
     assert hook.get_first("SELECT count(*) FROM h WHERE id = %s", parameters=(1,)) == (1,)
     hook.insert_rows("h", [(7, "it's"), (8, None)], target_fields=["id", "s"])
     with pytest.raises(Exception, match="NO_SUCH_TABLE"):
@@ -93,17 +85,11 @@ def test_airflows_hook_cancels_and_reports_errors(sql_api: SnowflakeSqlApiHook) 
         sql_api.wait_for_query(wrong, poll_interval=1, raise_error=True)
 
 
-def _copy(**options: Any) -> None:
+def test_the_hook_puts_files_and_the_operator_copies_them(hook: SnowflakeHook, tmp_path: Path) -> None:
     from airflow.providers.snowflake.transfers.copy_into_snowflake import (
         CopyFromExternalStageToSnowflakeOperator,
     )
 
-    CopyFromExternalStageToSnowflakeOperator(
-        task_id="copy", snowflake_conn_id="snowflake_default", **options
-    ).execute({})
-
-
-def test_the_hook_puts_files_and_the_operator_copies_them(hook: SnowflakeHook, tmp_path: Path) -> None:
     (tmp_path / "day 1.csv").write_text("id,s\n1,a\n2,b\n")
     hook.run(
         [
@@ -114,6 +100,9 @@ def test_the_hook_puts_files_and_the_operator_copies_them(hook: SnowflakeHook, t
         ]
     )
     assert hook.get_first("LIST @days_stage")[0] == "days_stage/2026/day 1.csv.gz"
+    given = {"table": "DAYS", "stage": "days_stage", "prefix": "2026"}
+    given |= {"file_format": "(FORMAT_NAME = with_header)", "snowflake_conn_id": "snowflake_default"}
+    copy = CopyFromExternalStageToSnowflakeOperator(task_id="copy", **given)
     for _ in range(2):
-        _copy(table="DAYS", stage="days_stage", prefix="2026", file_format="(FORMAT_NAME = with_header)")
+        copy.execute({})
     assert hook.get_records("SELECT id, s FROM days ORDER BY id") == [(1, "a"), (2, "b")]
