@@ -1,4 +1,4 @@
-"""What the tests of this folder share in each process: Spark and a broker."""
+"""What the tests of this folder share: connections, and in each process Spark and a broker."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.airflow_connections import SetConnection, pem, private_key, set_connection
+from tests.file_pipes import make_target, target
+from tests.local_connection import connect
+from tests.local_service import LocalService
 from tests.spark_in_process import shared_spark, spark
 
 if TYPE_CHECKING:
     from tests.noida_broker import NoidaBroker
 
-__all__ = ["shared_spark", "spark"]
+__all__ = ["make_target", "pem", "private_key", "set_connection", "shared_spark", "spark", "target"]
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -31,3 +35,13 @@ def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoidaBrok
 
     with NoidaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running
+
+
+@pytest.fixture
+def conn_id(
+    local_service: LocalService, set_connection: SetConnection, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """A connection to the shared service, which Snowflake's connector trusts, beside one to Spark."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
+    set_connection("spark_default", conn_type="spark", host="local[2]")
+    return connect(local_service, set_connection)

@@ -10,16 +10,7 @@ from pathlib import Path
 
 import pytest
 
-STREAMED = """
-from airflow.providers.common.compat.sdk import DAG
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-
-with DAG("orders", schedule=None):
-    SnowpipeAppendRowsOperator(
-        task_id="append", table="T", channel="orders", rows=[{"ID": number} for number in range(20)]
-    )
-"""
-DOUBLING = """
+DAG = """
 import uuid
 from airflow.providers.common.compat.sdk import DAG, task
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
@@ -27,7 +18,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 
 with DAG("orders", schedule=None):
     append = SnowpipeAppendRowsOperator(
-        task_id="append", table="T", channel=uuid.uuid4().hex, rows=[{"ID": number} for number in range(20)]
+        task_id="append", table="T", channel={channel}, rows=[{{"ID": number}} for number in range(20)]
     )
 
     @task
@@ -39,29 +30,16 @@ with DAG("orders", schedule=None):
 """
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> Path:
-    path = tmp_path / "tables.sql"
-    path.write_text("CREATE TABLE IF NOT EXISTS T (ID INTEGER);\n")
-    return path
-
-
-def campaign(folder: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run the command; what it keeps of wrong rounds lies in the folder."""
-    command = [Path(sys.executable).with_name("snowpipe-local"), "campaign", *map(str, words)]
-    env = {**os.environ, "TMPDIR": str(folder)}
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=900, check=False)
-
-
 # The tests of snowpipe-local prove the verdicts daily; here Airflow starts six times for each.
 @pytest.mark.nightly
-class TestDag:
-    @pytest.mark.parametrize(("text", "right"), [(STREAMED, True), (DOUBLING, False)])
-    def test_verdict(self, tmp_path, tables, text, right):
-        (tmp_path / "dags").mkdir()
-        dag = tmp_path / "dags" / "orders.py"
-        dag.write_text(text)
-        done = campaign(tmp_path, "--dag", dag, "--init", tables, "--rounds", "1", "--seed", "7")
+@pytest.mark.parametrize(("channel", "right"), [("'orders'", True), ("uuid.uuid4().hex", False)])
+def test_verdict(tmp_path: Path, channel: str, right: bool) -> None:
+    (tmp_path / "tables.sql").write_text("CREATE TABLE IF NOT EXISTS T (ID INTEGER);\n")
+    (tmp_path / "orders.py").write_text(DAG.format(channel=channel))
+    given = ("--dag", "orders.py", "--init", "tables.sql", "--rounds", "1", "--seed", "7")
+    command = [str(Path(sys.executable).with_name("snowpipe-local")), "campaign", *given]
+    env = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=900)
 
-        assert done.returncode == (0 if right else 1), done.stdout + done.stderr
-        assert bool(re.search(r"[1-9][0-9]* doubled", done.stdout)) != right
+    assert done.returncode == (0 if right else 1), done.stdout + done.stderr
+    assert bool(re.search(r"[1-9][0-9]* doubled", done.stdout)) != right

@@ -10,26 +10,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
 
 from airflow_provider_snowpipe.operators.bulk_driver import ManifestStage
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
-from tests.airflow_connections import SetConnection, set_connection
+from tests.fake_snowpipe import KilledError
 from tests.file_pipes import PipeTarget, task_context
-from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.spark_in_task import Submissions, submit_in_process
-
-__all__ = ["set_connection"]
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
 JSON = {"file_format": {"type": "JSON"}, "match_by_column_name": "CASE_INSENSITIVE"}
-
-
-class DiedError(BaseException):
-    """Stands for a worker that dies at this very step."""
 
 
 @pytest.fixture
@@ -38,16 +30,8 @@ def submitted(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Submissions:
 
 
 @pytest.fixture
-def target(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    submitted: Submissions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> PipeTarget:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    set_connection("spark_default", conn_type="spark", host="local[2]")
-    return PipeTarget(local_service, tmp_path, connect(local_service, set_connection))
+def target(local_service: LocalService, submitted: Submissions, tmp_path: Path, conn_id: str) -> PipeTarget:
+    return PipeTarget(local_service, tmp_path, conn_id)
 
 
 def stage(target: PipeTarget, source: Any, *, run: str = "r1", **arguments: Any) -> dict[str, Any]:
@@ -75,10 +59,8 @@ def ndjson(folder: Path, files: int, rows: int = 3) -> int:
         below = folder / f"{number % 7}"
         below.mkdir(parents=True, exist_ok=True)
         ids = range(number * rows, (number + 1) * rows)
-        text = "\n".join(
-            json.dumps({"ID": one, "NAME": f"ä {one}"}) for one in ids
-        )  # without a last line end
-        (below / f"{number:05}.ndjson").write_text(text)
+        lines = [json.dumps({"ID": one, "NAME": f"ä {one}"}) for one in ids]
+        (below / f"{number:05}.ndjson").write_text("\n".join(lines))  # without a last line end
     return files * rows
 
 
@@ -118,22 +100,17 @@ def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(target: PipeTarget
     assert names == [{"NAME": "two\nlines"}]
 
 
-@pytest.mark.parametrize("kind", ["parquet", pytest.param("orc", marks=pytest.mark.nightly)])
-def test_rows_keep_their_format_and_get_the_columns_of_all_files(
-    target: PipeTarget, tmp_path: Path, kind: str
-) -> None:
+def test_rows_keep_their_format_and_get_the_columns_of_all_files(target: PipeTarget, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
-    write = pq.write_table if kind == "parquet" else orc.write_table
     for number in range(40):
         columns: dict[str, Any] = {"ID": pa.array([number], pa.int64())}
         if number % 2:
             columns["NAME"] = ["odd"]
-        write(pa.table(columns), tmp_path / "in" / f"{number}.{kind}")
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"{number}.parquet")
     done = stage(target, tmp_path / "in")
 
-    assert len(done["files"]) == 1
-    assert done["files"][0].endswith(f".{kind}")
-    form = {"file_format": {"type": kind.upper()}, "match_by_column_name": "CASE_INSENSITIVE"}
+    assert [name.rpartition(".")[2] for name in done["files"]] == ["parquet"]
+    form = {"file_format": {"type": "PARQUET"}, "match_by_column_name": "CASE_INSENSITIVE"}
     copy(target, done["files"], form)
     assert target.ids() == list(range(40))
     (odd,) = target.service.sql(f"SELECT COUNT(NAME) AS N FROM {target.table}")
@@ -146,11 +123,11 @@ def test_what_a_dead_try_has_staged_is_in_no_list(
     rows = ndjson(tmp_path / "in", 30)
 
     def die(*_: Any) -> None:
-        raise DiedError
+        raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ManifestStage, "keep_manifest", die)
-        with pytest.raises(DiedError):
+        with pytest.raises(KilledError):
             stage(target, tmp_path / "in")
     done = stage(target, tmp_path / "in")
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import datetime as dt
-import itertools
-import os
 import re
-import signal
-from collections.abc import Mapping
-from contextlib import aclosing
-from functools import partial
-from multiprocessing import get_context
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
-import snowflake.connector
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
@@ -28,39 +22,23 @@ from airflow_provider_snowpipe.streaming.errors import (
     SqlError,
 )
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
-from tests.airflow_connections import SetConnection, set_connection
-from tests.local_connection import TaskInstance, connect, ids
+from tests.airflow_connections import SetConnection
+from tests.file_pipes import MakeTarget, PipeTarget, task_context
+from tests.integration.trigger_events import event_of
+from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.staged_files import running_copy
 from tests.waiting import wait_until
 
-__all__ = ["set_connection"]
-
-_numbers = itertools.count(1)
 CSV = {"file_format": {"type": "CSV"}}
 
 
-class CopyTarget:
-    """A table and a stage of their own for a test."""
+class CopyTarget(PipeTarget):
+    """A table and a stage of their own for a test, and tasks that copy."""
 
     def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
-        self.service, self.folder, self.conn_id = service, folder, conn_id
-        self.table = f"COPIED{next(_numbers)}"
-        self.stage = f"{self.table}_STAGE"
+        super().__init__(service, folder, conn_id)
         self.began = dt.datetime.now(dt.UTC)  # of every run of this target
-        service.sql(f"CREATE TABLE {self.table} (ID INTEGER, NAME VARCHAR)")
-        service.sql(f"CREATE STAGE {self.stage}")
-
-    def put(self, files: Mapping[str, str], path: str = "in") -> None:
-        """Stage files below a path by one PUT."""
-        folder = self.folder / self.table / path
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_text(content)
-        with snowflake.connector.connect(**self.service.connector_arguments) as connection:
-            connection.cursor().execute(
-                f"PUT 'file://{folder}/*' '@{self.stage}/{path}' AUTO_COMPRESS = FALSE OVERWRITE = TRUE"
-            )
 
     def operator(self, **arguments: Any) -> SnowpipeCopyOperator:
         given = {"stage": f"@{self.stage}", "options": CSV, "table": self.table, **arguments}
@@ -70,72 +48,44 @@ class CopyTarget:
         return self.operator(**arguments).execute(self.context(run, try_number))
 
     def context(self, run: str = "r1", try_number: int = 1) -> Any:
-        ti = TaskInstance()
-        ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
-        return {"ti": ti, "dag_run": SimpleNamespace(start_date=self.began)}
-
-    def ids(self) -> list[int]:
-        return ids(self.service, self.table)
+        return {**task_context(run, try_number), "dag_run": SimpleNamespace(start_date=self.began)}
 
 
 @pytest.fixture
-def target(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> CopyTarget:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(local_service.ca_file))
-    return CopyTarget(local_service, tmp_path, connect(local_service, set_connection))
+def target(local_service: LocalService, tmp_path: Path, conn_id: str) -> CopyTarget:
+    return CopyTarget(local_service, tmp_path, conn_id)
 
 
 class TestFiles:
-    def test_all_files_below_a_path_are_loaded_and_reported(self, target: CopyTarget) -> None:
-        target.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,z\n"})
-        target.put({"other.csv": "9,x\n"}, path="other")
-        done = target.copy(stage=f"@{target.stage}/in")
-
-        assert target.ids() == [1, 2, 3]
-        assert (done["rows_loaded"], done["rejected"], done["loaded_before"]) == (3, 0, {})
-        assert {path: (one["status"], one["rows_loaded"]) for path, one in done["files"].items()} == {
-            "in/a.csv": ("LOADED", 2),
-            "in/b.csv": ("LOADED", 1),
-        }
-
-    def test_files_are_chosen_by_name_by_prefix_or_by_pattern(self, target: CopyTarget) -> None:
-        target.put({f"{name}.csv": f"{number},x\n" for number, name in enumerate("abc")})
-        target.put({"it's a file (1).csv": "3,x\n"}, path="a b")
-        target.copy(stage=f"@{target.stage}/in", files='["b.csv"]')
-        target.copy(prefix="in/c")
-        target.copy(pattern=".*it's a.*[.]csv")
-
-        assert target.ids() == [1, 2, 3]
-
-    def test_another_run_over_the_same_files_loads_nothing(self, target: CopyTarget) -> None:
-        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        target.copy(files=["in/a.csv"])
+    def test_files_below_a_path_are_loaded_and_those_of_an_earlier_run_reported(
+        self, target: CopyTarget
+    ) -> None:
+        target.put({"in/a.csv": "1,x\n2,y\n", "in/b.csv": "3,z\n", "other/other.csv": "9,x\n"})
+        first = target.copy(files=["in/a.csv"])
         target.began = dt.datetime.now(dt.UTC)
-        done = target.copy(run="r2")
+        done = target.copy(run="r2", stage=f"@{target.stage}/in")
 
-        assert target.ids() == [1, 2]
-        assert list(done["files"]) == ["in/b.csv"]
+        assert target.ids() == [1, 2, 3]
+        assert {path: (one["status"], one["rows_loaded"]) for path, one in first["files"].items()} == {
+            "in/a.csv": ("LOADED", 2)
+        }
+        assert (list(done["files"]), done["rows_loaded"], done["rejected"]) == (["in/b.csv"], 1, 0)
         assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
-        assert target.copy(run="r3")["rows_loaded"] == 0
+        assert target.copy(run="r3", prefix="in/")["rows_loaded"] == 0
 
     @pytest.mark.parametrize(
         ("how", "force"),
         [
-            ("TRUNCATE TABLE {}", False),
             ("DELETE FROM {}", True),
-            pytest.param("TRUNCATE TABLE {}", True, marks=pytest.mark.nightly),
             ("CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False),
         ],
+        ids=["deleted with force", "replaced"],
     )
     def test_a_run_that_is_cleared_with_what_empties_its_table_loads_the_files_again(
         self, target: CopyTarget, how: str, force: bool
     ) -> None:
         options = {**CSV, "force": force}
-        target.put({"a.csv": "1,x\n"})
+        target.put({"in/a.csv": "1,x\n"})
         target.copy(options=options)
         target.service.sql(how.format(target.table))
         done = target.copy(try_number=2, options=options)
@@ -148,29 +98,14 @@ class TestFiles:
             f"CREATE OR REPLACE STAGE {target.stage} COPY_OPTIONS = (FORCE = TRUE TRUNCATECOLUMNS = TRUE)"
         )
         target.service.sql(f"CREATE OR REPLACE TABLE {target.table} (ID INTEGER, NAME VARCHAR(2))")
-        target.put({"a.csv": "1,x\n"})
+        target.put({"in/a.csv": "1,x\n"})
         runs = [target.copy(run=run)["rows_loaded"] for run in ("r1", "r2")]
-        target.put({"a.csv": "2,long\n"})
+        target.put({"in/a.csv": "2,long\n"})
 
         assert (runs, target.ids()) == ([1, 0], [1])
         with pytest.raises(AirflowFailException, match="long"):
             target.copy(run="r3")
         assert target.copy(run="r4", options={**CSV, "truncate_columns": True})["rows_loaded"] == 1
-
-    def test_a_table_that_was_truncated_and_restored_is_not_loaded_by_another_run(
-        self, target: CopyTarget
-    ) -> None:
-        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        target.copy()
-        for statement in (
-            "CREATE TABLE {}_BACKUP AS SELECT * FROM {}",
-            "TRUNCATE TABLE {}",
-            "INSERT INTO {0} SELECT * FROM {0}_BACKUP",
-        ):
-            target.service.sql(statement.format(target.table, target.table))
-        with pytest.raises(AirflowFailException, match="FilesRejectedError"):
-            target.copy(run="r2")
-        assert target.ids() == [1, 2]
 
     def test_files_of_an_external_stage_are_named_below_it_and_expressions_fill_columns(
         self, local_service: LocalService, target: CopyTarget
@@ -186,14 +121,10 @@ class TestFiles:
 
 
 def test_files_that_copy_forgot_after_64_days_are_not_loaded_again_where_the_ledger_has_them(
-    admin_service: LocalService,
-    set_connection: SetConnection,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    admin_service: LocalService, make_target: MakeTarget, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
-    target = CopyTarget(admin_service, tmp_path, connect(admin_service, set_connection))
-    target.put({"a.csv": "1,x\n"})
+    target = CopyTarget(admin_service, tmp_path, make_target(admin_service).conn_id)
+    target.put({"in/a.csv": "1,x\n"})
     options = {**CSV, "load_uncertain_files": True}
     target.copy(options=options)
     admin_service.admin("clock", move=65 * 86_400)
@@ -204,7 +135,7 @@ def test_files_that_copy_forgot_after_64_days_are_not_loaded_again_where_the_led
 
 
 class TestRejectedRows:
-    FILES: Mapping[str, str] = {"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n"}
+    FILES: Mapping[str, str] = {"in/good.csv": "1,x\n", "in/bad.csv": "2,x\nthree,y\n"}
 
     def test_a_validation_loads_nothing_and_a_file_that_is_skipped_is_reported(
         self, target: CopyTarget
@@ -236,7 +167,7 @@ class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}
 
     def test_files_that_an_earlier_try_loaded_and_removed_are_known(self, target: CopyTarget) -> None:
-        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
+        target.put({"in/a.csv": "1,x\n", "in/b.csv": "2,x\n"})
         arguments: Mapping[str, Any] = {
             "options": {**CSV, "purge": True},
             "files": ["in/a.csv", "in/b.csv"],
@@ -252,38 +183,18 @@ class TestOncePerRun:
         assert target.copy(run="r2", on_nothing="report")["files"] == {}
 
     def test_a_deferred_task_comes_back_for_its_result(self, target: CopyTarget) -> None:
-        target.put({"a.csv": "1,x\n"})
+        target.put({"in/a.csv": "1,x\n"})
         operator = target.operator(options=self.FORCED, deferrable=True)
         with running_copy(), pytest.raises(TaskDeferred) as deferred:
             operator.execute(target.context())
         trigger: Any = deferred.value.trigger
-        event = asyncio.run(_first(trigger.run()))
+        event = event_of(trigger)
 
-        assert event.payload == {"status": "ended", "message": ""}
+        assert event == {"status": "ended", "message": ""}
         assert trigger.statement.count("'") == 2, "only the stage is a literal"
-        done = operator.execute_complete(target.context(), event.payload, **deferred.value.kwargs)
+        done = operator.execute_complete(target.context(), event, **deferred.value.kwargs)
         assert done["rows_loaded"] == 1
         assert target.ids() == [1]
-
-    def test_a_worker_that_is_killed_between_submission_and_answer_leaves_exact_rows(
-        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        submit_statement = StatementClient.submit
-
-        def submit_and_die(client: StatementClient, *arguments: Any, **options: Any) -> Any:
-            submit_statement(client, *arguments, **options)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(StatementClient, "submit", submit_and_die)
-            worker = get_context("fork").Process(target=target.copy, kwargs={"options": self.FORCED})
-            worker.start()
-            worker.join(300)
-
-        assert worker.exitcode == -signal.SIGKILL
-        assert target.copy(options=self.FORCED, try_number=2)["rows_loaded"] == 2
-        assert target.ids() == [1, 2]
 
 
 def ended(client: StatementClient, handle: str, statement: str) -> StatementState:
@@ -292,25 +203,16 @@ def ended(client: StatementClient, handle: str, statement: str) -> StatementStat
     return client.state(handle, statement)
 
 
-async def _first(events: Any) -> Any:
-    async with aclosing(events):
-        return await anext(events)
-
-
-def crash_at(error: BaseException, *_: Any, **__: Any) -> NoReturn:
-    raise error
-
-
 def test_a_role_without_privileges_gets_to_its_copy_by_the_grants_that_the_errors_name(
-    target: CopyTarget, local_service: LocalService, set_connection: SetConnection
+    target: CopyTarget, set_connection: SetConnection
 ) -> None:
     """And nothing is in the table, or noted for other loaders, before the last of them."""
-    target.put({"a.csv": "1,x\n"})
+    target.put({"in/a.csv": "1,x\n"})
     target.service.sql(f"CREATE PIPE {target.table}_PIPE AS COPY INTO {target.table} FROM @{target.stage}")
     role = f"{target.table}_LOADER"
     target.service.sql(f"CREATE ROLE {role}")
     target.service.sql(f"GRANT ROLE {role} TO USER {target.service.user}")
-    connect(local_service, set_connection, extra={"role": role})
+    connect(target.service, set_connection, extra={"role": role})
     granted = []
     while not target.ids() and len(granted) < 8:
         try:
@@ -326,78 +228,43 @@ def test_a_role_without_privileges_gets_to_its_copy_by_the_grants_that_the_error
 
 class TestStatementClient:
     @pytest.fixture
-    def hook(self, target: CopyTarget) -> SnowpipeBulkHook:
-        return SnowpipeBulkHook(target.conn_id)
+    def client(self, conn_id: str) -> Iterator[StatementClient]:
+        with closing(SnowpipeBulkHook(conn_id).get_statement_client()) as client:
+            yield client
 
     def test_a_running_statement_is_cancelled_once_and_the_trigger_ends_with_it(
-        self, target: CopyTarget, hook: SnowpipeBulkHook
+        self, target: CopyTarget, client: StatementClient
     ) -> None:
-        target.service.sql("CREATE OR REPLACE TABLE LOCAL.PUBLIC.MANY (N INTEGER)")
-        target.service.sql(
-            "INSERT INTO LOCAL.PUBLIC.MANY SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
+        numbers = "SELECT SEQ4() FROM TABLE(GENERATOR(ROWCOUNT => 5000))"
+        target.service.sql(f"INSERT INTO {target.table} (ID) {numbers}")
+        one = f"LOCAL.PUBLIC.{target.table}"
+        slow = f"SELECT SUM(a.ID * b.ID * c.ID) FROM {one} a, {one} b, {one} c"
+        state = client.submit([slow], "3e2f7a52-0000-4000-8000-000000000001")
+        assert state.is_running
+        trigger = SnowpipeStatementTrigger(
+            handle=state.handle, statement=slow, snowflake_conn_id=target.conn_id, poll_interval=0.1
         )
-        slow = (
-            "SELECT SUM(a.n * b.n * c.n) FROM LOCAL.PUBLIC.MANY a, LOCAL.PUBLIC.MANY b, LOCAL.PUBLIC.MANY c"
-        )
-        client = hook.get_statement_client()
 
-        async def watch(trigger: SnowpipeStatementTrigger) -> Any:
-            waiting = asyncio.create_task(_first(trigger.run()))
-            done, _ = await asyncio.wait([waiting], timeout=0.2)
-            assert not done
-            assert await asyncio.to_thread(client.cancel, state.handle, slow)
-            return await waiting
-
-        try:
-            state = client.submit([slow], "3e2f7a52-0000-4000-8000-000000000001")
-            assert state.is_running
-            trigger = SnowpipeStatementTrigger(
-                handle=state.handle, statement=slow, snowflake_conn_id=target.conn_id, poll_interval=0.1
-            )
-            assert asyncio.run(watch(trigger)).payload["status"] == "ended"
-            with pytest.raises(SqlError, match="cancel"):
-                ended(client, state.handle, slow)
-            assert not client.cancel(state.handle, slow)
-        finally:
-            client.close()
-
-    def test_with_force_two_mapped_instances_load_one_file_by_columns_of_their_own(
-        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The first try of one dies before its COPY, while the other loads."""
-        target.put({"a.csv": "1,2\n"})
-        given = {"options": {**CSV, "force": True}, "files": ["in/a.csv"], "columns": ["ID"]}
-
-        def copy(index: int, number: int, column: str) -> dict[str, Any]:
-            context = target.context(try_number=number)
-            context["ti"].map_index = index
-            return target.operator(**given, expressions=[column]).execute(context)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(StatementClient, "submit", partial(crash_at, KeyboardInterrupt()))
-            with pytest.raises(KeyboardInterrupt):
-                copy(0, 1, "$1")
-        copy(1, 1, "$2")
-        done = [copy(0, number, "$1")["rows_loaded"] for number in (2, 3)]
-
-        assert sorted(target.ids()) == [1, 2]
-        assert done == [1, 1]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(event_of, trigger)
+            with pytest.raises(TimeoutError):
+                waiting.result(0.2)
+            assert client.cancel(state.handle, slow)
+            assert waiting.result()["status"] == "ended"
+        with pytest.raises(SqlError, match="cancel"):
+            ended(client, state.handle, slow)
+        assert not client.cancel(state.handle, slow)
 
     def test_a_trigger_without_a_connection_reports_an_error(self) -> None:
-        trigger = SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing")
-        event = asyncio.run(_first(trigger.run()))
+        event = event_of(SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing"))
 
-        assert event.payload["status"] == "lost"
-        assert "missing" in event.payload["message"]
+        assert event["status"] == "lost"
+        assert "missing" in event["message"]
 
-    def test_a_long_result_is_read_to_its_end(self, hook: SnowpipeBulkHook) -> None:
-        client = hook.get_statement_client()
+    def test_a_long_result_is_read_to_its_end(self, client: StatementClient) -> None:
         statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"
-        try:
-            state = client.submit([statement], "3e2f7a52-0000-4000-8000-000000000002")
-            rows = ended(client, state.handle, statement).rows
-        finally:
-            client.close()
+        state = client.submit([statement], "3e2f7a52-0000-4000-8000-000000000002")
 
+        rows = ended(client, state.handle, statement).rows
         assert rows is not None
         assert len({row["n"] for row in rows}) == 25000

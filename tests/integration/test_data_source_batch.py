@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import json
-from decimal import Decimal
-
 import pytest
 
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from tests.checkpoints import shown
-from tests.sdk_profile import write_sdk_profile
-from tests.spark_disturbance import Disturbance, kill_python_workers
+from tests.integration.spark_values import TYPES, assert_arrived, values_query
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
 
 pytestmark = pytest.mark.spark
-
-SLOW = {"batchBytes": 500}
-"""Ten requests a second of half a kilobyte: a write that can be interrupted."""
 
 
 @pytest.fixture
@@ -47,18 +39,6 @@ def _refused(df, options):
 
 def _positions(tokens):
     return [Checkpoint.parse(token).position for token in tokens.values() if token is not None]
-
-
-@pytest.mark.nightly  # test_sdk_transport has the SDK carry rows daily
-def test_rows_that_the_sdk_carries_land_once_in_order_too(spark, door, tmp_path):
-    profile = write_sdk_profile(door.service, tmp_path / "profile.json")
-    options = door.options(partitions=2, batchId=7, sdkProfile=profile)
-
-    _write(_rows(spark, range(1000)), options)
-    _write(_rows(spark, range(1000)), options)
-
-    assert door.ids("P = 'a'") == list(range(0, 1000, 2))
-    assert door.ids("P = 'b'") == list(range(1, 1000, 2))
 
 
 def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
@@ -112,56 +92,12 @@ def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, doo
     assert len(door.ids()) == 700
 
 
-def _fence(door):
-    with door.service.client(door.table) as client:
-        client.open_channel("ds_0", fail_on_uncommitted_rows=False)
-        client.open_channel("ds_1", fail_on_uncommitted_rows=False)
+def test_values_arrive_as_they_are(spark, door):
+    query = values_query(door.service, door.table, TYPES)
 
+    _write(spark.sql(query).coalesce(1), door.options(partitions=1, batchId=1))
 
-@pytest.mark.parametrize(
-    "deed",
-    [
-        # faults/test_cluster_faults kills an executor daily.
-        pytest.param(lambda _: kill_python_workers(), marks=pytest.mark.nightly, id="kill-9"),
-        pytest.param(_fence, id="second-writer"),
-    ],
-)
-def test_disturbed_write_is_repeated_by_spark_and_every_row_is_there_once(spark, door, deed):
-    disturbance = Disturbance(door, lambda: deed(door))
-    disturbance.start()
-    _write(_rows(spark, range(1000)), door.options(partitions=2, batchId=1, **SLOW))
-    disturbance.join(300)
-
-    assert disturbance.done
-    assert door.ids("P = 'a'") == list(range(0, 1000, 2))
-    assert door.ids("P = 'b'") == list(range(1, 1000, 2))
-
-
-def test_values_arrive_as_they_are(spark, local_service, tmp_path):
-    columns = "D NUMBER(38,9), T TIMESTAMP_NTZ(6), Z TIMESTAMP_TZ(6), B BINARY, S VARIANT, M VARIANT, L ARRAY"
-    columns += ", V VARIANT, W VARIANT"
-    door = Door(local_service, "T_VALUES", tmp_path / "credentials.json", columns=columns).create()
-    row = spark.sql(
-        "SELECT CAST('12345678901234567890123456789.123456789' AS DECIMAL(38,9)) AS D,"
-        " TIMESTAMP_NTZ '2013-01-01 05:15:00.123456' AS T, TIMESTAMP '2013-01-01 05:15:00.123456' AS Z,"
-        " X'00FF41' AS B, named_struct('a', 1.10BD, 'b', named_struct('c', 'x')) AS S,"
-        " map('k', CAST(NULL AS STRING)) AS M, array(1, NULL, 3) AS L,"
-        """ parse_json('{"a":1.50,"b":["x\\\\ny",null,true]}') AS V, CAST(NULL AS VARIANT) AS W"""
-    )
-    _write(row.coalesce(1), door.options(partitions=1, batchId=1))
-
-    (found,) = local_service.sql(
-        "SELECT TO_VARCHAR(D) D, TO_VARCHAR(T, 'YYYY-MM-DD HH24:MI:SS.FF6') T,"
-        " W IS NULL W, TO_JSON(V) V,"
-        " B = TO_BINARY('00FF41', 'HEX') B, TO_JSON(S) S, TO_JSON(M) M, TO_JSON(L) L"
-        " FROM LOCAL.PUBLIC.T_VALUES"
-    )
-    assert Decimal(found["D"]) == Decimal("12345678901234567890123456789.123456789")
-    assert dt.datetime.fromisoformat(found["T"]) == dt.datetime(2013, 1, 1, 5, 15, 0, 123456)
-    assert found["B"] is True
-    assert found["W"] is True
-    assert json.loads(found["V"]) == {"a": 1.5, "b": ["x\ny", None, True]}
-    assert (found["S"], found["M"], found["L"]) == ('{"a":1.1,"b":{"c":"x"}}', '{"k":null}', "[1,null,3]")
+    assert_arrived(door.service, door.table, TYPES)
 
 
 def test_table_and_mode_are_checked_before_any_row_moves(spark, door):

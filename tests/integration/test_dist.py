@@ -44,17 +44,6 @@ def wheel(dist: Path) -> zipfile.ZipFile:
     return _wheel(dist, NAME)
 
 
-@pytest.fixture(scope="module", params=[NAME, SERVICE])
-def any_wheel(dist: Path, request: pytest.FixtureRequest) -> zipfile.ZipFile:
-    """The wheel of each distribution."""
-    return _wheel(dist, request.param)
-
-
-@pytest.fixture(scope="module")
-def metadata(any_wheel: zipfile.ZipFile) -> Message:
-    return _metadata(any_wheel)
-
-
 def _metadata(wheel: zipfile.ZipFile) -> Message:
     (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
     return email.message_from_bytes(wheel.read(name))
@@ -66,12 +55,6 @@ def test_each_example_dag_is_a_module_of_the_wheel(wheel: zipfile.ZipFile) -> No
 
     assert shipped == {f"{folder}{dag.name}": dag.read_bytes() for dag in (ROOT / "dags").glob("*.py")}
     assert len(shipped) > 10
-
-
-def test_each_wheel_is_typed_and_names_its_licences(any_wheel: zipfile.ZipFile) -> None:
-    names = {name.rpartition("/")[2] for name in any_wheel.namelist()}
-
-    assert {"py.typed", "LICENSE", "NOTICE"} <= names
 
 
 def test_the_wheel_of_the_service_has_its_data_and_its_command(dist: Path) -> None:
@@ -101,16 +84,6 @@ def _release(wheel: zipfile.ZipFile) -> str:
     return "-".join(Path(wheel.filename).name.split("-")[:2])
 
 
-def test_the_page_of_an_index_has_no_relative_link(metadata: Message) -> None:
-    page = str(metadata.get_payload())
-
-    assert "](https://" in page
-    assert re.findall(r"\]\((?!https?://)[^)]*\)", page) == []
-    assert {"Homepage", "Documentation", "Changelog", "Issues", "Security"} == {
-        url.partition(",")[0] for url in metadata.get_all("Project-URL", [])
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -118,10 +91,19 @@ def test_the_page_of_an_index_has_no_relative_link(metadata: Message) -> None:
         (SERVICE, {"docs/conformance.md", "tests/streaming_rest.py"}),
     ],
 )
-def test_the_sdist_has_what_builds_the_wheel_and_no_build(dist: Path, name: str, expected: set[str]) -> None:
+def test_each_distribution_has_its_page_its_licences_and_what_builds_it(
+    dist: Path, name: str, expected: set[str]
+) -> None:
+    wheel = _wheel(dist, name)
+    assert {"py.typed", "LICENSE", "NOTICE"} <= {one.rpartition("/")[2] for one in wheel.namelist()}
+    metadata = _metadata(wheel)
+    assert "](https://" in str(metadata.get_payload())
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", str(metadata.get_payload())) == []
+    urls = {url.partition(",")[0] for url in metadata.get_all("Project-URL", [])}
+    assert urls == {"Homepage", "Documentation", "Changelog", "Issues", "Security"}
+
     (found,) = dist.glob(f"{name}-*.tar.gz")
     with tarfile.open(found) as sdist:
         names = {member.partition("/")[2] for member in sdist.getnames()}
-
     assert {"pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "NOTICE", *expected} <= names
     assert [one for one in names if one.startswith(("docs/_build", ".venv", "snowpipe-local"))] == []

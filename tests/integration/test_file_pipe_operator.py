@@ -14,13 +14,11 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeBusyError,
     PipeNotRunningError,
 )
-from tests.airflow_connections import SetConnection, set_connection
-from tests.file_pipes import MakeTarget, PipeTarget, make_target, target, task_context
+from tests.airflow_connections import SetConnection
+from tests.file_pipes import MakeTarget, PipeTarget, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.waiting import wait_until
-
-__all__ = ["make_target", "target", "set_connection"]
 
 DAY = 86_400
 
@@ -48,25 +46,32 @@ def wait_for_rows(target: PipeTarget, expected: list[int]) -> None:
     wait_until(lambda: target.ids() == expected, what=f"rows {expected}")
 
 
+def show(target: PipeTarget) -> list[dict[str, Any]]:
+    return target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'")
+
+
 class TestCreate:
-    def test_a_pipe_that_is_made_loads_what_is_submitted(
+    def test_a_pipe_that_is_made_loads_what_is_submitted_and_is_not_made_again(
         self, target: PipeTarget, local_service: LocalService, set_connection: SetConnection
     ) -> None:
         target.conn_id = connect_by_form(local_service, set_connection)
-        done = create(target, stage=f"@{target.stage}/in", comment="it's mine")
+        given = {"stage": f"@{target.stage}/in", "comment": "it's mine"}
+        rehearsed = operator(target, "create", table=target.table, **given)
+        statement = f'CREATE PIPE "LOCAL"."PUBLIC"."{target.pipe}" COMMENT = '
+        assert rehearsed.preview()[0].startswith(statement)
+        assert show(target) == []
+        done = create(target, **given)
 
         assert (done["changed"], done["status"]["execution_state"]) == (True, "RUNNING")
         target.put({"in/a.csv": "1,x\n"})
         target.submit("a.csv")
         wait_for_rows(target, [1])
-        (shown,) = target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'")
-        assert (shown["comment"], shown["notification_channel"]) == ("it's mine", None)
-
-    def test_the_same_pipe_again_stays_with_its_memory(self, target: PipeTarget) -> None:
-        first, second = create(target), create(target)
-
-        assert (first["changed"], second["changed"]) == (True, False)
-        assert second["statements"] == []
+        assert [(one["comment"], one["notification_channel"]) for one in show(target)] == [
+            ("it's mine", None)
+        ]
+        assert rehearsed.preview() == [f"pipe LOCAL.PUBLIC.{target.pipe}: nothing to do"]
+        again = create(target, **given)
+        assert (again["changed"], again["statements"]) == (False, [])
 
     def test_another_pipe_of_that_name_is_an_error_that_shows_both(self, target: PipeTarget) -> None:
         create(target)
@@ -95,41 +100,23 @@ class TestCreate:
         assert act(target, "drop")["changed"]
         assert not act(target, "drop")["changed"]
 
-    def test_auto_ingest_and_error_integration_are_written(self, target: PipeTarget) -> None:
-        done = create(target, auto_ingest=True, integration="EVENTS", error_integration="ERRORS")
-
-        assert done["status"]["notification_channel"]
-        (shown,) = target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'")
+    def test_notifications_and_comments_are_written_changed_and_removed(self, target: PipeTarget) -> None:
+        given = {"auto_ingest": True, "integration": "EVENTS", "error_integration": "ERRORS"}
+        assert create(target, **given)["status"]["notification_channel"]
+        (shown,) = show(target)
         assert (shown["integration"], shown["error_integration"]) == ("EVENTS", "ERRORS")
-        assert not create(target, auto_ingest=True, integration="EVENTS", error_integration="ERRORS")[
-            "changed"
-        ]
+        assert not create(target, **given)["changed"]
 
-    def test_a_dry_run_shows_the_statement_and_changes_nothing(
-        self, target: PipeTarget, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        caplog.set_level("INFO")
-        rehearsed = operator(target, "create", table=target.table, stage=f"@{target.stage}")
-        lines = rehearsed.preview()
-
-        assert lines[0].startswith(f'CREATE PIPE "LOCAL"."PUBLIC"."{target.pipe}" AS COPY INTO')
-        assert target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'") == []
-        create(target)
-        assert rehearsed.preview() == [f"pipe LOCAL.PUBLIC.{target.pipe}: nothing to do"]
-
-
-class TestChange:
-    def test_a_comment_is_set_and_removed(self, target: PipeTarget) -> None:
-        target.make_pipe()
-        act(target, "alter", comment="new", error_integration="ERRORS")
-        (shown,) = target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'")
-        assert (shown["comment"], shown["error_integration"]) == ("new", "ERRORS")
+        act(target, "alter", comment="new", error_integration="OTHERS")
+        (shown,) = show(target)
+        assert (shown["comment"], shown["error_integration"]) == ("new", "OTHERS")
         act(target, "alter", comment="")
         with pytest.raises(AirflowFailException, match="altered"):
             act(target, "alter")
+        assert show(target)[0]["comment"] is None
 
-        assert target.service.sql(f"SHOW PIPES LIKE '{target.pipe}'")[0]["comment"] is None
 
+class TestChange:
     def test_a_paused_pipe_keeps_its_files_until_it_is_resumed(self, target: PipeTarget) -> None:
         target.make_pipe()
         target.put({"a.csv": "1,x\n"})
@@ -163,7 +150,7 @@ class TestChange:
             act(aged, "refresh", on_nothing="fail")
         assert aged.ids() == []
 
-    def test_a_pipe_that_cannot_load_fails_where_it_is_required(self, target: PipeTarget) -> None:
+    def test_a_pipe_that_cannot_load_or_is_not_there_is_named(self, target: PipeTarget) -> None:
         target.make_pipe()
         act(target, "status", require_running=True)
         target.service.sql(f"DROP TABLE {target.table}")
@@ -171,8 +158,6 @@ class TestChange:
         with pytest.raises(PipeNotRunningError, match="STOPPED_MISSING_TABLE"):
             act(target, "status", require_running=True)
         assert act(target, "status")["status"]["execution_state"] == "STOPPED_MISSING_TABLE"
-
-    def test_a_pipe_that_is_not_there_is_named(self, target: PipeTarget) -> None:
         for action in ("pause", "resume", "status"):
             with pytest.raises(AirflowFailException, match=r"NOWHERE.*MONITOR"):
                 act(target, action, pipe="NOWHERE")
@@ -230,15 +215,3 @@ class TestRefresh:
         act(target, "resume")
         wait_for_rows(target, [1, 2, 3])
         assert refresh(3) == ["day/b.csv"]
-
-    def test_a_timestamp_within_it_narrows_the_files(self, target: PipeTarget) -> None:
-        target.make_pipe()
-        target.put({"a.csv": "1,x\n"})
-        timestamp = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=5)
-        week = timestamp - dt.timedelta(days=7, hours=1)
-        with pytest.raises(AirflowFailException, match="modified_after"):
-            act(target, "refresh", modified_after=week.isoformat())
-
-        assert act(target, "refresh", modified_after=timestamp)["files"] == []
-        before = timestamp - dt.timedelta(hours=1)
-        assert act(target, "refresh", modified_after=str(before))["files"] == ["a.csv"]

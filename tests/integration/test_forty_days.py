@@ -16,14 +16,13 @@ from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
-from tests.airflow_connections import set_connection
 from tests.iceberg_tables import IcebergTable
 from tests.loaded_folder import Loaded, variables
 from tests.local_connection import connect, context, ids, make_table
 from tests.local_service import LocalService
 from tests.spark_session import Door
 
-__all__ = ["set_connection", "variables"]
+__all__ = ["variables"]
 
 DAY = dt.timedelta(days=1)
 
@@ -67,39 +66,25 @@ def days(
     return Days(Loaded(admin_service, table, connect(admin_service, set_connection), tmp_path / "src"))
 
 
-def test_partitions_that_are_quiet_are_kept_by_a_job_that_runs(days: Days) -> None:
-    days.load.write("quiet/1.ndjson")
-    for day in range(0, 40, 4):
-        days.load.write(f"day-{day:02}/1.ndjson", rows=1)
-        days.load.write("daily/all.ndjson", rows=1)
-        days.run()
-        days.passes(4)
-    days.load.write("quiet/2.ndjson")
-    days.run()
-
-    assert days.load.audit() == []
-    assert days.is_whole
-
-
-@pytest.mark.parametrize("has_record", [True, False], ids=["same Airflow", "another Airflow"])
 def test_a_partition_that_was_deleted_meanwhile_is_refused_and_goes_on_where_it_stood(
-    days: Days, variables: dict[str, str], has_record: bool
+    days: Days, variables: dict[str, str]
 ) -> None:
-    days.load.write("a/1.ndjson")
-    days.run()
-    days.passes(31)
-    if not has_record:
-        variables.clear()
-    days.load.write("a/2.ndjson")
-
-    with pytest.raises(SourcePositionError, match="30 days"):
+    for name, has_record in (("1", True), ("3", False)):
+        days.load.write(f"a/{name}.ndjson")
         days.run()
-    days.run(rebind="continue")
+        days.passes(31)
+        if not has_record:
+            variables.clear()  # in another Airflow
+        days.load.write(f"a/{name}b.ndjson")
+
+        with pytest.raises(SourcePositionError, match="30 days"):
+            days.run()
+        days.run(rebind="continue")
 
     assert days.is_whole
 
 
-def test_quiet_partitions_of_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(
+def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_jobs_that_run(
     days: Days, tmp_path: Path
 ) -> None:
     pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -121,26 +106,31 @@ def test_quiet_partitions_of_tables_topics_writes_and_appends_are_kept_by_jobs_t
         )  # fmt: skip
         append.execute(context())
         write(door, written)
+        days.run()
         for one in (lake, topic):
             one.after = days.after
             one.run()
 
     table.append([1])
+    days.load.write("quiet/1.ndjson")
     produce(cluster.address, "quiet", numbered([1]), partition=1)
     for day in range(0, 40, 4):
         table.append([2 * day])
         produce(cluster.address, "quiet", numbered([2 * day]), partition=0)
         written["daily"].append(2 * day)
+        days.load.write("daily/all.ndjson", rows=1)
         all_jobs(rows=3)
         days.passes(4)
     table.append([3])
     produce(cluster.address, "quiet", numbered([3]), partition=1)
     written["quiet"].append(3)
+    days.load.write("quiet/2.ndjson")
     all_jobs(rows=4)
 
     expected = sorted([1, 3, *range(0, 80, 8)])
     assert [ids(service, one) for one in ("LAKE", "TOPIC", "WRITTEN")] == [expected] * 3
     assert ids(service, appended) == [0, 1, 2, 3]
+    assert days.is_whole
     days.passes(31)
     for one in (lake, topic):
         one.after = days.after

@@ -5,10 +5,7 @@ from __future__ import annotations
 import getpass
 import io
 import json
-import socket
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -17,20 +14,16 @@ import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.sources import FileSource
-from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourcePositionError,
-    SourceUnavailableError,
 )
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.file_pipes import task_context
 from tests.local_connection import connect, ids, make_table
 from tests.local_service import LocalService
 from tests.yarn_cluster import mini_cluster
-
-__all__ = ["set_connection"]
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -91,36 +84,6 @@ def test_files_are_loaded_once_and_then_from_where_they_were_left(
     assert ids(local_service, table) == list(range(1600))
     assert {one.name.partition("/")[0] for one in storage.files()} == {"_snowpipe"}
     assert len(list(storage_of(f"{url}/done {kind}").files())) == 4
-
-
-@pytest.mark.nightly
-def test_one_of_eight_writers_adds_an_entry_to_a_log(url: str) -> None:
-    begin = Barrier(8)
-
-    def append(writer: int) -> bool:
-        store = LogStore(storage_of(f"{url}/log"), url, "account/pipe")
-        log = store.read()
-        begin.wait()
-        return store.append(log, [{"event": "deleted", "number": writer}]) is not None
-
-    for number in range(1, 4):
-        with ThreadPoolExecutor(8) as writers:
-            won = list(writers.map(append, range(8)))
-        log = LogStore(storage_of(f"{url}/log"), url, "account/pipe").read()
-
-        assert won.count(True) == 1
-        assert (log.number, log.events["number"].to_pylist()[-1]) == (number, won.index(True))
-    assert all(name.endswith(".parquet") for name in storage_of(f"{url}/log").names())
-
-
-@pytest.mark.nightly
-def test_a_name_node_that_accepts_and_does_not_answer_ends_the_listing() -> None:
-    pytest.importorskip("hdfs_native", reason="needs the extra hdfs")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        storage = storage_of(f"hdfs://127.0.0.1:{silent.getsockname()[1]}/in")
-
-        with pytest.raises(SourceUnavailableError, match="no answer"):
-            list(storage.files())
 
 
 def test_what_hadoop_refuses_and_changes_is_named(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.submit.source import first_rows
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.iceberg_tables import IcebergTable
+from tests.s3_service import KEY_ID, SECRET, s3_service
 from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 from tests.table_loads import TableLoads
 
@@ -68,22 +70,31 @@ def test_what_is_refused_leaves_channel_and_table_as_they_were(loads):
     assert loads.ids == list(range(10))
 
 
-def test_columns_of_a_new_table_are_known_before_the_job_starts(loads):
-    loads.lake.append(range(4))
+def test_job_loads_from_s3_with_keys_that_no_plan_or_output_shows(local_service, tmp_path, shared_spark):
+    keys = {"s3.access-key-id": KEY_ID, "s3.secret-access-key": SECRET}
+    with s3_service() as s3:
+        s3.client.create_bucket(Bucket="lake")
+        endpoint = {"s3.endpoint": f"http://{s3.endpoint}", "s3.region": "us-east-1"}
+        lake = IcebergTable(
+            tmp_path / "lake", warehouse="s3://lake", store={**endpoint, **keys}, partitioned=True
+        )
+        lake.append(range(60))
+        lake.append(range(60, 80))
+        source = source_spec(lake.source(partition_by="FILE", options={**lake.options, **endpoint}))
+        secrets = SourceSecrets(keys)
+        table = new_table(local_service, numbered_name("ICEBERG"))
+        folder = tmp_path / "runs"
+        job = SparkJob(local_service, folder, table, source, secrets=secrets, spark=shared_spark)
 
-    assert sorted(first_rows(source_spec(loads.lake.source())).lines)[0] == b'{"ID":0,"FILE":"g0","NOTE":"x"}'
-
-
-def test_job_loads_and_its_plan_holds_no_file_of_the_table(local_service, tmp_path, shared_spark):
-    lake = IcebergTable(tmp_path / "lake", partitioned=True)
-    lake.append(range(100))
-    table = new_table(local_service, numbered_name("ICEBERG"))
-    source = source_spec(lake.source(partition_by="FILE"))
-    job = SparkJob(local_service, tmp_path / "runs", table, source, spark=shared_spark)
-
-    finished = job.run()
+        finished = job.run()
+        first = sorted(first_rows(source, secrets=secrets).lines)[0]
 
     assert finished.code == 0, finished.err[-3000:]
-    assert ids_in(local_service, table) == list(range(100))
-    assert job.committed("g0", "g1") == {"g0": "1:50", "g1": "1:50"}
-    assert ".parquet" not in str(asdict(job.source))
+    assert first == b'{"ID":0,"FILE":"g0","NOTE":"x"}', "columns of a new table"
+    assert ids_in(local_service, table) == list(range(80))
+    assert job.committed("g0", "g1") == {"g0": "2:10", "g1": "2:10"}
+    shown = [finished.out, finished.err]
+    shown += [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    assert any("s3://lake" in text or "lake.orders" in text for text in shown)
+    assert not any(SECRET in text for text in shown)
+    assert ".parquet" not in str(asdict(job.source)), "the plan holds no file of the table"

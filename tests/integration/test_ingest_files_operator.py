@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import datetime as dt
 import logging
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,16 +13,13 @@ from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
-from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.conftest import ServiceFactory
-from tests.file_pipes import MakeTarget, PipeTarget, make_target, task_context
+from tests.file_pipes import MakeTarget, PipeTarget, task_context
+from tests.integration.trigger_events import event_of
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
-from tests.waiting import wait_until
-
-__all__ = ["make_target", "set_connection"]
 
 MINUTE = 60
 LOADED = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
@@ -94,32 +88,28 @@ class TestSubmit:
         target.service.sql(f"DROP PIPE {target.pipe}")
         target.make_pipe("PATTERN = '.*[.]csv'", path="/in")
         target.put({"in/a.csv": "1,x\n", "in/day/b.csv": "2,x\n", "in/a.txt": "8,x\n", "other.csv": "9,x\n"})
+        stage = f"@{target.stage}/in"
         with pytest.raises(AirflowFailException, match=r"PATTERN.*'a\.txt'"):
-            ingest(target, stage=f"@{target.stage}/in")
-        done = ingest(target, run="r2", stage=f"@{target.stage}/in", on_unmatched="report")
+            ingest(target, stage=stage)
+        done = ingest(target, run="r2", stage=stage, on_unmatched="report")
 
-        assert done["files"] == ["a.csv", "a.txt", "day/b.csv"]
-        assert done["unmatched"] == ["a.txt"]
+        assert (done["files"], done["unmatched"]) == (["a.csv", "a.txt", "day/b.csv"], ["a.txt"])
         assert target.ids() == [1, 2]
 
-    @pytest.mark.parametrize("table", [True, False], ids=["table", "pipe"])
-    def test_files_whose_rows_were_deleted_fail_the_task(self, target: PipeTarget, table: bool) -> None:
+    def test_files_whose_rows_were_deleted_fail_the_task(self, target: PipeTarget) -> None:
         """The pipe remembers them, and loads them no more."""
         target.put({"a.csv": "1,x\n", "b.csv": "2,x\n"})
-        given = {"files": ["a.csv", "b.csv"], **({"table": target.table} if table else {})}
-        ingest(target, **given)
+        files = ["a.csv", "b.csv"]
+        ingest(target, files=files)
         target.service.sql(f"DELETE FROM {target.table} WHERE ID = 1")
-        for run, number in (("r1", 2), ("r2", 1)):
+        for run, number, given in (("r1", 2, {}), ("r2", 1, {"table": target.table})):
             with pytest.raises(AirflowFailException, match=r"FilesRejectedError.*deleted"):
-                ingest(target, run, number, **given)
+                ingest(target, run, number, files=files, **given)
 
         assert target.ids() == [2]
 
-    @pytest.mark.parametrize(
-        "waits", [pytest.param(True, id="waits"), pytest.param(False, marks=pytest.mark.nightly, id="leaves")]
-    )
     def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
-        self, target: PipeTarget, waits: bool
+        self, target: PipeTarget
     ) -> None:
         """Its history counts for the files of its location, the one of before for those of another stage."""
         target.put({"a.csv": "1,x\n", "in/a.csv": "2,x\n"})
@@ -127,28 +117,22 @@ class TestSubmit:
         for run, path in (("r2", "/in"), ("r3", "")):
             target.service.sql(f"DROP PIPE {target.pipe}")
             target.make_pipe(path=path)
-            done = ingest(target, run=run, stage=f"@{target.stage}{path}", wait_for_load=waits)
-            wait_until(lambda: target.ids() == [1, 2], seconds=MINUTE, what="the files")
+            done = ingest(target, run=run, stage=f"@{target.stage}{path}")
             assert done["submitted"] == (["a.csv"] if path else [])
 
         assert target.ids() == [1, 2]
 
 
-class TestRefusals:
-    def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
-        self, target: PipeTarget, local_service: LocalService, set_connection: SetConnection
-    ) -> None:
-        with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
-            ingest(target, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
-        token = (local_service.data_dir / "demo_pat").read_text().strip()
-        target.conn_id = connect_by_form(
-            local_service,
-            set_connection,
-            password=token,
-            extra={"auth": "programmatic_access_token", "private_key_content": None},
-        )
-        with pytest.raises(AirflowFailException, match="key pairs"):
-            ingest(target, files=["a.csv"], wait_for_load=False)
+def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
+    target: PipeTarget, local_service: LocalService, set_connection: SetConnection
+) -> None:
+    with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
+        ingest(target, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
+    token = (local_service.data_dir / "demo_pat").read_text().strip()
+    extra = {"auth": "programmatic_access_token", "private_key_content": None}
+    target.conn_id = connect_by_form(local_service, set_connection, password=token, extra=extra)
+    with pytest.raises(AirflowFailException, match="key pairs"):
+        ingest(target, files=["a.csv"], wait_for_load=False)
 
 
 def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTarget) -> None:
@@ -158,7 +142,7 @@ def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTa
     waiting = operator(target, files=["a.csv", "b.csv"], deferrable=True)
     with pytest.raises(TaskDeferred) as deferred:
         waiting.execute(task_context("r2"))
-    event = _event(deferred.value)
+    event = event_of(deferred.value.trigger)
     resumed = operator(target, files=["a.csv", "b.csv"], deferrable=True)
     done = resumed.execute_complete(task_context("r2"), event=event, **(deferred.value.kwargs or {}))
 
@@ -166,49 +150,26 @@ def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTa
     assert done["rows_loaded"] == 1
 
 
-def _event(deferred: TaskDeferred) -> Mapping[str, Any]:
-    _, arguments = deferred.trigger.serialize()
+def test_where_the_pipes_report_has_forgotten_its_history_steps_in_and_then_the_tables(
+    service_factory: ServiceFactory, make_target: MakeTarget, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The report forgets after ten minutes; loadHistoryScan and COPY_HISTORY still know."""
+    service = service_factory(admin=True)
+    late = make_target(service)
+    late.make_pipe()
+    late.put({"a.csv": "1,x\n"})
+    ingest(late, files=["a.csv"])
+    service.admin("clock", move=11 * MINUTE)
+    client = operator(late, files=["a.csv"]).hook.get_file_pipe_client()
+    assert client.insert_report().loads == []
+    client.close()
 
-    async def first() -> Any:
-        return [event.payload async for event in SnowpipeFilesLoadedTrigger(**arguments).run()]
-
-    (payload,) = asyncio.run(asyncio.wait_for(first(), 240))
-    return dict(payload)
-
-
-class TestForgetfulReport:
-    """The pipe's report forgets after ten minutes; loadHistoryScan and COPY_HISTORY still know."""
-
-    @pytest.fixture
-    def late(self, service_factory: ServiceFactory, make_target: MakeTarget) -> PipeTarget:
-        """A pipe that loaded a file eleven minutes ago, by the clock of its own service."""
-        service = service_factory(admin=True)
-        target = make_target(service)
-        target.make_pipe()
-        target.put({"a.csv": "1,x\n"})
-        ingest(target, files=["a.csv"])
-        service.admin("clock", move=11 * MINUTE)
-        return target
-
-    def test_each_source_steps_in_for_the_one_before(
-        self, late: PipeTarget, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        client = operator(late, files=["a.csv"]).hook.get_file_pipe_client()
-        now = dt.datetime.now(dt.UTC)
-        try:
-            assert client.insert_report().loads == []
-            assert [load.path for load in client.history(now - dt.timedelta(hours=1), now)] == ["a.csv"]
-        finally:
-            client.close()
-
-        assert sensor(late, files=["a.csv"], pipe=late.pipe) == {"a.csv": LOADED}
-
-        late.service.admin("faults", set="answer-history-scan=429@60")
-        with caplog.at_level(logging.WARNING):
-            assert sensor(late, files=["a.csv"], pipe=late.pipe, table=late.table) == {"a.csv": LOADED}
-        assert any("asking COPY_HISTORY" in message for message in caplog.messages)
-
-        late.service.admin("faults", clear=True)
-        done = ingest(late, try_number=2, files=["a.csv"])
-        assert (done["posts"], done["loaded_before"]) == (0, {"a.csv": LOADED})
-        assert late.ids() == [1]
+    assert sensor(late, files=["a.csv"], pipe=late.pipe) == {"a.csv": LOADED}
+    service.admin("faults", set="answer-history-scan=429@60")
+    with caplog.at_level(logging.WARNING):
+        assert sensor(late, files=["a.csv"], pipe=late.pipe, table=late.table) == {"a.csv": LOADED}
+    assert any("asking COPY_HISTORY" in message for message in caplog.messages)
+    service.admin("faults", clear=True)
+    done = ingest(late, try_number=2, files=["a.csv"])
+    assert (done["posts"], done["loaded_before"]) == (0, {"a.csv": LOADED})
+    assert late.ids() == [1]

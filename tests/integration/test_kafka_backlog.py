@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,17 +11,13 @@ import pytest
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
 from airflow_provider_snowpipe.cli.definition import parser
-from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.kafka_topics import create_topic, produce, transaction
-from tests.local_connection import TaskInstance, commit, connect, make_table
+from tests.local_connection import commit, make_table
 from tests.local_service import LocalService
 from tests.noida_broker import NoidaBroker
-
-__all__ = ["set_connection"]
 
 _numbers = itertools.count(1)
 
@@ -57,8 +52,8 @@ class Backlog:
 
 
 @pytest.fixture
-def backlog(local_service: LocalService, small_broker: NoidaBroker, set_connection: SetConnection) -> Backlog:
-    return Backlog(local_service, small_broker, connect(local_service, set_connection))
+def backlog(local_service: LocalService, small_broker: NoidaBroker, conn_id: str) -> Backlog:
+    return Backlog(local_service, small_broker, conn_id)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -70,8 +65,8 @@ def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 class TestCommand:
-    def test_what_is_committed_is_no_backlog(
-        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
+    def test_what_is_committed_is_no_backlog_and_without_a_table_all_records_are(
+        self, backlog: Backlog, set_connection: SetConnection, capsys: pytest.CaptureFixture[str]
     ) -> None:
         address = f"kafka://{backlog.broker.address}/{backlog.topic}"
         options = ("--conn-id", backlog.conn_id, "--table", backlog.table, "--channel-prefix", "p")
@@ -82,84 +77,39 @@ class TestCommand:
         assert min(map(len, backlog.values)) <= size <= max(map(len, backlog.values))
         assert made["plan"]["path"] == "stream"
 
-    def test_without_a_table_all_records_count(
-        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert plan(capsys, "--from", json.dumps(backlog.source))["shape"]["rows"] == 30
-
-    def test_a_connection_names_the_brokers(
-        self, backlog: Backlog, set_connection: SetConnection, capsys: pytest.CaptureFixture[str]
-    ) -> None:
         host, _, port = backlog.broker.address.partition(":")
         set_connection("brokers", conn_type="kafka", host=host, port=int(port))
         source = json.dumps({"kind": "kafka", "topics": [backlog.topic], "conn_id": "brokers"})
-
         assert plan(capsys, "--from", source)["shape"]["rows"] == 30
-
-    def test_an_empty_topic_is_a_backlog_of_nothing(
-        self, backlog: Backlog, capsys: pytest.CaptureFixture[str]
-    ) -> None:
         create_topic(backlog.broker.address, f"{backlog.topic}_empty", 2)
-        address = f"kafka://{backlog.broker.address}/{backlog.topic}_empty"
+        assert plan(capsys, "--from", f"{address}_empty")["shape"]["rows"] == 0
 
-        assert plan(capsys, "--from", address)["shape"]["rows"] == 0
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (("--from", "kafka://localhost:9092"), "give kafka://<host>:<port>/<topic>"),
-            (("--from", "kafka://localhost:1/t", "--table", "T"), "the channels of a Kafka source are found"),
-        ],
-        ids=["no-topic", "table-alone"],
-    )
-    def test_what_names_no_backlog_is_refused(
-        self, words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with pytest.raises(SystemExit) as ended:
-            plan(capsys, *words)
-        assert message in str(ended.value)
+    def test_what_names_no_backlog_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        for words, message in (
+            (("kafka://localhost:9092",), "give kafka://<host>:<port>/<topic>"),
+            (("kafka://localhost:1/t", "--table", "T"), "the channels of a Kafka source are found"),
+        ):
+            with pytest.raises(SystemExit, match=message):
+                plan(capsys, "--from", *words)
 
 
 class TestOperators:
-    def test_the_load_operator_plans_for_what_is_not_committed(self, backlog: Backlog) -> None:
-        choice = backlog.load()._choice({"freshness": 60})
-
-        assert choice.shape is not None
-        assert (choice.shape.rows, choice.shape.partitions, choice.shape.freshness) == (26, 3, 60)
-        assert choice.path() == ("stream", None)
-
-    def test_a_table_that_the_stream_makes_has_no_channels_yet(self, backlog: Backlog) -> None:
-        shape = backlog.load(table="NOT_YET", create_table="if_missing")._choice({}).shape
-
-        assert shape is not None
-        assert shape.rows == 30
-
-    def test_records_of_an_open_transaction_wait(self, backlog: Backlog) -> None:
+    def test_the_load_operator_plans_for_committed_records_that_are_not_loaded(
+        self, backlog: Backlog
+    ) -> None:
         producer = transaction(backlog.broker.address, backlog.topic, range(100, 105), end="later")
-        shape = backlog.load()._choice({}).shape
+        choice = backlog.load()._choice({"freshness": 60})
+        shape = choice.shape
         producer.commit_transaction(30)
 
         assert shape is not None
-        assert shape.rows == 26
+        assert (shape.rows, shape.partitions, shape.freshness) == (26, 3, 60)
+        assert choice.path() == ("stream", None)
+        unmade = backlog.load(table="NOT_YET", create_table="if_missing")._choice({}).shape
+        assert unmade is not None
+        assert unmade.rows == 36  # with the transaction and its marker
 
     def test_a_token_that_is_no_offset_is_an_error(self, backlog: Backlog) -> None:
         commit(backlog.service, backlog.table, f"p_{backlog.topic}_1", ["a.log:3"])
         with pytest.raises(OffsetTokenError, match="'integer'"):
             _ = backlog.load()._choice({}).shape
-
-    def test_the_branch_operator_takes_the_task_of_the_path(self, backlog: Backlog) -> None:
-        operator = SnowpipeBranchOperator(
-            task_id="route",
-            source=backlog.source,
-            table=backlog.table,
-            channel_prefix="p",
-            stream="by_stream",
-            copy="by_copy",
-            snowflake_conn_id=backlog.conn_id,
-        )
-        ti = TaskInstance()
-        ti.xcom_pull = lambda **_: None  # type: ignore[attr-defined]
-        context: Any = {"ti": ti, "dag_run": SimpleNamespace(run_type="manual")}
-
-        assert operator.choose_branch(context) == "by_stream"
-        assert ti.xcoms[PLAN_KEY]["path"] == "stream"

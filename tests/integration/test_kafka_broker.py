@@ -60,13 +60,8 @@ def topic():
 
 
 def _spec(broker, topic, **changes):
-    values = {
-        "kind": "kafka",
-        "bootstrap_servers": broker.address,
-        "topics": [topic],
-        "timeout_seconds": 30.0,
-    }
-    return source_spec({**values, **changes})
+    values = {"bootstrap_servers": broker.address, "topics": [topic], "timeout_seconds": 30.0}
+    return source_spec({"kind": "kafka", **values, **changes})
 
 
 def _source(broker, topic, on_data_loss="fail", **changes):
@@ -112,17 +107,14 @@ def test_rows_of_aborted_and_open_transactions_are_left_out_and_the_end_is_found
 
 
 def test_compacted_records_leave_gaps_that_are_passed(broker, topic):
-    create_topic(
-        broker.address,
-        topic,
-        config={
-            "cleanup.policy": "compact",
-            "segment.bytes": "1048576",
-            "segment.ms": "100",
-            "min.cleanable.dirty.ratio": "0.01",
-            "delete.retention.ms": "0",
-        },
-    )
+    config = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",
+        "segment.ms": "100",
+        "min.cleanable.dirty.ratio": "0.01",
+        "delete.retention.ms": "0",
+    }
+    create_topic(broker.address, topic, config=config)
     for begin in range(0, 400, 100):
         produce(broker.address, topic, numbered(range(begin, begin + 100)), key=b"same")
         time.sleep(0.3)  # segments roll by age
@@ -132,15 +124,10 @@ def test_compacted_records_leave_gaps_that_are_passed(broker, topic):
         (found,) = _source(broker, topic).partitions()
         return found
 
-    wait_until(
-        lambda: _ids(_parts(partition())) == [399, 400],
-        seconds=300,
-        what="the cleaner has taken all but the last record of the key",
-    )
+    compacted = "the cleaner has taken all but the last record of the key"
+    wait_until(lambda: _ids(_parts(partition())) == [399, 400], seconds=300, what=compacted)
 
-    compacted = partition()
-    assert (compacted.bounds.earliest, compacted.bounds.end) == (0, 401)
-    (part,) = _parts(compacted, IntegerOffset(5))
+    (part,) = _parts(partition(), IntegerOffset(5))
     assert (_ids([part]), str(part.start), str(part.end)) == ([399, 400], "399", "400")
 
 
@@ -151,13 +138,8 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
     _delete(broker, topic, 60)
 
     (partition,) = _source(broker, topic).partitions()
-    with pytest.raises(SourcePositionError) as caught:
+    with pytest.raises(SourcePositionError, match=r"offset 40 is committed.*60.*on_data_loss='skip'"):
         partition.check(IntegerOffset(40))
-    text = str(caught.value)
-    assert "offset 40 is committed" in text
-    assert "earliest offset that partition 0" in text
-    assert "60" in text
-    assert "on_data_loss='skip'" in text
     partition.check(IntegerOffset(59))
     assert _ids(_parts(partition)) == list(range(60, 100)), "nothing is committed: the first that is there"
     (skipping,) = _source(broker, topic, "skip").partitions()
@@ -172,34 +154,16 @@ def test_retention_beyond_the_committed_token_is_refused_or_skipped(broker, topi
 
 
 def test_timestamp_start_takes_records_that_are_not_older(broker, topic):
-    create_topic(broker.address, topic, 2)
+    create_topic(broker.address, topic)
     for second, ids in ((1_700_000_000, range(5)), (1_700_000_060, range(5, 9))):
         produce(broker.address, topic, numbered(ids), timestamp=second * 1000)
-    starts = {"2023-11-14T22:13:21+00:00": [5, 6, 7, 8], "2023-11-14T23:13:20+01:00": list(range(9))}
-
-    for since, ids in starts.items():
-        zero, one = _source(broker, topic, start="timestamp", start_timestamp=since).partitions()
-        assert (_ids(_parts(zero)), _parts(one)) == (ids, [])
-    late = _source(broker, topic, start="timestamp", start_timestamp="2030-01-01T00:00:00Z")
-    assert [_parts(one) for one in late.partitions()] == [[], []]
-
-
-def test_password_is_taken_from_the_secrets_and_a_wrong_one_is_refused_by_name(broker, topic):
-    create_topic(broker.address, topic)
-    produce(broker.address, topic, numbered(range(3)))
-    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
-    spec = _spec(broker, topic, bootstrap_servers=broker.sasl_address, options=options)
-
-    right = open_source(spec, "fail", SourceSecrets({"sasl.password": PASSWORD}))
-    (partition,) = right.partitions()
-    assert _ids(_parts(partition)) == [0, 1, 2]
-
-    wrong = open_source(
-        replace(spec, timeout_seconds=5.0), "fail", SourceSecrets({"sasl.password": "guessed!"})
-    )
-    with pytest.raises(AuthenticationError, match="credentials") as caught:
-        wrong.partitions()
-    assert "guessed!" not in str(caught.value)
+    for since, ids in {
+        "2023-11-14T22:13:21+00:00": [5, 6, 7, 8],
+        "2023-11-14T23:13:20+01:00": list(range(9)),
+        "2030-01-01T00:00:00Z": [],
+    }.items():
+        (partition,) = _source(broker, topic, start="timestamp", start_timestamp=since).partitions()
+        assert _ids(_parts(partition)) == ids
 
 
 def test_group_with_members_keeps_its_offsets_and_the_error_states_it(broker, topic):
@@ -246,7 +210,7 @@ def test_topic_that_was_deleted_made_again_and_has_outgrown_the_token_is_another
     assert ids_in(service, topic) == [*range(50), *range(100, 180)]
 
 
-def test_job_with_a_password_loads_committed_transactions_and_shows_no_secret(
+def test_job_with_the_right_password_loads_committed_transactions_and_shows_no_secret(
     broker, topic, spark, local_service, tmp_path, capfd
 ):
     service = local_service
@@ -255,17 +219,15 @@ def test_job_with_a_password_loads_committed_transactions_and_shows_no_secret(
     transaction(broker.address, topic, range(0, 500), end="commit")
     transaction(broker.address, topic, range(9000, 9100), end="abort")
     produce(broker.address, topic, numbered(range(500, 1000)), partition=1, headers=[("h", b"v")])
-    values = {
-        "kind": "kafka",
-        "bootstrap_servers": broker.sasl_address,
-        "topics": [topic],
-        "group_id": f"g-{topic}",
-        "timeout_seconds": 30.0,
-        "record_metadata": "META",
-        "options": {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER},
-    }
+    options = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": USER}
+    changes = {"bootstrap_servers": broker.sasl_address, "record_metadata": "META", "options": options}
+    spec = _spec(broker, topic, group_id=f"g-{topic}", **changes)
+    wrong = SourceSecrets({"sasl.password": "guessed!"})
+    with pytest.raises(AuthenticationError, match="credentials") as caught:
+        open_source(replace(spec, timeout_seconds=5.0), "fail", wrong).partitions()
+    assert "guessed!" not in str(caught.value)
     secrets = SourceSecrets({"sasl.password": PASSWORD})
-    job = SparkJob(service, tmp_path / "runs", topic, source_spec(values), secrets=secrets)
+    job = SparkJob(service, tmp_path / "runs", topic, spec, secrets=secrets)
     capfd.readouterr()
 
     load(job, spark.sparkContext)

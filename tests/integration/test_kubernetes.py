@@ -19,7 +19,6 @@ from airflow.providers.common.compat.sdk import TaskDeferred
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.sources import FileSource
-from tests.airflow_connections import set_connection
 from tests.local_connection import connect
 from tests.local_service import LocalService
 from tests.scripted_kubernetes import scripted_kubernetes, use_kubernetes
@@ -31,7 +30,6 @@ from tests.stream_worker import FileState, TaskInstance
 if find_spec("kubernetes") is None:
     pytest.skip("the client of Kubernetes is not installed", allow_module_level=True)
 
-__all__ = ["set_connection"]
 pytestmark = pytest.mark.spark
 
 

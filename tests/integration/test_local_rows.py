@@ -8,16 +8,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-import pyarrow.parquet as pq
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException
 
-from tests.conftest import ServiceFactory
 from tests.local_service import LocalService
 from tests.spark_job import ids_in, new_table, numbered_name, write_rows
 from tests.stream_worker import FileState, execute, start_worker
@@ -38,7 +35,6 @@ class Lab:
     service: LocalService
     folder: Path
     table: str
-    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def source(self) -> Path:
@@ -53,7 +49,7 @@ class Lab:
 
     def given(self, options: dict[str, Any]) -> dict[str, Any]:
         given = {"source": {"path": str(self.source)}, "table": self.table, "channel_prefix": "p"}
-        return {**given, **self.options, **options}
+        return {**given, **options}
 
     def start(self, **options: Any) -> subprocess.Popen[bytes]:
         """Run a try in a process of its own."""
@@ -72,13 +68,6 @@ class Lab:
                 found.append(process)
         return found
 
-    def loading(self) -> psutil.Process:
-        """Wait until some rows are committed and not yet all, and return the driver."""
-        wait_until(lambda: ids_in(self.service, self.table), seconds=60, what="the first rows")
-        assert len(ids_in(self.service, self.table)) < 2 * EACH, self.log
-        [driver] = self.drivers()
-        return driver
-
 
 def no_java_no_pyspark(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Leave no Java on the path, and a PySpark that cannot be imported."""
@@ -92,30 +81,16 @@ def no_java_no_pyspark(folder: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setenv("PYTHONPATH", os.pathsep.join([str(package.parent), os.environ.get("PYTHONPATH", "")]))
 
 
-def make_lab(service: LocalService, folder: Path, patch: pytest.MonkeyPatch) -> Lab:
-    for name, value in service.env.items():
-        patch.setenv(name, value)
-    (folder / "tmp").mkdir()
-    patch.setenv("TMPDIR", str(folder / "tmp"))
-    patch.setattr(tempfile, "tempdir", None)
-    patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
-    no_java_no_pyspark(folder, patch)
-    return Lab(service, folder, numbered_name("FEW"))
-
-
 @pytest.fixture
-def lab(local_service, tmp_path, monkeypatch):
-    return make_lab(local_service, tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def slow(lab):
-    """A load of two channels that takes seconds, into a table that is there."""
-    new_table(lab.service, lab.table)
-    lab.write("a/1.ndjson", range(EACH))
-    lab.write("b/1.ndjson", range(EACH, 2 * EACH))
-    lab.options = {"batch_limits": SLOW}
-    return lab
+def lab(local_service: LocalService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    for name, value in local_service.env.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    no_java_no_pyspark(tmp_path, monkeypatch)
+    return Lab(local_service, tmp_path, numbered_name("FEW"))
 
 
 def test_rows_are_loaded_once_and_then_from_where_they_were_left(lab):
@@ -135,79 +110,17 @@ def test_rows_are_loaded_once_and_then_from_where_they_were_left(lab):
     assert list((lab.folder / "tmp").glob("snowpipe-*")) == []
 
 
-def test_rows_that_do_not_fit_are_put_aside_or_fail_the_task_once(lab):
+def test_task_that_is_stopped_leaves_nothing_running(lab):
     new_table(lab.service, lab.table)
-    lab.write("a/1.ndjson", range(100))
-    with (lab.source / "a" / "1.ndjson").open("a") as file:
-        file.write('{"ID": "no number"}\n')
-
-    aside = lab.run(on_error="dead_letter", dead_letter_path=str(lab.folder / "dead"))
-
-    assert (aside["rows"], aside["dead_lettered"]) == (100, 1)
-    [file] = (lab.folder / "dead").rglob("*.parquet")
-    assert [row["column"] for row in pq.read_table(file).to_pylist()] == ["ID"]
-    (lab.source / "a" / "2.ndjson").write_text('{"ID": "none"}\n{"ID": 100}\n')
-    with pytest.raises(AirflowFailException, match="RowsRejectedError"):
-        lab.run()
-    assert lab.run()["rows"] == 0
-    assert ids_in(lab.service, lab.table) == list(range(101))
-
-
-def test_retry_goes_on_with_the_driver_of_a_killed_worker(slow, capfd):
-    worker = slow.start()
-    driver = slow.loading()
-    worker.kill()
-    worker.wait(60)
-
-    retry = slow.run()
-
-    assert f"(process {driver.pid})" in capfd.readouterr().out
-    assert retry["rows"] == 2 * EACH
-    assert ids_in(slow.service, slow.table) == list(range(2 * EACH))
-
-
-@pytest.mark.nightly  # daily: faults/test_job_faults.py
-@pytest.mark.parametrize("with_worker", [True, False])
-def test_rows_of_a_killed_driver_are_not_sent_again(slow, with_worker):
-    worker = slow.start()
-    driver = slow.loading()
-    if with_worker:
-        worker.kill()
-    driver.kill()
-
-    assert worker.wait(60) != 0
-    assert "AirflowFailException" not in slow.log
-    assert slow.run()["rows"] < 2 * EACH
-    assert ids_in(slow.service, slow.table) == list(range(2 * EACH))
-
-
-def test_task_that_is_stopped_leaves_nothing_running(slow):
-    worker = slow.start(stop_on_signal=True)
-    slow.loading()
+    for number, group in enumerate("ab"):
+        lab.write(f"{group}/1.ndjson", range(number * EACH, (number + 1) * EACH))
+    worker = lab.start(batch_limits=SLOW, stop_on_signal=True)
+    wait_until(lambda: ids_in(lab.service, lab.table), what="the first rows")
+    assert len(lab.drivers()) == 1, lab.log
     worker.send_signal(signal.SIGTERM)
 
     assert worker.wait(60) != 0
-    wait_until(lambda: not slow.drivers(), what="the driver's end")
-    assert list((slow.folder / "tmp").glob("snowpipe-*")) == []
-    assert slow.run()["rows"] < 2 * EACH
-    assert ids_in(slow.service, slow.table) == list(range(2 * EACH))
-
-
-@pytest.mark.nightly
-def test_service_that_dies_and_comes_back_gets_each_row_once(
-    service_factory: ServiceFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lab = make_lab(service_factory(), tmp_path, monkeypatch)
-    new_table(lab.service, lab.table)
-    lab.write("a/1.ndjson", range(EACH))
-    lab.write("b/1.ndjson", range(EACH, 2 * EACH))
-    lab.options = {"batch_limits": SLOW}
-    worker = lab.start()
-    lab.loading()
-    lab.service.kill()
-    lab.service.start()
-
-    if worker.wait(240) != 0:
-        assert "AirflowFailException" not in lab.log
-        lab.run()
+    wait_until(lambda: not lab.drivers(), what="the driver's end")
+    assert list((lab.folder / "tmp").glob("snowpipe-*")) == []
+    assert lab.run()["rows"] < 2 * EACH
     assert ids_in(lab.service, lab.table) == list(range(2 * EACH))

@@ -13,14 +13,12 @@ import psutil
 import pytest
 
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from tests import checkpoints
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
+from tests.checkpoints import shown
 from tests.file_pipes import task_context
-from tests.local_connection import committed, connect, ids, make_table
+from tests.local_connection import ids, make_table
 from tests.local_service import LocalService
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
-
-__all__ = ["set_connection"]
 
 
 @pytest.fixture
@@ -47,8 +45,8 @@ class CommandLines:
 
     def _watch(self) -> None:
         while not self._end.wait(0.1):
-            for process in psutil.process_iter(["cmdline"]):
-                self.seen.add(" ".join(process.info["cmdline"] or ()))
+            lines = (process.info["cmdline"] or () for process in psutil.process_iter(["cmdline"]))
+            self.seen.update(map(" ".join, lines))
 
 
 def _put(s3: S3Service, name: str, numbers: range) -> None:
@@ -59,7 +57,7 @@ def _put(s3: S3Service, name: str, numbers: range) -> None:
 @pytest.mark.spark
 def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing_its_key(
     local_service: LocalService,
-    set_connection: SetConnection,
+    conn_id: str,
     s3: S3Service,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -69,7 +67,6 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
     caplog.set_level(logging.DEBUG)
     table = make_table(local_service, "FROM_S3")
     monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
-    set_connection("spark_default", conn_type="spark", host="local[2]")
     for partition in range(3):
         for file in range(2):
             begin = (partition * 2 + file) * 500
@@ -79,12 +76,9 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
     def run() -> Any:
         operator = SnowpipeStreamOperator(
             task_id="load",
-            source={
-                "path": "s3://{{ params.bucket }}/in",
-                "conn_id": "{{ params.conn_id }}",
-            },
+            source={"path": "s3://{{ params.bucket }}/in", "conn_id": "{{ params.conn_id }}"},
             table=table,
-            snowflake_conn_id=connect(local_service, set_connection),
+            snowflake_conn_id=conn_id,
             channel_prefix="s3",
             conf={
                 "spark.ui.enabled": "false",
@@ -95,8 +89,9 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
         )
         operator.render_template_fields({"params": {"bucket": "lake", "conn_id": "lake"}})
         task = task_context()
-        tasks.append((operator.source, task["ti"].xcoms, operator.execute(task)))
-        return tasks[-1][-1]
+        value = operator.execute(task)
+        tasks.append((operator.source, task["ti"].xcoms, value))
+        return value
 
     with CommandLines() as lines:
         first = run()
@@ -106,15 +101,11 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
         second = run()
 
     assert (second["rows"], ids(local_service, table)) == (100, list(range(3100)))
-    tokens = {one: committed(local_service, table, f"s3_in_p{one}") for one in range(3)}
-    assert {one: checkpoints.shown(token) for one, token in tokens.items()} == {
-        0: "1.ndjson:500",
-        1: "2.ndjson:100",
-        2: "1.ndjson:500",
-    }
-    shown = {"logs": caplog.text, "output": "".join(capfd.readouterr()), "tasks": repr(tasks)}
-    shown |= {str(path): path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}
-    shown["command lines"] = "\n".join(lines.seen)
+    tokens = [shown(one["to"]) for one in second["channels"].values()]
+    assert tokens == ["1.ndjson:500", "2.ndjson:100", "1.ndjson:500"]
+    texts = {"logs": caplog.text, "output": "".join(capfd.readouterr()), "tasks": repr(tasks)}
+    texts |= {str(path): path.read_text(errors="replace") for path in tmp_path.rglob("*") if path.is_file()}
+    texts["command lines"] = "\n".join(lines.seen)
     for expected in ("SparkListenerEnvironmentUpdate", "SparkSubmit", "plan.json", "s3://lake/in"):
-        assert any(expected in text for text in shown.values()), expected
-    assert [name for name, text in shown.items() if SECRET in text] == []
+        assert any(expected in text for text in texts.values()), expected
+    assert [name for name, text in texts.items() if SECRET in text] == []

@@ -21,7 +21,6 @@ from tests.staged_files import put
 pytestmark = pytest.mark.nightly
 
 REPOSITORY = Path(__file__).parents[2]
-_RUN_SECONDS = 1200
 Events = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -77,110 +76,68 @@ def events(local_service: LocalService, tmp_path_factory: pytest.TempPathFactory
     }
     environment.pop("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", None)
     for arguments in (["-m", "airflow", "db", "migrate"], [str(dags / "lineage.py")]):
-        done = subprocess.run(
-            [sys.executable, *arguments],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=_RUN_SECONDS,
-            check=False,
-        )
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     found = [json.loads(line) for line in written.read_text().splitlines()]
     return {(event["job"]["name"].removeprefix("lineage."), event["eventType"]): event for event in found}
 
 
-def _channels(event: dict[str, Any]) -> dict[str, Any]:
+def _channels(event: dict[str, Any]) -> dict[str, tuple[str | None, int]]:
+    """Position and rows of each channel."""
     facet: dict[str, Any] = event["run"]["facets"]["snowpipe_channels"]
     assert facet["pipe"] == "LOCAL.PUBLIC.T-STREAMING"
-    return {
-        channel.pop("channel"): {**channel, "toOffset": shown(channel["toOffset"])}
-        for channel in facet["channels"]
-    }
+    return {one["channel"]: (shown(one["toOffset"]), one.get("rows", 0)) for one in facet["channels"]}
 
 
-def _table(dataset: dict[str, Any]) -> tuple[str, str]:
-    return dataset["namespace"], dataset["name"]
+def _names(datasets: list[dict[str, Any]]) -> list[str]:
+    return [f"{one['namespace'].partition(':')[0]}:{Path(one['name']).name}" for one in datasets]
 
 
-def test_an_append_reports_its_file_its_table_and_how_much_it_loaded(events: Events) -> None:
-    event = events["append", "COMPLETE"]
-    (source,) = event["inputs"]
-    assert (source["namespace"], Path(source["name"]).name) == ("file", "rows.ndjson")
+TABLE = "snowflake:LOCAL.PUBLIC.T"
+PARTS = ("p1", "p2")
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "rows", "channels"),
+    [
+        ("append", "file:rows.ndjson", 2, {"small": ("1:2", 2)}),
+        ("load", "file:source", 10, {f"load_source_{one}": (f"{one}_01.ndjson:5", 5) for one in PARTS}),
+        ("copied", "file:source", 10, {f"copied_source_{one}": (f"{one}_01.ndjson:5", 5) for one in PARTS}),
+        ("staged", "snowflake:day", 3, None),
+    ],
+)
+def test_a_load_reports_its_source_its_table_and_how_much_it_loaded(
+    events: Events, task: str, inputs: str, rows: int, channels: dict[str, tuple[str, int]] | None
+) -> None:
+    event = events[task, "COMPLETE"]
+    assert (_names(event["inputs"]), _names(event["outputs"])) == ([inputs], [TABLE])
     (table,) = event["outputs"]
-    assert table["namespace"].startswith("snowflake://")
-    assert table["name"] == "LOCAL.PUBLIC.T"
-    statistics = table["outputFacets"]["outputStatistics"]
-    assert (statistics["rowCount"], statistics["size"]) == (2, 40)
-    assert event["run"]["facets"]["snowpipe_channels"]["offsetFormat"] == "batch:row"
-    assert _channels(event) == {"small": {"toOffset": "1:2", "rows": 2, "rejected": 0}}
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == rows
+    if channels is None:
+        assert "snowpipe_channels" not in event["run"]["facets"]
+    else:
+        assert _channels(event) == channels
+        assert table["outputFacets"]["outputStatistics"]["size"] > 0
 
 
-def test_a_sensor_reads_the_table_that_it_waited_for(events: Events) -> None:
+def test_a_sensor_reads_the_table_and_a_stream_that_failed_reports_what_it_had_sent(events: Events) -> None:
     event = events["wait", "COMPLETE"]
-    assert [_table(found) for found in event["inputs"]] == [
-        _table(events["append", "COMPLETE"]["outputs"][0])
-    ]
-    assert event["outputs"] == []
-    assert _channels(event)["small"]["toOffset"] == "1:2"
+    assert (_names(event["inputs"]), event["outputs"]) == ([TABLE], [])
+    assert _channels(event)["small"][0] == "1:2"
 
-
-def test_a_stream_reports_its_directory_and_the_offsets_of_each_channel(events: Events) -> None:
-    event = events["load", "COMPLETE"]
-    (source,) = event["inputs"]
-    assert (source["namespace"], Path(source["name"]).name) == ("file", "source")
-    (table,) = event["outputs"]
-    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 10
-    assert _channels(event) == {
-        f"load_source_{part}": {
-            "toOffset": f"{part}_01.ndjson:5",
-            "rows": 5,
-            "rejected": 0,
-        }
-        for part in ("p1", "p2")
-    }
-
-
-def test_a_load_by_copy_reports_the_same_as_a_stream(events: Events) -> None:
-    event = events["copied", "COMPLETE"]
-    assert [_table(found) for found in event["inputs"]] == [
-        _table(found) for found in events["load", "COMPLETE"]["inputs"]
-    ]
-    (table,) = event["outputs"]
-    assert _table(table) == _table(events["load", "COMPLETE"]["outputs"][0])
-    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 10
-    assert table["outputFacets"]["outputStatistics"]["size"] > 0
-    assert _channels(event) == {
-        f"copied_source_{part}": {"toOffset": f"{part}_01.ndjson:5", "rows": 5} for part in ("p1", "p2")
-    }
-
-
-def test_a_copy_reports_its_stage_and_its_rows(events: Events) -> None:
-    event = events["staged", "COMPLETE"]
-    (stage,) = event["inputs"]
-    (table,) = event["outputs"]
-    assert stage["namespace"] == table["namespace"]
-    assert (stage["name"], table["name"]) == ("LOCAL.PUBLIC.LINEAGE_FILES/day", "LOCAL.PUBLIC.T")
-    assert table["outputFacets"]["outputStatistics"]["rowCount"] == 3
-    assert "snowpipe_channels" not in event["run"]["facets"]
-
-
-def test_a_stream_that_failed_reports_what_it_had_sent(events: Events) -> None:
     event = events["spoiled", "FAIL"]
-    (table,) = event["outputs"]
-    assert table["name"] == "LOCAL.PUBLIC.T"
-    assert sum(channel["rejected"] for channel in _channels(event).values()) > 0
+    assert _names(event["outputs"]) == [TABLE]
+    assert sum(one["rejected"] for one in event["run"]["facets"]["snowpipe_channels"]["channels"]) > 0
 
 
-def test_the_spark_application_knows_the_task_that_started_it(events: Events, conf_file: Path) -> None:
+def test_the_spark_application_knows_the_task_that_started_it_and_no_event_has_a_secret(
+    events: Events, conf_file: Path, local_service: LocalService
+) -> None:
     run_id = events["load", "COMPLETE"]["run"]["runId"]
     texts = [file.read_text() for file in (conf_file / "events").iterdir()]
-    parents = [text for text in texts if f'"spark.openlineage.parentRunId":"{run_id}"' in text]
-    assert len(parents) == 1
-    assert '"spark.openlineage.parentJobName":"lineage.load"' in parents[0]
-
-
-def test_no_secret_is_in_any_event(events: Events, local_service: LocalService) -> None:
+    (parent,) = [text for text in texts if f'"spark.openlineage.parentRunId":"{run_id}"' in text]
+    assert '"spark.openlineage.parentJobName":"lineage.load"' in parent
     text = json.dumps(list(events.values()))
     assert "PRIVATE KEY" not in text
     assert local_service.key_file.read_text().splitlines()[1] not in text

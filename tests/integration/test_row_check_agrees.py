@@ -9,18 +9,16 @@ from itertools import count
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn, columns_of_describe
+from airflow_provider_snowpipe.streaming.table_schema import columns_of_describe
 from tests.checkpoints import source_of
 from tests.local_service import LocalService
 
-BLOCKS, ROWS = 12, 500
+ROWS = 500
 MOST_LEVELS = 10_000
 """The service does not read what is nested deeper."""
 TABLE = (
@@ -36,64 +34,42 @@ _TEXTS = [
     "2026-01-02T03:04:05+02:00", "2026-01-02t03:04:05", " 2026-01-02", "25:00", "1:2:3", "epoch", "-5",
     "10:11", "10:11:12.5", "1e25", "9223372036854775807", "9223372036854775808", "9" * 38, "9" * 39,
     "ten chars.", "eleven char", "e\u0301" * 6, "\u0000", "\U0001f44d" * 10, "\U0001f44d" * 11,
+    "1_000", "262143-12-31", "-290308-12-31",
 ]  # fmt: skip
-_OTHERS = [
+_OTHERS: list[Any] = [
     None, True, False, 0, -1, 1.6, 99999999.994, 99999999.995, 10**38 - 1, 10**38, 1e22, 1767312000, [], {},
-    [1, "x"], {"id": "x", "Need": None}, [[{}]], 123456789012, 12345678901,
+    [1, "x"], {"id": "x", "Need": None}, [[{}]], 123456789012, 12345678901, 10**45, -(10**45),
 ]  # fmt: skip
 
-_NAMES = ["id", "ID", "name", "at", "v", "b", "f", "d", "t", "x", "ok", "need", "z", "a", "o", "unknown", ""]
-_SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(),
-    st.integers(-(10**45), 10**45),
-    st.floats(),
-    st.text(max_size=20),
-    st.sampled_from(
-        ["2026-01-01", "2026-13-41", "2026-01-01T00:00:00Z", "23:59:60", "1e999", "-0", "NaN", "aGk=", "\x00",
-         "\ud800", "9" * 60, "1.5", "TRUE", "0x10", " 1 ", "1_000", "262143-12-31", "-290308-12-31"]
-    ),
-)  # fmt: skip
-VALUES = st.recursive(
-    _SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
-    max_leaves=8,
-)
+_DEEP = [(b"[", b"]"), (b'{"a":', b"}"), (b"[", b"")]
+_ODD = [
+    b"\xef\xbb\xbf{}", b'{"need":1,"v":"\\ud800"}', b'{"need":1,"name":"\\u0000"}', b'{"need":1,"v":"\x00"}',
+    b'{"id":x}', b"[]", b"7", b"null", b'"text"',
+]  # fmt: skip
 
 
-def _line(value: Any) -> bytes:
-    return json.dumps(value).encode()
+def _row(chance: random.Random) -> bytes:
+    row: dict[str, Any] = {"NEED": 1} if chance.random() < 0.95 else {}
+    for _ in range(chance.choice([0, 1, 1, 2, 3])):
+        key = chance.choice([*_KEYS, "DEF", "id", "Need", "other", ""])
+        row[key] = chance.choice(_TEXTS if chance.random() < 0.6 else _OTHERS)
+    return json.dumps(row, ensure_ascii=chance.random() < 0.5).encode()
 
 
-_RIGHT = st.builds(
-    lambda number, name: _line({"id": number, "name": name, "need": 1}),
-    st.integers(0, 10**9),
-    st.text(max_size=10),
-)
-_WRONG = st.dictionaries(st.sampled_from(_NAMES), VALUES, max_size=6).map(_line)
-_TWICE = st.builds(
-    lambda name, one, two: (
-        b"{" + _line(name) + b":" + _line(one) + b"," + _line(name) + b":" + _line(two) + b"}"
-    ),
-    st.sampled_from(_NAMES),
-    _SCALARS,
-    _SCALARS,
-)
-_CUT = st.builds(
-    lambda line, cut: line[: cut % (len(line) + 1)], st.one_of(_RIGHT, _WRONG), st.integers(0, 400)
-)
-_DEEP = st.builds(
-    lambda depth, kind: b'{"need":1,"v":' + kind[0] * depth + b"1" + kind[1] * depth + b"}",
-    st.sampled_from([10, 500, 1000, 5000, 100_000]),
-    st.sampled_from([(b"[", b"]"), (b'{"a":', b"}"), (b"[", b"")]),
-)
-LINES = st.one_of(
-    _RIGHT, _RIGHT, _WRONG, _WRONG, _TWICE, _CUT, VALUES.map(_line), st.binary(max_size=60),
-    st.text(max_size=60).map(str.encode), _DEEP, st.just(b"\xef\xbb\xbf{}"), st.just(b""),
-    st.just(b'{"need":1,"v":"\\ud800"}'), st.just(b'{"need":1,"name":"\\u0000"}'),
-    st.just(b'{"need":1,"v":"\x00"}'),
-)  # fmt: skip
+def _broken(chance: random.Random) -> bytes:
+    """A row that is cut, has a key twice, is deeply nested, is no text or no object."""
+    line, (begin, end) = _row(chance), chance.choice(_DEEP)
+    depth = chance.choice([10, 500, 1000, 5000])
+    broken = chance.choice(
+        [
+            line[: chance.randint(1, len(line))],
+            line[:-1] + b',"id":1,"id":"x"}',
+            b'{"need":1,"v":' + begin * depth + b"1" + end * depth + b"}",
+            chance.randbytes(chance.randint(1, 60)).translate(None, b"\r\n"),
+            chance.choice(_ODD),
+        ]
+    )
+    return broken or b"{"
 
 
 class Loaded:
@@ -142,52 +118,35 @@ def _agree(loaded: Loaded, lines: list[bytes]) -> int:
     return len(bad)
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, BLOCKS))]
-)
-def test_each_value_gets_the_verdict_of_the_service(loaded: Loaded, seed: int) -> None:
+@pytest.mark.parametrize("seed", [0, 1])
+def test_each_line_gets_the_verdict_of_the_service(loaded: Loaded, seed: int) -> None:
     chance = random.Random(seed)
-    rows = []
-    for number in range(ROWS):
-        row = {"NEED": number} if chance.random() < 0.95 else {}
-        for _ in range(chance.choice([0, 1, 1, 2, 3])):
-            key = chance.choice([*_KEYS, "DEF", "id", "Need", "other"])
-            row[key] = chance.choice(_TEXTS if chance.random() < 0.6 else _OTHERS)
-        rows.append(json.dumps(row, ensure_ascii=chance.random() < 0.5).encode())
+    lines = [(_broken if chance.random() < 0.2 else _row)(chance) for _ in range(ROWS)]
 
-    assert ROWS / 10 < _agree(loaded, rows) < ROWS * 0.9
+    assert ROWS / 10 < _agree(loaded, lines) < ROWS * 0.9
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-@given(lines=st.lists(LINES, min_size=20, max_size=20))
-def test_broken_text_gets_the_verdict_of_the_service(loaded: Loaded, lines: list[bytes]) -> None:
-    # What is nested deeper than the embedded service reads has its own test.
-    read = [line for line in lines if line.count(b"[") + line.count(b"{") <= MOST_LEVELS]
-    _agree(loaded, [line for line in read if b"\n" not in line and line not in (b"", b"\r")])
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [
+        pytest.param("V VARIANT", b'{"V":' + b"[" * MOST_LEVELS + b"]" * MOST_LEVELS + b"}", id="deep"),
+        pytest.param("C NUMBER(2,2)", b'{"C":1e-7}', id="tiny number"),
+    ],
+)
+def test_row_that_the_embedded_service_alone_cannot_hold_is_sent(
+    local_service: LocalService, columns: str, line: bytes
+) -> None:
+    table = Loaded(local_service, f"SENT_{columns[0]}", columns)
 
-
-def test_deeply_nested_row_is_sent_and_the_embedded_service_does_not_read_it(loaded: Loaded) -> None:
-    line = b'{"NEED":1,"V":' + b"[" * MOST_LEVELS + b"]" * MOST_LEVELS + b"}"
-
-    assert RowCheck(loaded.columns).check(line).faults == ()
-    assert loaded.skipped([line]) == 1
-
-
-def test_tiny_number_is_sent_and_the_embedded_service_has_no_room_for_it(local_service: LocalService) -> None:
-    line = b'{"C":1e-7}'
-    table = Loaded(local_service, "SENT", "C NUMBER(2,2)")
-
-    assert RowCheck([TableColumn("C", "NUMBER(2,2)")]).check(line).faults == ()
+    assert RowCheck(table.columns).check(line).faults == ()
     assert table.skipped([line]) == 1
     table.close()
 
 
 def test_row_that_is_no_json_by_rfc_8259_is_refused_although_the_embedded_service_takes_it(
-    local_service: LocalService,
+    loaded: Loaded,
 ) -> None:
-    lines = [b'{"C":1,}', b'{"V":[1,],"C":1}', b'{"V":nan,"C":1}']
-    table = Loaded(local_service, "REFUSED", "C NUMBER, V VARIANT")
+    lines = [b'{"NEED":1,}', b'{"V":[1,],"NEED":1}', b'{"V":nan,"NEED":1}']
 
-    assert len(RowCheck(table.columns).check(b"\n".join(lines)).faults) == len(lines)
-    assert table.skipped(lines) == 0
-    table.close()
+    assert len(RowCheck(loaded.columns).check(b"\n".join(lines)).faults) == len(lines)
+    assert loaded.skipped(lines) == 0

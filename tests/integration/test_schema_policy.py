@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,26 +15,19 @@ from pyarrow import orc
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
-from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy, RowRules
+from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourceMissingError,
     SqlError,
-    UnfitRowsError,
 )
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.row_gate import Admission
+from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.airflow_connections import SetConnection, pem, private_key, set_connection
-from tests.local_connection import connect, connect_by_form, context
+from tests.airflow_connections import SetConnection
+from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.source_log import unit_token
-
-__all__ = ["pem", "private_key", "set_connection"]
 
 _numbers = itertools.count(1)
 
@@ -72,9 +64,6 @@ def test_columns_are_described_with_what_a_check_needs(
     hook = SnowpipeHook(define(local_service, set_connection), table=table)
     columns = hook.table_columns()
 
-    assert hook.columns_for_keys() == columns
-    local_service.sql(f"ALTER TABLE LOCAL.PUBLIC.{table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
-    assert hook.columns_for_keys() == (), "its keys become columns"
     assert [(one.name, one.type, one.nullable, one.fills_itself) for one in columns] == [
         ("ID", "NUMBER(38,0)", False, True),
         ("NAME", "VARCHAR(5)", False, True),
@@ -83,16 +72,23 @@ def test_columns_are_described_with_what_a_check_needs(
         ("RAW", "BINARY(4)", True, False),
         ("V", "VARIANT", True, False),
     ]
+    assert hook.columns_for_keys() == columns
+    local_service.sql(f"ALTER TABLE LOCAL.PUBLIC.{table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
+    assert hook.columns_for_keys() == (), "its keys become columns"
 
 
-def test_table_that_is_missing_is_named_where_rows_are_to_be_checked(hook: SnowpipeHook, table: str) -> None:
-    with pytest.raises(SqlError, match=table):
-        _room(check_rows=True).prepare(hook, FileSourceSpec(path="/none"), print)
-
-
-def test_account_is_not_asked_where_nothing_concerns_columns(hook: SnowpipeHook) -> None:
-    wishes = _room(unknown_columns="ignore").prepare(hook, FileSourceSpec(path="/none"), print)
+def test_account_is_asked_only_where_something_concerns_columns(
+    hook: SnowpipeHook, table: str, tmp_path: Path
+) -> None:
+    nowhere, empty = FileSourceSpec(path=str(tmp_path / "nowhere")), FileSourceSpec(path=str(tmp_path))
+    wishes = _room(unknown_columns="ignore").prepare(hook, nowhere, print)
     assert (wishes["columns"], wishes["unknown_columns"]) == ((), "ignore")
+    _room(evolve_columns=True, unknown_columns="warn").prepare(hook, empty, print)
+    with pytest.raises(SqlError, match=table):
+        _room(check_rows=True).prepare(hook, nowhere, print)
+    for source, named in (empty, "no row"), (nowhere, "nowhere"):
+        with pytest.raises(SourceMissingError, match=named):
+            _room(create_table="if_missing").prepare(hook, source, print)
 
 
 def test_table_is_made_once_and_then_widened_as_requested(
@@ -158,95 +154,20 @@ def test_whole_numbers_of_the_first_rows_do_not_round_what_follows(
 
     made = _room(**policy).prepare(hook, source, print)
 
-    rules = RowRules.of("abort", False, None, made["columns"], "app", "D.S.T")
-    gate = Admission(rules, made["columns"], made["unknown_columns"], "ch", IntegerOffset, None)
-    assert gate.admit(_part(b'{"ID":1000,"PRICE":7}')) is not None
-    with pytest.raises(UnfitRowsError, match=r"PRICE.*4\.75"):
-        gate.admit(_part(b'{"ID":1001,"PRICE":4.75}'))
+    found = RowCheck(made["columns"]).check(b'{"ID":1000,"PRICE":7}\n{"ID":1001,"PRICE":4.75}\n')
+    assert [(one.row, one.fault.column) for one in found.faults] == [(1, "PRICE")]
 
 
-def _part(row: bytes) -> Part:
-    return Part(row + b"\n", IntegerOffset(1), IntegerOffset(1), 1)
-
-
-@pytest.mark.parametrize("form", ["parquet", "avro", "orc"])
+@pytest.mark.parametrize("form", ["parquet", "orc"])
 def test_decimals_of_a_file_make_columns_of_their_digits(
     hook: SnowpipeHook, table: str, tmp_path: Path, form: str
 ) -> None:
-    rows = pa.table(
-        {
-            "ID": [1],
-            "AMOUNT": pa.array([Decimal("123456789012345678.91")], pa.decimal128(20, 2)),
-            "RAW": [b"x"],
-            "AT": pa.array([0], pa.timestamp("us", "UTC")),
-            "NOTE": ["2024-01-01"],
-        }
-    )
     (tmp_path / "p").mkdir()
-    path = tmp_path / "p" / f"1.{form}"
-    if form == "avro":
-        decimal = {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 2}
-        at = {"type": "long", "logicalType": "timestamp-micros"}
-        kinds = {"ID": "long", "AMOUNT": decimal, "RAW": "bytes", "AT": at, "NOTE": "string"}
-        fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
-        with path.open("wb") as out:
-            fastavro.writer(out, {"type": "record", "name": "R", "fields": fields}, rows.to_pylist())
-    else:
-        {"parquet": pq, "orc": orc}[form].write_table(rows, str(path))
+    rows = {"ID": [1], "AMOUNT": [Decimal("123456789012345678.91")], "RAW": [b"x"], "NOTE": ["2024-01-01"]}
+    {"parquet": pq, "orc": orc}[form].write_table(pa.table(rows), str(tmp_path / "p" / f"1.{form}"))
 
     _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path), format=form), print)
 
     assert [one.type for one in hook.table_columns()] == [
-        "NUMBER(38,0)", "NUMBER(20,2)", "BINARY(8388608)", "TIMESTAMP_TZ(9)", "VARCHAR(16777216)",
+        "NUMBER(38,0)", "NUMBER(20,2)", "BINARY(8388608)", "VARCHAR(16777216)",
     ]  # fmt: skip
-
-
-def test_source_that_this_worker_does_not_see_is_named(hook: SnowpipeHook, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SourceMissingError, match="no row"):
-        _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "empty")), print)
-    room = _room(evolve_columns=True, unknown_columns="warn")
-    room.prepare(hook, FileSourceSpec(path=str(tmp_path / "empty")), print)
-    with pytest.raises(SourceMissingError, match="nowhere"):
-        _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path / "nowhere")), print)
-
-
-# Daily, test_bad_rows puts rows aside in the job, and the system tests submit it by the operator.
-@pytest.mark.nightly
-@pytest.mark.spark
-def test_operator_makes_the_table_and_puts_bad_rows_aside(
-    local_service: LocalService,
-    set_connection: SetConnection,
-    table: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows: list[Any] = [{"id": number, "name": "n"} for number in range(1200)]
-    rows[1100] = {"id": "x", "name": "n"}
-    rows[1150] = {"id": 1150, "extra": 1}
-    _source(tmp_path / "source", *rows)
-    conn_id = connect(local_service, set_connection)
-    monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "False")
-    set_connection("spark_default", conn_type="spark", host="local[2]")
-    operator = SnowpipeStreamOperator(
-        task_id="load",
-        source=FileSource(path=str(tmp_path / "source")),
-        table=table,
-        snowflake_conn_id=conn_id,
-        channel_prefix="p",
-        conf={"spark.ui.enabled": "false"},
-        on_error="dead_letter",
-        dead_letter_path=str(tmp_path / "dead"),
-        create_table="if_missing",
-        unknown_columns="warn",
-    )
-
-    value = operator.execute(context())
-
-    assert (value["rows"], value["dead_lettered"]) == (1199, 1)
-    assert value["channels"]["p_source_p"]["dead_lettered"] == 1
-    counted = local_service.sql(f"SELECT COUNT(*) N, SUM(ID) S FROM LOCAL.PUBLIC.{table}")
-    assert (int(counted[0]["N"]), int(counted[0]["S"])) == (1199, sum(range(1200)) - 1100)
-    (file,) = (tmp_path / "dead").rglob("*.parquet")
-    (dead_letter,) = pq.read_table(file).to_pylist()
-    assert (dead_letter["position"], dead_letter["column"]) == ("1/1.ndjson:1101", "ID")

@@ -43,14 +43,6 @@ def _uploads(service: LocalService) -> list[Path]:
     return [file for file in (service.data_dir / "stage").rglob("*") if file.is_file()]
 
 
-def _refused(job: SparkJob, profile: Path) -> str:
-    finished = job.run(sdk_profile=str(profile))
-    assert finished.code == 1, finished.err[-3000:]
-    (line,) = finished.error_lines
-    assert job.committed("g") == {"g": None}
-    return line
-
-
 def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_client(
     job: SparkJob, tmp_path: Path
 ) -> None:
@@ -93,23 +85,19 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
     assert (shown(channel.from_token), channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
 
 
-def test_a_profile_that_is_not_there_is_named(job: SparkJob, tmp_path: Path) -> None:
-    line = _refused(job, tmp_path / "none.json")
-
-    assert "sdk_profile" in line
-    assert "none.json" in line
-    assert "every machine that runs executors needs it" in line
-
-
-def test_a_key_that_the_service_refuses_ends_the_run_without_showing_it(
+def test_a_profile_that_is_not_there_or_has_a_refused_key_ends_the_run_without_showing_it(
     job: SparkJob, tmp_path: Path
 ) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    profile = write_sdk_profile(job.service, tmp_path / "profile.json", private_key=pem)
+    strange = write_sdk_profile(job.service, tmp_path / "profile.json", private_key=pem)
 
-    line = _refused(job, profile)
-
-    assert line.startswith("snowpipe error: AuthenticationError: "), line
-    assert "sdk_profile" in line
-    assert pem.splitlines()[1] not in line
+    for profile, kind in (tmp_path / "none.json", "ConfigurationError"), (strange, "AuthenticationError"):
+        finished = job.run(sdk_profile=str(profile))
+        assert finished.code == 1, finished.err[-3000:]
+        (line,) = finished.error_lines
+        assert line.startswith(f"snowpipe error: {kind}: "), line
+        assert "sdk_profile" in line
+        assert pem.splitlines()[1] not in line
+        assert ("none.json" in line) == (profile != strange)
+    assert job.committed("g") == {"g": None}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bz2
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,11 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import SqlError
-from tests.airflow_connections import SetConnection, set_connection
+from tests.airflow_connections import SetConnection
 from tests.airflow_version import AIRFLOW
-from tests.file_pipes import PipeTarget, make_target, target, task_context
+from tests.file_pipes import PipeTarget, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
-
-__all__ = ["make_target", "target", "set_connection"]
 
 
 def write(folder: Path, files: Mapping[str, str]) -> str:
@@ -63,14 +60,8 @@ class TestSources:
         done = operator(target, source, stage=f"@{target.stage}/day").execute(context)
 
         assert listed(target) == {f"day/{names[0]}": 4, f"day/{names[1]}": 5}
-        assert done == {
-            "stage": f"@{target.stage}/day",
-            "files": names,
-            "uploaded": names,
-            "skipped": [],
-            "bytes": 9,
-            "bytes_uploaded": 9,
-        }
+        assert (done["files"], done["uploaded"], done["skipped"]) == (names, names, [])
+        assert (done["stage"], done["bytes"], done["bytes_uploaded"]) == (f"@{target.stage}/day", 9, 9)
         SnowpipeCopyOperator(
             task_id="copy",
             table=target.table,
@@ -86,16 +77,14 @@ class TestSources:
         self, target: PipeTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-        store = fsspec.filesystem("memory")
-        store.pipe(
-            {f"/landing/{target.table}/ny/a.csv": b"1,x\n", f"/landing/{target.table}/b.csv": b"2,x\n"}
-        )
-        done = stage(target, f"memory:///landing/{target.table}")
+        store, folder = fsspec.filesystem("memory"), f"/landing/{target.table}"
+        store.pipe({f"{folder}/ny/a.csv": b"1,x\n", f"{folder}/b.csv": b"2,x\n"})
+        done = stage(target, f"memory://{folder}")
 
         assert done["files"] == ["b.csv", "ny/a.csv"]
         assert listed(target) == {"b.csv": 4, "ny/a.csv": 4}
-        store.pipe({f"/landing/{target.table}/b.csv": b"2,y\n"})
-        assert stage(target, f"memory:///landing/{target.table}")["uploaded"] == ["b.csv"]
+        store.pipe({f"{folder}/b.csv": b"2,y\n"})
+        assert stage(target, f"memory://{folder}")["uploaded"] == ["b.csv"]
         assert list(tmp_path.glob("snowpipe-stage-*")) == []
 
 
@@ -120,16 +109,7 @@ class TestAgain:
         assert done["bytes_uploaded"] == 17
         assert listed(target)["c.csv"] == 9
 
-    def test_compressed_files_get_their_ending(self, target: PipeTarget, tmp_path: Path) -> None:
-        source = write(tmp_path / "in", {"a.csv": "1,x\n" * 1000})
-        done = stage(target, source, auto_compress=True)
-
-        assert done["files"] == ["a.csv.gz"]
-        assert listed(target)["a.csv.gz"] < 1000
-        target.service.sql(f"COPY INTO {target.table} FROM @{target.stage}")
-        assert len(target.ids()) == 1000
-
-    def test_files_that_put_finds_compressed_keep_their_names(
+    def test_compressed_files_get_their_ending_and_those_that_put_finds_so_keep_theirs(
         self, target: PipeTarget, tmp_path: Path
     ) -> None:
         (tmp_path / "a.csv.bz2").write_bytes(bz2.compress(b"1,x\n"))
@@ -138,16 +118,14 @@ class TestAgain:
         done = stage(target, str(tmp_path), auto_compress=True)
 
         assert done["files"] == sorted(listed(target)) == ["a.csv.bz2", "b.csv.zst", "c.parquet"]
-        assert stage(target, str(tmp_path), auto_compress=True)["uploaded"] == []
+        write(tmp_path, {"d.csv": "1,x\n" * 1000})
+        assert stage(target, str(tmp_path), auto_compress=True)["uploaded"] == ["d.csv.gz"]
+        assert listed(target)["d.csv.gz"] < 1000
 
 
 class TestParallel:
     def test_files_go_over_as_many_sessions_as_are_asked_for(
-        self,
-        target: PipeTarget,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        caplog: pytest.LogCaptureFixture,
+        self, target: PipeTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         opened: list[str] = []
         session = SnowpipeBulkHook.sql_session
@@ -158,12 +136,10 @@ class TestParallel:
 
         monkeypatch.setattr(SnowpipeBulkHook, "sql_session", counted)
         source = write(tmp_path / "in", {f"{number:02}.csv": f"{number},x\n" for number in range(6)})
-        with caplog.at_level(logging.INFO):
-            stage(target, source, parallel=3)
+        stage(target, source, parallel=3)
 
         assert opened.count("PUT") == 3
         assert len(listed(target)) == 6
-        assert "staged 6 of 6 files, 0.0 MB uploaded, 0 were there already" in caplog.messages
 
     def test_a_file_that_cannot_be_staged_ends_it_and_a_retry_goes_on(
         self, target: PipeTarget, tmp_path: Path
@@ -180,11 +156,9 @@ class TestParallel:
         source = write(tmp_path / "in", {f"{number}.csv": f"{number},x\n" for number in range(3)})
         killed = operator(target, source, parallel=1)
         put = StageUpload._put
-        seen: list[str] = []
 
         def one_then_kill(self: StageUpload, run: Any, file: Any) -> bool:
             uploaded = put(self, run, file)
-            seen.append(file.below)
             killed.on_kill()
             return uploaded
 
@@ -193,4 +167,4 @@ class TestParallel:
             with pytest.raises(AirflowFailException, match="staging was stopped"):
                 killed.execute(task_context())
 
-        assert len(seen) == len(listed(target)) == 1
+        assert len(listed(target)) == 1

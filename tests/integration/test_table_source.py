@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
-from pyspark.sql.functions import col
 
 from airflow_provider_snowpipe.spark.sources.tables.reader import open_rows
 from airflow_provider_snowpipe.spark.submit.source import shape_of_frame
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
-    SnowpipeError,
     SourceChangedError,
     SourcePositionError,
 )
@@ -59,7 +56,9 @@ def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
     ],
     ids=["option", "comment", "text"],
 )
-def test_what_decides_which_rows_there_are_is_part_of_the_binding(loads, before, after):
+def test_what_decides_which_rows_there_are_is_part_of_the_binding_and_a_querys_layout_is_not(
+    loads, before, after
+):
     loads.write("a.parquet", [0, 1], NOTE=["a ", "a  "])
     loads.write("b.parquet", [2])
 
@@ -72,14 +71,9 @@ def test_what_decides_which_rows_there_are_is_part_of_the_binding(loads, before,
     loaded = loads.ids
     with pytest.raises(SourceChangedError):
         loads.load(spec(after))
+    if "query" in before:
+        loads.load(spec({"query": f"\n  {before['query']}\n"}))
     assert loads.ids == loaded
-
-
-def test_the_layout_of_a_query_is_not_part_of_the_binding(loads):
-    loads.write("a.parquet", [0])
-    for query in ("SELECT *  FROM parquet.`{}`", "\n  SELECT *\n  FROM parquet.`{}`\n"):
-        loads.load(loads.spec(query=query.format(loads.rows), name="q"))
-    assert loads.ids == [0]
 
 
 def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_position(loads):
@@ -126,18 +120,6 @@ def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
     assert loads.ids == list(range(110))
 
 
-def test_query_with_a_text_key_orders_by_its_characters(loads):
-    loads.write("a.parquet", range(12))
-    query = f"SELECT *, concat('k', ID) AS K FROM parquet.`{loads.rows}`"
-    loads.service.sql(f"ALTER TABLE LOCAL.PUBLIC.{loads.table} ADD COLUMN K VARCHAR")
-
-    (channel,) = loads.load(loads.spec(query=query, name="keys", offset_column="K", offset_type="text"))
-
-    assert channel.to_token == "k9"
-    found = [row["K"] for row in loads.service.sql(f"SELECT K FROM LOCAL.PUBLIC.{loads.table}")]
-    assert found == sorted(f"k{number}" for number in range(12))
-
-
 def test_timestamp_key_resumes_within_a_microsecond(loads):
     begin = dt.datetime(2024, 2, 29, 23, 59, 59, 999998, tzinfo=dt.UTC)
     at = [begin + dt.timedelta(microseconds=number) for number in range(4)]
@@ -154,18 +136,14 @@ def test_timestamp_key_resumes_within_a_microsecond(loads):
     assert loads.ids == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["DATE", *(pytest.param(one, marks=pytest.mark.nightly) for one in ("TIMESTAMP", "TIMESTAMP_NTZ"))],
-)
-def test_times_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_not(loads, kind):
+def test_dates_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_not(loads):
     """As a text, the year 10000 lies before all others: behind any of them it would never be loaded."""
     loads.write("a.parquet", range(4))
     loads.service.sql(f"ALTER TABLE LOCAL.PUBLIC.{loads.table} ADD COLUMN K VARCHAR")
     kept = {"0": "0000-01-01", "1": "0999-12-31", "2": "9999-12-31", "3": "1582-10-04"}
 
     def spec(days):
-        cases = " ".join(f"WHEN {number} THEN {kind} '{day}'" for number, day in days.items())
+        cases = " ".join(f"WHEN {number} THEN DATE '{day}'" for number, day in days.items())
         query = f"SELECT ID, FILE, NOTE, CASE ID {cases} END AS K FROM parquet.`{loads.rows}`"
         return loads.spec(query=query, name="days", offset_column="K", offset_type="text")
 
@@ -177,69 +155,43 @@ def test_times_whose_texts_sort_otherwise_are_refused_and_those_beside_them_are_
     assert (channel.rows, channel.to_token[:10]) == (4, "9999-12-31")
 
 
-def test_row_that_came_late_with_a_committed_key_is_refused(loads):
+def test_row_that_came_late_is_refused_and_a_committed_one_that_is_gone_is_refused_or_skipped(loads):
     loads.write("a.parquet", range(5))
     loads.load()
     loads.write("b.parquet", [4, 5])
-
     with pytest.raises(SourcePositionError, match="2 rows"):
         loads.load()
 
-    assert loads.ids == list(range(5))
-
-
-def test_committed_row_that_is_gone_is_refused_or_skipped(loads):
-    loads.write("a.parquet", range(5))
-    loads.load()
     (loads.rows / "a.parquet").unlink()
     loads.write("b.parquet", [7, 8])
-
     with pytest.raises(SourcePositionError, match="no row"):
         loads.load()
     assert loads.ids == list(range(5))
-
     loads.load(on_data_loss="skip")
     assert loads.ids == [*range(5), 7, 8]
+
+
+def _selected(loads, what, **more):
+    """The changes to a spec that read a query instead."""
+    return {"query": f"SELECT {what} FROM parquet.`{loads.rows}`", "name": "q", **more}
 
 
 def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_opened(loads):
     loads.write("a.parquet", range(5), V=pa.array([1.0, 2.0, 3.0, 4.0, 5.0]))
     loads.write("b.parquet", [5], V=pa.array([1.0]), N=pa.array([None], pa.int64()))
-    path = f"parquet.`{loads.rows}`"
-    cases: list[tuple[dict[str, Any], type[SnowpipeError], str]] = [
+    for values, kind, text in (
         ({"offset_column": "NOPE"}, ConfigurationError, "NOPE"),
         ({"offset_column": "V"}, ConfigurationError, "double"),
         ({"offset_column": "NOTE"}, ConfigurationError, "text"),
         ({"table": "no_such_table"}, SourcePositionError, "no_such_table"),
         ({"path": str(loads.rows / "nope")}, SourcePositionError, "nope"),
         ({"path": "x", "format": "nope"}, ConfigurationError, "package"),
-        (
-            {"query": f"SELECT nullif(ID, 3) AS ID FROM {path}", "name": "q"},
-            ConfigurationError,
-            "NULL",
-        ),
-        (
-            {"query": f"SELECT ID, nullif(FILE, 'g1') G FROM {path}", "name": "q", "partition_by": "G"},
-            ConfigurationError,
-            "'G'",
-        ),
-        (
-            {"query": f"SELECT ID - 3 AS ID FROM {path}", "name": "q"},
-            ConfigurationError,
-            "-3",
-        ),
-        (
-            {"query": f"SELECT monotonically_increasing_id() AS ID FROM {path}", "name": "q"},
-            ConfigurationError,
-            "monotonically_increasing_id",
-        ),
-        (
-            {"query": f"SELECT ID, interval '1' day AS I FROM {path}", "name": "q"},
-            EncodingError,
-            "interval day",
-        ),
-    ]
-    for values, kind, text in cases:
+        (_selected(loads, "nullif(ID, 3) AS ID"), ConfigurationError, "NULL"),
+        (_selected(loads, "ID, nullif(FILE, 'g1') G", partition_by="G"), ConfigurationError, "'G'"),
+        (_selected(loads, "ID - 3 AS ID"), ConfigurationError, "-3"),
+        (_selected(loads, "monotonically_increasing_id() AS ID"), ConfigurationError, "monotonically"),
+        (_selected(loads, "ID, interval '1' day AS I"), EncodingError, "interval day"),
+    ):
         with pytest.raises(kind, match=text):
             loads.load(loads.spec(**values))
 
@@ -247,26 +199,17 @@ def test_source_that_cannot_be_loaded_in_order_is_refused_before_a_channel_is_op
     assert loads.service.sql(f"SHOW CHANNELS LIKE 'test_{loads.table}%'") == []
 
 
-class TestShape:
-    """What the router gets of a DataFrame."""
+def test_router_gets_size_rows_and_partitions_from_the_plan_of_a_frame(loads):
+    loads.write("a.parquet", range(100))
+    loads.write("b.parquet", range(100, 200))
+    frame = loads.spark.read.parquet(str(loads.rows))
+    stored = sum(file.stat().st_size for file in loads.rows.iterdir())
 
-    def test_statistics_of_the_plan_report_size_rows_and_partitions(self, loads):
-        loads.write("a.parquet", range(100))
-        loads.write("b.parquet", range(100, 200))
-        frame = loads.spark.read.parquet(str(loads.rows))
-        stored = sum(file.stat().st_size for file in loads.rows.iterdir())
-
-        shape = shape_of_frame(frame, freshness=60)
-        assert (shape.bytes, shape.rows, shape.freshness) == (stored, None, 60)
-        assert shape.partitions == frame.rdd.getNumPartitions()
-        counted = shape_of_frame(loads.spark.range(0, 1000, 1, 4))
-        assert (counted.rows, counted.bytes, counted.partitions) == (1000, 8000, 4)
-
-    def test_partitions_behind_a_shuffle_are_those_of_the_session(self, loads):
-        frame = loads.spark.range(100).groupBy((col("id") % 7).alias("k")).count()
-
-        assert shape_of_frame(frame).partitions == 2
-
-    def test_a_frame_that_knows_no_size_is_refused_with_the_remedy(self):
-        with pytest.raises(ConfigurationError, match="bytes"):
-            shape_of_frame(object())
+    shape = shape_of_frame(frame, freshness=60)
+    assert (shape.bytes, shape.rows, shape.freshness) == (stored, None, 60)
+    assert shape.partitions == frame.rdd.getNumPartitions()
+    counted = shape_of_frame(loads.spark.range(0, 1000, 1, 4))
+    assert (counted.rows, counted.bytes, counted.partitions) == (1000, 8000, 4)
+    assert shape_of_frame(frame.groupBy("FILE").count()).partitions == 2, "as the session has them"
+    with pytest.raises(ConfigurationError, match="bytes"):
+        shape_of_frame(object())
