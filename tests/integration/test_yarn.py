@@ -21,12 +21,16 @@ from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperat
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from tests.airflow_connections import SetConnection
+from tests.airflow_version import AIRFLOW
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import task_context
+from tests.gcs_service import CONNECTOR, gcs_service, see_gcs
 from tests.integration.trigger_events import event_of
 from tests.local_connection import ids
 from tests.local_service import LocalService
+from tests.maven_jars import S3A, S3A_NEEDS, maven_closure, maven_jars
 from tests.python_workers import kill_each
+from tests.s3_service import KEY_ID, SECRET, s3_service, see_s3
 from tests.spark_cluster import write_bare_python
 from tests.stream_worker import FileState, TaskInstance
 from tests.waiting import wait_until
@@ -220,6 +224,49 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
     (application,) = load.applications()
     assert _attempts(load, application) == 2
     load.check()
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
+def test_work_path_is_in_a_bucket(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    load.write(2_000)
+    with s3_service() as s3, gcs_service("lake") as gcs:
+        s3.put("lake", {})
+        see_s3(s3, monkeypatch)
+        see_gcs(gcs, monkeypatch)
+        store = {
+            "endpoint": f"http://{s3.endpoint}",
+            "endpoint.region": "us-east-1",
+            "path.style.access": "true",
+            "access.key": KEY_ID,
+            "secret.key": SECRET,
+        }
+        s3a = {f"spark.hadoop.fs.s3a.{name}": value for name, value in store.items()}
+        for kind, settings, jars in (
+            ("s3", s3a, [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)]),
+            ("gs", gcs.hadoop_settings(), maven_jars(CONNECTOR)),
+        ):
+            conf = {**load.options["conf"], **settings, "spark.jars": ",".join(map(str, jars))}
+            load.write(100)
+            load.operator(work_path=f"{kind}://lake/loads", conf=conf).execute(load.context())
+            load.check()
+        assert {*s3.keys("lake"), *gcs.keys("lake")} <= {"loads/"}
+
+
+@pytest.mark.nightly
+def test_bucket_is_read_by_executors_and_its_key_is_nowhere(
+    load: Load, set_connection: SetConnection
+) -> None:
+    with s3_service() as s3:
+        lines = "".join(f"{json.dumps({'ID': number})}\n" for number in range(500)).encode()
+        s3.put("lake", {f"in/{partition}/1.ndjson": lines for partition in ("a", "b")})
+        set_connection("lake", conn_type="aws", login=KEY_ID, password=SECRET, extra=s3.extra)
+        source = {"path": "s3://lake/in", "conn_id": "lake", "listing_path": str(load.source)}
+
+        value = load.operator(source=source).execute(load.context())
+
+    assert (value["rows"], load.count()) == (1000, 1000)
+    assert _holding((load.yarn.folder, load.events, load.staging), [SECRET]) == []
 
 
 @pytest.mark.nightly
