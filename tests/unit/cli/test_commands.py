@@ -4,10 +4,7 @@ import io
 import json
 import re
 import runpy
-import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +14,6 @@ from tests.loaded_folder import variables
 from tests.local_connection import commit, committed, connect, make_table
 
 __all__ = ["variables"]
-
-Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +47,14 @@ def run(bare):
 
 @pytest.mark.usefixtures("table")
 class TestReading:
-    def test_channels_lists_names_and_tokens(self, run):
+    def test_channels_and_lag_show_all_channels(self, local_service, run):
         lines = json.loads(run("channels", "--output", "json"))
-
         assert [(one["channel"], one["committed"]) for one in lines] == [("a", "f:2"), ("b", "f:1")]
         assert "committed" in run("channels")
-
-    def test_lag_shows_all_channels(self, run):
         lines = json.loads(run("lag", "--output", "json"))
-
         assert {one["channel"]: one["rows"] for one in lines} == {"a": 2, "b": 1}
+        make_table(local_service, "IDLE")
+        assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
 
     def test_lag_ends_badly_when_a_target_is_not_committed(self, run, capsys):
         options = ("--offset-format", "file:line", "--output", "json")
@@ -99,11 +92,6 @@ class TestReading:
                 bare(*words, "NOWHERE")
         assert not file.exists()
 
-    def test_a_table_without_channels_has_an_empty_list(self, local_service, run):
-        make_table(local_service, "IDLE")
-
-        assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
-
 
 class TestBackupAndRestore:
     def test_a_backup_brings_a_dropped_channel_back(self, local_service, run, tmp_path, table):
@@ -133,13 +121,19 @@ class TestBackupAndRestore:
             run("restore", path)
 
 
-def test_local_hands_over_to_the_services_own_command_line(capfd):
+def test_local_hands_over_to_the_services_own_command_line_and_its_help_names_every_command(capfd):
     arguments = parser().parse_args(["local", "--", "--help"])
     with pytest.raises(SystemExit) as ended:
         arguments.func(arguments)
-
     assert ended.value.code == 0
-    assert "snowpipe-local" in capfd.readouterr().out
+    of_service = capfd.readouterr().out
+    assert "snowpipe-local" in of_service
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+
+    commands = re.findall(r"^    (\S+)", of_service, re.MULTILINE)
+    assert f"({', '.join(commands)})" in " ".join(capfd.readouterr().out.split())
+    assert len(commands) > 5
 
 
 def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch):
@@ -172,19 +166,3 @@ def test_airflow_offers_the_commands():
     parsed = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
 
     assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108
-
-
-def test_the_help_of_local_names_every_command_of_the_service(capsys):
-    with pytest.raises(SystemExit):
-        parser().parse_args(["--help"])
-    shown = capsys.readouterr().out
-    of_service = subprocess.run(
-        [Path(sys.executable).with_name("snowpipe-local"), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    commands = re.findall(r"^    (\S+)", of_service.stdout, re.MULTILINE)
-
-    assert f"({', '.join(commands)})" in " ".join(shown.split())
-    assert len(commands) > 5

@@ -1,10 +1,13 @@
 """When a batch is closed, what it is expected to compress to, and how fast batches follow each other."""
 
 import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming import batch as batch_module
 from airflow_provider_snowpipe.streaming.batch import (
@@ -15,16 +18,16 @@ from airflow_provider_snowpipe.streaming.batch import (
     Pace,
     Part,
 )
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.refusals import refused
 
 
 def _part(first, rows):
     """Rows that compress to about half, since they are hexadecimal digits."""
-    body = b"".join(
-        b'{"N":"%s"}\n' % random.Random(number).randbytes(500).hex().encode()
-        for number in range(first, first + rows)
-    )
+    texts = (random.Random(number).randbytes(500).hex() for number in range(first, first + rows))
+    body = b"".join(b'{"N":"%s"}\n' % text.encode() for text in texts)
     return Part(body, IntegerOffset(first), IntegerOffset(first + rows - 1), rows)
 
 
@@ -35,6 +38,30 @@ def _line(position, size):
 
 
 class TestCompressor:
+    @settings(max_examples=15)
+    @given(
+        st.lists(st.tuples(st.integers(1, 4000), st.booleans()), min_size=1, max_size=30),
+        st.sampled_from(["zstd", "gzip", "none"]),
+    )
+    def test_batches_hold_every_row_once_in_order_and_fit_the_wire(self, sizes, compression):
+        bodies = [b"a" * size + b"\n" if same else bytes(_line(0, size + 1).body) for size, same in sizes]
+        parts = [Part(body, IntegerOffset(n), IntegerOffset(n), 1) for n, body in enumerate(bodies)]
+
+        batches = Compressor(BatchLimits(wire_bytes=5000, compression=compression)).close(parts)
+
+        assert all(len(one.body) <= 5000 for one in batches)
+        assert all(right.start == left.end.next() for left, right in pairwise(batches))
+        assert sum(one.rows for one in batches) == len(parts)
+        raw = (
+            one.body if one.encoding is None else pa.decompress(one.body, one.raw_bytes, one.encoding, True)
+            for one in batches
+        )
+        assert b"".join(raw) == b"".join(bodies)
+
+    def test_a_single_row_above_the_wire_limit_is_refused_by_position(self):
+        with pytest.raises(ConfigurationError, match="rows 3 to 3"):
+            Compressor(BatchLimits(wire_bytes=5000)).close([_line(3, 9000)])
+
     @pytest.mark.parametrize(
         ("limits", "expected"),
         [
@@ -99,6 +126,12 @@ class TestCompressor:
         assert (type(batch.body), batch.encoding) == (bytes, compression)
 
 
+def test_unusable_limits_are_refused():
+    wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
+    wrong += [("bytes_per_second", 0), ("age_seconds", -1)]
+    refused(ConfigurationError, lambda limit: BatchLimits(**dict([limit])), wrong)
+
+
 @pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
 def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
     now, lines = [100.0], [_line(position, 10) for position in range(4)]
@@ -119,17 +152,18 @@ class TestOpenBatch:
     def test_it_is_taken_when_the_next_rows_would_not_fit(self):
         limits = BatchLimits(rows=3, wire_bytes=1000)
         assert OpenBatch(limits).take(1.0, following=851) == [], "nothing is in it"
-
-        def taken(ratio, following):
-            batch, part = OpenBatch(limits), _line(0, 850)
+        part = _line(0, 850)
+        for ratio, following, is_taken in [
+            (0.998, 0, True),
+            (1.0, 0, False),
+            (1.0, 1, True),
+            (2.0, 850, False),
+            (2.0, 851, True),
+        ]:
+            batch = OpenBatch(limits)
             batch.add(part)
-            found = batch.take(ratio, following)
-            assert found == ([] if batch.parts else [part])
-            return bool(found)
-
-        assert [taken(ratio, 0) for ratio in (0.998, 1.0)] == [True, False]
-        assert [taken(1.0, following) for following in (0, 1)] == [False, True]
-        assert [taken(2.0, following) for following in (850, 851)] == [False, True]
+            assert batch.take(ratio, following) == ([part] if is_taken else [])
+            assert batch.parts == ([] if is_taken else [part])
 
     @pytest.mark.parametrize(
         ("limits", "sizes"), [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]
@@ -142,29 +176,21 @@ class TestOpenBatch:
             taken.append(batch.take(100.0))
         assert taken == [[], [], parts]
 
-    def test_it_begins_again_when_it_was_taken(self):
-        batch, parts = OpenBatch(BatchLimits(rows=2, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
+    def test_it_begins_again_when_it_was_taken_with_the_age_of_its_first_rows(self, monkeypatch):
+        now = [50.0]
+        monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        batch, parts = OpenBatch(BatchLimits(age_seconds=4.0, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
         for part in parts:
             batch.add(part)
+            now[0] += 3.0
+        assert batch.closes_at == 54.0
 
         assert batch.take() == parts
         assert (batch.take(), batch.closes_at) == ([], None)
         last = _line(2, 200)
         batch.add(last)
-        assert batch.take(1.0) == []
+        assert (batch.take(1.0), batch.closes_at) == ([], 60.0)
         assert batch.take() == [last]
-
-    def test_its_age_is_that_of_its_first_rows(self, monkeypatch):
-        now = [50.0]
-        monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        batch = OpenBatch(BatchLimits(age_seconds=4.0))
-        for position in (0, 1):
-            batch.add(_line(position, 10))
-            now[0] += 3.0
-        assert batch.closes_at == 54.0
-        batch.take()
-        batch.add(_line(2, 10))
-        assert batch.closes_at == 60.0
 
 
 class TestPace:

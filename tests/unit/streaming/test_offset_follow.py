@@ -5,11 +5,7 @@ from contextlib import aclosing
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.offset_events import (
-    FollowRules,
-    OffsetFollower,
-    WatermarkJournal,
-)
+from airflow_provider_snowpipe.streaming.offset_events import FollowRules, OffsetFollower, WatermarkJournal
 from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.waiting import until
@@ -47,56 +43,45 @@ class Pipe:
             raise self.fail
         return list(self.rows)
 
-
-async def pipe_name():
-    return "DB.S.T-STREAMING"
+    async def name(self):
+        return "DB.S.T-STREAMING"
 
 
 class Following:
-    """A follower of a pipe's channels p_…, driven poll by poll in a task of its own."""
+    """A follower of a pipe's channels p_…, driven poll by poll."""
 
-    def __init__(self, pipe, **rules):
+    def __init__(self, pipe, start):
         self.messages = []
         self.polls = 0
         self.poll = StatusPoll(pipe.connect)
-        given = {
-            "channel": None,
-            "prefix": "p_",
-            "interval": 0.02,
-            "list_interval": 0.05,
-        }
+        rules = {"channel": None, "prefix": "p_", "interval": 0.02, "list_interval": 0.05, **start}
         self.follower = OffsetFollower(
-            FollowRules(**{**given, **rules}),
+            FollowRules(**rules),
             poll=self.poll,
             listing=ChannelListing(pipe.names),
             journal=WatermarkJournal(None, ""),
-            pipe_name=pipe_name,
+            pipe_name=pipe.name,
         )
 
-    async def __aenter__(self):
-        self.task = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *_):
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _read(self):
+    async def read(self):
         async with self.follower.following(), aclosing(self.poll.follow()) as polls:
             async for polled in polls:
                 self.messages += await self.follower.take(self.polls, polled)
                 self.polls += 1
 
 
-def message_after(pipe, began, change, **rules):
+def message_after(pipe, began, change, **start):
     """The one message that a change brings, once the follower has begun."""
 
     async def run():
-        async with Following(pipe, **rules) as following:
-            await until(lambda: began(following))
-            change()
-            await until(lambda: following.messages)
-            return following.messages
+        following = Following(pipe, start)
+        task = asyncio.create_task(following.read())
+        await until(lambda: began(following))
+        change()
+        await until(lambda: following.messages)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return following.messages
 
     (message,) = asyncio.run(run())
     return message
@@ -106,20 +91,13 @@ def polled_twice(following):
     return following.polls >= 2
 
 
-def test_channels_are_found_by_the_beginning_of_their_names():
+def test_channels_are_found_by_the_beginning_of_their_names_and_from_their_first_row():
     pipe = Pipe(p_a=1, p_b=2, other=9)
 
     message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_b=5, other=50))
-
     assert (set(message["channels"]), message["rows"]) == ({"p_b"}, 3)
     assert pipe.asked == {"p_a", "p_b"}
-
-
-def test_a_channel_made_later_is_found_and_reported_from_its_first_row():
-    pipe = Pipe(p_a=1)
-
     message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_new=4))
-
     assert (message["channels"]["p_new"]["previous_rows"], message["rows"]) == (0, 4)
 
 
@@ -133,11 +111,10 @@ def test_a_listing_that_fails_is_made_again(caplog):
     pipe = Pipe(p_a=1)
     pipe.fail = RuntimeError("no sign-in")
 
-    message = message_after(
-        pipe, lambda _: pipe.listings >= 2, lambda: setattr(pipe, "fail", None), start="beginning"
-    )
+    def heal():
+        pipe.fail = None
 
-    assert message["rows"] == 1
+    assert message_after(pipe, lambda _: pipe.listings >= 2, heal, start="beginning")["rows"] == 1
     assert "RuntimeError: no sign-in" in caplog.text
 
 
