@@ -60,7 +60,6 @@ class TestReading:
         options = ("--offset-format", "file:line", "--output", "json")
         done = json.loads(run("lag", "--targets", '{"a": "f:2"}', *options))
         assert done[0]["done"] is True
-
         with pytest.raises(SystemExit) as ended:
             run("lag", "--targets", '{"a": "f:2", "b": "f:2"}', *options)
         assert ended.value.code == 1
@@ -140,7 +139,6 @@ def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     arguments = parser().parse_args(["local", "--", "--help"])
-
     with pytest.raises(SystemExit, match=r'pip install "airflow-provider-snowpipe\[local\]"'):
         arguments.func(arguments)
 
@@ -164,5 +162,4 @@ def test_airflow_offers_the_commands():
     from airflow.cli.cli_parser import get_parser
 
     parsed = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
-
     assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108

@@ -74,7 +74,6 @@ def free_port():
 
 def test_all_is_well_with_the_local_service(diagnose, table):
     found = diagnose(table=table)
-
     assert {name: one for name, one in found.items() if one.state != "ok"} == {}
     of_spark = ("spark connection", "spark-submit", "pyspark", "java", "spark master")
     assert list(found) == ["packages", "connection", *ACCOUNT, *of_spark]
@@ -86,7 +85,6 @@ def test_all_is_well_with_the_local_service(diagnose, table):
 class TestConnection:
     def test_a_missing_one_is_reported_with_how_to_create_it_and_hides_nothing(self, diagnose):
         found = diagnose("nowhere")
-
         states = {name: one.state for name, one in found.items()}
         skipped = dict.fromkeys(ACCOUNT, "skipped")
         assert states == {**dict.fromkeys(found, "ok"), "connection": "failed", **skipped}
@@ -95,14 +93,12 @@ class TestConnection:
 
     def test_of_another_type(self, diagnose, set_connection):
         found = diagnose(set_connection("web", conn_type="http", host="h"))["connection"]
-
         assert (found.state, "'http'" in found.result) == ("failed", True)
 
 
 class TestKey:
     def test_that_cannot_be_read(self, changed):
         found = changed(private_key_file="/no/key.p8")
-
         assert found["key"].state == "failed"
         assert "/no/key.p8" in found["key"].result
         assert [found[name].state for name in ("tls", "ingest host", "role")] == ["ok", "skipped", "skipped"]
@@ -112,7 +108,6 @@ class TestKey:
         copy.write_bytes(local_service.key_file.read_bytes())
         copy.chmod(0o644)
         found = changed(private_key_file=str(copy))
-
         assert (found["key"].state, found["key"].remedy) == ("warning", f"chmod 600 {copy}")
         assert found["role"].state == "ok"
 
@@ -131,14 +126,12 @@ class TestKey:
 class TestNetwork:
     def test_nobody_answers(self, changed):
         found = changed(port=free_port())
-
         assert found["tls"].state == "failed"
         assert "HTTPS_PROXY" in found["tls"].remedy
         assert found["clock"].state == found["ingest host"].state == found["role"].state == "skipped"
 
     def test_an_untrusted_certificate(self, changed, service):
         found = changed(ca_bundle=service.ca_bundle)["tls"]
-
         assert (found.state, service.ca_bundle in found.result) == ("failed", True)
 
     @pytest.mark.parametrize(("seconds", "state"), [(-50, "ok"), (-90, "failed"), (90, "failed")])
@@ -146,13 +139,11 @@ class TestNetwork:
         date = email.utils.formatdate(time.time() - seconds, usegmt=True)
         monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda _: date)
         found = findings(service_connection)["clock"]
-
         assert (found.state, ("behind" if seconds < 0 else "ahead") in found.result) == (state, True)
 
     def test_an_account_that_refuses_the_token(self, service, service_connection):
         service.on("hostname", Reply(401))
         found = findings(service_connection)
-
         assert [found[name].state for name in ("tls", "ingest host", "pipe")] == ["ok", "failed", "skipped"]
         assert "token" in found["ingest host"].remedy
 
@@ -172,7 +163,6 @@ class TestAccount:
         before = diagnose(loader, table=table)["grants"]
         assert (before.state, before.remedy.count("GRANT")) == ("failed", 3)
         sql(*before.remedy.split("; "))
-
         after = diagnose(loader, table=table)
         assert (after["grants"].state, after["pipe"].state) == ("ok", "ok")
         sql(f"ALTER TABLE {table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
@@ -182,7 +172,6 @@ class TestAccount:
         objects = ("USAGE ON DATABASE LOCAL", "USAGE ON SCHEMA LOCAL.PUBLIC", f"INSERT ON TABLE {table}")
         sql("CREATE OR REPLACE ROLE writer", *(f"GRANT {one} TO ROLE writer" for one in objects))
         sql("GRANT ROLE writer TO ROLE loader")
-
         assert diagnose(loader, table=table)["grants"].state == "ok"
 
     def test_the_grants_of_the_installation_page_are_enough(self, local_service, set_connection, sql):
@@ -215,7 +204,6 @@ class TestAccount:
     def test_a_role_that_the_user_has_not(self, changed, sql):
         sql("CREATE OR REPLACE ROLE others")
         found = changed(role="OTHERS")
-
         assert "failed" in (found["role"].state, found["ingest host"].state)
         if found["role"].state == "failed":
             assert found["role"].remedy.startswith('GRANT ROLE "OTHERS" TO USER')
@@ -223,7 +211,6 @@ class TestAccount:
 
     def test_no_warehouse(self, changed):
         found = changed(warehouse=None)["role"]
-
         assert found.state in ("ok", "warning")
         assert ("none" in found.result) == (found.state == "warning")
 
@@ -231,7 +218,6 @@ class TestAccount:
 class TestSpark:
     def test_a_connection_that_is_missing(self):
         found = findings("nowhere", "spark_nowhere")
-
         assert found["spark connection"].state == "failed"
         assert "AIRFLOW_CONN_SPARK_NOWHERE" in found["spark connection"].remedy
         assert found["java"].state == "skipped"
@@ -243,7 +229,6 @@ class TestSpark:
             module, "installed_version", lambda name: without.get(name, "1") and asked_version(name)
         )
         found = findings("nowhere")["spark connection"]
-
         assert (found.state, "[spark]" in found.remedy) == ("skipped", True)
 
     @pytest.mark.parametrize(
@@ -259,33 +244,24 @@ class TestSpark:
     )
     def test_a_connection_program_or_master_is_named(self, of_spark, host, extra, check, words):
         found = of_spark(host, extra=extra)[check]
-
         assert (found.state, words in found.result) == ("failed", True)
 
     def test_two_versions_of_pyspark(self, of_spark, monkeypatch):
         versions = {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get
         monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.installed_version", versions)
         found = of_spark("local")
-
         assert (found["pyspark"].state, found["java"].state) == ("failed", "ok")
         assert "force-reinstall" in found["pyspark"].result
 
     def test_no_java(self, of_spark, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.operators.submission.ensure_java_home", lambda _: None)
         found = of_spark("local")["java"]
-
         assert (found.state, "JAVA_HOME" in found.result) == ("failed", True)
-
-    def test_a_kubernetes_master_without_its_provider(self, of_spark):
-        found = of_spark("k8s://https://127.0.0.1:6443")["spark connection"]
-
-        assert found.state == "ok" or "cncf-kubernetes" in found.remedy
 
     def test_a_master_that_takes_no_connection_and_one_of_two_that_does(self, of_spark):
         closed = f"spark://127.0.0.1:{free_port()}"
         found = of_spark(closed)["spark master"]
         assert (found.state, "refused" in found.result.lower()) == ("failed", True)
-
         with socket.create_server(("127.0.0.1", 0)) as master:
             found = of_spark(f"{closed},127.0.0.1:{master.getsockname()[1]}")["spark master"]
         assert found.state == "ok"
@@ -294,7 +270,6 @@ class TestSpark:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
             found = of_spark("127.0.0.1", conn_type="spark_connect", port=port, password="t0ken")
-
         assert {found[name].state for name in ("spark connection", "spark master", "pyspark")} == {"ok"}
         assert {found[name].state for name in ("spark-submit", "java")} == {"skipped"}
         assert found["spark master"].result == f"sc://127.0.0.1:{port} takes connections"
@@ -304,10 +279,8 @@ class TestSpark:
         for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
             monkeypatch.delenv(name, raising=False)
         assert "YARN_CONF_DIR" in of_spark("yarn")["spark master"].result
-
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
         assert "yarn-site.xml" in of_spark("yarn")["spark master"].result
-
         (tmp_path / "yarn-site.xml").touch()
         assert of_spark("yarn")["spark master"].state == "ok"
 
@@ -334,7 +307,6 @@ class TestBounds:
 
     def test_an_unexpected_error_shows_no_text(self, diagnose, monkeypatch):
         monkeypatch.setattr(Doctor, "_key", lambda _: {}["hunter2"])
-
         assert diagnose()["key"].result == "unexpected KeyError"
 
 
@@ -362,12 +334,10 @@ class TestCommand:
 
     def test_a_table_beside_a_pipe_is_refused_before_anything_is_asked(self, conn_id):
         arguments = parser().parse_args(["doctor", "--conn-id", conn_id, "--table", "A", "--pipe", "B"])
-
         with pytest.raises(SystemExit, match="table 'A' and pipe 'B' are both given"):
             arguments.func(arguments)
 
     def test_no_secret_is_printed(self, capsys, service, service_connection):
         service.on("hostname", Reply(401, PAT))
         _, printed = self.run(capsys, "--snowflake-conn-id", service_connection, "--json")
-
         assert PAT not in printed

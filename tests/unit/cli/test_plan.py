@@ -23,7 +23,6 @@ def run(capsys):
 def test_a_folder_is_planned_as_a_table_with_reasons(run, tmp_path):
     (tmp_path / "a.csv").write_bytes(b"1,x\n" * 1000)
     printed = run("--from", str(tmp_path))
-
     assert not [word for word in ("stream", "copy", "pipe", "X-SMALL", "yes") if word not in printed]
     assert "path stream: cheapest of those that suit: stream" in printed
 
@@ -45,7 +44,6 @@ def test_a_shape_is_planned_as_json_and_arguments_reach_shape_policy_and_figures
 
 def test_the_path_before_stays_near_a_boundary(run):
     near = ("--from", '{"bytes": 5e9}', "-o", "json")
-
     assert json.loads(run(*near))["plan"]["path"] == "copy"
     assert json.loads(run(*near, "--previous", "stream"))["plan"]["path"] == "stream"
 

@@ -5,11 +5,7 @@ import json
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    OffsetTokenError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offset_backup import (
     CHANNEL_LIFE,
@@ -42,7 +38,6 @@ class TestTake:
     def test_first_backup_keeps_token_timestamp_and_rows_of_each_channel(self, caplog):
         found = (_status("a", "7", 70), _status("b", None), ChannelStatus.missing("c"))
         backup = _backup(*found, offset_format="integer")
-
         kept = {"a": KeptToken("7", MONDAY, 70), "b": KeptToken(None, MONDAY)}
         assert backup == OffsetBackup(PIPE, MONDAY, kept, "integer")
         missing = f"channel 'c' of pipe {PIPE} does not exist: the backup has no token of it"
@@ -61,7 +56,7 @@ class TestTake:
         before = _backup(_status("a", "7"), _status("b", "9"))
         for now in [(), (ChannelStatus.missing("a"),), (_status("a", None),)]:
             statuses = (*now, _status("b", "9"))
-            with pytest.raises(SourcePositionError, match=r"'a' \(token 7") as caught:
+            with pytest.raises(errors.SourcePositionError, match=r"'a' \(token 7") as caught:
                 _backup(*statuses, previous=before, now=TUESDAY)
             assert "'b'" not in str(caught.value)
             kept = _backup(*statuses, previous=before, now=TUESDAY, keep_lost=True)
@@ -70,10 +65,8 @@ class TestTake:
 
     def test_many_lost_tokens_are_counted_and_five_are_named(self):
         before = _backup(*(_status(f"c{n}", "7") for n in range(7)))
-
-        with pytest.raises(SourcePositionError, match=r"^7 channels") as caught:
+        with pytest.raises(errors.SourcePositionError, match=r"^7 channels") as caught:
             _backup(previous=before)
-
         assert [f"'c{n}'" in str(caught.value) for n in range(7)] == [True] * 5 + [False] * 2
 
     @pytest.mark.parametrize(
@@ -95,14 +88,13 @@ class TestTake:
         before = _backup(_status("a", "10", 100), _status("b", None), offset_format="integer")
         now = (_status("a", token, rows), _status("b", "1"))
         backup = _backup(*now, previous=before, offset_format=offset_format)
-
         assert backup.channels["a"].offset_token == token
         named = [f"'a' of pipe {PIPE} has committed {token}" in record.message for record in caplog.records]
         assert named == ([True] if lower else [])
         assert all(" 10," in record.message for record in caplog.records)
 
     def test_backup_of_another_pipe_is_not_replaced(self):
-        with pytest.raises(ConfigurationError, match="OTHER"):
+        with pytest.raises(errors.ConfigurationError, match="OTHER"):
             _backup(_status("a", "7"), previous=OffsetBackup(PipeName("DB", "S", "OTHER"), MONDAY, {}))
 
 
@@ -152,9 +144,11 @@ class TestFile:
         def read(text):
             OffsetBackup.from_json(text, origin="x.json")
 
-        refused(ConfigurationError, read, wrong, "x.json is no offset backup")
-        refused(ConfigurationError, read, [token], "channel 'a' has the token 7")
-        refused(ConfigurationError, read, [_changed("version", to=2)], "x.json", "version 2", "version 1")
+        refused(errors.ConfigurationError, read, wrong, "x.json is no offset backup")
+        refused(errors.ConfigurationError, read, [token], "channel 'a' has the token 7")
+        refused(
+            errors.ConfigurationError, read, [_changed("version", to=2)], "x.json", "version 2", "version 1"
+        )
 
 
 def _kept(**tokens):
@@ -176,23 +170,22 @@ class TestRestorePlan:
 
     def test_channel_that_is_gone_is_created_with_its_token(self):
         steps = plan_restore(_kept(a="10"), {"a": ChannelStatus.missing("a")}, IntegerOffset)
-
         assert steps == [RestoreStep("a", RestoreAction.CREATE, None, "10")]
         assert str(steps[0]) == "create channel 'a': NULL -> 10"
 
     def test_channels_are_those_of_the_backup_or_asked_for(self):
         backup = _kept(a="1", b="2")
         assert [chosen(backup, names) for names in (None, ["b"], [])] == [["a", "b"], ["b"], []]
-        refused(ConfigurationError, lambda names: chosen(backup, names), [["a", "x"]], "'x'", "a, b")
+        refused(errors.ConfigurationError, lambda names: chosen(backup, names), [["a", "x"]], "'x'", "a, b")
 
     def test_channel_that_is_ahead_stops_the_whole_restore_unless_that_is_allowed(self):
-        with pytest.raises(SourcePositionError, match="1 channel") as caught:
+        with pytest.raises(errors.SourcePositionError, match="1 channel") as caught:
             _plan({"a": "10", "b": "10"}, {"a": "9", "b": "11"})
         assert "'b' (committed 11, backup 10)" in str(caught.value)
         assert "offset_format" not in str(caught.value)
 
         names = [f"c{n}" for n in range(7)]
-        with pytest.raises(SourcePositionError, match="7 channel") as caught:
+        with pytest.raises(errors.SourcePositionError, match="7 channel") as caught:
             _plan(dict.fromkeys(names, "1"), dict.fromkeys(names, "2"))
         assert [f"{name!r}" in str(caught.value) for name in names] == [True] * 5 + [False] * 2
 
@@ -202,10 +195,10 @@ class TestRestorePlan:
     def test_tokens_are_compared_in_their_format_and_without_one_may_only_be_equal(self):
         steps = _plan({"a": "10", "b": "10"}, {"a": "10", "b": None}, None)
         assert [one.action for one in steps] == [RestoreAction.KEEP, RestoreAction.SET]
-        with pytest.raises(SourcePositionError, match="offset_format"):
+        with pytest.raises(errors.SourcePositionError, match="offset_format"):
             _plan({"a": "10"}, {"a": "9"}, None)
         for committed, kept in [("x", "10"), ("10", "x")]:
-            with pytest.raises(OffsetTokenError, match="'a'"):
+            with pytest.raises(errors.OffsetTokenError, match="'a'"):
                 _plan({"a": kept}, {"a": committed})
         # The same position in another spelling is not ahead.
         (step,) = _plan({"a": "1/a.log:7"}, {"a": "1/b.log:7"}, UnitOffset)

@@ -74,7 +74,6 @@ class TestCompressor:
         chosen = BatchLimits(**limits)
         compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
         batch.add(first)
-
         assert batch.take(compressor.ratio) == []
         assert batch.take(compressor.ratio, following=1) == [first]
 
@@ -103,25 +102,19 @@ class TestCompressor:
 
     def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are(self):
         compressor = Compressor(BatchLimits(wire_bytes=5_000))
-
         batches = compressor.close([_line(number, 2_000) for number in range(4)])
-
         assert [batch.rows for batch in batches] == [2, 2]
         assert 0.99 < compressor.ratio <= 1.0
 
     def test_batch_of_just_the_wire_limit_is_sent_whole(self):
         parts = [_line(0, 600), _line(1, 400)]
-
         (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
-
         assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)
 
     @pytest.mark.parametrize("compression", ["zstd", "gzip"])
     def test_rows_are_compressed_by_the_quickest_level(self, compression):
         part = _part(0, 50)
-
         (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
-
         assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
         assert (type(batch.body), batch.encoding) == (bytes, compression)
 
@@ -209,7 +202,6 @@ class TestPace:
 
     def test_what_fits_the_saved_allowance_is_sent_at_once(self):
         timestamps = self.sent(10_000_000, 10.0, bytes_per_second=20e6)
-
         assert timestamps[:6] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0), pytest.approx(0.5)]
 
     def test_bytes_keep_the_rate_over_time(self):
@@ -222,5 +214,4 @@ class TestPace:
     )
     def test_requests_keep_their_rate(self, raw_bytes, rate, limits):
         timestamps = self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits)
-
         assert len(timestamps) == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)

@@ -206,7 +206,6 @@ class TestBatches:
         # Channels of other tests that were left behind have senders of the same name.
         before = set(threading.enumerate())
         put(channel, 0, 0)
-
         (sender,) = [one for one in set(threading.enumerate()) - before if one.name == "channel c"]
         assert sender.daemon
         channel.close()
@@ -283,30 +282,10 @@ class TestSource:
             open_channel(snowpipe)
         assert snowpipe.did("open", "append") == ["open c"]
 
-    def test_rows_are_counted_over_all_batches_and_sessions(self, snowpipe):
-        with open_channel(snowpipe, rows=2) as channel:
-            put(channel, 0, 1)
-            put(channel, 2, 4)
-            assert channel.start.excess == 0
-        snowpipe.rejects = lambda row: row["n"] == 5
-        with open_channel(snowpipe, rows=2) as channel:
-            put(channel, 5, 6)
-            put(channel, 7, 7)
-
-        queries = [call.query for call in snowpipe.appends()]
-        assert [(one["startOffsetToken"], one["endOffsetToken"]) for one in queries] == [
-            (token(0, 1), token(1, 2)), (token(2, 3), token(4, 5)),
-            (token(5, 6), token(6, 7)), (token(7, 8), token(7, 8)),
-        ]  # fmt: skip
-        with open_channel(snowpipe) as channel:
-            start = channel.start
-        assert (start.rows, start.errors, start.run, start.excess) == (8, 0, "r1", 0)
-
     def test_a_channel_of_a_connector_has_bare_positions(self, snowpipe):
         snowpipe.channel("c", committed="41", rows_inserted=40)
         with open_channel(snowpipe, replace(SOURCE, is_bare=True)) as channel:
             put(channel, 42, 43)
-
         assert snowpipe.channels["c"].committed == "43"
 
 

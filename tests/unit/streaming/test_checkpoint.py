@@ -84,7 +84,6 @@ class TestText:
     @given(position=POSITIONS, rows=st.integers(0, 10**15 - 1), errors=st.integers(0, 10**15 - 1))
     def test_is_read_as_it_was_written(self, position, rows, errors):
         one = Checkpoint(position, EU.digest, rows, run_mark("dag task", "2026-11-28T02:05:00+00:00"), errors)
-
         assert Checkpoint.parse(str(one)) == one
         assert position_of(str(one)) == position
         assert str(one).startswith(str(position))
@@ -94,12 +93,10 @@ class TestText:
         parts = ["f2.00112233445566aa.1.r.0", "z1.00112233445566aa.1.r.0", "f1.00112233445566aa.01.r.0"]
         parts += ["f1.00112233445566AA.1.r.0", "f1.00112233445566aa.1..0", "f1.00112233445566aa.1.r.-1"]
         positions = ["a~f1.00112233445566aa.1.r.0", "~f1.00112233445566aa.1.r.0", "a:1", ""]
-
         refused(OffsetTokenError, Checkpoint.parse, [*(f"a:1~{one}" for one in parts), *positions])
 
     def test_is_explained_part_by_part(self):
         parts = {"version": 1, "binding": "00112233445566aa", "rows": 12, "run": "r1", "reported_errors": 3}
-
         assert described(TOKEN) == {"position": "a:9", "format": "file:line", **parts}
         assert described(AUTHORS) == {"position": "Z9", "format": "of its author's class", **parts}
         newer = TOKEN.replace("f1", "f2")
@@ -214,7 +211,6 @@ class TestStart:
 
     def test_bare_number_is_read_and_written_for_a_connector_alone(self):
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)
-
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
         with pytest.raises(OffsetTokenError):
@@ -238,7 +234,6 @@ class TestSetTokens:
     @pytest.mark.parametrize(("known", "counted", "errors"), [(3, 9, 3), (3, 2, 2), (0, 9, 0)])
     def test_leave_rejected_rows_unreported_that_were_so(self, known, counted, errors):
         now = status(f"a:9~f1.00112233445566aa.12.r1.{known}", 10, counted)
-
         for token in ("a:4", "a:4~f1.00112233445566aa.7.r1.8"):
             found = Checkpoint.parse(balanced(token, now))
             expected = ("a:4", "00112233445566aa", 10 + counted, errors)
@@ -264,14 +259,12 @@ class TestSetTokens:
 
     def test_have_rejected_rows_reported_once(self):
         now = reported(status(source().token(THIRD, 9, 1), 6, 3))
-
         assert now == source().token(THIRD, 9, 3)
         assert reported(status(now, 6, 3)) is None
         assert reported(status("41", 6, 3)) is None
 
     def test_are_given_to_another_source_with_the_rows_that_the_channel_counts(self):
         now = status(TOKEN, 10, 5)
-
         assert rebound(now, "99887766554433bb") == "a:9~f1.99887766554433bb.15.r1.3"
         wrong = [None, "", "99887766554433b", "99887766554433bbb", "99887766554433BB", "99887766554433bg"]
         refused(ConfigurationError, lambda one: rebound(now, one), wrong, "binding")
@@ -293,9 +286,7 @@ class TestCopyIntent:
     def test_is_read_as_it_is_written(self, intent, after, pipe):
         since = '"since":"2026-03-01T12:30:01.234+00:00"'
         token = f'{{"copy_after":{after},"copy_to":"é.csv",{since},"binding":"b1"{pipe},"rows":7}}'
-
         read = CopyIntent.parse(token)
-
         assert str(intent) == str(read) == token
         assert read == replace(intent, since=SINCE.replace(microsecond=234000))
 

@@ -28,19 +28,9 @@ from hypothesis.stateful import (
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.admin import reset_offset_token
-from airflow_provider_snowpipe.streaming.checkpoint import (
-    Binding,
-    Checkpoint,
-    same_position,
-    source_of_token,
-)
-from airflow_provider_snowpipe.streaming.errors import (
-    RowsRejectedError,
-    SnowpipeError,
-    SourcePositionError,
-    WriterActiveError,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import Binding, Checkpoint, same_position, source_of_token
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offset_backup import (
     OffsetBackup,
@@ -63,11 +53,7 @@ PLAN = JobPlan(
     on_imbalance="fail", limits=BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000),
 )  # fmt: skip
 ERRORS = {"killed": KilledError(), "lost": None, "fenced": error(409, STALE)}
-ENDS = {
-    "ImbalanceError": "unbalanced",
-    "SourcePositionError": "refused",
-    "SourceChangedError": "refused",
-}
+ENDS = {"ImbalanceError": "unbalanced", "SourcePositionError": "refused", "SourceChangedError": "refused"}
 NO_FAULT: dict[str, Any] = {}
 HELD = {"kind": "held"}
 """Nothing that the run sends is committed."""
@@ -311,7 +297,7 @@ class Histories(RuleBasedStateMachine):
         observe = {"observe": lambda: ChannelState(self.statuses()[name]), "observe_seconds": 0}
         try:
             reset_offset_token(self.client, name, str(position), set_token=self.set_token, **observe)
-        except WriterActiveError:
+        except errors.WriterActiveError:
             assert name in self.sessions
             return
         self.sure_if(position + 1 == standing.next, standing.source)
@@ -328,7 +314,7 @@ class Histories(RuleBasedStateMachine):
         statuses = self.client.channel_statuses(list(self.backup.channels))
         try:
             planned = plan_restore(self.backup, statuses, IntegerOffset)
-        except SourcePositionError:
+        except errors.SourcePositionError:
             return  # it would forget rows
         steps = [one for one in planned if one.action is not RestoreAction.KEEP]
         steps = [one for one in steps if one.channel not in self.sessions]
@@ -502,9 +488,9 @@ class Histories(RuleBasedStateMachine):
         except KilledError:
             self.snowpipe.heal()
             return "died", 0, run
-        except RowsRejectedError as refused:
+        except errors.RowsRejectedError as refused:
             end, rejected = "loaded" if run.channels else "reported", refused.rejected
-        except SnowpipeError as failed:
+        except errors.SnowpipeError as failed:
             end = ENDS.get(error_type_of(failed), "died")
         self.snowpipe.heal()
         run.mark_reported()

@@ -73,12 +73,6 @@ def test_a_repeated_append_keeps_its_request_id_and_continuation_token(snowpipe,
     assert snowpipe.channels["c"].rows == [{"a": 1}]
 
 
-def test_the_budget_is_bounded_and_the_error_names_what_is_unknown(snowpipe, client):
-    snowpipe.fault(before="append", error=error(503), times=1000)
-    with pytest.raises(errors.RetriesExhaustedError, match=r"'c'.*HTTP 503.*unknown"):
-        append(client)
-
-
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_scoped_token_is_renewed_and_the_call_repeated(snowpipe, client, status):
     token = client.open_channel("c").continuation_token
@@ -134,17 +128,6 @@ def test_a_final_refusal_is_not_repeated_and_has_its_own_error(snowpipe, client,
         append(client)
     assert type(caught.value) is kind
     assert len(snowpipe.appends()) == 1
-
-
-def test_appends_of_a_session_that_is_over_or_of_a_dropped_channel_are_refused(snowpipe, client):
-    token = client.open_channel("c").continuation_token
-    snowpipe.open_elsewhere("c")
-    with pytest.raises(errors.ChannelFencedError):
-        append(client, token)
-    client.drop_channel("c")
-    for call in (lambda: append(client, "2_0"), lambda: client.drop_channel("c")):
-        with pytest.raises(errors.ChannelInvalidError):
-            call()
 
 
 @pytest.mark.parametrize("name", ["eu/orders", "a?b=c#d", "100%20", "é ü"])

@@ -63,9 +63,7 @@ class TestCompareAndSet:
     def test_token_is_set_when_nobody_has_written_since_it_was_planned(self, snowpipe, set_token):
         plan = planned(snowpipe)
         snowpipe.calls.clear()
-
         assert change(snowpipe, plan, set_token).committed == NINE
-
         assert snowpipe.channels["c"].position == "99"
         assert snowpipe.did("open", "status") == ["open c", "status c", "open c", "status c"]
 
@@ -139,14 +137,12 @@ class TestCompareAndSet:
     @pytest.mark.parametrize("overwrite", [False, True])
     def test_only_overwriting_discards_what_is_not_committed(self, snowpipe, set_token, overwrite):
         change(snowpipe, admin.TokenChange("c", LATER, NINE), set_token, overwrite=overwrite)
-
         opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
         assert opens[1:] == [not overwrite] * 2
 
     def test_token_that_the_service_does_not_show_is_an_error_in_time(self, snowpipe):
         with pytest.raises(errors.CommitTimeoutError) as late:
             change(snowpipe, planned(snowpipe), lambda channel, token: None)
-
         assert (late.value.channel, late.value.committed, late.value.target) == ("c", NINE, LATER)
         assert sum(snowpipe.clock.slept) == 30.5
 
@@ -160,9 +156,7 @@ class TestCompareAndSet:
         with pytest.raises(KilledError):
             change(snowpipe, plan, set_token)
         assert snowpipe.channels["c"].position == "9"
-
         change(snowpipe, plan, set_token)
-
         assert snowpipe.channels["c"].position == "99"
 
 
@@ -236,18 +230,14 @@ class TestReset:
 
     def test_run_that_ends_between_the_watch_and_the_fence_stops_it(self, snowpipe, reset):
         snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
-
         with pytest.raises(errors.OffsetTokenMovedError):
             reset(observe_seconds=0)
-
         assert snowpipe.channels["c"].position == "58"
 
     def test_overwriting_reports_the_token_that_was_really_there(self, snowpipe, reset):
         now = token(58, rows=58)
         snowpipe.fault(before="open", do=lambda: setattr(snowpipe.channels["c"], "committed", now))
-
         done = reset(allow_active_writer=True)
-
         assert str(done) == f"offset token of channel 'c': {now} -> {token(43, rows=58)}"
         assert str(admin.OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
         assert snowpipe.clock.slept == []
@@ -255,32 +245,14 @@ class TestReset:
     @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
     def test_channel_is_watched_for_the_given_time(self, snowpipe, reset, options, seconds):
         assert (reset(**options).old, snowpipe.channels["c"].position) == (self.THEN, "43")
-
         assert snowpipe.clock.slept[0] == 0.5
         assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
 
     def test_signs_of_a_writer_stop_it(self, snowpipe, reset):
         seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
-
         with pytest.raises(errors.WriterActiveError, match=r"'c'.*went from 57 to 58"):
             reset(observe=lambda: seen.pop(0))
-
         assert (seen, snowpipe.channels["c"].committed) == ([], self.THEN)
-
-    @pytest.mark.parametrize("new", ["43", token(43, rows=44, errors=1)], ids=["position", "checkpoint"])
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_token_that_is_set_balances_and_the_next_run_goes_on_behind_it(
-        self, snowpipe, client, reset, new, overwrite
-    ):
-        snowpipe.channels["c"].rows_error_count = 3
-        snowpipe.channels["c"].committed = token(57, rows=61, errors=2)
-        now = ChannelState(client.channel_statuses(["c"])["c"])
-
-        done = reset(new, observe=lambda: now, allow_active_writer=overwrite)
-
-        assert done.new == snowpipe.channels["c"].committed == token(43, rows=61, errors=2)
-        with Channel.open(client, "c", SOURCE) as writer:
-            assert (writer.progress.committed, writer.start.excess) == (IntegerOffset(43), 0)
 
     def test_positions_of_another_kind_empty_tokens_and_missing_channels_are_refused(self, snowpipe, reset):
         with pytest.raises(errors.OffsetTokenError, match="'c'"):
@@ -343,9 +315,7 @@ class TestRestore:
     ):
         snowpipe.channel("a")
         stream(snowpipe, 49, "b")
-
         assert restore() == {"a": None, "b": token(49, rows=50), "gone": None, "kept": token(5)}
-
         set_to = {"a": token(7, rows=0), "b": token(50, rows=50), "gone": token(3, rows=0)}
         assert {name: snowpipe.channels[name].committed for name in set_to} == set_to
         for name in set_to:
@@ -354,11 +324,9 @@ class TestRestore:
     def test_rows_that_came_under_the_planned_token_stop_it_unless_overwriting(self, snowpipe, restore):
         stream(snowpipe, 52, "b")
         snowpipe.channels["b"].committed = token(49, rows=50)
-
         with pytest.raises(errors.OffsetTokenMovedError):
             restore(self.STEPS[2:3])
         restore(self.STEPS[2:3], overwrite=True)
-
         assert snowpipe.channels["b"].committed == token(50, rows=53)
 
 
@@ -374,17 +342,6 @@ class TestReported:
         found = client.channel_statuses([*names, *statuses])
         snowpipe.calls.clear()
         admin.mark_reported(client, {**found, **statuses})
-
-    def test_they_are_set_once_and_the_token_stays_otherwise(self, snowpipe, client):
-        self.mark(snowpipe, client)
-
-        assert snowpipe.channels["c"].committed == token(9, rows=10, errors=1)
-        self.mark(snowpipe, client)
-        assert snowpipe.calls == []
-        stream(snowpipe, 19)
-        assert snowpipe.channels["c"].committed == token(19, rows=20, errors=1)
-        self.mark(snowpipe, client)
-        assert snowpipe.channels["c"].committed == token(19, rows=20, errors=2)
 
     @pytest.mark.parametrize("how", ["committed", "received"])
     def test_a_channel_that_somebody_writes_to_is_left_alone(self, snowpipe, client, caplog, how):
@@ -404,7 +361,5 @@ class TestReported:
     def test_channels_without_a_checkpoint_are_left_alone(self, snowpipe, client):
         snowpipe.channel("bare", committed="41", rows_error_count=2)
         snowpipe.channel("new", rows_error_count=2)
-
         self.mark(snowpipe, client, ("bare", "new", "missing"))
-
         assert snowpipe.calls == []

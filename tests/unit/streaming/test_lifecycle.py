@@ -29,9 +29,7 @@ GAP = error(409, ROW_SEQ_GAP)
 def test_opening_creates_fences_or_leaves_alone(snowpipe, client, before, options, action, after, opens):
     if before:
         snowpipe.channel("c", committed=before)
-
     assert open_channel(client, "c", **options) == Opening("c", action, after)
-
     assert [call.body.get("offset_token") for call in snowpipe.calls if call.operation == "open"] == opens
     assert snowpipe.channels["c"].committed == after
 
@@ -67,10 +65,8 @@ def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
 def test_the_wait_ends_in_time_and_changes_nothing(snowpipe, client, act, seconds):
     snowpipe.channel("c", committed="a:9")
     snowpipe.fault(before="open", error=HELD, times=1000)
-
     with pytest.raises(errors.UncommittedRowsError, match=f"'c'.* {seconds} s") as late:
         act(client)
-
     assert (late.value.channel, late.value.http_status, late.value.code) == ("c", 409, UNCOMMITTED)
     assert max(seconds - 2, seconds / 2) <= sum(snowpipe.clock.slept) <= seconds
     assert snowpipe.did("drop") == []
@@ -84,9 +80,7 @@ def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, re
     snowpipe.channel("c", committed="9")
     if refusal:
         snowpipe.fault(before="open", error=refusal, times=1000)
-
     assert drop_channel(client, "c", force=force) == Dropping("c", True, "9", discarded)
-
     assert snowpipe.channels == {}
     assert next(one for one in snowpipe.calls if one.operation == "open").body["fail_on_uncommitted_rows"]
 
@@ -97,7 +91,6 @@ def test_drop_whose_answer_was_lost_or_of_a_channel_that_is_gone_is_done(snowpip
     for force in (False, True):
         snowpipe.channel("c", committed="7")
         snowpipe.fault(after="drop")
-
         assert drop_channel(client, "c", force=force) == Dropping("c", True, "7")
         assert "c" not in snowpipe.channels
 
@@ -106,10 +99,8 @@ def test_drop_whose_answer_was_lost_or_of_a_channel_that_is_gone_is_done(snowpip
 def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client, operation, word):
     snowpipe.channel("c", committed="7")
     snowpipe.fault(before=operation, error=GAP, times=1000)
-
     with pytest.raises(errors.ChannelInvalidError, match=word) as invalid:
         drop_channel(client, "c")
-
     assert (invalid.value.channel, invalid.value.http_status, invalid.value.code) == ("c", 409, ROW_SEQ_GAP)
     assert "c" in snowpipe.channels
 
@@ -178,7 +169,6 @@ class TestOwnership:
         if known is None:
             snowpipe.channel("old_p", **loaded("a:9", 6))
         last = {binding_of("p").source_digest: ("old_p", token("a:9", 6))} if known else {}
-
         with pytest.raises(errors.SnowpipeError, match=r"new_p" if known else r"old_p") as refused:
             replace(earlier, last=last).hand_over([own("p", rebind="continue")])
         assert "another kind" in str(refused.value)

@@ -129,7 +129,6 @@ def test_rows_that_are_sent_later_are_added_up_and_the_longest_request_stays():
     more = dict(longest_request=7.0, retries=8, dead_lettered=9, undecoded=10, unknown_columns={"A": 11})
     first = SentRows(**numbers, **more)
     later = SentRows(rows=100, bytes=100, longest_request=0.5, unknown_columns={"A": 100, "B": 1})
-
     expected = {"rows": 101, "bytes": 102, "unknown_columns": {"A": 111, "B": 1}}
     assert first.and_then(later).counts() == {**first.counts(), **expected}
     assert later.and_then(first).longest_request == 7.0

@@ -93,7 +93,6 @@ def polled_twice(following):
 
 def test_channels_are_found_by_the_beginning_of_their_names_and_from_their_first_row():
     pipe = Pipe(p_a=1, p_b=2, other=9)
-
     message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_b=5, other=50))
     assert (set(message["channels"]), message["rows"]) == ({"p_b"}, 3)
     assert pipe.asked == {"p_a", "p_b"}
@@ -103,7 +102,6 @@ def test_channels_are_found_by_the_beginning_of_their_names_and_from_their_first
 
 def test_a_watch_of_no_channel_yet_waits_for_the_first():
     pipe = Pipe()
-
     assert message_after(pipe, lambda _: pipe.listings, lambda: pipe.rows.update(p_a=3))["rows"] == 3
 
 

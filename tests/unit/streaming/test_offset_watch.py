@@ -64,15 +64,12 @@ class TestEveryMove:
     def test_is_reported_once(self):
         one = watch()
         seen = (("1", 1), ("1", 1), ("3", 3), ("3", 4), None)
-
         messages = [reported(one, polled(c1=status)) for status in seen]
-
         assert [None if m is None else m["rows"] for m in messages] == [1, None, 2, 1, None]
 
     def test_is_no_news_where_rejected_rows_are_marked_as_reported(self):
         one = watch()
         reported(one, polled(c1=(token(9, rows=10), 9)))
-
         assert reported(one, polled(c1=(token(9, rows=10, errors=1), 9))) is None
         message = reported(one, polled(c1=(token(10, rows=11, errors=1), 10)))
         assert (message["rows"], message["channels"]["c1"]["previous_rows"]) == (1, 9)
@@ -93,16 +90,13 @@ class TestEveryMove:
         one = watch()
         reported(one, polled(c1=("8", 8)))
         assert reported(one, polled(made=2, c1=(None, 0))) is None
-
         message = reported(one, polled(made=2, c1=("8", 8)))
-
         assert (message["rows"], message["total_rows"]) == (8, 16)
 
 
 class TestEveryRows:
     def test_is_reported_when_all_channels_together_reach_the_next_multiple(self):
         one = watch(10)
-
         assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
         message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
         assert (message["first"], message["last"], message["total_rows"]) == (10, 10, 12)
@@ -112,7 +106,6 @@ class TestEveryRows:
 
     def test_several_at_once_are_one_message_and_rows_beyond_count_for_the_next(self):
         one = watch(10)
-
         message = reported(one, polled(c1=("59", 59)))
         assert (message["every_rows"], message["first"], message["last"]) == (10, 10, 50)
         message = reported(one, polled(c1=("60", 60)))
@@ -158,7 +151,6 @@ def tiled(chance, every):
 
 def test_a_watermark_survives_json():
     mark = Watermark(True, 12, {"c": ChannelMark("a:1", 4, 1_700_000_000_000), "n": ChannelMark()})
-
     assert Watermark.from_json(json.loads(json.dumps(mark.to_json()))) == mark
 
 

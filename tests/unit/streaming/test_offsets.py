@@ -52,13 +52,6 @@ def test_a_token_reads_back_and_the_next_one_is_later_and_follows_directly(offse
     assert not offset.follows(offset.next())
 
 
-@settings(max_examples=50)
-@given(st.builds(FileLineOffset, names, counts), st.builds(FileLineOffset, names, counts))
-def test_file_lines_are_ordered_by_file_and_then_line(a, b):
-    assert (a < b) == ((a.file, a.line) < (b.file, b.line))
-    assert (a <= b) == (not b < a)
-
-
 def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
     for text, offset in {
         **{digits: IntegerOffset(int(digits)) for digits in ("0", "1", "10", "9" * 19)},

@@ -65,7 +65,6 @@ class _Script:
 @pytest.mark.parametrize("status", [408, 429, 500, 503, 599])
 def test_transient_answer_is_repeated_with_its_count(clock, status):
     service = _Script(_answer(status), _answer(status), _answer(200))
-
     assert service.request().status == 200
     assert (service.made, clock.slept, service.renewed) == ([0, 1, 2], [1, 2], [])
 
@@ -90,9 +89,7 @@ def test_attempts_of_a_request_are_one_request_and_two_requests_have_two_ids(clo
 
 def test_session_without_numbers_sends_the_query_as_it_is(clock):
     service = _Script(_answer(503), _answer(200))
-
     HttpSession(service, POLICY, service).request("r", "GET", "u", query={"retry": "true"})
-
     assert [one["query"] for one in service.sent] == [{"retry": "true"}, {"retry": "true"}]
 
 
@@ -111,9 +108,7 @@ def test_error_that_a_service_knows_comes_before_the_table(clock):
 
 def test_pause_that_the_service_asks_for_is_kept_and_an_unreachable_one_is_tried_again(clock):
     service = _Script(_answer(429, retry_after=7), UnreachableError("refused"), _answer(200))
-
     assert service.request().status == 200
-
     assert (service.made, clock.slept) == ([0, 1, 2], [7, 2])
 
 
@@ -134,10 +129,8 @@ def test_pause_that_the_service_asks_for_is_kept_and_an_unreachable_one_is_tried
 )
 def test_budget_ends_the_attempts(clock, outcome, policy, pauses, asked, words):
     service = _Script(outcome)
-
     with pytest.raises(errors.RetriesExhaustedError, match="append to c") as caught:
         service.request("append to c", policy)
-
     assert (clock.slept, service.made) == (pauses, list(range(len(pauses) + 1)))
     assert caught.value.retry_after == asked
     assert not [word for word in words if word not in str(caught.value)]
@@ -146,10 +139,8 @@ def test_budget_ends_the_attempts(clock, outcome, policy, pauses, asked, words):
 @pytest.mark.parametrize("status", [401, 403])
 def test_refused_credentials_are_renewed_twice(clock, status):
     service = _Script(_answer(status), renewable=True)
-
     with pytest.raises(errors.AuthenticationError, match="open"):
         service.request("open")
-
     assert (service.made, clock.slept) == ([0, 1, 2], [1, 2])
     assert service.renewed == [{"Authorization": "Bearer 0"}, {"Authorization": "Bearer 1"}]
     assert service.sent[-1]["headers"]["Authorization"] == "Bearer 2"
@@ -198,16 +189,6 @@ def test_retry_table():
     assert {answer: http.is_transient(_answer(*answer)) for answer in expected} == expected
 
 
-def test_pipe_that_failed_over_has_an_error_of_its_own():
-    for status, code, kind in [
-        (410, "ERR_GONE", errors.PipeFailedOverError),
-        (411, "ERR_X", errors.ApiError),
-    ]:
-        error = http.refusal("append to c", _answer(status, code))
-        assert (type(error), error.http_status, error.code) == (kind, status, code)
-        assert "append to c" in str(error)
-
-
 def test_pause_that_is_asked_for_is_a_number_of_seconds_or_a_date():
     later, day = dt.datetime.now(dt.UTC) + dt.timedelta(days=9), 86400
     for value, least, most in [
@@ -226,7 +207,6 @@ def test_pause_that_is_asked_for_is_a_number_of_seconds_or_a_date():
 
 def test_pause_grows_to_its_cap_and_jitter_shortens_it_by_its_share_at_most(monkeypatch):
     policy = RetryPolicy(initial_seconds=0.5, multiplier=3, cap_seconds=10, jitter=0)
-
     assert [policy.pause(count, None) for count in (1, 2, 3, 4, 5)] == [0.5, 1.5, 4.5, 10, 10]
     assert (policy.pause(1, 0.4), policy.pause(1, 0.6)) == (0.5, 0.6)
     policy = RetryPolicy(initial_seconds=8, multiplier=1, cap_seconds=20, jitter=0.25)

@@ -66,9 +66,7 @@ def parses(monkeypatch):
 class TestValues:
     def test_good_rows_are_parsed_once_and_none_is_checked_alone(self, checked_alone, parses):
         body = _body(*_rows(1000))
-
         found = RowCheck(COLUMNS).check(body)
-
         assert (found.faults, len(parses), checked_alone) == ((), 1, [])
         assert found.good_rows() is body
 
@@ -76,7 +74,6 @@ class TestValues:
         rows, bad = _rows(4000), [3, 900, 901, 3999]
         for number in bad:
             rows[number]["ID"] = "x"
-
         assert [row for row, *_ in _faults(*rows)] == bad
         assert len(parses) <= 2 + 2 * len(bad)
         assert len(checked_alone) <= 40 * len(bad)
@@ -109,7 +106,6 @@ class TestValues:
     def test_other_spelling_of_a_key_is_judged_as_the_same_column(self):
         rows = _rows(100)
         rows[40]["id"], rows[50], rows[60] = "x", {"id": "x"}, {"iD": 7}
-
         assert _faults(*rows) == [(50, "ID", NO_NUMBER)]
         assert [row for row, *_ in _faults(b'{"ID":1}\n{"I\\u0044":"x"}')] == [1]
 
@@ -141,14 +137,12 @@ class TestValues:
     ):
         lines = [f'{{"C":{texts[number % len(texts)]}}}\n' for number in range(400)]
         check = RowCheck([TableColumn("C", kind)])
-
         assert check.check("".join(lines).encode()).faults == ()
         assert (checked_alone, len(parses)) == ([], 1)
 
     def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines(self):
         found = RowCheck(COLUMNS).check(b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}')
         nothing = RowCheck(COLUMNS).check(b"x\n\ny\n")
-
         assert [(one.row, one.line) for one in found.faults] == [(1, 3), (3, 6)]
         assert bytes(found.good_rows()) == b'\n{"ID":1}\r\n\r\n\n{"ID":3}\n'
         assert (len(nothing.faults), bytes(nothing.good_rows())) == (2, b"")
@@ -176,7 +170,6 @@ class TestValues:
     ):
         values = [*kept.split() * 20, *lost.split(), *kept.split() * 20]
         body = b"".join(f'{{"V":{value}}}\n'.encode() for value in values)
-
         for exact, expected in ((True, lost.split()), (False, [])):
             found = RowCheck([TableColumn("V", kind, exact=exact)], only_exact=only_exact).check(body).faults
             assert [values[fault.row] for fault in found] == expected
@@ -185,7 +178,6 @@ class TestValues:
     def test_only_what_would_change_is_at_fault_where_nothing_else_is_checked(self):
         check = RowCheck([TableColumn("V", "NUMBER(38,0)", nullable=False, exact=True)], only_exact=True)
         body = b'{"V":"no number"}\n{}\n[]\n{"V":null}\n\xff\n{"V":1.5}\n'
-
         assert [fault.row for fault in check.check(body).faults] == [5]
 
     @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ(9)", "TIMESTAMP_TZ(9)"])
@@ -264,9 +256,7 @@ class TestKeys:
     def test_are_those_that_a_parser_of_json_finds(self, rows, is_ascii, is_compact):
         forms = {"ensure_ascii": is_ascii, "separators": (",", ":") if is_compact else (" , ", " : ")}
         body = b"".join(json.dumps(row, **forms).encode() + b"\n" for row in rows)
-
         found = KeyCheck((TableColumn("ID", "VARIANT"),)).check(body)
-
         assert dict(found.unknown) == dict(Counter(key for row in rows for key in row if key.upper() != "ID"))
         keys = [[key.upper() for key in row] for row in rows]
         bad = [row for row, one in enumerate(keys) if one.count("ID") > 1 or (one and "ID" not in one)]

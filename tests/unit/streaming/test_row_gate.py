@@ -48,9 +48,7 @@ def _put_aside(path, field="position"):
 class TestAdmission:
     def test_part_keeps_its_last_position_although_its_last_row_is_bad(self, tmp_path):
         gate = _gate(tmp_path)
-
         good = gate.admit(_part(10, 1, '"x"', 3, '"y"'))
-
         found = (good.body, good.start, good.end, good.rows)
         assert found == (b'{"ID":1}\n{"ID":3}\n', IntegerOffset(10), IntegerOffset(13), 2)
         assert (gate.dead_lettered, _put_aside(tmp_path)) == (2, ["11", "13"])
@@ -58,7 +56,6 @@ class TestAdmission:
 
     def test_part_of_good_rows_goes_on_as_it_is_and_one_without_any_is_none(self, tmp_path):
         gate, good = _gate(tmp_path), _part(13, 4)
-
         assert gate.admit(good) is good
         assert list(tmp_path.iterdir()) == []
         assert gate.admit(_part(10, '"x"')) is None
@@ -81,9 +78,7 @@ class TestAdmission:
         self, tmp_path, row, unknown
     ):
         gate = _unchecked(COLUMNS, "warn", RowRules(COLUMNS, str(tmp_path), "app"))
-
         good = gate.admit(_whole(b'{"ID":1}\n' + row + b"\n", 10, 11, 2))
-
         assert (good.body, good.rows, _put_aside(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
         assert (gate.dead_lettered, gate.unknown_columns) == (1, unknown)
 
@@ -102,7 +97,6 @@ class TestAdmission:
     def test_without_a_dead_letter_path_the_first_bad_row_is_named(self):
         with pytest.raises(errors.UnfitRowsError) as refused:
             _gate(None).admit(_part(10, 1, '"secret"', '"x"'))
-
         assert str(refused.value).startswith(
             "channel 'a/b': row 11 does not fit the table: column \"ID\": the value cannot be converted to "
             "NUMBER(38,0) (2 such rows from 10 to 12). Neither it nor a row after it was sent; "
@@ -130,7 +124,6 @@ class TestAdmission:
     def test_a_large_row_that_compresses_is_sent(self):
         gate = _unchecked(limits=BatchLimits(wire_bytes=1000))
         part = _whole(b'{"ID":"' + b"x" * 5000 + b'"}\n', 1, 1, 1)
-
         assert gate.admit(part) is part
 
 
@@ -171,16 +164,12 @@ class TestPositions:
     def test_are_counted_and_never_guessed(self, tmp_path, kind, body, part, position):
         *given, count = part
         ends = [kind(given[0], one) for one in given[1:]] if kind is FileLineOffset else map(kind, given)
-
         _gate(tmp_path, offset_class=kind).admit(Part(body, *ends, count))
-
         assert _put_aside(tmp_path) == [position]
 
     def test_are_the_sources_where_it_has_gaps(self, tmp_path):
         part, at = _whole(b'{"ID":1}\n{"ID":"x"}\n', 20, 29, 2), [20, 29]
-
         _gate(tmp_path).admit(replace(part, positions=lambda row: IntegerOffset(at[row])))
-
         assert _put_aside(tmp_path) == ["29"]
 
     def test_of_rows_and_records_are_in_their_dead_letters(self, tmp_path):
@@ -259,7 +248,6 @@ class TestAttempts:
         gate = _gate(tmp_path)
         for file in tmp_path.rglob("*.parquet"):
             file.unlink()
-
         gate.admit(_part(3, 3))
 
 
@@ -272,7 +260,6 @@ class TestOneDirectoryForTwoPipes:
             gate.admit(_part(3, *values))
             gate.settle(IntegerOffset(4))
         _gate(tmp_path, pipe="D.S.B").admit(_part(3, '"b"', 4))
-
         left = _put_aside(tmp_path, "payload")
         assert sorted(left) == [b'{"ID":"a"}', b'{"ID":"b"}', b'{"ID":"c"}', b'{"ID":"c"}']
 
@@ -299,7 +286,6 @@ class TestOneDirectoryForTwoPipes:
         for pipe in ("D.S.A", "D.S.B", "D.S.A", "D.S.B"):
             _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', '"x"'))
             _gate(tmp_path, pipe=pipe).admit(_part(3, f'"{pipe}"', 4))
-
         assert sorted(_put_aside(tmp_path, "payload")) == [b'{"ID":"D.S.A"}', b'{"ID":"D.S.B"}']
 
 
@@ -411,16 +397,12 @@ class TestFolder:
     ):
         for start in ("4", "5", "9", "10", "11"):
             self.write(tmp_path, start)
-
         folder = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, committed)
         folder.pass_by(IntegerOffset(4), IntegerOffset(10))
-
         assert self.names(tmp_path) == left
 
     def test_file_of_a_token_that_begins_with_a_dot_is_cleared_away(self, tmp_path):
         self.write(tmp_path, ".5", LexicographicOffset)
         folder = DeadLetterFolder(str(tmp_path), "c", LexicographicOffset, None)
-
         folder.pass_by(LexicographicOffset("."), LexicographicOffset("a"))
-
         assert self.names(tmp_path) == []

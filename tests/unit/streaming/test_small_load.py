@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Encod
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget, CommitTargets
 from tests.checkpoints import binding_of, loaded, shown, source_of, token
-from tests.fake_snowpipe import KilledError, error
+from tests.fake_snowpipe import KilledError
 from tests.refusals import refused
 
 ROWS = [{"ID": number} for number in range(1, 5)]
@@ -94,14 +94,6 @@ def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operatio
         assert (load.target_token, load.rows + load.skipped) == (token("7:4", rows=4), 4)
 
 
-def test_repeated_append_takes_rows_once(snowpipe, append):
-    snowpipe.fault(after="append", error=error(503), times=2)
-
-    load = append()
-
-    assert (ids(snowpipe), load.retries, load.requests) == ([1, 2, 3, 4], 2, 1)
-
-
 class TestCommittedBefore:
     @pytest.mark.parametrize(
         ("committed", "sent"),
@@ -110,9 +102,7 @@ class TestCommittedBefore:
     )
     def test_only_the_rest_is_sent(self, snowpipe, append, committed, sent):
         snowpipe.channel("c", **loaded(committed))
-
         load = append()
-
         assert ids(snowpipe) == sent
         assert (load.rows, load.skipped, load.committed) == (len(sent), 4 - len(sent), True)
         assert (shown(load.from_token), snowpipe.channels["c"].position) == (committed, "7:4")
@@ -139,15 +129,12 @@ class TestCommittedBefore:
         with pytest.raises(errors.SourceChangedError, match="'c'"):
             append()
         assert snowpipe.did("open") == []
-
         load = append(source=replace(SOURCE, rebind=rebind))
-
         assert (ids(snowpipe), load.rejected) == (sent, 0)
         assert snowpipe.channels["c"].committed == token("7:4", rows=10 + len(sent), errors=1)
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_is_reported(self, snowpipe, append, caplog):
         snowpipe.channel("c", **loaded("6:9", 9)).rows_inserted = 7
-
         with pytest.raises(errors.ImbalanceError, match="2 fewer"):
             append(on_imbalance="fail")
         assert snowpipe.appends() == []
@@ -197,9 +184,7 @@ def test_received_rows_are_no_success_unless_nobody_waits(snowpipe, append):
 
 def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, append):
     snowpipe.channel("c", **loaded("6:2"))
-
     load = append([])
-
     assert (load.rows, load.target_token, load.committed) == (0, token("6:2"), True)
     assert snowpipe.did("append") == []
 
@@ -207,11 +192,9 @@ def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, app
 def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
     lines = [json.dumps({"AT": at}).encode() for at in (3, 7, 20)]
     snowpipe.channel("c", **loaded(3, 1))
-
     rows = numbered_by_column(lines, "AT", IntegerOffset, channel="c")
     with snowpipe.client() as client:
         load = append_to_channel(client, "c", rows, source_of(IntegerOffset), AppendRules())
-
     assert snowpipe.channels["c"].rows == [{"AT": 7}, {"AT": 20}]
     assert (load.skipped, load.target_token) == (1, token(20, rows=3))
 
@@ -329,7 +312,6 @@ class TestLinesOfAQuery:
     def test_keep_each_object_and_list_as_it_is(self, values):
         """PostgreSQL's jsonb; Arrow gives every object of a column the keys of all of them."""
         rows = [(number, value, value) for number, value in enumerate(values)]
-
         assert [json.loads(line) for line in of_query(["ID", "V", 'W"'], rows)] == [
             {"ID": number, "V": value, 'W"': value} for number, value in enumerate(values)
         ]
@@ -395,7 +377,6 @@ class TestLinesOfRows:
         for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
             with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
                 make(limits)
-
         assert len(make(RowLimits(2, size))) == 2
 
     def test_of_json_text_keep_the_digits_that_are_written(self):
@@ -417,9 +398,7 @@ class TestLinesOfRows:
         quarter = b"x" * (2**16 - 1)
         one_short = [quarter, quarter, quarter, quarter[1:], b""]
         lines = [*one_short, *[quarter] * 4, *one_short, b"last"]
-
         parts = list(numbered_by_batch(lines, 7).parts())
-
         found = [(str(one.start), str(one.end), one.rows) for one in parts]
         assert found == [("7:1", "7:5", 5), ("7:6", "7:9", 4), ("7:10", "7:14", 5), ("7:15", "7:15", 1)]
         assert b"".join(one.body for one in parts) == b"\n".join(lines) + b"\n"
