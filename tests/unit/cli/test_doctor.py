@@ -201,19 +201,6 @@ class TestAccount:
             found = findings(loader, **named)
             assert {name: one for name, one in found.items() if one.state == "failed"} == {}
 
-    def test_a_role_that_the_user_has_not(self, changed, sql):
-        sql("CREATE OR REPLACE ROLE others")
-        found = changed(role="OTHERS")
-        assert "failed" in (found["role"].state, found["ingest host"].state)
-        if found["role"].state == "failed":
-            assert found["role"].remedy.startswith('GRANT ROLE "OTHERS" TO USER')
-            assert "RSA_PUBLIC_KEY" not in found["role"].remedy
-
-    def test_no_warehouse(self, changed):
-        found = changed(warehouse=None)["role"]
-        assert found.state in ("ok", "warning")
-        assert ("none" in found.result) == (found.state == "warning")
-
 
 class TestSpark:
     def test_a_connection_that_is_missing(self):

@@ -61,12 +61,6 @@ def test_what_is_committed_before_is_no_news_and_channels_that_turn_up_are_from_
 
 
 class TestEveryMove:
-    def test_is_reported_once(self):
-        one = watch()
-        seen = (("1", 1), ("1", 1), ("3", 3), ("3", 4), None)
-        messages = [reported(one, polled(c1=status)) for status in seen]
-        assert [None if m is None else m["rows"] for m in messages] == [1, None, 2, 1, None]
-
     def test_is_no_news_where_rejected_rows_are_marked_as_reported(self):
         one = watch()
         reported(one, polled(c1=(token(9, rows=10), 9)))
@@ -103,13 +97,6 @@ class TestEveryRows:
         assert set(message["channels"]) == {"c1", "c2"}
         message = reported(one, polled(made=2, c1=("8", 8)))  # made again, so that its rows are added
         assert (message["first"], message["last"], message["rows"]) == (20, 20, 8)
-
-    def test_several_at_once_are_one_message_and_rows_beyond_count_for_the_next(self):
-        one = watch(10)
-        message = reported(one, polled(c1=("59", 59)))
-        assert (message["every_rows"], message["first"], message["last"]) == (10, 10, 50)
-        message = reported(one, polled(c1=("60", 60)))
-        assert (message["first"], message["last"], message["rows"]) == (60, 60, 1)
 
 
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])

@@ -249,17 +249,6 @@ class TestRejectedRows:
         assert ids(snowpipe) == [1, 3, 4, 5]
         assert append([{"ID": 6}], batch=8).rejected == 0
 
-    def test_those_of_a_run_that_met_another_error_are_reported_by_the_next(self, snowpipe, append):
-        snowpipe.holds_commits = True
-        with pytest.raises(errors.CommitTimeoutError):
-            append()
-        snowpipe.heal()
-        snowpipe.commit()
-
-        with pytest.raises(errors.RowsRejectedError) as raised:
-            append([{"ID": 5}], batch=8)
-        assert raised.value.rejected == 1
-
     def test_those_of_a_run_that_does_not_wait_are_those_of_its_sensor(self, snowpipe, append):
         snowpipe.holds_commits = True
         load = append(wait_for_commit=False)
