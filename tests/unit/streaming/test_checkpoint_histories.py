@@ -16,29 +16,16 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import run_state_machine_as_test as run_histories
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming import errors, offset_backup
 from airflow_provider_snowpipe.streaming.admin import reset_offset_token
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, Checkpoint, same_position, source_of_token
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offset_backup import (
-    OffsetBackup,
-    RestoreAction,
-    plan_restore,
-    restore_channels,
-    take_backup,
-)
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState
 from tests.fake_snowpipe import PIPE, STALE, URL, FakeChannel, FakeSnowpipe, KilledError, error
@@ -54,7 +41,8 @@ PLAN = JobPlan(
 )  # fmt: skip
 ERRORS = {"killed": KilledError(), "lost": None, "fenced": error(409, STALE)}
 ENDS = {"ImbalanceError": "unbalanced", "SourcePositionError": "refused", "SourceChangedError": "refused"}
-NO_FAULT: dict[str, Any] = {}
+Fault = dict[str, Any]
+NO_FAULT: Fault = {}
 HELD = {"kind": "held"}
 """Nothing that the run sends is committed."""
 JOBS = st.integers(0, 1)
@@ -67,8 +55,6 @@ FAULTS = st.fixed_dictionaries(
         "kind": st.sampled_from(sorted(ERRORS)),
     }
 )
-
-
 LATE_COMMIT = {"when": "before", "operation": "drop", "skip": 0, "kind": "late"}
 """What a channel has received is committed just before the driver drops it."""
 DEATH = {"when": "after", "operation": "append", "skip": 0, "kind": "killed"}
@@ -77,11 +63,10 @@ REBINDS = st.sampled_from(["continue", "restart"])
 BEFORE = st.sampled_from(
     ["nothing", "a run died", "rows wait for their commit", "a row was written elsewhere"]
 )
+CHANGES = {"prefix": PREFIXES, "source": SOURCES, "reading": READINGS}
 EDITS = st.one_of(
     st.fixed_dictionaries({}),
-    st.fixed_dictionaries({"prefix": st.sampled_from(PREFIXES)}),
-    st.fixed_dictionaries({"source": st.sampled_from(SOURCES)}),
-    st.fixed_dictionaries({"reading": st.sampled_from(READINGS)}),
+    *(st.fixed_dictionaries({name: st.sampled_from(values)}) for name, values in CHANGES.items()),
 )
 
 
@@ -193,7 +178,7 @@ class Histories(RuleBasedStateMachine):
         self.table: Counter[str] = Counter()
         self.unsure: set[str] = set()
         self.known: dict[str, tuple[str, str]] = {}
-        self.backup: OffsetBackup | None = None
+        self.backup: offset_backup.OffsetBackup | None = None
         self.runs = 0
 
     def teardown(self) -> None:
@@ -305,7 +290,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def back_up(self) -> None:
-        self.backup = take_backup(PIPE, self.statuses(), None, now=NOW, offset_format="integer")
+        self.backup = offset_backup.take_backup(PIPE, self.statuses(), None, now=NOW, offset_format="integer")
 
     @precondition(lambda self: self.backup is not None)
     @rule()
@@ -313,12 +298,12 @@ class Histories(RuleBasedStateMachine):
         assert self.backup is not None
         statuses = self.client.channel_statuses(list(self.backup.channels))
         try:
-            planned = plan_restore(self.backup, statuses, IntegerOffset)
+            planned = offset_backup.plan_restore(self.backup, statuses, IntegerOffset)
         except errors.SourcePositionError:
             return  # it would forget rows
-        steps = [one for one in planned if one.action is not RestoreAction.KEEP]
+        steps = [one for one in planned if one.action is not offset_backup.RestoreAction.KEEP]
         steps = [one for one in steps if one.channel not in self.sessions]
-        restore_channels(self.client, steps, set_token=self.set_token)
+        offset_backup.restore_channels(self.client, steps, set_token=self.set_token)
         for step in steps:
             now, before = Standing.of_token(step.token), self.channels.pop(step.channel, None)
             was = self.lost.get(step.channel)
@@ -339,11 +324,11 @@ class Histories(RuleBasedStateMachine):
     # Runs.
 
     @rule(number=JOBS, bad=BAD, fault=st.sampled_from([NO_FAULT, HELD]))
-    def load(self, number: int, bad: list[bool], fault: dict[str, Any]) -> None:
+    def load(self, number: int, bad: list[bool], fault: Fault) -> None:
         self.run(number, bad, None, fault)
 
     @rule(number=JOBS, bad=BAD, fault=FAULTS)
-    def load_with_a_fault(self, number: int, bad: list[bool], fault: dict[str, Any]) -> None:
+    def load_with_a_fault(self, number: int, bad: list[bool], fault: Fault) -> None:
         self.run(number, bad, None, fault)
 
     @rule(number=JOBS, bad=BAD)
@@ -368,7 +353,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=JOBS, again=st.booleans(), bad=BAD, rebind=st.none() | REBINDS, fault=ANY_FAULT)
     def lose_and_load(
-        self, number: int, again: bool, bad: list[bool], rebind: str | None, fault: dict[str, Any]
+        self, number: int, again: bool, bad: list[bool], rebind: str | None, fault: Fault
     ) -> None:
         """A job finds that its channel has expired, or that somebody has made it again."""
         if self.jobs[number].channel in self.channels:
@@ -377,7 +362,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(number=JOBS, prefix=st.sampled_from(PREFIXES), bad=BAD, fault=ANY_FAULT)
     def rename_after_rows_were_rejected(
-        self, number: int, prefix: str, bad: list[bool], fault: dict[str, Any]
+        self, number: int, prefix: str, bad: list[bool], fault: Fault
     ) -> None:
         """A run dies before it reports its rejected rows, and the job takes over from a new name."""
         self.run(number, [True], None, DEATH)
@@ -385,7 +370,7 @@ class Histories(RuleBasedStateMachine):
         for more in (bad, []):
             self.run(number, more, "continue", fault)
 
-    def run(self, number: int, bad: list[bool], rebind: str | None, fault: dict[str, Any]) -> None:
+    def run(self, number: int, bad: list[bool], rebind: str | None, fault: Fault) -> None:
         """Let a source grow, run its job, and compare how it ended and what it left with the model."""
         self.grow(self.jobs[number].source, bad)
         job = self.jobs[number]
@@ -413,7 +398,7 @@ class Histories(RuleBasedStateMachine):
             if name not in self.snowpipe.channels or not self.snowpipe.channels[name].received:
                 del self.sessions[name]
 
-    def disturb(self, fault: dict[str, Any], taken: list[FakeChannel]) -> None:
+    def disturb(self, fault: Fault, taken: list[FakeChannel]) -> None:
         self.snowpipe.holds_commits = fault is HELD
         if fault in (NO_FAULT, HELD):
             return
@@ -569,4 +554,4 @@ class Histories(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(histories):
-    run_state_machine_as_test(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
+    run_histories(Histories, settings=settings(max_examples=histories, stateful_step_count=20))

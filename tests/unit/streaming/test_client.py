@@ -37,26 +37,25 @@ def test_both_forms_of_the_hostname_reply_are_read_once(snowpipe, client, body, 
     assert snowpipe.did() == ["hostname"]
 
 
-@pytest.mark.parametrize("body", ["", "a b", "host/path", "evil.com:1@x", "<html>"])
-def test_a_hostname_reply_that_is_no_host_is_an_error(snowpipe, client, body):
-    answers(snowpipe, "hostname", body)
-    with pytest.raises(errors.ApiError, match="host"):
-        client.ingest_host()
+def test_a_reply_that_is_no_host_is_an_error(snowpipe):
+    for body in ("", "a b", "host/path", "evil.com:1@x", "<html>"):
+        answers(snowpipe, "hostname", body)
+        with pytest.raises(errors.ApiError, match="host"):
+            snowpipe.client().ingest_host()
+        snowpipe.heal()
 
 
-@pytest.mark.parametrize("form", ["raw", "quoted", "token", "access_token"])
+@pytest.mark.parametrize("form", ["raw", "quoted", "token", "access_token", "message"])
 def test_every_form_of_the_token_reply_is_read(snowpipe, client, form):
     token = snowpipe.scoped_token(3600).token
     body = {"raw": token, "quoted": json.dumps(token)}.get(form) or json.dumps({form: token})
     answers(snowpipe, "token", body)
+    if form == "message":
+        with pytest.raises(errors.AuthenticationError):
+            client.scoped_token()
+        return
     assert client.scoped_token().token == token
     assert client.scoped_token().remaining_seconds() > 3500
-
-
-def test_a_token_reply_without_a_token_is_an_authentication_error(snowpipe, client):
-    answers(snowpipe, "token", '{"message":"none"}')
-    with pytest.raises(errors.AuthenticationError):
-        client.scoped_token()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

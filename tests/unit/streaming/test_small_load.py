@@ -134,21 +134,18 @@ class TestCommittedBefore:
         assert snowpipe.channels["c"].committed == token("7:4", rows=10 + len(sent), errors=1)
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_is_reported(self, snowpipe, append, caplog):
-        snowpipe.channel("c", **loaded("6:9", 9)).rows_inserted = 7
-        with pytest.raises(errors.ImbalanceError, match="2 fewer"):
-            append(on_imbalance="fail")
-        assert snowpipe.appends() == []
-        assert append().rows == 4
-        assert "2 fewer" in caplog.text
-
-    def test_row_that_another_program_adds_while_these_are_committed_is_reported(self, snowpipe, append):
-        def add_one():
-            snowpipe.channels["c"].rows_inserted += 1
-
-        snowpipe.fault(after="append", do=add_one)
-
+        channel = snowpipe.channel("c", **loaded("6:9", 9))
+        snowpipe.fault(after="append", do=lambda: setattr(channel, "rows_inserted", 14))
         with pytest.raises(errors.ImbalanceError, match="1 more"):
             append(on_imbalance="fail")
+        appends = snowpipe.appends()
+
+        channel.rows_inserted = 11
+        with pytest.raises(errors.ImbalanceError, match="2 fewer"):
+            append(batch=8, on_imbalance="fail")
+        assert snowpipe.appends() == appends
+        assert append(batch=8).rows == 4
+        assert "2 fewer" in caplog.text
 
     def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
         snowpipe.holds_commits = True
@@ -275,17 +272,14 @@ class TestRejectedRows:
             append([{"ID": 7}], batch=9)
 
 
-class TestLinesOfAFile:
-    def test_are_cut_at_newlines_and_blank_ones_and_byte_order_marks_are_no_rows(self):
-        for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
-            assert lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
-
-    def test_that_is_compressed_are_refused(self):
-        packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
-        packed["zstd"] = lambda body: pa.compress(body, "zstd", asbytes=True)
-        for kind, pack in packed.items():
-            with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
-                lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
+def test_lines_of_a_file_are_cut_at_newlines_and_a_compressed_one_is_refused():
+    for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
+        assert lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
+    packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+    packed["zstd"] = lambda body: pa.compress(body, "zstd", asbytes=True)
+    for kind, pack in packed.items():
+        with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
+            lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
 
 
 def of_query(columns, rows):
@@ -293,19 +287,13 @@ def of_query(columns, rows):
 
 
 class TestLinesOfAQuery:
-    @pytest.mark.parametrize(
-        "values",
-        [({"a": 1}, {"b": [2, "x"]}, {}, None, "x", 7), ([1, "x", None], [], [[2.5]], None)],
-        ids=["objects", "lists"],
-    )
-    def test_keep_each_object_and_list_as_it_is(self, values):
+    def test_keep_each_object_and_list_as_it_is(self):
         """PostgreSQL's jsonb; Arrow gives every object of a column the keys of all of them."""
-        rows = [(number, value, value) for number, value in enumerate(values)]
-        assert [json.loads(line) for line in of_query(["ID", "V", 'W"'], rows)] == [
-            {"ID": number, "V": value, 'W"': value} for number, value in enumerate(values)
-        ]
-        alone = of_query(["V"], [(value,) for value in values])
-        assert [json.loads(line) for line in alone] == [{"V": value} for value in values]
+        for values in [({"a": 1}, {"b": [2, "x"]}, {}, None, "x", 7), ([1, "x", None], [], [[2.5]], None)]:
+            found = [json.loads(line) for line in of_query(["ID", 'W"'], list(enumerate(values)))]
+            assert found == [{"ID": number, 'W"': value} for number, value in enumerate(values)]
+            alone = [json.loads(line) for line in of_query(["V"], [(value,) for value in values])]
+            assert alone == [{"V": value} for value in values]
 
     def test_have_arrays_and_dates_as_arrow_writes_them_and_integers_of_any_size(self):
         day = dt.date(2026, 1, 2)
@@ -322,20 +310,22 @@ class TestLinesOfAQuery:
                 b'{"N":null}', *(b'{"N":%d}' % number for number in numbers),
             ]  # fmt: skip
 
-    def test_of_values_that_would_change_are_refused_by_their_column(self):
+    def test_of_values_that_would_change_or_have_no_column_are_refused(self):
         day, midnight = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2)
         zoned = midnight.replace(tzinfo=dt.UTC)
         wrong = [(day, midnight), (midnight, zoned), (zoned, None, midnight), ([day, midnight],)]
         wrong += [([[midnight]], [[zoned]]), (dt.time(1, 2, tzinfo=dt.UTC),), ({"a": 1}, {"a": day})]
         wrong += [({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3)]
 
-        refused(
-            EncodingError, lambda values: of_query(["A"], [(one,) for one in values]), wrong, "q: column 'A'"
-        )
+        for values in wrong:
+            refused(
+                EncodingError,
+                lambda rows: of_query(["A"], rows),
+                [[(one,) for one in values]],
+                "q: column 'A'",
+            )
         with pytest.raises(EncodingError, match=r"'V' and 'v'"):
             of_query(["V", "v"], [({}, 1)])
-
-    def test_have_a_value_for_each_name(self):
         for names, bad in ((["A"], [(1, 2)]), (["A", "B"], [(1, 2), (3,)]), (["A"], [(1, 2), (3,)])):
             with pytest.raises(ValueError, match="zip"):
                 of_query(names, bad)
@@ -354,30 +344,22 @@ class TestLinesOfRows:
             assert lines_of_rows([{one: 2, 5: 3}], RowLimits()) == [written]
         assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]
 
-    @pytest.mark.parametrize(
-        ("make", "size"),
-        [
+    def test_that_are_too_many_are_refused_by_where_they_come_from(self):
+        for make, size in [
             (lambda limits: lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
             (lambda limits: lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
             (lambda limits: lines_of_rows([{}, {}], limits), 6),
-        ],
-    )
-    def test_that_are_too_many_are_refused_by_where_they_come_from(self, make, size):
-        for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
-            with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
-                make(limits)
-        assert len(make(RowLimits(2, size))) == 2
+        ]:
+            for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
+                with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
+                    make(limits)
+            assert len(make(RowLimits(2, size))) == 2
 
     def test_of_json_text_keep_the_digits_that_are_written(self):
+        digits = '{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}'
         for text, lines in [
-            (
-                '[{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}\n]',
-                ['{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}'],
-            ),
-            (
-                '[{"A":1e-400,\n"B":{"C":[{}]}} , {"B":"\u2028[é"}]',
-                ['{"A":1e-400, "B":{"C":[{}]}}', '{"B":"\u2028[é"}'],
-            ),
+            (f"[{digits}\n]", [digits]),
+            ('[{"A":1e-400,\n"B":{"C":[{}]}} , {"B":"[é"}]', ['{"A":1e-400, "B":{"C":[{}]}}', '{"B":"[é"}']),
             (' {"A": 0.10} ', ['{"A": 0.10}']),
             ("[ ]", []),
         ]:
