@@ -58,24 +58,27 @@ class TestCompressor:
         )
         assert b"".join(raw) == b"".join(bodies)
 
-    def test_a_single_row_above_the_wire_limit_is_refused_by_position(self):
-        with pytest.raises(ConfigurationError, match="rows 3 to 3"):
-            Compressor(BatchLimits(wire_bytes=5000)).close([_line(3, 9000)])
+    def test_unusable_limits_and_a_row_above_the_wire_limit_are_refused(self):
+        wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
+        wrong += [("bytes_per_second", 0), ("age_seconds", -1)]
+        refused(ConfigurationError, lambda limit: BatchLimits(**dict([limit])), wrong)
+        refused(
+            ConfigurationError,
+            Compressor(BatchLimits(wire_bytes=5000)).close,
+            [[_line(3, 9000)]],
+            "rows 3 to 3",
+        )
 
-    @pytest.mark.parametrize(
-        ("limits", "expected"),
-        [
-            ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
-            ({"wire_bytes": 1000, "compression": "none"}, 850),
-            ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
-        ],
-    )
-    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self, limits, expected):
-        chosen = BatchLimits(**limits)
-        compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
-        batch.add(first)
-        assert batch.take(compressor.ratio) == []
-        assert batch.take(compressor.ratio, following=1) == [first]
+    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self):
+        for limits, expected in [
+            (BatchLimits(wire_bytes=1000, compression="zstd"), 1700),
+            (BatchLimits(wire_bytes=1000, compression="none"), 850),
+            (BatchLimits(wire_bytes=1000, raw_bytes=1200), 1200),
+        ]:
+            ratio, batch, first = Compressor(limits).ratio, OpenBatch(limits), _line(0, expected)
+            batch.add(first)
+            assert batch.take(ratio) == []
+            assert batch.take(ratio, following=1) == [first]
 
     def test_expectation_is_that_of_the_first_batch_and_moves_by_three_tenths_of_the_difference(self):
         compressor = Compressor(BatchLimits(wire_bytes=100_000))
@@ -106,23 +109,15 @@ class TestCompressor:
         assert [batch.rows for batch in batches] == [2, 2]
         assert 0.99 < compressor.ratio <= 1.0
 
-    def test_batch_of_just_the_wire_limit_is_sent_whole(self):
-        parts = [_line(0, 600), _line(1, 400)]
-        (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
-        assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)
-
     @pytest.mark.parametrize("compression", ["zstd", "gzip"])
-    def test_rows_are_compressed_by_the_quickest_level(self, compression):
+    def test_rows_are_compressed_by_the_quickest_level_and_just_the_wire_limit_is_sent_whole(
+        self, compression
+    ):
         part = _part(0, 50)
-        (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
-        assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
-        assert (type(batch.body), batch.encoding) == (bytes, compression)
-
-
-def test_unusable_limits_are_refused():
-    wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
-    wrong += [("bytes_per_second", 0), ("age_seconds", -1)]
-    refused(ConfigurationError, lambda limit: BatchLimits(**dict([limit])), wrong)
+        body = pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
+        for limits in ({"compression": compression}, {"compression": compression, "wire_bytes": len(body)}):
+            (batch,) = Compressor(BatchLimits(**limits)).close([part])
+            assert (batch.body, type(batch.body), batch.encoding) == (body, bytes, compression)
 
 
 @pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
@@ -143,31 +138,24 @@ def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
 
 class TestOpenBatch:
     def test_it_is_taken_when_the_next_rows_would_not_fit(self):
-        limits = BatchLimits(rows=3, wire_bytes=1000)
+        limits, part = BatchLimits(rows=3, wire_bytes=1000), _line(0, 850)
         assert OpenBatch(limits).take(1.0, following=851) == [], "nothing is in it"
-        part = _line(0, 850)
-        for ratio, following, is_taken in [
-            (0.998, 0, True),
-            (1.0, 0, False),
-            (1.0, 1, True),
-            (2.0, 850, False),
-            (2.0, 851, True),
-        ]:
+        for (ratio, following), is_taken in {
+            (0.998, 0): True, (1.0, 0): False, (1.0, 1): True, (2.0, 850): False, (2.0, 851): True
+        }.items():  # fmt: skip
             batch = OpenBatch(limits)
             batch.add(part)
             assert batch.take(ratio, following) == ([part] if is_taken else [])
             assert batch.parts == ([] if is_taken else [part])
 
-    @pytest.mark.parametrize(
-        ("limits", "sizes"), [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]
-    )
-    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self, limits, sizes):
-        batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
-        taken = []
-        for part in parts:
-            batch.add(part)
-            taken.append(batch.take(100.0))
-        assert taken == [[], [], parts]
+    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self):
+        for limits, sizes in [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]:
+            batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
+            taken = []
+            for part in parts:
+                batch.add(part)
+                taken.append(batch.take(100.0))
+            assert taken == [[], [], parts]
 
     def test_it_begins_again_when_it_was_taken_with_the_age_of_its_first_rows(self, monkeypatch):
         now = [50.0]
@@ -200,18 +188,12 @@ class TestPace:
             timestamps.append(now[0] - 100.0)
         return timestamps
 
-    def test_what_fits_the_saved_allowance_is_sent_at_once(self):
+    def test_bytes_and_requests_keep_their_rate_over_time(self):
         timestamps = self.sent(10_000_000, 10.0, bytes_per_second=20e6)
         assert timestamps[:6] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0), pytest.approx(0.5)]
-
-    def test_bytes_keep_the_rate_over_time(self):
         for seconds in (5.0, 60.0):
             sent = len(self.sent(3_000_000, seconds, bytes_per_second=20e6)) * 3_000_000
             assert 20e6 * seconds < sent <= 20e6 * (seconds + BURST_SECONDS) + 3_000_000
-
-    @pytest.mark.parametrize(
-        ("raw_bytes", "rate", "limits"), [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]
-    )
-    def test_requests_keep_their_rate(self, raw_bytes, rate, limits):
-        timestamps = self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits)
-        assert len(timestamps) == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)
+        for raw_bytes, rate, limits in [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]:
+            sent = len(self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits))
+            assert sent == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)

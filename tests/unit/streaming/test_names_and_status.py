@@ -1,6 +1,5 @@
 """Names, values and arguments as they are written in URLs and SQL, and the status object."""
 
-import pytest
 
 from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.streaming import names
@@ -49,21 +48,13 @@ def test_a_pipes_url_is_encoded_once_and_strictly():
     assert PipeName("D", "S", "P").default_table is None
 
 
-@pytest.mark.parametrize(
-    ("last", "at"),
-    [
-        ({"last_error_timestamp_ms": 5_000}, 5_000),
-        ({"last_error_timestamp_ms": "5000"}, 5_000),
-        ({"last_error_timestamp": 5_000}, 5_000),
-        ({"last_error_timestamp": "1970-01-01T00:00:05Z"}, 5_000),
-        ({"last_error_timestamp": "1970-01-01T00:00:05"}, 5_000),
-        ({"last_error_timestamp": "yesterday"}, None),
-    ],
-)
-def test_rejected_rows_and_the_time_of_the_last_are_read_as_they_are_spelled(last, at):
+def test_rejected_rows_and_the_time_of_the_last_are_read_as_they_are_spelled():
+    times = {5_000: 5_000, "1970-01-01T00:00:05Z": 5_000, "1970-01-01T00:00:05": 5_000, "yesterday": None}
+    spelled = [("last_error_timestamp_ms", at, 5_000) for at in (5_000, "5000")]
     for counter in ("rows_error_count", "rows_errors"):
-        status = ChannelStatus.from_json({"channel_name": "c", counter: 3, **last})
-        assert (status.rows_error_count, status.last_error_at_ms) == (3, at)
+        for name, text, at in [*spelled, *(("last_error_timestamp", *one) for one in times.items())]:
+            status = ChannelStatus.from_json({"channel_name": "c", counter: 3, name: text})
+            assert (status.rows_error_count, status.last_error_at_ms) == (3, at)
 
 
 def test_a_channel_that_is_missing_or_has_rejected_rows_is_not_shown_as_a_success():
@@ -77,50 +68,45 @@ def test_a_channel_that_is_missing_or_has_rejected_rows_is_not_shown_as_a_succes
     assert not missing.is_valid
 
 
-@pytest.mark.parametrize(
-    ("message", "grant"),
-    [
-        ("Database 'D' does not exist or not authorized.", "GRANT USAGE ON DATABASE D TO ROLE …"),
-        ("Schema 'D.S' does not exist or not authorized", "GRANT USAGE ON SCHEMA D.S TO ROLE …"),
-        ("Stage 'D.S.\"in\"' does not exist or not authorized", 'READ, WRITE ON STAGE D.S."in" TO ROLE …'),
-        ("Table 'D.S.T' does not exist or not authorized", "GRANT INSERT, SELECT ON TABLE D.S.T TO ROLE …"),
-        (
-            "Object 'D.S.T' does not exist or not authorized",
-            "…, for a view GRANT SELECT ON VIEW D.S.T TO ROLE …",
-        ),
-        ("View 'D.S.V' does not exist or not authorized", "right, GRANT SELECT ON VIEW D.S.V TO ROLE …"),
-        ("Insufficient privileges to operate on table 'T'", "GRANT INSERT, SELECT ON TABLE T TO ROLE …"),
-        ("Insufficient privileges to operate on pipe 'P'", "GRANT MONITOR, OPERATE ON PIPE P TO ROLE …"),
-        ("Insufficient privileges to operate on warehouse 'W'", "GRANT USAGE ON WAREHOUSE W TO ROLE …"),
-    ],
-)
-def test_remedy_is_the_grant_on_the_object_that_snowflake_names(message, grant):
-    assert grant in names.grant_remedy(f"SQL compilation error: {message}")
-    assert names.grant_remedy("Object does not exist, or operation cannot be performed.") == ""
-    assert names.grant_remedy("Insufficient privileges") == ""
+def test_remedy_is_the_grant_on_the_object_that_snowflake_names():
+    for message, grant in {
+        "Database 'D' does not exist or not authorized.": "GRANT USAGE ON DATABASE D TO ROLE …",
+        "Schema 'D.S' does not exist or not authorized": "GRANT USAGE ON SCHEMA D.S TO ROLE …",
+        "Stage 'D.S.\"in\"' does not exist or not authorized": 'READ, WRITE ON STAGE D.S."in" TO ROLE …',
+        "Table 'D.T' does not exist or not authorized": "GRANT INSERT, SELECT ON TABLE D.T TO ROLE …",
+        "Object 'D.T' does not exist or not authorized": "…, for a view GRANT SELECT ON VIEW D.T TO ROLE …",
+        "View 'D.V' does not exist or not authorized": "right, GRANT SELECT ON VIEW D.V TO ROLE …",
+        "Insufficient privileges to operate on table 'T'": "GRANT INSERT, SELECT ON TABLE T TO ROLE …",
+        "Insufficient privileges to operate on pipe 'P'": "GRANT MONITOR, OPERATE ON PIPE P TO ROLE …",
+        "Insufficient privileges to operate on warehouse 'W'": "GRANT USAGE ON WAREHOUSE W TO ROLE …",
+    }.items():
+        assert grant in names.grant_remedy(f"SQL compilation error: {message}")
+    messages = ("Object does not exist, or operation cannot be performed.", "Insufficient privileges", "x")
+    assert [names.grant_remedy(message) for message in messages] == ["", "", ""]
 
 
-def test_one_of_several_values_is_named_with_what_there_is():
-    check_one_of("on_error", "abort", ("abort", "continue"))
-    for value in ("Abort", None, ["abort"]):
-        with pytest.raises(ConfigurationError) as raised:
-            check_one_of("on_error", value, {"abort": 1, "continue": 2})
-        assert str(raised.value) == f"on_error is {value!r}: it must be one of ['abort', 'continue']"
-
-
-def test_unknown_key_is_named_with_the_keys_there_are_and_its_value_unless_that_may_be_a_secret():
+def test_wrong_argument_is_named_with_those_there_are_and_its_value_unless_that_may_be_a_secret():
     def read(given):
         known_arguments(CopyOptions, given, "options")
 
-    refused(ConfigurationError, read, [{"forced": True}], "options", "'forced'", "True", "force")
-    for given in (
-        {"credentials": {"aws_secret_key": "hunter2"}},
-        {"CREDENTIALS": "hunter2"},
-        {"encryption": {"master_key": "hunter2"}},
-        {"forced": {"aws_token": "hunter2"}},
-        {"password": "hunter2"},
+    check_one_of("on_error", "abort", ("abort", "continue"))
+    wrong, there = ["Abort", None, ["abort"]], {"abort": 1, "continue": 2}
+    for value, error in zip(
+        wrong,
+        refused(ConfigurationError, lambda one: check_one_of("on_error", one, there), wrong),
+        strict=True,
     ):
-        (error,) = refused(ConfigurationError, read, [given], next(iter(given)))
+        assert str(error) == f"on_error is {value!r}: it must be one of ['abort', 'continue']"
+    refused(ConfigurationError, read, [{"forced": True}], "options", "'forced'", "True", "force")
+    secret = {"aws_secret_key": "hunter2"}
+    for name, value in {
+        "credentials": secret,
+        "CREDENTIALS": "hunter2",
+        "encryption": {"master_key": "hunter2"},
+        "forced": {"aws_token": "hunter2"},
+        "password": "hunter2",
+    }.items():
+        (error,) = refused(ConfigurationError, read, [{name: value}], name)
         assert "hunter2" not in str(error)
 
 

@@ -84,28 +84,32 @@ def test_numbers_that_json_lacks_are_refused_or_become_null_and_bytes_that_utf8_
     assert texts([1.0, *bad, None], non_finite="null") == ["1.0", "null", "null", "null", "null"]
 
 
-def test_nulls_are_written_or_left_out():
-    table = pa.table({"a": [1, None], "b": pa.array([None, "x"])})
-    assert encode_ndjson(table) == b'{"a":1,"b":null}\n{"a":null,"b":"x"}\n'
-    assert encode_ndjson(table, NdjsonOptions(explicit_nulls=False)) == b'{"a":1}\n{"b":"x"}\n'
-
-
 def test_tables_and_types_that_no_line_can_hold_are_refused_and_no_rows_are_no_bytes():
+    one = pa.array([1])
     duration = pa.array([dt.timedelta(seconds=1)], pa.duration("s"))
     odd_keys = pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", INT)]), INT))
     refused(EncodingError, texts, [duration, odd_keys, pa.array([{}], pa.struct([]))], "'c'")
     refused(EncodingError, encode_ndjson, [pa.table({"id": [1], "ID": [2]})], "'id' and 'ID'", "same column")
     refused(EncodingError, encode_ndjson, [pa.table({})], "no columns")
+    for name in ("n", "é"):
+        doubles = [
+            pa.Table.from_arrays([one] * len(names), names) for names in ([name, name], ["id", name, name])
+        ]
+        refused(EncodingError, encode_ndjson, doubles, "same column")
+        refused(EncodingError, texts, [pa.StructArray.from_arrays([one, one], [name, name])], "two fields")
     assert encode_ndjson(pa.table({"a": pa.array([], INT)})) == b""
     refused(ConfigurationError, lambda o: NdjsonOptions(**o), [{"binary": "base64"}, {"non_finite": "zero"}])
 
 
-def test_a_slice_and_a_batch_are_written_like_the_rows_they_hold():
+def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
+    table = pa.table({"a": [1, None], "b": pa.array([None, "x"])})
+    assert encode_ndjson(table) == b'{"a":1,"b":null}\n{"a":null,"b":"x"}\n'
+    assert encode_ndjson(table, NdjsonOptions(explicit_nulls=False)) == b'{"a":1}\n{"b":"x"}\n'
     maps = pa.array([[("k", i)] for i in range(10)], pa.map_(pa.string(), INT))
     table = pa.table({"a": list(range(10)), "l": [[i] for i in range(10)], "m": maps})
-    whole = encode_ndjson(table).splitlines(keepends=True)
-    assert encode_ndjson(table.slice(3, 4)) == b"".join(whole[3:7])
-    assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == b"".join(whole[3:7])
+    rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
+    assert encode_ndjson(table.slice(3, 4)) == rows
+    assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
 
 
 def test_uuids_become_their_text_and_nulls_stay():
@@ -163,13 +167,3 @@ def test_the_first_and_the_last_of_the_calendar_and_of_a_day_are_written():
     ]:
         whole = pa.int32() if kind.bit_width == 32 else pa.int64()
         assert texts(pa.array(numbers, whole).view(kind)) == expected
-
-
-def test_columns_and_fields_of_one_name_are_refused():
-    one = pa.array([1])
-    for name in ("n", "é"):
-        for names in ([name, name], ["id", name, name]):
-            with pytest.raises(EncodingError, match="same column"):
-                encode_ndjson(pa.Table.from_arrays([one] * len(names), names))
-        with pytest.raises(EncodingError, match="two fields"):
-            texts(pa.StructArray.from_arrays([one, one], [name, name]))

@@ -134,6 +134,9 @@ FOLLOWING = [
 @pytest.mark.parametrize(("kind", "here", "others", "following"), FOLLOWING)
 def test_only_what_comes_next_follows(kind, here, others, following):
     assert [one for one in (*others, *following) if kind(*one).follows(kind(*here))] == following
+    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
+    assert share(3, 7, final=True).next() == share(3, 8)
+    assert str(UnitOffset(3, "a", 7).next()) == "3/a:8"
 
 
 def test_distance_is_reported_only_where_the_format_knows_it():
@@ -179,12 +182,6 @@ def test_numbers_are_ordered_as_numbers_and_texts_as_texts_within_one_format_and
             _ = topic("t", 1, 5) < other
 
 
-def test_next_position_is_the_smallest_one_behind():
-    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
-    assert share(3, 7, final=True).next() == share(3, 8)
-    assert str(UnitOffset(3, "a", 7).next()) == "3/a:8"
-
-
 def test_formats_are_found_by_name_or_letter_and_a_callers_own_class_by_its_dotted_path():
     classes = [offset_class(name) for name in known_formats()]
     assert {one.format_name for one in classes} == known_formats()
@@ -207,25 +204,23 @@ class TestProgress:
             complete = Progress(at(committed), IntegerOffset(target)).is_complete()
             assert complete == (committed is not None and committed >= target)
 
-    def test_takes_rows_only_directly_after_the_last_ones(self):
+    def test_takes_rows_only_directly_after_the_last_ones_or_with_gaps_where_the_source_has_them(self):
         for committed, start, end in [(None, 0, 9), (None, 7, 7), (4, 5, 9)]:
             progress = ChannelProgress("c", at(committed))
-            progress.accept(IntegerOffset(start), IntegerOffset(end))
-            assert progress.sent == IntegerOffset(end)
-            progress.accept(IntegerOffset(end + 1), IntegerOffset(end + 1))
+            progress.accept(at(start), at(end))
+            assert progress.sent == at(end)
+            progress.accept(at(end + 1), at(end + 1))
         for committed, start, end in [(4, 4, 9), (4, 3, 9), (4, 6, 9), (4, 5, 4), (None, 5, 4)]:
             progress = ChannelProgress("c", at(committed))
             with pytest.raises(errors.ContinuityError, match="'c'"):
-                progress.accept(IntegerOffset(start), IntegerOffset(end))
+                progress.accept(at(start), at(end))
             assert (progress.sent, progress.committed) == (None, at(committed))
-
-    def test_takes_gaps_where_the_source_may_have_them(self):
-        progress = ChannelProgress("c", IntegerOffset(4), gaps_legal=True)
+        progress = ChannelProgress("c", at(4), gaps_legal=True)
         for start, end in [(8, 9), (10, 11), (20, 20)]:
-            progress.accept(IntegerOffset(start), IntegerOffset(end))
-        assert progress.sent == IntegerOffset(20)
+            progress.accept(at(start), at(end))
+        assert progress.sent == at(20)
         with pytest.raises(errors.ContinuityError):
-            progress.accept(IntegerOffset(20), IntegerOffset(21))
+            progress.accept(at(20), at(21))
 
     def test_stays_or_advances_and_a_token_that_went_back_is_an_error(self):
         for before, after in [(None, None), (None, 0), (5, 5), (5, 6)]:
