@@ -240,10 +240,12 @@ class TestSpark:
         assert (found["pyspark"].state, found["java"].state) == ("failed", "ok")
         assert "force-reinstall" in found["pyspark"].result
 
-    def test_no_java(self, of_spark, monkeypatch):
+    def test_no_java_and_no_kubernetes_provider(self, of_spark, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.operators.submission.ensure_java_home", lambda _: None)
         found = of_spark("local")["java"]
         assert (found.state, "JAVA_HOME" in found.result) == ("failed", True)
+        found = of_spark("k8s://https://127.0.0.1:6443")["spark connection"]
+        assert found.state == "ok" or "cncf-kubernetes" in found.remedy
 
     def test_a_master_that_takes_no_connection_and_one_of_two_that_does(self, of_spark):
         closed = f"spark://127.0.0.1:{free_port()}"

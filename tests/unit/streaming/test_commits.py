@@ -101,6 +101,8 @@ class TestVerdict:
         targets = {"a": "10", "b": "11", "c": "12"}
         verdict = integers(targets, status("a", "9"), status("b", "7"), status("c", "8"))
         assert (str(verdict.slowest), verdict.done, verdict.total) == ("'b' committed 7 of 11", 0, 3)
+        verdict = integers(targets, status("a", "9"), status("b", None), status("c", "8"))
+        assert str(verdict.slowest) == "'b' committed NULL of 11"
         for order in (1, -1):  # formats have no order among each other
             mixed = CommitTargets.parse(dict([("a", token("f:9")), ("b", token(8))][::order]))
             found = [status("a", token("f:2")), status("b", token(3))][::order]

@@ -1,6 +1,5 @@
 """Names, values and arguments as they are written in URLs and SQL, and the status object."""
 
-
 from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.streaming import names
 from airflow_provider_snowpipe.streaming.arguments import SentRows, check_one_of, known_arguments

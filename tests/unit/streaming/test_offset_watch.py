@@ -83,7 +83,8 @@ class TestEveryMove:
     def test_a_channel_made_again_counts_from_zero(self):
         one = watch()
         reported(one, polled(c1=("8", 8)))
-        assert reported(one, polled(made=2, c1=(None, 0))) is None
+        for status in (None, (None, 0)):
+            assert reported(one, polled(made=2, c1=status)) is None
         message = reported(one, polled(made=2, c1=("8", 8)))
         assert (message["rows"], message["total_rows"]) == (8, 16)
 
