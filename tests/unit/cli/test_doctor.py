@@ -116,7 +116,6 @@ class TestKey:
         other.write_text(pem)
         other.chmod(0o600)
         found = changed(private_key_file=str(other))
-
         for name in ("ingest host", "role"):
             assert found[name].state == "failed"
             assert "RSA_PUBLIC_KEY_FP" in found[name].remedy

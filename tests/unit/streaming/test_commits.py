@@ -361,11 +361,9 @@ class TestWatch:
         first = watch(stall_seconds=10, max_consecutive_errors=2)
         first.see(seen(c1="a:1", c2=None), 0.0)
         first.see(failed(DOWN), 1.0)
-
         stalls, errs = (watch(stall_seconds=10, max_consecutive_errors=2) for _ in range(2))
         for one in (stalls, errs):
             one.recall(json.loads(json.dumps(first.memory())))
-
         assert state(stalls.see(seen(c1="a:1", c2=None), 10.0)) == "failed"
         assert state(errs.see(failed(DOWN), 2.0)) == "failed"
 
@@ -458,7 +456,6 @@ class TestRound:
         for http_status, again in {200: False, 399: False, 400: True, 499: True, 500: False}.items():
             source = Source(errors.ApiError("no", http_status=http_status), "bad")
             polled = poll_statuses(source, names)
-
             halves = [["bad", "b"], ["bad"], ["b"], ["c", "d"]] if again else []
             assert source.asked == [names, *halves]
             assert polled.errors == dict.fromkeys(["bad"] if again else names, source._error)

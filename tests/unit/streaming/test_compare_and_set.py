@@ -1,5 +1,6 @@
 """Setting a committed token: fence, read, compare, set, read again, with a stream at every point between."""
 
+import itertools
 import random
 import re
 from contextlib import suppress
@@ -71,10 +72,8 @@ class TestCompareAndSet:
         plan = planned(snowpipe)
         for committed in (None, token(8, rows=9), token(10, rows=11)):
             snowpipe.channels["c"].committed = committed
-
             with pytest.raises(errors.OffsetTokenMovedError, match=re.escape(NINE)) as raised:
                 change(snowpipe, plan, set_token)
-
             assert (raised.value.expected, raised.value.committed) == (NINE, committed)
             assert (committed or "NULL") in str(raised.value)
             assert snowpipe.channels["c"].committed == committed
@@ -85,7 +84,6 @@ class TestCompareAndSet:
         plan = planned(snowpipe)
         stream(snowpipe, 12)
         snowpipe.channels["c"].committed = NINE
-
         with pytest.raises(errors.OffsetTokenMovedError, match="3 more"):
             change(snowpipe, plan, set_token)
         found = ChannelStatus("c", "SUCCESS", "9", rows_inserted=7)
@@ -93,36 +91,37 @@ class TestCompareAndSet:
             with pytest.raises(errors.OffsetTokenMovedError, match=how):
                 admin.TokenChange("c", "99", "8", rows).require(found)
 
-    def test_rows_that_are_received_and_not_committed_stop_it(self, snowpipe, client, set_token):
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_rows_that_are_received_and_not_committed_stop_it_unless_overwriting(
+        self, snowpipe, client, set_token, overwrite
+    ):
         plan = planned(snowpipe)
         snowpipe.holds_commits = True
-        writer = Channel.open(client, "c", SOURCE)
-        put(writer, 10)
+        put(writer := Channel.open(client, "c", SOURCE), 10)
         writer.flush()
 
-        with pytest.raises(errors.WriterActiveError):
-            change(snowpipe, plan, set_token)
+        with suppress(errors.WriterActiveError):
+            change(snowpipe, plan, set_token, overwrite=overwrite)
 
-        assert snowpipe.channels["c"].position == "9"
+        assert snowpipe.channels["c"].position == ("99" if overwrite else "9")
+        opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+        assert opens[2:] == [not overwrite] * (2 if overwrite else 1)
 
-    @pytest.mark.parametrize("when", ["before it", "while the token is set"])
-    def test_writer_that_opened_with_the_old_token_is_fenced(self, snowpipe, client, set_token, when):
-        writers = []
+    @pytest.mark.parametrize("is_late", [False, True], ids=["before it", "while the token is set"])
+    def test_writer_that_opened_with_the_old_token_is_fenced(self, snowpipe, client, set_token, is_late):
+        writers = [] if is_late else [Channel.open(client, "c", SOURCE)]
 
         def set_late(channel, token):
             if not writers:
                 writers.append(Channel.open(client, channel, SOURCE))
             set_token(channel, token)
 
-        if when == "before it":
-            writers.append(Channel.open(client, "c", SOURCE))
         change(snowpipe, planned(snowpipe), set_late)
 
         put(writers[0], 10)
         with pytest.raises(errors.ChannelError):
             writers[0].flush()
-        assert snowpipe.channels["c"].position == "99"
-        assert len(snowpipe.channels["c"].rows) == 10
+        assert (snowpipe.channels["c"].position, len(snowpipe.channels["c"].rows)) == ("99", 10)
 
     def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(self, snowpipe, set_token):
         def set_late(channel, token):
@@ -131,14 +130,7 @@ class TestCompareAndSet:
 
         with pytest.raises(errors.OffsetTokenMovedError, match=r"3 rows.*overwritten") as raised:
             change(snowpipe, planned(snowpipe), set_late)
-
         assert (raised.value.channel, raised.value.expected, raised.value.committed) == ("c", LATER, LATER)
-
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_only_overwriting_discards_what_is_not_committed(self, snowpipe, set_token, overwrite):
-        change(snowpipe, admin.TokenChange("c", LATER, NINE), set_token, overwrite=overwrite)
-        opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
-        assert opens[1:] == [not overwrite] * 2
 
     def test_token_that_the_service_does_not_show_is_an_error_in_time(self, snowpipe):
         with pytest.raises(errors.CommitTimeoutError) as late:
@@ -146,18 +138,17 @@ class TestCompareAndSet:
         assert (late.value.channel, late.value.committed, late.value.target) == ("c", NINE, LATER)
         assert sum(snowpipe.clock.slept) == 30.5
 
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize("operation", ["open", "status"])
-    def test_killed_at_a_call_has_set_nothing_and_the_next_try_sets_it(
-        self, snowpipe, set_token, when, operation
-    ):
-        plan = planned(snowpipe)
-        snowpipe.fault(**{when: operation}, error=KilledError())
-        with pytest.raises(KilledError):
+    def test_killed_at_a_call_has_set_nothing_and_the_next_try_sets_it(self, snowpipe, set_token):
+        for when, operation in itertools.product(("before", "after"), ("open", "status")):
+            snowpipe.channels["c"].committed = NINE
+            plan = planned(snowpipe)
+            snowpipe.fault(**{when: operation}, error=KilledError())
+            with pytest.raises(KilledError):
+                change(snowpipe, plan, set_token)
+            assert snowpipe.channels["c"].position == "9"
+
             change(snowpipe, plan, set_token)
-        assert snowpipe.channels["c"].position == "9"
-        change(snowpipe, plan, set_token)
-        assert snowpipe.channels["c"].position == "99"
+            assert snowpipe.channels["c"].position == "99"
 
 
 def race(clock, seed):
@@ -261,7 +252,6 @@ class TestReset:
             reset("")
         with pytest.raises(errors.ChannelInvalidError) as gone:
             reset(observe=lambda: ChannelState(ChannelStatus.missing("c")))
-
         assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
         assert snowpipe.channels["c"].committed == self.THEN
 

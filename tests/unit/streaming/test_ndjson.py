@@ -117,9 +117,7 @@ def test_uuids_become_their_text_and_nulls_stay():
     column = pa.array([None if one.int % 7 == 0 else one.bytes for one in values], pa.uuid())
     nested = pa.StructArray.from_arrays([column], names=["V"])
     rows = pa.table({"U": column, "S": nested}).slice(3)
-
     written = [json.loads(line) for line in encode_ndjson(rows).splitlines()]
-
     expected = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
     assert [row["U"] for row in written] == expected
     assert [row["S"]["V"] for row in written] == expected

@@ -84,7 +84,6 @@ def test_error_that_a_service_knows_comes_before_the_table(clock):
     service = _Script(_answer(408, "604"), _answer(200))
     known = {"604": KeyError("select")}
     session = HttpSession(service, POLICY, service, refused=lambda what, answer: known.get(answer.code))
-
     with pytest.raises(KeyError, match="select"):
         session.request("select", "GET", "u", query={"retry": "true"})
     assert session.request("select", "GET", "u").status == 200
@@ -134,10 +133,8 @@ def test_refused_credentials_are_renewed_twice(clock, status):
 
 def test_credentials_that_cannot_be_renewed_end_the_request_and_accepted_ones_succeed(clock):
     service = _Script(_answer(401))
-
     with pytest.raises(errors.AuthenticationError):
         service.request("open")
-
     assert (service.made, clock.slept) == ([0], [])
     for answers in ([401, 401, 200], [503, 503, 401, 200]):  # transient answers are no refusals
         service = _Script(*map(_answer, answers), renewable=True)

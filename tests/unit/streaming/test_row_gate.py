@@ -173,12 +173,10 @@ class TestAttempts:
         killed = _gate(tmp_path)
         for part in (_part(1, 1, '"x"'), _part(3, '"x"', 4), _part(5, 5, '"x"')):
             killed.admit(part)
-
         again = _gate(tmp_path, committed=IntegerOffset(2))
         again.admit(_part(3, '"x"', 4, 5))
         assert sorted(_put_aside(tmp_path)) == ["2", "3"], "row 6 is not committed, and is met again"
         again.admit(_part(6, '"x"', 7))
-
         assert sorted(_put_aside(tmp_path)) == ["2", "3", "6"]
 
     def test_that_are_shut_out_lose_their_files_after_the_commit(self, tmp_path):
@@ -213,10 +211,8 @@ class TestAttempts:
         for name in ("1.parquet", "notes.parquet", "5.csv"):
             (folder / name).write_text("mine")
         gate = _gate(tmp_path, committed=IntegerOffset(2))
-
         gate.admit(_part(3, 3, 4, 5, 6))
         gate.settle(IntegerOffset(6))
-
         assert sorted(path.name for path in folder.iterdir()) == ["1.parquet", "5.csv", "notes.parquet"]
 
     def test_may_clear_away_the_same_file_at_once(self, tmp_path):

@@ -239,7 +239,6 @@ class TestRejectedRows:
         snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
         with pytest.raises(KilledError):
             append()
-
         with pytest.raises(errors.RowsRejectedError) as raised:
             append([*ROWS, {"ID": 5}])
         assert raised.value.rejected == 1
