@@ -1,4 +1,4 @@
-"""``airflow snowpipe …`` against a real local service."""
+"""``airflow snowpipe …`` against a real local service; ``plan`` with folders and shapes."""
 
 import io
 import json
@@ -25,18 +25,24 @@ def table(local_service):
 
 
 @pytest.fixture
-def bare(local_service, set_connection, variables, monkeypatch, capsys):
-    """Run a command with a connection and these arguments as a terminal gives them; what it printed."""
-    conn_id = connect(local_service, set_connection)
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+def shown(capsys):
+    """Run a command with the arguments as a terminal gives them; what it printed."""
 
     def command(*words):
-        arguments = parser().parse_args([words[0], "--conn-id", conn_id, *words[1:]])
+        arguments = parser().parse_args(words)
         capsys.readouterr()
         arguments.func(arguments)
         return capsys.readouterr().out
 
     return command
+
+
+@pytest.fixture
+def bare(local_service, set_connection, variables, monkeypatch, shown):
+    """Run a command with a connection."""
+    conn_id = connect(local_service, set_connection)
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+    return lambda command, *words: shown(command, "--conn-id", conn_id, *words)
 
 
 @pytest.fixture
@@ -135,12 +141,11 @@ def test_local_hands_over_to_the_services_own_command_line_and_its_help_names_ev
     assert len(commands) > 5
 
 
-def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch):
+def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch, shown):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = parser().parse_args(["local", "--", "--help"])
     with pytest.raises(SystemExit, match=r'pip install "airflow-provider-snowpipe\[local\]"'):
-        arguments.func(arguments)
+        shown("local", "--", "--help")
 
 
 def test_commands_run_without_airflows_command_line(local_service, table, monkeypatch, capsys):
@@ -163,3 +168,48 @@ def test_airflow_offers_the_commands():
 
     parsed = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
     assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108
+
+
+@pytest.fixture
+def plan(shown):
+    return lambda *words: shown("plan", *words)
+
+
+def test_a_folder_is_planned_as_a_table_with_reasons(plan, tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"1,x\n" * 1000)
+    printed = plan("--from", str(tmp_path))
+    assert not [word for word in ("stream", "copy", "pipe", "X-SMALL", "yes") if word not in printed]
+    assert "path stream: cheapest of those that suit: stream" in printed
+
+
+def test_a_shape_is_planned_as_json_and_arguments_reach_shape_policy_and_figures(plan):
+    printed = json.loads(plan("--from", '{"bytes": 50e12}', "--backfill", "--output", "json"))
+    shape = {"bounded": True, "bytes": 50e12, "backfill": True, "live_into_files": False, "partitions": 1}
+    assert printed["shape"] == shape
+    assert printed["plan"]["path"] == "copy"
+    assert printed["plan"]["reasons"][0].startswith("a backfill")
+
+    endless = ("--from", "{}", "--endless", "--arrival-rate", "1e6", "--freshness", "10", "--partitions", "2")
+    printed = plan(*endless, "--path", "pipe", "--cost", "pipe_credits_per_gb=1", "-o", "json")
+    found = json.loads(printed)["plan"]
+    assert (found["path"], found["is_forced"], found["per_day"]) == ("pipe", True, True)
+    assert found["estimates"][2]["credits"] == pytest.approx(86.4)
+    assert [one["concern"] for one in found["warnings"]] == ["unfit", "micro_batches", "not_fresh"]
+
+
+def test_the_path_before_stays_near_a_boundary(plan):
+    near = ("--from", '{"bytes": 5e9}', "-o", "json")
+    assert json.loads(plan(*near))["plan"]["path"] == "copy"
+    assert json.loads(plan(*near, "--previous", "stream"))["plan"]["path"] == "stream"
+
+
+def test_errors_of_a_plan_are_one_line(plan):
+    for words, message in [
+        (("/no/such/folder",), "the files of '/no/such/folder' cannot be listed"),
+        (("{",), "it begins like JSON and is none"),
+        (("{}",), "the shape has no size"),
+        (('{"rows": 1}', "--cost", "text_ratio"), "--cost is 'text_ratio': give name=number"),
+        (('{"rows": 1}', "--warehouse", "big"), "warehouse is 'BIG'"),
+    ]:
+        with pytest.raises(SystemExit, match=f"snowpipe: .*{message}"):
+            plan("--from", *words)

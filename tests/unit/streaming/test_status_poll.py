@@ -1,4 +1,4 @@
-"""One poll for many waiters."""
+"""One poll for many waiters, and the channels that are followed by the beginning of their names."""
 
 import asyncio
 import gc
@@ -10,7 +10,13 @@ from contextlib import aclosing
 import pytest
 
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.polling import StatusPoll, shared_poll
+from airflow_provider_snowpipe.streaming.offset_events import FollowRules, OffsetFollower, WatermarkJournal
+from airflow_provider_snowpipe.streaming.polling import (
+    ChannelListing,
+    StatusPoll,
+    shared_listing,
+    shared_poll,
+)
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.waiting import until
 
@@ -20,13 +26,17 @@ INTERVAL = 0.6
 
 
 class Pipe:
-    """A pipe's client for one event loop: counts what it is asked, fails and stalls as a test sets."""
+    """A pipe's client for one event loop, and its listing: counts what it is asked, fails and stalls as set.
 
-    def __init__(self):
+    :param rows: the rows of its channels by name; another one has the token ``a:1``
+    """
+
+    def __init__(self, **rows):
+        self.rows = rows
         self.asked = []
-        self.clients = 0
-        self.closed = 0
+        self.clients = self.closed = self.listings = 0
         self.fail = lambda _: None
+        self.fail_listing = None
         self.answers = threading.Event()
         self.answers.set()
 
@@ -40,10 +50,20 @@ class Pipe:
         error = self.fail(len(self.asked))
         if error is not None:
             raise error
-        return {name: ChannelStatus(name, "SUCCESS", "a:1") for name in names}
+        rows = {name: self.rows.get(name, 0) for name in names}
+        return {name: ChannelStatus(name, "SUCCESS", "a:1", rows_inserted=rows[name]) for name in names}
 
     def close(self):
         self.closed += 1
+
+    async def names(self):
+        self.listings += 1
+        if self.fail_listing is not None:
+            raise self.fail_listing
+        return list(self.rows)
+
+    async def name(self):
+        return "DB.S.T-STREAMING"
 
 
 @pytest.fixture
@@ -218,3 +238,77 @@ def test_pollers_of_one_pipe_and_event_loop_share_and_others_do_not(pipe):
     assert one is same
     assert one is not other
     assert run(main())[0] is not one
+
+
+class Following:
+    """A follower of a pipe's channels p_…, driven poll by poll."""
+
+    def __init__(self, pipe, start):
+        self.messages = []
+        self.polls = 0
+        self.poll = StatusPoll(pipe.connect)
+        rules = {"channel": None, "prefix": "p_", "interval": 0.02, "list_interval": 0.05, **start}
+        given = {"listing": ChannelListing(pipe.names), "journal": WatermarkJournal(None, "")}
+        self.follower = OffsetFollower(FollowRules(**rules), poll=self.poll, pipe_name=pipe.name, **given)
+
+    async def read(self):
+        async with self.follower.following(), aclosing(self.poll.follow()) as polls:
+            async for polled in polls:
+                self.messages += await self.follower.take(self.polls, polled)
+                self.polls += 1
+
+
+def message_after(pipe, began, change, **start):
+    """The one message that a change brings, once the follower has begun."""
+
+    async def main():
+        following = Following(pipe, start)
+        task = asyncio.create_task(following.read())
+        await until(lambda: began(following))
+        change()
+        await until(lambda: following.messages)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return following.messages
+
+    (message,) = run(main())
+    return message
+
+
+class TestFollowing:
+    """Channels are followed by the beginning of their names."""
+
+    def test_finds_them_and_those_that_are_made_later_from_their_first_row(self):
+        pipe = Pipe(p_a=1, p_b=2, other=9)
+
+        def polled_twice(following):
+            return following.polls >= 2
+
+        message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_b=5, other=50))
+        assert (set(message["channels"]), message["rows"]) == ({"p_b"}, 3)
+        assert {name for names in pipe.asked for name in names} == {"p_a", "p_b"}
+        message = message_after(pipe, polled_twice, lambda: pipe.rows.update(p_new=4))
+        assert (message["channels"]["p_new"]["previous_rows"], message["rows"]) == (0, 4)
+        pipe = Pipe()
+        assert message_after(pipe, lambda _: pipe.listings, lambda: pipe.rows.update(p_a=3))["rows"] == 3
+
+    def test_lists_again_when_a_listing_fails(self, caplog):
+        pipe = Pipe(p_a=1)
+        pipe.fail_listing = RuntimeError("no sign-in")
+
+        def heal():
+            pipe.fail_listing = None
+
+        assert message_after(pipe, lambda _: pipe.listings >= 2, heal, start="beginning")["rows"] == 1
+        assert "RuntimeError: no sign-in" in caplog.text
+
+    def test_shares_one_listing_with_those_who_ask_at_once(self):
+        pipe = Pipe(a=1)
+
+        async def main():
+            listing = shared_listing("key", pipe.names)
+            assert shared_listing("key", pipe.names) is listing
+            return await asyncio.gather(*(listing.names(60) for _ in range(5)))
+
+        assert run(main()) == [("a",)] * 5
+        assert pipe.listings == 1
