@@ -205,12 +205,14 @@ class TestStart:
 
     def test_bare_number_is_read_and_written_for_a_connector_alone(self):
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)
+
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
-        with pytest.raises(OffsetTokenError):
-            ChannelSource(IntegerOffset, EU).start(status("41", 42))
-        with pytest.raises(ConfigurationError):
-            source(is_bare=True)
+        refused(
+            OffsetTokenError, connector.start, [status(INTENT)], "channel 'c': a load", "run the load task"
+        )
+        refused(OffsetTokenError, ChannelSource(IntegerOffset, EU).start, [status("41", 42)])
+        refused(ConfigurationError, lambda bare: source(is_bare=bare), [True])
 
     def test_a_difference_is_logged_or_an_error(self, caplog):
         for excess, word in [(2, "2 more"), (-1_000, "1,000 fewer")]:
@@ -280,15 +282,6 @@ class TestCopyIntent:
         read = CopyIntent.parse(token)
         assert str(intent) == str(read) == token
         assert read == replace(intent, since=SINCE.replace(microsecond=234000))
-
-    def test_is_no_position_and_the_remedy_is_the_load_that_began_it(self):
-        sources = [
-            ChannelSource(IntegerOffset, EU),
-            ChannelSource(IntegerOffset, EU, is_bare=True),
-            *(ChannelSource(LexicographicOffset, EU, rebind=one) for one in ("continue", "restart")),
-        ]
-        for one in sources:
-            refused(OffsetTokenError, one.start, [status(INTENT)], "channel 'c': a load", "run the load task")
 
     def test_differs_from_other_tokens_and_a_torn_one_is_refused(self):
         others = [None, "", "a:5", "{}", '{"copy_to":"a"}']

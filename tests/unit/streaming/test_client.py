@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from airflow_provider_snowpipe.streaming import auth, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair, ScopedToken, ScopedTokenSource, base_url
-from airflow_provider_snowpipe.streaming.http import Answer, UnreachableError
+from airflow_provider_snowpipe.streaming.http import Answer
 from tests.fake_snowpipe import HOST, MISSING, PAT, PIPE_MISSING, ROW_SEQ_GAP, STALE, UNCOMMITTED, error
 from tests.refusals import refused
 
@@ -64,20 +64,6 @@ def test_every_form_of_the_token_reply_is_read(snowpipe, client, form):
         return
     assert client.scoped_token().token == token
     assert client.scoped_token().remaining_seconds() > 3500
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("failure", [error(503), error(404), UnreachableError("cut")], ids=str)
-def test_a_repeated_append_keeps_its_request_id_and_continuation_token(snowpipe, client, when, failure):
-    token = client.open_channel("c").continuation_token
-    snowpipe.fault(**{when: "append"}, error=failure, times=2)
-    assert append(client, token) == "1_1"
-    attempts = snowpipe.appends()
-    assert [a.attempt for a in attempts] == [0, 1, 2]
-    assert len({a.query["requestId"] for a in attempts}) == 1
-    assert {(a.query["continuationToken"], a.body) for a in attempts} == {("1_0", b'{"a":1}\n')}
-    assert str(attempts[0]) == "append c f.log:1..f.log:2"
-    assert snowpipe.channels["c"].rows == [{"a": 1}]
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -442,15 +442,6 @@ class Source:
 class TestRound:
     """One round of status requests: whose failure is whose, and which refusals are asked again in halves."""
 
-    def test_a_name_that_is_refused_harms_no_other(self):
-        for http_status in (400, 413, 422):
-            source = Source(errors.ApiError("bad", http_status=http_status), "c142")
-            polled = poll_statuses(source, NAMES)
-            assert [len(names) for names in source.asked[:2]] == [100, 100]
-            assert list(polled.errors) == ["c142"]
-            assert sorted(polled.statuses) == [name for name in NAMES if name != "c142"]
-            assert len(source.asked) <= 3 + 2 * 7
-
     def test_only_a_refusal_of_the_request_is_asked_again_in_halves(self):
         names = ["bad", "b", "c", "d"]
         for http_status, again in {200: False, 399: False, 400: True, 499: True, 500: False}.items():
@@ -459,6 +450,7 @@ class TestRound:
             halves = [["bad", "b"], ["bad"], ["b"], ["c", "d"]] if again else []
             assert source.asked == [names, *halves]
             assert polled.errors == dict.fromkeys(["bad"] if again else names, source._error)
+            assert list(polled.statuses) == (["b", "c", "d"] if again else [])
         assert failed(DOWN, "a", "b") == PolledStatuses({}, {"a": DOWN, "b": DOWN})
 
     def test_an_outage_is_met_once_and_not_for_every_hundred(self):

@@ -347,9 +347,3 @@ class TestReported:
         assert snowpipe.channels["c"].committed == token(11, rows=12)
         assert len(snowpipe.channels["c"].rows) == 11
         assert "'c' will be reported again" in caplog.text
-
-    def test_channels_without_a_checkpoint_are_left_alone(self, snowpipe, client):
-        snowpipe.channel("bare", committed="41", rows_error_count=2)
-        snowpipe.channel("new", rows_error_count=2)
-        self.mark(snowpipe, client, ("bare", "new", "missing"))
-        assert snowpipe.calls == []

@@ -1,7 +1,5 @@
 """Positions: parse, order, next, follow; and the state machine of a channel."""
 
-import itertools
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     offset_class,
     offset_class_of_code,
 )
-from airflow_provider_snowpipe.streaming.progress import ChannelProgress, Progress
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress
 from tests.refusals import refused
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -199,11 +197,6 @@ def at(value):
 
 
 class TestProgress:
-    def test_is_complete_when_committed_at_or_past_the_target(self):
-        for committed, target in itertools.product([None, 0, 4, 5, 6], [0, 5]):
-            complete = Progress(at(committed), IntegerOffset(target)).is_complete()
-            assert complete == (committed is not None and committed >= target)
-
     def test_takes_rows_only_directly_after_the_last_ones_or_with_gaps_where_the_source_has_them(self):
         for committed, start, end in [(None, 0, 9), (None, 7, 7), (4, 5, 9)]:
             progress = ChannelProgress("c", at(committed))

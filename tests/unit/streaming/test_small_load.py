@@ -258,18 +258,6 @@ class TestRejectedRows:
         with pytest.raises(errors.RowsRejectedError):
             append(wait_for_commit=False)
 
-    def test_those_of_a_channel_that_somebody_else_writes_to_are_reported_again(self, snowpipe, append):
-        def write():
-            snowpipe.channels["c"].committed, snowpipe.channels["c"].rows_inserted = token("8:1", rows=5), 4
-
-        snowpipe.fault(before="status", skip=2, do=write)
-        with pytest.raises(errors.RowsRejectedError):
-            append()
-
-        assert snowpipe.channels["c"].committed == token("8:1", rows=5)
-        with pytest.raises(errors.RowsRejectedError):
-            append([{"ID": 7}], batch=9)
-
 
 def test_lines_of_a_file_are_cut_at_newlines_and_a_compressed_one_is_refused():
     for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
