@@ -105,7 +105,6 @@ class TestBackupAndRestore:
         assert "wrote the tokens of 2 channels" in run("backup", path, "--offset-format", "file:line")
         with local_service.client(table) as client:
             client.drop_channel("b")
-
         assert "would create channel 'b': NULL -> f:1" in run("restore", path, "--dry-run")
         assert committed(local_service, table, "b") is None
         assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
@@ -155,9 +154,7 @@ def test_commands_run_without_airflows_command_line(local_service, table, monkey
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # it is put back after the test
     words = ["channels", "--conn-id", "stored", "--table", table, "--output", "json"]
     monkeypatch.setattr(sys, "argv", ["cli", *words])
-
     runpy.run_module("airflow_provider_snowpipe.cli", run_name="__main__")
-
     printed = capsys.readouterr().out
     assert [one["channel"] for one in json.loads(printed)] == ["a", "b"]
 

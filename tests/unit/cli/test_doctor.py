@@ -311,7 +311,6 @@ class TestCommand:
 
     def test_a_table_with_remedies_and_a_failure(self, capsys, conn_id):
         code, printed = self.run(capsys, "--snowflake-conn-id", conn_id, "--table", "NOWHERE")
-
         assert code == 1
         report = json.loads(self.run(capsys, "--conn-id", conn_id, "--table", "NOWHERE", "--json")[1])
         found = {one["check"]: one for one in report["checks"]}

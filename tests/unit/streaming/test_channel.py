@@ -198,7 +198,6 @@ class TestBatches:
             size = len(snowpipe.appends()[0].body)  # before compression
             assert channel.counters == ChannelCounters(100, size, 1, 3.0, 3.0)
             put(channel, 100, 100)
-
         assert channel.counters == ChannelCounters(101, size + 10, 2, 5.0, 3.0)
 
     def test_the_sender_is_named_after_the_channel_and_keeps_no_process_alive(self, channel):

@@ -205,7 +205,6 @@ class TestStart:
 
     def test_bare_number_is_read_and_written_for_a_connector_alone(self):
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)
-
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
         refused(

@@ -387,9 +387,7 @@ class TestStandstill:
         one = watch(stall_seconds=600)
         one.see(seen(c1="a:1", c2="a:4"), 1_000.0)
         one.see(seen(c1="a:2", c2="a:4"), 1_599.0)
-
         verdict = one.see(seen(c1="a:3", c2="a:4"), 1_600.0)
-
         assert (verdict.reason, verdict.slowest) == (FailureReason.STALLED, None)
         assert verdict.message.startswith(
             "1 of 2 channels committed nothing for 600 s: 'c2' stands at a:4 since "

@@ -99,10 +99,8 @@ class TestCompareAndSet:
         snowpipe.holds_commits = True
         put(writer := Channel.open(client, "c", SOURCE), 10)
         writer.flush()
-
         with suppress(errors.WriterActiveError):
             change(snowpipe, plan, set_token, overwrite=overwrite)
-
         assert snowpipe.channels["c"].position == ("99" if overwrite else "9")
         opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
         assert opens[2:] == [not overwrite] * (2 if overwrite else 1)
@@ -146,7 +144,6 @@ class TestCompareAndSet:
             with pytest.raises(KilledError):
                 change(snowpipe, plan, set_token)
             assert snowpipe.channels["c"].position == "9"
-
             change(snowpipe, plan, set_token)
             assert snowpipe.channels["c"].position == "99"
 

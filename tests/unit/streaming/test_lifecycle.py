@@ -154,7 +154,6 @@ class TestOwnership:
         snowpipe.channel("new_q", **loaded(1, 2, binding=binding_of("q")))
         snowpipe.channel("old_p", **loaded(5, 6))
         unknown = replace(earlier, last={})
-
         with pytest.raises(errors.SourceChangedError, match=r"'new_p' is new, and channel 'old_p'"):
             unknown.hand_over([own("q", token(1, 2, binding=binding_of("q"))), own("p")])
         other = own("p", token(9, 9, binding=binding_of("q")), rebind="continue")

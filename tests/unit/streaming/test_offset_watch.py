@@ -72,7 +72,6 @@ class TestEveryMove:
         first, same, other = (
             reported(watch(), polled(c2=("1", 1), c1=("b", rows), c3=(None, 0))) for rows in (4, 4, 5)
         )
-
         assert first == same
         assert first["id"] != other["id"]
         before = {"previous_token": None, "previous_rows": 0}

@@ -67,7 +67,6 @@ class TestAdmission:
         lost = Undecoded(IntegerOffset(12), "broken", b"raw")
         part = replace(_part(10, 1, 2), end=IntegerOffset(12), undecoded=(lost,))
         refusing, skipping = _unchecked(), _unchecked(skips_undecoded=True)
-
         with pytest.raises(errors.EncodingError, match=r"'a/b': broken \(1 such record up to 12\)"):
             refusing.admit(part)
         for given in (part, part, _part(13, 1)):
@@ -157,9 +156,7 @@ class TestPositions:
     def test_are_the_sources_where_it_has_gaps_for_rows_and_records(self, tmp_path):
         lost = Undecoded(IntegerOffset(32), "broken", b"raw")
         part = replace(_part(20, 1, '"x"'), end=IntegerOffset(32), undecoded=(lost,))
-
         good = _gate(tmp_path).admit(replace(part, positions=lambda row: IntegerOffset([20, 29][row])))
-
         assert (good.undecoded, good.positions, good.rows) == ((), None, 1)
         (file,) = tmp_path.rglob("*.parquet")
         names = ("row", "position", "column", "first_position", "last_position", "payload", "application")
@@ -187,9 +184,7 @@ class TestAttempts:
         zombie.admit(_part(5, '"x"', 6))
         zombie.admit(_part(7, '"x"', 8))
         assert sorted(_put_aside(tmp_path)) == ["3", "5", "5", "7"]
-
         gate.settle(IntegerOffset(6))
-
         assert sorted(_put_aside(tmp_path)) == ["3", "5", "7"]
 
     def test_leave_what_lies_before_their_first_row_and_behind_their_commit(self, tmp_path):
@@ -311,7 +306,6 @@ class TestFolder:
             bad = DeadLetter(start, 0, None, "because", b"{}")
             DeadLetterFolder(str(tmp_path), channel, FileLineOffset, None).write(start, end, [bad], "app")
             assert _put_aside(tmp_path) == [str(start)]
-
             DeadLetterFolder(str(tmp_path), channel, FileLineOffset, None).pass_by(start, end)
             assert _put_aside(tmp_path) == []
 

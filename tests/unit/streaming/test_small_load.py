@@ -96,16 +96,24 @@ def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operatio
 
 class TestCommittedBefore:
     @pytest.mark.parametrize(
-        ("committed", "sent"),
-        [(None, [1, 2, 3, 4]), ("6:9", [1, 2, 3, 4]), ("7:2", [3, 4]), ("7:4", [])],
-        ids=["NULL", "earlier batch", "part of it", "all of it"],
+        ("committed", "rows", "sent"),
+        [
+            (None, ROWS, [1, 2, 3, 4]),
+            ("6:9", ROWS, [1, 2, 3, 4]),
+            ("7:2", ROWS, [3, 4]),
+            ("7:4", ROWS, []),
+            ("6:2", [], []),
+        ],
+        ids=["NULL", "earlier batch", "part of it", "all of it", "no rows"],
     )
-    def test_only_the_rest_is_sent(self, snowpipe, append, committed, sent):
+    def test_only_the_rest_is_sent(self, snowpipe, append, committed, rows, sent):
         snowpipe.channel("c", **loaded(committed))
-        load = append()
+        load = append(rows)
         assert ids(snowpipe) == sent
-        assert (load.rows, load.skipped, load.committed) == (len(sent), 4 - len(sent), True)
-        assert (shown(load.from_token), snowpipe.channels["c"].position) == (committed, "7:4")
+        assert (load.rows, load.skipped, load.committed) == (len(sent), len(rows) - len(sent), True)
+        assert shown(load.from_token) == committed
+        assert shown(load.target_token) == snowpipe.channels["c"].position == ("7:4" if rows else committed)
+        assert len(snowpipe.appends()) == bool(sent)
 
     def test_channel_that_has_gone_on_to_a_later_batch_or_row(self, snowpipe, append):
         snowpipe.channel("c", **loaded("8:1"))
@@ -177,13 +185,6 @@ def test_received_rows_are_no_success_unless_nobody_waits(snowpipe, append):
     assert load.target_token == token("7:4", rows=4)
     snowpipe.commit()
     assert append(wait_for_commit=False).committed
-
-
-def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, append):
-    snowpipe.channel("c", **loaded("6:2"))
-    load = append([])
-    assert (load.rows, load.target_token, load.committed) == (0, token("6:2"), True)
-    assert snowpipe.did("append") == []
 
 
 def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
@@ -424,13 +425,11 @@ class TestAdmission:
 
     def test_without_a_row_to_send_the_token_is_set(self, snowpipe, admit):
         gate, load = admit([1, 2, 3, 4])
-
         assert snowpipe.did("append") == []
         assert snowpipe.channels["c"].committed == load.target_token == token("7:4")
         assert (load.rows, load.rejected, load.committed) == (0, 0, True)
         assert (load.dead_lettered, load.commit_seconds) == (4, 0.0)
         assert (gate.committed, gate.settled) == ([None], [])
-
         again, load = admit([1, 2, 3, 4])
         assert (load.skipped, load.dead_lettered, again.positions) == (4, 0, [])
         assert [str(one) for one in again.committed] == ["7:4"]

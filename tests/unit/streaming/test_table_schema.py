@@ -95,7 +95,6 @@ def test_columns_come_in_the_order_of_the_rows_and_in_capital_letters():
 def test_statements_take_every_name_letter_by_letter():
     table = table_of(PipeName('D"B', "s", "T-STREAMING"))
     columns = [TableColumn('A"; DROP', "NUMBER(38,0)"), TableColumn("b", "DATE")]
-
     assert create_table_if_missing(table, columns) == (
         'CREATE TABLE IF NOT EXISTS "D""B"."s"."T" ("A""; DROP" NUMBER(38,0), "b" DATE)'
     )
