@@ -279,9 +279,9 @@ class Histories(RuleBasedStateMachine):
         name = self.drawn(data)
         standing = self.channels[name]
         position = data.draw(st.integers(0, standing.next - 1) | st.just(standing.next - 1))
-        observe = {"observe": lambda: ChannelState(self.statuses()[name]), "observe_seconds": 0}
+        given: dict[str, Any] = {"observe": lambda: ChannelState(self.statuses()[name]), "observe_seconds": 0}
         try:
-            reset_offset_token(self.client, name, str(position), set_token=self.set_token, **observe)
+            reset_offset_token(self.client, name, str(position), set_token=self.set_token, **given)
         except errors.WriterActiveError:
             assert name in self.sessions
             return
