@@ -1,13 +1,10 @@
-"""``airflow snowpipe …`` against a real local service."""
+"""``airflow snowpipe …`` against a real local service; ``plan`` with folders and shapes."""
 
 import io
 import json
 import re
 import runpy
-import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +14,6 @@ from tests.loaded_folder import variables
 from tests.local_connection import commit, committed, connect, make_table
 
 __all__ = ["variables"]
-
-Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
@@ -30,18 +25,24 @@ def table(local_service):
 
 
 @pytest.fixture
-def bare(local_service, set_connection, variables, monkeypatch, capsys):
-    """Run a command with a connection and these arguments as a terminal gives them; what it printed."""
-    conn_id = connect(local_service, set_connection)
-    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+def shown(capsys):
+    """Run a command with the arguments as a terminal gives them; what it printed."""
 
     def command(*words):
-        arguments = parser().parse_args([words[0], "--conn-id", conn_id, *words[1:]])
+        arguments = parser().parse_args(words)
         capsys.readouterr()
         arguments.func(arguments)
         return capsys.readouterr().out
 
     return command
+
+
+@pytest.fixture
+def bare(local_service, set_connection, variables, monkeypatch, shown):
+    """Run a command with a connection."""
+    conn_id = connect(local_service, set_connection)
+    monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")
+    return lambda command, *words: shown(command, "--conn-id", conn_id, *words)
 
 
 @pytest.fixture
@@ -52,22 +53,19 @@ def run(bare):
 
 @pytest.mark.usefixtures("table")
 class TestReading:
-    def test_channels_lists_names_and_tokens(self, run):
+    def test_channels_and_lag_show_all_channels(self, local_service, run):
         lines = json.loads(run("channels", "--output", "json"))
-
         assert [(one["channel"], one["committed"]) for one in lines] == [("a", "f:2"), ("b", "f:1")]
         assert "committed" in run("channels")
-
-    def test_lag_shows_all_channels(self, run):
         lines = json.loads(run("lag", "--output", "json"))
-
         assert {one["channel"]: one["rows"] for one in lines} == {"a": 2, "b": 1}
+        make_table(local_service, "IDLE")
+        assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
 
     def test_lag_ends_badly_when_a_target_is_not_committed(self, run, capsys):
         options = ("--offset-format", "file:line", "--output", "json")
         done = json.loads(run("lag", "--targets", '{"a": "f:2"}', *options))
         assert done[0]["done"] is True
-
         with pytest.raises(SystemExit) as ended:
             run("lag", "--targets", '{"a": "f:2", "b": "f:2"}', *options)
         assert ended.value.code == 1
@@ -99,11 +97,6 @@ class TestReading:
                 bare(*words, "NOWHERE")
         assert not file.exists()
 
-    def test_a_table_without_channels_has_an_empty_list(self, local_service, run):
-        make_table(local_service, "IDLE")
-
-        assert json.loads(run("channels", "--table", "IDLE", "--output", "json")) == []
-
 
 class TestBackupAndRestore:
     def test_a_backup_brings_a_dropped_channel_back(self, local_service, run, tmp_path, table):
@@ -112,7 +105,6 @@ class TestBackupAndRestore:
         assert "wrote the tokens of 2 channels" in run("backup", path, "--offset-format", "file:line")
         with local_service.client(table) as client:
             client.drop_channel("b")
-
         assert "would create channel 'b': NULL -> f:1" in run("restore", path, "--dry-run")
         assert committed(local_service, table, "b") is None
         assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
@@ -133,22 +125,26 @@ class TestBackupAndRestore:
             run("restore", path)
 
 
-def test_local_hands_over_to_the_services_own_command_line(capfd):
+def test_local_hands_over_to_the_services_own_command_line_and_its_help_names_every_command(capfd):
     arguments = parser().parse_args(["local", "--", "--help"])
     with pytest.raises(SystemExit) as ended:
         arguments.func(arguments)
-
     assert ended.value.code == 0
-    assert "snowpipe-local" in capfd.readouterr().out
+    of_service = capfd.readouterr().out
+    assert "snowpipe-local" in of_service
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+
+    commands = re.findall(r"^    (\S+)", of_service, re.MULTILINE)
+    assert f"({', '.join(commands)})" in " ".join(capfd.readouterr().out.split())
+    assert len(commands) > 5
 
 
-def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch):
+def test_local_without_the_service_names_what_to_install(tmp_path, monkeypatch, shown):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = parser().parse_args(["local", "--", "--help"])
-
     with pytest.raises(SystemExit, match=r'pip install "airflow-provider-snowpipe\[local\]"'):
-        arguments.func(arguments)
+        shown("local", "--", "--help")
 
 
 def test_commands_run_without_airflows_command_line(local_service, table, monkeypatch, capsys):
@@ -158,9 +154,7 @@ def test_commands_run_without_airflows_command_line(local_service, table, monkey
     monkeypatch.setenv("_AIRFLOW_PROCESS_CONTEXT", "client")  # it is put back after the test
     words = ["channels", "--conn-id", "stored", "--table", table, "--output", "json"]
     monkeypatch.setattr(sys, "argv", ["cli", *words])
-
     runpy.run_module("airflow_provider_snowpipe.cli", run_name="__main__")
-
     printed = capsys.readouterr().out
     assert [one["channel"] for one in json.loads(printed)] == ["a", "b"]
 
@@ -170,21 +164,49 @@ def test_airflow_offers_the_commands():
     from airflow.cli.cli_parser import get_parser
 
     parsed = get_parser().parse_args(["snowpipe", "backup", "/tmp/x", "--table", "T", "--dry-run"])  # noqa: S108
-
     assert (parsed.path, parsed.table, parsed.dry_run) == ("/tmp/x", "T", True)  # noqa: S108
 
 
-def test_the_help_of_local_names_every_command_of_the_service(capsys):
-    with pytest.raises(SystemExit):
-        parser().parse_args(["--help"])
-    shown = capsys.readouterr().out
-    of_service = subprocess.run(
-        [Path(sys.executable).with_name("snowpipe-local"), "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    commands = re.findall(r"^    (\S+)", of_service.stdout, re.MULTILINE)
+@pytest.fixture
+def plan(shown):
+    return lambda *words: shown("plan", *words)
 
-    assert f"({', '.join(commands)})" in " ".join(shown.split())
-    assert len(commands) > 5
+
+def test_a_folder_is_planned_as_a_table_with_reasons(plan, tmp_path):
+    (tmp_path / "a.csv").write_bytes(b"1,x\n" * 1000)
+    printed = plan("--from", str(tmp_path))
+    assert not [word for word in ("stream", "copy", "pipe", "X-SMALL", "yes") if word not in printed]
+    assert "path stream: cheapest of those that suit: stream" in printed
+
+
+def test_a_shape_is_planned_as_json_and_arguments_reach_shape_policy_and_figures(plan):
+    printed = json.loads(plan("--from", '{"bytes": 50e12}', "--backfill", "--output", "json"))
+    shape = {"bounded": True, "bytes": 50e12, "backfill": True, "live_into_files": False, "partitions": 1}
+    assert printed["shape"] == shape
+    assert printed["plan"]["path"] == "copy"
+    assert printed["plan"]["reasons"][0].startswith("a backfill")
+
+    endless = ("--from", "{}", "--endless", "--arrival-rate", "1e6", "--freshness", "10", "--partitions", "2")
+    printed = plan(*endless, "--path", "pipe", "--cost", "pipe_credits_per_gb=1", "-o", "json")
+    found = json.loads(printed)["plan"]
+    assert (found["path"], found["is_forced"], found["per_day"]) == ("pipe", True, True)
+    assert found["estimates"][2]["credits"] == pytest.approx(86.4)
+    assert [one["concern"] for one in found["warnings"]] == ["unfit", "micro_batches", "not_fresh"]
+
+
+def test_the_path_before_stays_near_a_boundary(plan):
+    near = ("--from", '{"bytes": 5e9}', "-o", "json")
+    assert json.loads(plan(*near))["plan"]["path"] == "copy"
+    assert json.loads(plan(*near, "--previous", "stream"))["plan"]["path"] == "stream"
+
+
+def test_errors_of_a_plan_are_one_line(plan):
+    for words, message in [
+        (("/no/such/folder",), "the files of '/no/such/folder' cannot be listed"),
+        (("{",), "it begins like JSON and is none"),
+        (("{}",), "the shape has no size"),
+        (('{"rows": 1}', "--cost", "text_ratio"), "--cost is 'text_ratio': give name=number"),
+        (('{"rows": 1}', "--warehouse", "big"), "warehouse is 'BIG'"),
+    ]:
+        with pytest.raises(SystemExit, match=f"snowpipe: .*{message}"):
+            plan("--from", *words)

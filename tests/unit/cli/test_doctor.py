@@ -24,7 +24,7 @@ from tests.scripted_service import Reply
 
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
 Diagnose = Callable[..., dict[str, Finding]]
-
+ACCOUNT = ("key", "tls", "clock", "ingest host", "role", "grants", "pipe")
 
 # Java and the installed packages are asked once, not by each of these tests.
 asked_java_version = functools.cache(local_spark.java_version)
@@ -38,24 +38,32 @@ def spark(set_connection, monkeypatch):
     monkeypatch.setattr(module, "installed_version", asked_version)
 
 
+def findings(conn_id, spark_conn_id=None, **options):
+    """All findings by name."""
+    return {one.check: one for one in Doctor(conn_id, spark_conn_id, **options).findings()}
+
+
 @pytest.fixture
 def diagnose(conn_id):
-    """All findings by name, for the connection to the local service unless another is named."""
+    """The findings for the connection to the local service unless another is named."""
+    return lambda other=None, **options: findings(other or conn_id, **options)
 
-    def run(other=None, spark_conn_id=None, **options):
-        return {one.check: one for one in Doctor(other or conn_id, spark_conn_id, **options).findings()}
+
+@pytest.fixture
+def changed(local_service, set_connection):
+    """The findings for a connection to the local service with another extra field."""
+    return lambda **extra: findings(connect(local_service, set_connection, extra=extra))
+
+
+@pytest.fixture
+def of_spark(set_connection):
+    """The findings for a Spark connection, with a Snowflake connection that is missing."""
+
+    def run(host, **fields):
+        set_connection("spark_other", host=host, **{"conn_type": "spark", **fields})
+        return findings("nowhere", "spark_other")
 
     return run
-
-
-def of_spark(set_connection, host, **fields):
-    """The findings for a Spark connection, with a Snowflake connection that is missing."""
-    set_connection("spark_other", conn_type="spark", host=host, **fields)
-    return {one.check: one for one in Doctor("nowhere", "spark_other").findings()}
-
-
-def states(found):
-    return {name: one.state for name, one in found.items()}
 
 
 def free_port():
@@ -66,12 +74,9 @@ def free_port():
 
 def test_all_is_well_with_the_local_service(diagnose, table):
     found = diagnose(table=table)
-
     assert {name: one for name, one in found.items() if one.state != "ok"} == {}
-    assert list(found) == [
-        "packages", "connection", "key", "tls", "clock", "ingest host", "role", "grants", "pipe",
-        "spark connection", "spark-submit", "pyspark", "java", "spark master",
-    ]  # fmt: skip
+    of_spark = ("spark connection", "spark-submit", "pyspark", "java", "spark master")
+    assert list(found) == ["packages", "connection", *ACCOUNT, *of_spark]
     assert {one.remedy for one in found.values()} == {""}
     assert table in found["pipe"].result
     assert "ACCOUNTADMIN" in found["role"].result
@@ -80,45 +85,37 @@ def test_all_is_well_with_the_local_service(diagnose, table):
 class TestConnection:
     def test_a_missing_one_is_reported_with_how_to_create_it_and_hides_nothing(self, diagnose):
         found = diagnose("nowhere")
-
-        assert states(found) == {
-            **dict.fromkeys(found, "ok"),
-            "connection": "failed",
-            **dict.fromkeys(("key", "tls", "clock", "ingest host", "role", "grants", "pipe"), "skipped"),
-        }
+        states = {name: one.state for name, one in found.items()}
+        skipped = dict.fromkeys(ACCOUNT, "skipped")
+        assert states == {**dict.fromkeys(found, "ok"), "connection": "failed", **skipped}
         assert "airflow connections add nowhere" in found["connection"].remedy
         assert "snowpipe-local env" in found["connection"].remedy
 
     def test_of_another_type(self, diagnose, set_connection):
-        found = diagnose(set_connection("web", conn_type="http", host="h"))
-
-        assert found["connection"].state == "failed"
-        assert "'http'" in found["connection"].result
+        found = diagnose(set_connection("web", conn_type="http", host="h"))["connection"]
+        assert (found.state, "'http'" in found.result) == ("failed", True)
 
 
 class TestKey:
-    def test_that_cannot_be_read(self, diagnose, local_service, set_connection):
-        found = diagnose(connect(local_service, set_connection, extra={"private_key_file": "/no/key.p8"}))
-
+    def test_that_cannot_be_read(self, changed):
+        found = changed(private_key_file="/no/key.p8")
         assert found["key"].state == "failed"
         assert "/no/key.p8" in found["key"].result
         assert [found[name].state for name in ("tls", "ingest host", "role")] == ["ok", "skipped", "skipped"]
 
-    def test_that_others_can_read(self, diagnose, local_service, set_connection, tmp_path):
+    def test_that_others_can_read(self, changed, local_service, tmp_path):
         copy = tmp_path / "key.p8"
         copy.write_bytes(local_service.key_file.read_bytes())
         copy.chmod(0o644)
-        found = diagnose(connect(local_service, set_connection, extra={"private_key_file": str(copy)}))
-
+        found = changed(private_key_file=str(copy))
         assert (found["key"].state, found["key"].remedy) == ("warning", f"chmod 600 {copy}")
         assert found["role"].state == "ok"
 
-    def test_of_somebody_else(self, diagnose, local_service, set_connection, pem, tmp_path):
+    def test_of_somebody_else(self, changed, pem, tmp_path):
         other = tmp_path / "key.p8"
         other.write_text(pem)
         other.chmod(0o600)
-        found = diagnose(connect(local_service, set_connection, extra={"private_key_file": str(other)}))
-
+        found = changed(private_key_file=str(other))
         for name in ("ingest host", "role"):
             assert found[name].state == "failed"
             assert "RSA_PUBLIC_KEY_FP" in found[name].remedy
@@ -126,89 +123,62 @@ class TestKey:
 
 
 class TestNetwork:
-    def test_nobody_answers(self, diagnose, local_service, set_connection):
-        found = diagnose(connect(local_service, set_connection, extra={"port": free_port()}))
-
+    def test_nobody_answers(self, changed):
+        found = changed(port=free_port())
         assert found["tls"].state == "failed"
         assert "HTTPS_PROXY" in found["tls"].remedy
         assert found["clock"].state == found["ingest host"].state == found["role"].state == "skipped"
 
-    def test_an_untrusted_certificate(self, diagnose, local_service, set_connection, service):
-        found = diagnose(connect(local_service, set_connection, extra={"ca_bundle": service.ca_bundle}))
-
-        assert found["tls"].state == "failed"
-        assert service.ca_bundle in found["tls"].result
+    def test_an_untrusted_certificate(self, changed, service):
+        found = changed(ca_bundle=service.ca_bundle)["tls"]
+        assert (found.state, service.ca_bundle in found.result) == ("failed", True)
 
     @pytest.mark.parametrize(("seconds", "state"), [(-50, "ok"), (-90, "failed"), (90, "failed")])
     def test_a_clock_that_differs(self, monkeypatch, service_connection, seconds, state):
         date = email.utils.formatdate(time.time() - seconds, usegmt=True)
         monkeypatch.setattr(BaseHTTPRequestHandler, "date_time_string", lambda _: date)
-        found = {one.check: one for one in Doctor(service_connection).findings()}
-
-        assert found["clock"].state == state
-        assert ("behind" if seconds < 0 else "ahead") in found["clock"].result
+        found = findings(service_connection)["clock"]
+        assert (found.state, ("behind" if seconds < 0 else "ahead") in found.result) == (state, True)
 
     def test_an_account_that_refuses_the_token(self, service, service_connection):
-        service.on("hostname", Reply(401))
-        found = {one.check: one for one in Doctor(service_connection).findings()}
-
+        service.on("hostname", Reply(401, PAT))
+        found = findings(service_connection)
         assert [found[name].state for name in ("tls", "ingest host", "pipe")] == ["ok", "failed", "skipped"]
         assert "token" in found["ingest host"].remedy
+        assert PAT not in str(found)
 
 
 class TestAccount:
     @pytest.fixture
-    def loader(self, local_service, set_connection, table):
+    def sql(self, local_service):
+        return lambda *statements: [local_service.sql(one) for one in statements]
+
+    @pytest.fixture
+    def loader(self, local_service, set_connection, sql, table):
         """A connection whose role may do nothing; its id."""
-        for statement in (
-            "CREATE OR REPLACE ROLE loader",
-            "CREATE OR REPLACE ROLE writer",
-            f"GRANT ROLE loader TO USER {local_service.user}",
-        ):
-            local_service.sql(statement)
+        sql("CREATE OR REPLACE ROLE loader", f"GRANT ROLE loader TO USER {local_service.user}")
         return connect(local_service, set_connection, extra={"role": "LOADER"})
 
-    def test_each_missing_grant_is_named_as_sql(self, diagnose, local_service, loader, table):
+    def test_each_missing_grant_is_named_as_sql(self, diagnose, sql, loader, table):
         before = diagnose(loader, table=table)["grants"]
-        assert before.state == "failed"
-        for statement in before.remedy.split("; "):
-            local_service.sql(statement)
-
+        assert (before.state, before.remedy.count("GRANT")) == ("failed", 3)
+        sql(*before.remedy.split("; "))
         after = diagnose(loader, table=table)
-        assert before.remedy.count("GRANT") == 3
         assert (after["grants"].state, after["pipe"].state) == ("ok", "ok")
-
-    def test_a_grant_to_an_inherited_role_counts(self, diagnose, local_service, loader, table):
-        for statement in (
-            "GRANT USAGE ON DATABASE LOCAL TO ROLE writer",
-            "GRANT USAGE ON SCHEMA LOCAL.PUBLIC TO ROLE writer",
-            f"GRANT INSERT ON TABLE {table} TO ROLE writer",
-            "GRANT ROLE writer TO ROLE loader",
-        ):
-            local_service.sql(statement)
-
-        assert diagnose(loader, table=table)["grants"].state == "ok"
-
-    def test_a_table_that_widens_needs_one_more(self, diagnose, local_service, loader, table):
-        local_service.sql(f"ALTER TABLE {table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
-        for statement in diagnose(loader, table=table)["grants"].remedy.split("; "):
-            local_service.sql(statement)
-
+        sql(f"ALTER TABLE {table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
         assert "EVOLVE SCHEMA" in diagnose(loader, table=table)["grants"].remedy
 
-    def test_a_pipe_of_its_own_is_operated(self, diagnose, local_service, loader, table):
-        local_service.sql(
-            f"CREATE OR REPLACE PIPE own AS COPY INTO {table} FROM (SELECT $1:ID, $1:NAME FROM "
-            "TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
-        )
+    def test_a_grant_to_an_inherited_role_counts(self, diagnose, sql, loader, table):
+        objects = ("USAGE ON DATABASE LOCAL", "USAGE ON SCHEMA LOCAL.PUBLIC", f"INSERT ON TABLE {table}")
+        sql("CREATE OR REPLACE ROLE writer", *(f"GRANT {one} TO ROLE writer" for one in objects))
+        sql("GRANT ROLE writer TO ROLE loader")
+        assert diagnose(loader, table=table)["grants"].state == "ok"
 
-        assert "OPERATE ON PIPE" in diagnose(loader, pipe="OWN")["grants"].remedy
-
-    def test_the_grants_of_the_installation_page_are_enough(self, diagnose, local_service, set_connection):
+    def test_the_grants_of_the_installation_page_are_enough(self, local_service, set_connection, sql):
         block, *_ = re.findall(r"```sql\n(.+?)```", PAGE.read_text(), re.DOTALL)
         block = re.sub("CREATE (?=ROLE|USER)", "CREATE OR REPLACE ", block)  # another test has made them
         page = re.sub(r" *--.*", "", block).replace("RSA_PUBLIC_KEY = '…'", "PASSWORD = 'unused'")
-        for statement in (
+        sql(
             "CREATE OR REPLACE DATABASE ANALYTICS",
             "CREATE TABLE ANALYTICS.PUBLIC.ORDERS (ID INTEGER) ENABLE_SCHEMA_EVOLUTION = TRUE",
             "CREATE PIPE ANALYTICS.PUBLIC.ORDERS_PIPE AS COPY INTO ANALYTICS.PUBLIC.ORDERS FROM (SELECT "
@@ -218,57 +188,35 @@ class TestAccount:
             "CREATE PIPE ANALYTICS.PUBLIC.FILES AS COPY INTO ANALYTICS.PUBLIC.ORDERS FROM "
             "@ANALYTICS.PUBLIC.LANDING FILE_FORMAT = (TYPE = JSON) MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE",
             "CREATE OR REPLACE WAREHOUSE LOADING",
-            *page.split(";")[:-1],
-            f"GRANT ROLE LOADER TO USER {local_service.user}",
-        ):
-            local_service.sql(statement.strip())
-        defaults = {"role": "LOADER", "database": "ANALYTICS", "warehouse": "LOADING"}
-        loader = connect(local_service, set_connection, extra=defaults)
+            "CREATE OR REPLACE ROLE others",
+            f"GRANT ROLE others TO USER {local_service.user}",
+        )
+        of_role = {"database": "ANALYTICS", "warehouse": "LOADING"}
+        others = connect(local_service, set_connection, extra={"role": "OTHERS", **of_role})
+        assert "OPERATE ON PIPE" in findings(others, pipe="ORDERS_PIPE")["grants"].remedy
+        sql(*map(str.strip, page.split(";")[:-1]), f"GRANT ROLE LOADER TO USER {local_service.user}")
+        loader = connect(local_service, set_connection, extra={"role": "LOADER", **of_role})
 
         for named in ({"table": "ORDERS"}, {"pipe": "ORDERS_PIPE"}):
-            found = diagnose(loader, **named)
+            found = findings(loader, **named)
             assert {name: one for name, one in found.items() if one.state == "failed"} == {}
-
-    def test_a_role_that_the_user_has_not(self, diagnose, local_service, set_connection):
-        local_service.sql("CREATE OR REPLACE ROLE others")
-        found = diagnose(connect(local_service, set_connection, extra={"role": "OTHERS"}))
-
-        assert "failed" in (found["role"].state, found["ingest host"].state)
-        if found["role"].state == "failed":
-            assert found["role"].remedy.startswith('GRANT ROLE "OTHERS" TO USER')
-            assert "RSA_PUBLIC_KEY" not in found["role"].remedy
-
-    def test_no_warehouse(self, diagnose, local_service, set_connection):
-        stored = json.loads(local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])["extra"]
-        del stored["warehouse"]
-        stored["ca_bundle"] = str(local_service.ca_file)
-        found = diagnose(
-            set_connection(
-                "bare", conn_type="snowflake", login=local_service.user, schema="PUBLIC", extra=stored
-            )
-        )
-
-        assert found["role"].state in ("ok", "warning")
-        assert ("none" in found["role"].result) == (found["role"].state == "warning")
 
 
 class TestSpark:
     def test_a_connection_that_is_missing(self):
-        found = {one.check: one for one in Doctor("nowhere", "spark_nowhere").findings()}
-
+        found = findings("nowhere", "spark_nowhere")
         assert found["spark connection"].state == "failed"
         assert "AIRFLOW_CONN_SPARK_NOWHERE" in found["spark connection"].remedy
         assert found["java"].state == "skipped"
 
     def test_neither_spark_nor_a_connection(self, monkeypatch):
         monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
+        without = {"pyspark": None}
         monkeypatch.setattr(
-            module, "installed_version", lambda name: None if name == "pyspark" else asked_version(name)
+            module, "installed_version", lambda name: without.get(name, "1") and asked_version(name)
         )
-        found = {one.check: one for one in Doctor("nowhere").findings()}
-
-        assert found["spark connection"].state == "skipped"
-        assert "[spark]" in found["spark connection"].remedy
+        found = findings("nowhere")["spark connection"]
+        assert (found.state, "[spark]" in found.remedy) == ("skipped", True)
 
     @pytest.mark.parametrize(
         ("host", "extra", "check", "words"),
@@ -276,119 +224,79 @@ class TestSpark:
             ("local", {"spark-binary": "my-submit"}, "spark connection", "my-submit"),
             ("yarn", {"deploy-mode": "cluster"}, "spark connection", "yarn_resourcemanager_webapp_address"),
             ("local", {"spark-binary": "spark3-submit"}, "spark-submit", "spark3-submit"),
+            ("spark://", {}, "spark master", ""),
+            ("mesos://a:1", {}, "spark master", ""),
+            ("spark://a:x", {}, "spark master", ""),
         ],
     )
-    def test_a_connection_or_program_is_named(self, set_connection, host, extra, check, words):
-        found = of_spark(set_connection, host, extra=extra)[check]
-
+    def test_a_connection_program_or_master_is_named(self, of_spark, host, extra, check, words):
+        found = of_spark(host, extra=extra)[check]
         assert (found.state, words in found.result) == ("failed", True)
 
-    def test_two_versions_of_pyspark(self, set_connection, monkeypatch):
-        monkeypatch.setattr(
-            "airflow_provider_snowpipe.spark.driver.session.installed_version",
-            {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get,
-        )
-        found = of_spark(set_connection, "local")
-
-        assert found["pyspark"].state == "failed"
+    def test_two_versions_of_pyspark(self, of_spark, monkeypatch):
+        versions = {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get
+        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.installed_version", versions)
+        found = of_spark("local")
+        assert (found["pyspark"].state, found["java"].state) == ("failed", "ok")
         assert "force-reinstall" in found["pyspark"].result
-        assert found["java"].state == "ok"
 
-    def test_no_java(self, set_connection, monkeypatch):
+    def test_no_java_and_no_kubernetes_provider(self, of_spark, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.operators.submission.ensure_java_home", lambda _: None)
-        found = of_spark(set_connection, "local")
-
-        assert found["java"].state == "failed"
-        assert "JAVA_HOME" in found["java"].result
-
-    def test_a_kubernetes_master_without_its_provider(self, set_connection):
-        found = of_spark(set_connection, "k8s://https://127.0.0.1:6443")["spark connection"]
-
+        found = of_spark("local")["java"]
+        assert (found.state, "JAVA_HOME" in found.result) == ("failed", True)
+        found = of_spark("k8s://https://127.0.0.1:6443")["spark connection"]
         assert found.state == "ok" or "cncf-kubernetes" in found.remedy
 
-    def test_a_master_that_takes_no_connection(self, set_connection):
-        found = of_spark(set_connection, f"spark://127.0.0.1:{free_port()}")
+    def test_a_master_that_takes_no_connection_and_one_of_two_that_does(self, of_spark):
+        closed = f"spark://127.0.0.1:{free_port()}"
+        found = of_spark(closed)["spark master"]
+        assert (found.state, "refused" in found.result.lower()) == ("failed", True)
+        with socket.create_server(("127.0.0.1", 0)) as master:
+            found = of_spark(f"{closed},127.0.0.1:{master.getsockname()[1]}")["spark master"]
+        assert found.state == "ok"
 
-        assert found["spark master"].state == "failed"
-        assert "refused" in found["spark master"].result.lower()
-
-    def test_a_spark_connect_server_needs_no_program_and_no_java(self, set_connection):
+    def test_a_spark_connect_server_needs_no_program_and_no_java(self, of_spark):
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-            set_connection(
-                "spark_other", conn_type="spark_connect", host="127.0.0.1", port=port, password="t0ken"
-            )
-            found = {one.check: one for one in Doctor("nowhere", "spark_other").findings()}
-
-        assert {name: found[name].state for name in ("spark connection", "spark master", "pyspark")} == {
-            "spark connection": "ok",
-            "spark master": "ok",
-            "pyspark": "ok",
-        }
+            found = of_spark("127.0.0.1", conn_type="spark_connect", port=port, password="t0ken")
+        assert {found[name].state for name in ("spark connection", "spark master", "pyspark")} == {"ok"}
         assert {found[name].state for name in ("spark-submit", "java")} == {"skipped"}
         assert found["spark master"].result == f"sc://127.0.0.1:{port} takes connections"
         assert "t0ken" not in str(found)
 
-    def test_one_master_of_two_is_enough(self, set_connection):
-        with socket.create_server(("127.0.0.1", 0)) as master:
-            found = of_spark(
-                set_connection, f"spark://127.0.0.1:{free_port()},127.0.0.1:{master.getsockname()[1]}"
-            )
-
-        assert found["spark master"].state == "ok"
-
-    def test_a_master_in_no_known_form(self, set_connection):
-        for host in ("spark://", "mesos://a:1", "spark://a:x"):
-            assert of_spark(set_connection, host)["spark master"].state == "failed"
-
-    def test_yarn_needs_its_configuration(self, set_connection, monkeypatch, tmp_path):
+    def test_yarn_needs_its_configuration(self, of_spark, monkeypatch, tmp_path):
         for name in ("YARN_CONF_DIR", "HADOOP_CONF_DIR"):
             monkeypatch.delenv(name, raising=False)
-        assert "YARN_CONF_DIR" in of_spark(set_connection, "yarn")["spark master"].result
-
+        assert "YARN_CONF_DIR" in of_spark("yarn")["spark master"].result
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-        assert "yarn-site.xml" in of_spark(set_connection, "yarn")["spark master"].result
-
+        assert "yarn-site.xml" in of_spark("yarn")["spark master"].result
         (tmp_path / "yarn-site.xml").touch()
-        assert of_spark(set_connection, "yarn")["spark master"].state == "ok"
+        assert of_spark("yarn")["spark master"].state == "ok"
 
 
 class TestBounds:
-    def test_a_check_that_hangs_hides_no_other(self, diagnose, monkeypatch):
+    @pytest.mark.parametrize("asked", [{}, {"seconds": 0.4}], ids=["own", "caller's"])
+    def test_a_check_that_hangs_hides_no_other(self, diagnose, monkeypatch, asked):
         released, checks = threading.Event(), Doctor._checks
+
+        def quick(doctor):
+            named = [one for one in checks(doctor) if one.name in ("key", "spark connection")]
+            return [replace(one, seconds=0.5) if one.name == "key" else one for one in named]
+
         monkeypatch.setattr(Doctor, "_key", lambda _: str(released.wait(60)))
-        monkeypatch.setattr(
-            Doctor,
-            "_checks",
-            lambda doctor: [
-                replace(one, seconds=0.5) if one.name == "key" else one for one in checks(doctor)
-            ],
-        )
+        monkeypatch.setattr(Doctor, "_checks", quick)
         try:
-            found = diagnose()
+            found = diagnose(**asked)
         finally:
             released.set()
 
-        assert found["key"].state == "failed"
-        assert "0.5 s" in found["key"].result
+        within = asked.get("seconds", 0.5)
+        assert (found["key"].state, found["key"].result) == ("failed", f"no answer within {within} s")
         assert found["spark connection"].state == "ok"
-
-    def test_the_caller_may_bound_every_check(self, diagnose, monkeypatch):
-        released, checks = threading.Event(), Doctor._checks
-        monkeypatch.setattr(Doctor, "_packages", lambda _: str(released.wait(60)))
-        monkeypatch.setattr(Doctor, "_checks", lambda doctor: checks(doctor)[:1])
-        try:
-            found = diagnose(seconds=0.4)
-        finally:
-            released.set()
-
-        assert (found["packages"].state, found["packages"].result) == ("failed", "no answer within 0.4 s")
 
     def test_an_unexpected_error_shows_no_text(self, diagnose, monkeypatch):
         monkeypatch.setattr(Doctor, "_key", lambda _: {}["hunter2"])
-        found = diagnose()
-
-        assert found["key"].result == "unexpected KeyError"
+        assert diagnose()["key"].result == "unexpected KeyError"
 
 
 class TestCommand:
@@ -403,7 +311,6 @@ class TestCommand:
 
     def test_a_table_with_remedies_and_a_failure(self, capsys, conn_id):
         code, printed = self.run(capsys, "--snowflake-conn-id", conn_id, "--table", "NOWHERE")
-
         assert code == 1
         report = json.loads(self.run(capsys, "--conn-id", conn_id, "--table", "NOWHERE", "--json")[1])
         found = {one["check"]: one for one in report["checks"]}
@@ -415,12 +322,5 @@ class TestCommand:
 
     def test_a_table_beside_a_pipe_is_refused_before_anything_is_asked(self, conn_id):
         arguments = parser().parse_args(["doctor", "--conn-id", conn_id, "--table", "A", "--pipe", "B"])
-
         with pytest.raises(SystemExit, match="table 'A' and pipe 'B' are both given"):
             arguments.func(arguments)
-
-    def test_no_secret_is_printed(self, capsys, service, service_connection):
-        service.on("hostname", Reply(401, PAT))
-        _, printed = self.run(capsys, "--snowflake-conn-id", service_connection, "--json")
-
-        assert PAT not in printed

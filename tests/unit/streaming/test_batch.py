@@ -1,10 +1,13 @@
 """When a batch is closed, what it is expected to compress to, and how fast batches follow each other."""
 
 import random
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming import batch as batch_module
 from airflow_provider_snowpipe.streaming.batch import (
@@ -15,16 +18,16 @@ from airflow_provider_snowpipe.streaming.batch import (
     Pace,
     Part,
 )
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from tests.refusals import refused
 
 
 def _part(first, rows):
     """Rows that compress to about half, since they are hexadecimal digits."""
-    body = b"".join(
-        b'{"N":"%s"}\n' % random.Random(number).randbytes(500).hex().encode()
-        for number in range(first, first + rows)
-    )
+    texts = (random.Random(number).randbytes(500).hex() for number in range(first, first + rows))
+    body = b"".join(b'{"N":"%s"}\n' % text.encode() for text in texts)
     return Part(body, IntegerOffset(first), IntegerOffset(first + rows - 1), rows)
 
 
@@ -35,21 +38,47 @@ def _line(position, size):
 
 
 class TestCompressor:
-    @pytest.mark.parametrize(
-        ("limits", "expected"),
-        [
-            ({"wire_bytes": 1000, "compression": "zstd"}, 1700),
-            ({"wire_bytes": 1000, "compression": "none"}, 850),
-            ({"wire_bytes": 1000, "raw_bytes": 1200}, 1200),
-        ],
+    @settings(max_examples=15)
+    @given(
+        st.lists(st.tuples(st.integers(1, 4000), st.booleans()), min_size=1, max_size=30),
+        st.sampled_from(["zstd", "gzip", "none"]),
     )
-    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self, limits, expected):
-        chosen = BatchLimits(**limits)
-        compressor, batch, first = Compressor(chosen), OpenBatch(chosen), _line(0, expected)
-        batch.add(first)
+    def test_batches_hold_every_row_once_in_order_and_fit_the_wire(self, sizes, compression):
+        bodies = [b"a" * size + b"\n" if same else bytes(_line(0, size + 1).body) for size, same in sizes]
+        parts = [Part(body, IntegerOffset(n), IntegerOffset(n), 1) for n, body in enumerate(bodies)]
 
-        assert batch.take(compressor.ratio) == []
-        assert batch.take(compressor.ratio, following=1) == [first]
+        batches = Compressor(BatchLimits(wire_bytes=5000, compression=compression)).close(parts)
+
+        assert all(len(one.body) <= 5000 for one in batches)
+        assert all(right.start == left.end.next() for left, right in pairwise(batches))
+        assert sum(one.rows for one in batches) == len(parts)
+        raw = (
+            one.body if one.encoding is None else pa.decompress(one.body, one.raw_bytes, one.encoding, True)
+            for one in batches
+        )
+        assert b"".join(raw) == b"".join(bodies)
+
+    def test_unusable_limits_and_a_row_above_the_wire_limit_are_refused(self):
+        wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
+        wrong += [("bytes_per_second", 0), ("age_seconds", -1)]
+        refused(ConfigurationError, lambda limit: BatchLimits(**dict([limit])), wrong)
+        refused(
+            ConfigurationError,
+            Compressor(BatchLimits(wire_bytes=5000)).close,
+            [[_line(3, 9000)]],
+            "rows 3 to 3",
+        )
+
+    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self):
+        for limits, expected in [
+            (BatchLimits(wire_bytes=1000, compression="zstd"), 1700),
+            (BatchLimits(wire_bytes=1000, compression="none"), 850),
+            (BatchLimits(wire_bytes=1000, raw_bytes=1200), 1200),
+        ]:
+            ratio, batch, first = Compressor(limits).ratio, OpenBatch(limits), _line(0, expected)
+            batch.add(first)
+            assert batch.take(ratio) == []
+            assert batch.take(ratio, following=1) == [first]
 
     def test_expectation_is_that_of_the_first_batch_and_moves_by_three_tenths_of_the_difference(self):
         compressor = Compressor(BatchLimits(wire_bytes=100_000))
@@ -76,27 +105,19 @@ class TestCompressor:
 
     def test_rows_that_grow_when_compressed_are_expected_to_stay_as_they_are(self):
         compressor = Compressor(BatchLimits(wire_bytes=5_000))
-
         batches = compressor.close([_line(number, 2_000) for number in range(4)])
-
         assert [batch.rows for batch in batches] == [2, 2]
         assert 0.99 < compressor.ratio <= 1.0
 
-    def test_batch_of_just_the_wire_limit_is_sent_whole(self):
-        parts = [_line(0, 600), _line(1, 400)]
-
-        (batch,) = Compressor(BatchLimits(wire_bytes=1000, compression="none")).close(parts)
-
-        assert (batch.body, batch.encoding, batch.raw_bytes) == (parts[0].body + parts[1].body, None, 1000)
-
     @pytest.mark.parametrize("compression", ["zstd", "gzip"])
-    def test_rows_are_compressed_by_the_quickest_level(self, compression):
+    def test_rows_are_compressed_by_the_quickest_level_and_just_the_wire_limit_is_sent_whole(
+        self, compression
+    ):
         part = _part(0, 50)
-
-        (batch,) = Compressor(BatchLimits(compression=compression)).close([part])
-
-        assert batch.body == pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
-        assert (type(batch.body), batch.encoding) == (bytes, compression)
+        body = pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
+        for limits in ({"compression": compression}, {"compression": compression, "wire_bytes": len(body)}):
+            (batch,) = Compressor(BatchLimits(**limits)).close([part])
+            assert (batch.body, type(batch.body), batch.encoding) == (body, bytes, compression)
 
 
 @pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
@@ -117,54 +138,40 @@ def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
 
 class TestOpenBatch:
     def test_it_is_taken_when_the_next_rows_would_not_fit(self):
-        limits = BatchLimits(rows=3, wire_bytes=1000)
+        limits, part = BatchLimits(rows=3, wire_bytes=1000), _line(0, 850)
         assert OpenBatch(limits).take(1.0, following=851) == [], "nothing is in it"
-
-        def taken(ratio, following):
-            batch, part = OpenBatch(limits), _line(0, 850)
+        for (ratio, following), is_taken in {
+            (0.998, 0): True, (1.0, 0): False, (1.0, 1): True, (2.0, 850): False, (2.0, 851): True
+        }.items():  # fmt: skip
+            batch = OpenBatch(limits)
             batch.add(part)
-            found = batch.take(ratio, following)
-            assert found == ([] if batch.parts else [part])
-            return bool(found)
+            assert batch.take(ratio, following) == ([part] if is_taken else [])
+            assert batch.parts == ([] if is_taken else [part])
 
-        assert [taken(ratio, 0) for ratio in (0.998, 1.0)] == [True, False]
-        assert [taken(1.0, following) for following in (0, 1)] == [False, True]
-        assert [taken(2.0, following) for following in (850, 851)] == [False, True]
+    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self):
+        for limits, sizes in [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]:
+            batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
+            taken = []
+            for part in parts:
+                batch.add(part)
+                taken.append(batch.take(100.0))
+            assert taken == [[], [], parts]
 
-    @pytest.mark.parametrize(
-        ("limits", "sizes"), [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]
-    )
-    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self, limits, sizes):
-        batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
-        taken = []
+    def test_it_begins_again_when_it_was_taken_with_the_age_of_its_first_rows(self, monkeypatch):
+        now = [50.0]
+        monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+        batch, parts = OpenBatch(BatchLimits(age_seconds=4.0, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
         for part in parts:
             batch.add(part)
-            taken.append(batch.take(100.0))
-        assert taken == [[], [], parts]
-
-    def test_it_begins_again_when_it_was_taken(self):
-        batch, parts = OpenBatch(BatchLimits(rows=2, raw_bytes=200)), [_line(0, 100), _line(1, 100)]
-        for part in parts:
-            batch.add(part)
+            now[0] += 3.0
+        assert batch.closes_at == 54.0
 
         assert batch.take() == parts
         assert (batch.take(), batch.closes_at) == ([], None)
         last = _line(2, 200)
         batch.add(last)
-        assert batch.take(1.0) == []
+        assert (batch.take(1.0), batch.closes_at) == ([], 60.0)
         assert batch.take() == [last]
-
-    def test_its_age_is_that_of_its_first_rows(self, monkeypatch):
-        now = [50.0]
-        monkeypatch.setattr(batch_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        batch = OpenBatch(BatchLimits(age_seconds=4.0))
-        for position in (0, 1):
-            batch.add(_line(position, 10))
-            now[0] += 3.0
-        assert batch.closes_at == 54.0
-        batch.take()
-        batch.add(_line(2, 10))
-        assert batch.closes_at == 60.0
 
 
 class TestPace:
@@ -181,20 +188,12 @@ class TestPace:
             timestamps.append(now[0] - 100.0)
         return timestamps
 
-    def test_what_fits_the_saved_allowance_is_sent_at_once(self):
+    def test_bytes_and_requests_keep_their_rate_over_time(self):
         timestamps = self.sent(10_000_000, 10.0, bytes_per_second=20e6)
-
         assert timestamps[:6] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0), pytest.approx(0.5)]
-
-    def test_bytes_keep_the_rate_over_time(self):
         for seconds in (5.0, 60.0):
             sent = len(self.sent(3_000_000, seconds, bytes_per_second=20e6)) * 3_000_000
             assert 20e6 * seconds < sent <= 20e6 * (seconds + BURST_SECONDS) + 3_000_000
-
-    @pytest.mark.parametrize(
-        ("raw_bytes", "rate", "limits"), [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]
-    )
-    def test_requests_keep_their_rate(self, raw_bytes, rate, limits):
-        timestamps = self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits)
-
-        assert len(timestamps) == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)
+        for raw_bytes, rate, limits in [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]:
+            sent = len(self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits))
+            assert sent == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)

@@ -1,23 +1,42 @@
-"""Complete, waiting or failed: the decision, for every kind of status, and the verdict over many channels."""
+"""Complete, waiting or failed: of one channel, of many, and over many polls."""
 
 import itertools
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.commits import (
     CommitState,
     CommitVerdict,
+    CommitWatch,
     FailureReason,
+    PolledStatuses,
+    RetryBudget,
     WaitState,
     decide,
     judge,
+    poll_statuses,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.names import counted
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.progress import ChannelStatus, CommitTargets, Progress
+from airflow_provider_snowpipe.streaming.offsets import (
+    BatchRowOffset,
+    FileLineOffset,
+    IntegerOffset,
+    LexicographicOffset,
+    TopicPartitionOffset,
+    UnitOffset,
+    known_formats,
+)
+from airflow_provider_snowpipe.streaming.progress import (
+    ChannelStatus,
+    ChannelTarget,
+    CommitTargets,
+    Progress,
+    all_targets,
+)
 from tests.checkpoints import binding_of, token
 from tests.refusals import refused
 
@@ -57,198 +76,389 @@ def test_decision_about_one_channel():
             expected = CommitState.STALLED if is_last else CommitState.BEHIND
         assert (one.state, one.has_target) == (expected, has_target)
         assert one.rejected == (1 if baseline == 4 else 0)
+    default = decide(status("c", "8", rows_error_count=5), Progress(IntegerOffset(8), IntegerOffset(9)))
+    assert (default.state, default.rejected) == (CommitState.BEHIND, 0)
 
 
-def test_decision_accepts_skipped_rows_and_leaves_time_by_default():
-    found = status("c", "8", rows_error_count=5)
+class TestVerdict:
+    def test_every_channel_has_to_commit_and_others_do_not_matter(self):
+        others = (status("b", "5"), status("x", "!", "ERR_X"))
+        complete = integers({"a": "5", "b": "5"}, status("a", "7"), *others)
+        three = {"c1": "a:5", "c2": "a:5", "c3": "a:5"}
+        behind = verdict_of(three, status("c1", "a:5"), status("c2", "a:4"), status("c3", "a:6"))
 
-    one = decide(found, Progress(IntegerOffset(8), IntegerOffset(9)))
+        assert complete == CommitVerdict(WaitState.COMPLETE, {"a": "7", "b": "5"}, done=2, total=2)
+        assert str(complete) == "2 of 2 channels committed"
+        assert (behind.state, behind.done, behind.total) == (WaitState.WAITING, 2, 3)
+        assert str(behind) == "2 of 3 channels committed; slowest: 'c2' committed a:4 of a:5"
+        assert verdict_of({"c": "a:0"}, status("c", None)).state is WaitState.WAITING
+        assert verdict_of({"c": "a:5"}, status("c", "a:5", REOPEN)).state is WaitState.COMPLETE
+        assert judge({}, CommitTargets.parse({})).state is WaitState.COMPLETE
 
-    assert (one.state, one.rejected) == (CommitState.BEHIND, 0)
+    def test_slowest_is_the_one_with_the_lowest_token_of_the_first_format(self):
+        targets = {"a": "10", "b": "11", "c": "12"}
+        verdict = integers(targets, status("a", "9"), status("b", "7"), status("c", "8"))
+        assert (str(verdict.slowest), verdict.done, verdict.total) == ("'b' committed 7 of 11", 0, 3)
+        verdict = integers(targets, status("a", "9"), status("b", None), status("c", "8"))
+        assert str(verdict.slowest) == "'b' committed NULL of 11"
+        for order in (1, -1):  # formats have no order among each other
+            mixed = CommitTargets.parse(dict([("a", token("f:9")), ("b", token(8))][::order]))
+            found = [status("a", token("f:2")), status("b", token(3))][::order]
+            verdict = judge({one.channel: one for one in found}, mixed)
+            assert verdict.slowest.status.channel == found[0].channel
 
+    def test_that_failed_has_tokens_totals_and_its_message(self):
+        skipped = {"rows_error_count": 3, "last_error_message": "bad", "last_error_offset_upper_bound": "4"}
+        for found, reason, words in [
+            (status("b", "x"), FailureReason.BAD_TOKEN, ["'x'", "'integer'"]),
+            (status("b", ""), FailureReason.BAD_TOKEN, ["''", "'integer'"]),
+            (ChannelStatus.missing("b"), FailureReason.CHANNEL_MISSING, ["does not exist", "run the load"]),
+            (status("b", "4", REOPEN), FailureReason.CHANNEL_INVALID, [f"{REOPEN} and committed only 4"]),
+            (status("b", None, REOPEN), FailureReason.CHANNEL_INVALID, ["NULL"]),
+            (status("b", "9", **skipped), FailureReason.ROWS_REJECTED, ["skipped 3 rows", "'4': bad"]),
+        ]:
+            verdict = integers({"a": "5", "b": "5"}, status("a", "7"), found, fail_on_rejected_rows=True)
 
-def test_one_channel_is_complete_at_or_past_its_target_by_the_formats_order():
-    for committed, state in [
-        (None, WaitState.WAITING),
-        ("b.log:9", WaitState.WAITING),
-        ("a.log:500", WaitState.WAITING),
-        ("b.log:10", WaitState.COMPLETE),
-        ("b.log:11", WaitState.COMPLETE),
-        ("c.log:1", WaitState.COMPLETE),
-    ]:
-        verdict = verdict_of({"c": "b.log:10"}, status("c", committed))
-        assert (verdict.state, verdict.tokens) == (state, {"c": committed})
-    assert verdict_of({"c": "a.log:0"}, status("c", None)).state is WaitState.WAITING
-    assert integers({"c": "9"}, status("c", "10")).state is WaitState.COMPLETE
-    assert integers({"c": "10"}, status("c", "9")).state is WaitState.WAITING
+            assert (verdict.state, verdict.reason) == (WaitState.FAILED, reason)
+            assert (verdict.done, verdict.total, verdict.slowest) == (0, 2, None)
+            assert verdict.tokens == {"a": "7", "b": found.committed}
+            assert str(verdict) == verdict.message
+            assert not [word for word in ["'b'", *words] if word not in verdict.message]
+        failing = (status("a", "x"), ChannelStatus.missing("b"))
+        assert integers({"a": "5", "b": "5"}, *failing).reason is FailureReason.BAD_TOKEN
+        assert integers({"b": "5", "a": "5"}, *failing).reason is FailureReason.CHANNEL_MISSING
+        assert verdict_of({"c": "a:1"}).reason is FailureReason.CHANNEL_MISSING
 
+    def test_counts_rejected_rows_that_were_not_reported_and_fails_at_once_if_it_is_to(self):
+        for known, fails, counts, rejected in [
+            (None, None, 3, 0),
+            (None, True, 3, 3),
+            (2, None, 3, 1),
+            (3, None, 3, 0),
+            (0, None, 3, 3),
+            (0, False, 3, 0),
+            # A channel counts over its life, so that a smaller number is that of another one.
+            (3, True, 0, 0),
+            (3, True, 2, 2),
+        ]:
+            for target in ("5", "9"):
+                owed = {"c": {"token": target, "errors": known}}
+                verdict = integers(
+                    owed, status("c", "5", rows_error_count=counts), fail_on_rejected_rows=fails
+                )
+                assert verdict.reason is (FailureReason.ROWS_REJECTED if rejected else None)
+                assert not rejected or f"skipped {counted(rejected, 'row')}" in verdict.message
+        targets = CommitTargets.parse({"c": token("a:5", errors=2)}, fail_on_rejected_rows=True)
+        for skipped, found in {2: WaitState.COMPLETE, 3: WaitState.FAILED}.items():
+            assert wait(targets, token("a:5", errors=2), rows_error_count=skipped) is found
+        assert CommitTargets.parse({"c": token("a:5", errors=2)}).targets["c"].errors is None
 
-def test_every_channel_has_to_commit_and_others_do_not_matter():
-    complete = integers({"a": "5", "b": "5"}, status("a", "7"), status("b", "5"), status("x", "!", "ERR_X"))
-    behind = verdict_of(
-        {"c1": "a:5", "c2": "a:5", "c3": "a:5"}, status("c1", "a:5"), status("c2", "a:4"), status("c3", "a:6")
-    )
+    @pytest.mark.parametrize("other", [binding_of("q"), binding_of(reading="csv")], ids=str)
+    def test_of_another_source_than_the_target_is_an_error_and_no_wait(self, other):
+        for position in ("a:4", "a:5", "b:1"):
+            found = status("c", token(position, binding=other))
+            verdict = verdict_of({"c": token("a:5")}, found, format_name=None)
+            assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.SOURCE_CHANGED)
+            assert "'c'" in verdict.message
 
-    assert complete == CommitVerdict(WaitState.COMPLETE, {"a": "7", "b": "5"}, done=2, total=2)
-    assert str(complete) == "2 of 2 channels committed"
-    assert (behind.state, behind.done, behind.total) == (WaitState.WAITING, 2, 3)
-    assert str(behind) == "2 of 3 channels committed; slowest: 'c2' committed a:4 of a:5"
+    @pytest.mark.parametrize("rows", [3, 5])
+    def test_of_a_channel_that_counts_other_rows_than_its_checkpoint_fails_if_it_is_to(self, rows, caplog):
+        found = status("c", token("a:5", rows=4), rows_inserted=rows - 1, rows_error_count=1)
+        targets = {"c": token("a:5")}
 
-
-def test_the_slowest_channel_is_the_first_without_a_token_else_with_the_smallest():
-    def slowest(*tokens, target="a:50", format_name="file:line"):
-        found = [status(name, token) for name, token in zip("abc", tokens, strict=False)]
-        verdict = verdict_of({one.channel: target for one in found}, *found, format_name=format_name)
-        return str(verdict.slowest)
-
-    assert slowest("a:10", "a:9", None) == "'c' committed NULL of a:50"
-    assert slowest("a:10", "a:9", "a:40") == "'b' committed a:9 of a:50"
-    assert slowest("8", "7", "7", target="9", format_name="integer") == "'b' committed 7 of 9"
-    targets = {"a": "10", "b": "11", "c": "12"}
-    verdict = integers(targets, status("a", "9"), status("b", "7"), status("c", "8"))
-    assert (str(verdict.slowest), verdict.done, verdict.total) == ("'b' committed 7 of 11", 0, 3)
-    for order in (1, -1):  # formats have no order among each other: the first one's counts
-        mixed = CommitTargets.parse(dict([("a", token("f:9")), ("b", token(8))][::order]))
-        found = [status("a", token("f:2")), status("b", token(3))][::order]
-        verdict = judge({one.channel: one for one in found}, mixed)
-        assert verdict.slowest.status.channel == found[0].channel
-
-
-@pytest.mark.parametrize(
-    ("found", "reason", "words"),
-    [
-        (status("b", "x"), FailureReason.BAD_TOKEN, ["'x'", "'integer'"]),
-        (status("b", ""), FailureReason.BAD_TOKEN, ["''", "'integer'"]),
-        (ChannelStatus.missing("b"), FailureReason.CHANNEL_MISSING, ["does not exist", "run the load again"]),
-        (status("b", "4", REOPEN), FailureReason.CHANNEL_INVALID, [f"{REOPEN} and committed only 4"]),
-        (status("b", None, REOPEN), FailureReason.CHANNEL_INVALID, ["NULL"]),
-        (
-            status("b", "9", rows_error_count=3, last_error_message="bad", last_error_offset_upper_bound="4"),
-            FailureReason.ROWS_REJECTED,
-            ["skipped 3 rows", "'4': bad"],
-        ),
-    ],
-)
-def test_failed_verdict_has_tokens_totals_and_its_message(found, reason, words):
-    verdict = integers({"a": "5", "b": "5"}, status("a", "7"), found, fail_on_rejected_rows=True)
-
-    assert (verdict.state, verdict.reason) == (WaitState.FAILED, reason)
-    assert (verdict.done, verdict.total, verdict.slowest) == (0, 2, None)
-    assert verdict.tokens == {"a": "7", "b": found.committed}
-    assert str(verdict) == verdict.message
-    assert not [word for word in ["'b'", *words] if word not in verdict.message]
-
-
-def test_a_channel_that_no_answer_has_is_missing_and_an_invalid_one_with_its_target_is_complete():
-    assert verdict_of({"c": "a:1"}).reason is FailureReason.CHANNEL_MISSING
-    assert verdict_of({"c": "a:5"}, status("c", "a:5", REOPEN)).state is WaitState.COMPLETE
-
-
-def test_first_failure_in_the_order_of_the_targets_is_reported():
-    failing = (status("a", "x"), ChannelStatus.missing("b"))
-
-    assert integers({"a": "5", "b": "5"}, *failing).reason is FailureReason.BAD_TOKEN
-    assert integers({"b": "5", "a": "5"}, *failing).reason is FailureReason.CHANNEL_MISSING
-
-
-def test_tokens_of_different_partitions_have_no_order():
-    verdict = verdict_of(
-        {"c": "orders:7:10"}, status("c", "orders:8:99"), format_name="topic:partition:offset"
-    )
-
-    assert verdict.reason is FailureReason.BAD_TOKEN
-
-
-@pytest.mark.parametrize(
-    ("known", "fails", "errors", "rejected"),
-    [
-        (None, None, 3, 0),
-        (None, True, 3, 3),
-        (2, None, 3, 1),
-        (3, None, 3, 0),
-        (0, None, 3, 3),
-        (0, False, 3, 0),
-        (2, True, 3, 1),
-        # A channel counts over its life, so that a smaller number is that of another one.
-        (3, True, 0, 0),
-        (3, True, 2, 2),
-    ],
-)
-def test_rejected_rows_that_were_not_reported_fail_a_wait_that_asks_at_once(known, fails, errors, rejected):
-    for target in ("5", "9"):
-        owed = {"c": {"token": target, "errors": known}}
-        verdict = integers(owed, status("c", "5", rows_error_count=errors), fail_on_rejected_rows=fails)
-        assert verdict.reason is (FailureReason.ROWS_REJECTED if rejected else None)
-        assert not rejected or f"skipped {counted(rejected, 'row')}" in verdict.message
-
-
-def test_a_checkpoint_shows_how_many_rejected_rows_were_reported():
-    targets = CommitTargets.parse({"c": token("a:5", errors=2)}, fail_on_rejected_rows=True)
-
-    for errors, state in {2: WaitState.COMPLETE, 3: WaitState.FAILED}.items():
-        found = status("c", token("a:5", errors=2), rows_error_count=errors)
-        assert judge({"c": found}, targets).state is state
-    assert CommitTargets.parse({"c": token("a:5", errors=2)}).targets["c"].errors is None
-
-
-@pytest.mark.parametrize("other", [binding_of("q"), binding_of(reading="csv")], ids=str)
-def test_a_channel_of_another_source_than_its_target_is_an_error_and_no_wait(other):
-    targets = {"c": token("a:5")}
-
-    for position in ("a:4", "a:5", "b:1"):
-        verdict = verdict_of(targets, status("c", token(position, binding=other)), format_name=None)
-        assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.SOURCE_CHANGED)
+        verdict = verdict_of(targets, found, format_name=None, on_imbalance="fail")
+        assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.IMBALANCE)
         assert "'c'" in verdict.message
-    assert verdict_of(targets, status("c", None), format_name=None).state is WaitState.WAITING
-    assert verdict_of(targets, status("c", token("a:5")), format_name=None).state is WaitState.COMPLETE
+        behind = verdict_of({"c": token("a:6")}, found, format_name=None, on_imbalance="fail")
+        assert behind.state is WaitState.WAITING
+        assert "'c'" not in caplog.text
+        assert verdict_of(targets, found, format_name=None).state is WaitState.COMPLETE
+        assert "'c'" in caplog.text
 
 
-@pytest.mark.parametrize("counted", [3, 5])
-def test_a_channel_that_counts_other_rows_than_its_checkpoint_fails_a_wait_that_is_to(counted, caplog):
-    found = status("c", token("a:5", rows=4), rows_inserted=counted - 1, rows_error_count=1)
-    targets = {"c": token("a:5")}
-
-    verdict = verdict_of(targets, found, format_name=None, on_imbalance="fail")
-    assert (verdict.state, verdict.reason) == (WaitState.FAILED, FailureReason.IMBALANCE)
-    assert "'c'" in verdict.message
-    behind = verdict_of({"c": token("a:6")}, found, format_name=None, on_imbalance="fail")
-    assert behind.state is WaitState.WAITING
-    assert "'c'" not in caplog.text
-    assert verdict_of(targets, found, format_name=None).state is WaitState.COMPLETE
-    assert "'c'" in caplog.text
+NUMBERS = st.integers(0, 1200)
+FILES = st.sampled_from(["9", "10", "a.log", "a.ndjson", "log:7", "messages_10.log", "messages_9.log"])
+POSITIONS = {
+    "integer": st.builds(IntegerOffset, NUMBERS),
+    "file:line": st.builds(FileLineOffset, FILES, NUMBERS),
+    "unit/file:line": st.builds(UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
+    "topic:partition:offset": st.builds(TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
+    "batch:row": st.builds(BatchRowOffset, NUMBERS, NUMBERS),
+    "lexicographic": st.builds(LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])),
+}
 
 
-def test_targets_are_a_mapping_of_channel_names_to_texts_or_its_json():
-    def parse(targets):
-        return CommitTargets.parse(targets, "file:line")
-
-    assert parse('{"c": "a:1"}') == parse({"c": "a:1"}) == parse([{"c": "a:1"}])
-    refused(ConfigurationError, parse, [None, [], "[1]"], "targets is", "give a mapping")
-    refused(ConfigurationError, parse, ["c"], "targets is", "no JSON object")
-    refused(ConfigurationError, parse, [{n: "a:1"} for n in ("elastic", "c" * 256, "c\0")], "channel name")
-    wrong = [{"c": True}, {"c": 5.0}, {"c": None}, {"": "a:1"}, {5: "a:1"}]
-    refused(ConfigurationError, parse, wrong, "targets has the entry")
-    refused(OffsetTokenError, parse, [{"c": "nonsense"}], "'c'", "'nonsense'", "'file:line'")
+def wait(targets, committed, **fields):
+    return judge({"c": status("c", committed, **fields)}, targets).state
 
 
-@given(
-    st.dictionaries(
-        st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=5).filter(
-            lambda name: name.strip(".")
-        ),
-        st.tuples(st.integers(0, 9), st.none() | st.integers(0, 9)),
-        min_size=1,
-    )
-)
-def test_complete_means_exactly_that_every_channel_is(channels):
-    found = [
-        status(name, None if committed is None else str(committed))
-        for name, (_, committed) in channels.items()
-    ]
+def carried(*target, **options):
+    return CommitTargets.parse({"c": ChannelTarget(*target).to_json()}, **options)
 
-    verdict = integers({name: str(target) for name, (target, _) in channels.items()}, *found)
 
-    reached = [committed is not None and committed >= target for target, committed in channels.values()]
-    assert (verdict.state is WaitState.COMPLETE) == all(reached)
-    assert verdict.done == sum(reached)
-    assert (verdict.slowest is None) == all(reached)
+class TestTargets:
+    """A checkpoint, or a bare position and its format, and the rejected rows that were reported."""
+
+    def test_checkpoint_names_its_positions_itself_and_a_bare_one_is_of_the_named_format(self):
+        for targets, later, earlier in [
+            (CommitTargets.parse({"c": token(9)}), token(10), token(8)),
+            (CommitTargets.parse({"c": token("b:9")}), token("b:10"), token("a:10")),
+            (carried("9", "integer"), "10", "8"),
+            (carried("9", "integer"), token(10), token(8)),
+            (CommitTargets.parse({"c": "9"}, "integer"), "10", "8"),
+            (CommitTargets.parse({"c": token(9)}, "integer"), "10", "8"),
+            (carried("10:1", "file:line"), "9:5", "10:0"),
+        ]:
+            assert [wait(targets, one) for one in (later, earlier)] == [WaitState.COMPLETE, WaitState.WAITING]
+        formats = [("9", "integer"), (token("a:9"), None)]
+        assert [carried(*target).offset_format for target in formats] == ["integer", "file:line"]
+        both = {"a": carried("9", "integer").targets["c"].to_json(), "b": token("a:9")}
+        assert CommitTargets.parse(both).offset_format is None
+        assert wait(carried(None, "integer", 0, 0), None) is WaitState.COMPLETE
+
+    def test_survive_json_and_those_of_several_loads_are_those_of_all_their_channels(self):
+        target = ChannelTarget("a.log:5", "file:line", 3, 120)
+        text = json.dumps({"c": target.to_json()})
+        loads = [{"a": "1", "b": "2"}, {"c": "3"}]
+
+        assert CommitTargets.parse(text).targets["c"] == target
+        assert all_targets(loads) == all_targets(json.dumps(loads)) == {"a": "1", "b": "2", "c": "3"}
+        assert all_targets([{"a": "1"}, {"a": "1"}]) == {"a": "1"}
+        refused(
+            errors.ConfigurationError, all_targets, [[{"a": "1"}, {"a": "2"}]], "channel 'a': '1' and '2'"
+        )
+        refused(errors.ConfigurationError, all_targets, [5, "text", b"bytes"], "targets")
+
+    def test_are_a_mapping_of_channel_names_to_targets_or_its_json(self):
+        def parse(targets):
+            return CommitTargets.parse(targets, "file:line")
+
+        assert parse('{"c": "a:1"}') == parse({"c": "a:1"}) == parse([{"c": "a:1"}])
+        assert ChannelTarget.read("c", 120455) == ChannelTarget("120455")  # a template made it a number
+        wrong = errors.ConfigurationError
+        refused(wrong, lambda value: ChannelTarget.read("c", value), [True], "'c': True")
+        refused(wrong, parse, [None, [], "[1]"], "targets is", "give a mapping")
+        refused(wrong, parse, ["c"], "targets is", "no JSON object")
+        refused(wrong, parse, [{n: "a:1"} for n in ("elastic", "c" * 256, "c\0")], "channel name")
+        values = [True, 5.0, None, {}, {"token": 5}, {"token": "a:1", "rows": -1}, {"token": "a:1", "x": 1}]
+        refused(wrong, parse, [{"c": value} for value in [*values, ["a:1"], 5]], "'c'")
+        refused(wrong, parse, [{"": "a:1"}, {5: "a:1"}], "targets has the entry")
+        refused(errors.OffsetTokenError, parse, [{"c": "nonsense"}], "'c'", "'nonsense'", "'file:line'")
+
+    def test_have_a_format_that_is_named_and_never_guessed(self):
+        def parse(target, *format_name):
+            return CommitTargets.parse({"c": target}, *format_name)
+
+        bare = ["120455", "messages_1.log:20", "17:5000", "orders:7:9", "3/a.ndjson:600"]
+        wrong = errors.OffsetTokenError
+        refused(wrong, parse, bare, "offset_format")
+        refused(wrong, lambda one: parse(one, "integer"), [*bare[1:], token("a:9")], "'integer'")
+
+    def test_fail_the_wait_where_the_committed_token_is_not_of_their_positions(self):
+        on_hold = f"{token('a:9')}.2-10-20260301-abcdef012345"
+        for target, committed in [
+            (token("a:9"), "a:9"), (token("a:9"), token(9)), (token("a:9"), "x"), (token("a:9"), on_hold),
+        ]:  # fmt: skip
+            owed_now = WaitState.COMPLETE if committed == "a:9" else WaitState.FAILED
+            assert wait(CommitTargets.parse({"c": target}), committed) is owed_now, committed
+        for target in ("2013-01-01", "a"):
+            bare = CommitTargets.parse({"c": target}, "lexicographic")
+            assert wait(bare, on_hold) is WaitState.FAILED
+            assert wait(bare, token("a:1")) is WaitState.FAILED
+        partition = CommitTargets.parse({"c": "orders:7:10"}, "topic:partition:offset")
+        assert wait(partition, "orders:8:99") is WaitState.FAILED
+
+    @given(st.data())
+    def test_are_never_reached_early_whatever_format_the_wait_was_given(self, data):
+        """Checkpoints of one kind, and a wait that was given another kind, or none, or the checkpoint."""
+        written = data.draw(st.sampled_from(sorted(POSITIONS)), "format of the tokens")
+        committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
+        other = data.draw(st.sampled_from([None, *sorted(POSITIONS)]), "format given")
+        owed = token(target) if data.draw(st.booleans(), "target is a checkpoint") else str(target)
+        assert known_formats() - set(POSITIONS) == {"batch:row/digest"}
+        try:
+            targets = CommitTargets.parse({"c": owed}, other)
+        except errors.OffsetTokenError:
+            return
+
+        if wait(targets, token(committed)) is WaitState.COMPLETE:
+            assert committed >= target
+
+
+TARGETS = {"c1": "a:10", "c2": "a:10"}
+DOWN = errors.RetriesExhaustedError("service is away")
+
+
+def watch(targets=TARGETS, format_name="file:line", **budget):
+    return CommitWatch(CommitTargets.parse(targets, format_name), RetryBudget(**budget))
+
+
+def seen(**tokens):
+    return PolledStatuses({name: status(name, token) for name, token in tokens.items()})
+
+
+def failed(error, *names):
+    return PolledStatuses.failed(names or tuple(TARGETS), error)
+
+
+def state(verdict):
+    return "nothing" if verdict is None else str(verdict.state)
+
+
+class TestWatch:
+    def test_puts_polls_together_until_every_channel_was_seen(self):
+        one = watch()
+        polls = (seen(other="a:99"), seen(c1="a:10"), seen(c2="a:3"), seen(c2="a:11"))
+        assert [state(one.see(poll, 0.0)) for poll in polls] == ["nothing", "nothing", "waiting", "complete"]
+        poll = PolledStatuses(seen(c1="a:10", c2="a:10").statuses, {"other": DOWN})
+        assert state(watch().see(poll, 0.0)) == "complete"
+        assert watch().at_once() is None
+        nothing = watch({}).at_once()
+        assert (nothing.state, nothing.value, nothing.total) == (WaitState.COMPLETE, {}, 0)
+
+    def test_endures_errors_and_ends_after_some_in_a_row_since_the_last_poll_that_answered(self):
+        assert state(watch(max_consecutive_errors=1).see(failed(DOWN), 0.0)) == "failed"
+        one = watch(max_consecutive_errors=3)
+        for now in range(0, 9, 3):
+            one.see(seen(c1="a:3", c2=None), now)
+            verdict = one.see(failed(DOWN), now + 1)
+            assert str(verdict) == "poll failed (1 in a row): service is away"
+            assert (verdict.state, verdict.done, verdict.total) == (WaitState.WAITING, 0, 2)
+            assert verdict.tokens == {"c1": "a:3", "c2": None}
+
+        verdicts = [one.see(failed(DOWN), float(now)) for now in (20, 21)]
+
+        assert [state(verdict) for verdict in verdicts] == ["waiting", "failed"]
+        assert verdicts[-1].reason is FailureReason.TOO_MANY_ERRORS
+        assert verdicts[-1].message == "3 polls in a row failed, the last: service is away"
+
+    def test_counts_errors_at_its_own_pace_when_others_poll_more_often(self):
+        one = watch(max_consecutive_errors=3, interval=60.0)
+        states = [state(one.see(failed(DOWN), float(now))) for now in range(0, 125, 5)]
+        assert states.count("waiting") == 2
+        assert 5 * states.index("failed") == 100
+
+    def test_ends_at_once_after_errors_that_do_not_pass(self):
+        for error, text in {
+            DOWN: "service is away",
+            errors.PipeFailedOverError("moved", http_status=410): "moved",
+            OSError("disk"): "OSError: disk",
+            TimeoutError("slow"): "TimeoutError: slow",
+        }.items():
+            verdict = watch().see(failed(error), 0.0)
+            assert (state(verdict), str(verdict).partition("row): ")[2]) == ("waiting", text)
+        for error, reason in {
+            errors.AuthenticationError("no"): FailureReason.REFUSED,
+            errors.ApiError("no", http_status=400): FailureReason.REFUSED,
+            errors.ConfigurationError("no"): FailureReason.CONFIGURATION,
+        }.items():
+            verdict = watch().see(failed(error, "c2"), 0.0)
+            assert (verdict.state, verdict.reason, verdict.message) == (WaitState.FAILED, reason, "no")
+
+    def test_moves_to_another_process(self):
+        first = watch(stall_seconds=10, max_consecutive_errors=2)
+        first.see(seen(c1="a:1", c2=None), 0.0)
+        first.see(failed(DOWN), 1.0)
+        stalls, errs = (watch(stall_seconds=10, max_consecutive_errors=2) for _ in range(2))
+        for one in (stalls, errs):
+            one.recall(json.loads(json.dumps(first.memory())))
+        assert state(stalls.see(seen(c1="a:1", c2=None), 10.0)) == "failed"
+        assert state(errs.see(failed(DOWN), 2.0)) == "failed"
+
+    def test_has_a_budget_that_is_checked(self):
+        wrong, budget = errors.ConfigurationError, lambda given: RetryBudget(**given)
+        refused(wrong, budget, [{"max_consecutive_errors": 0}], "max_consecutive_errors is 0")
+        for value in (0, -1.5, "600"):
+            refused(wrong, budget, [{"stall_seconds": value}], f"stall_timeout is {value!r}")
+
+
+class TestStandstill:
+    def test_is_no_failure_unless_asked_for_and_of_a_channel_with_its_target_is_none(self):
+        one, stalls = watch(), watch(stall_seconds=10)
+        assert {state(one.see(seen(c1="a:1", c2="a:1"), float(now))) for now in range(9)} == {"waiting"}
+        steps = range(0, 81, 9)
+        assert {state(stalls.see(seen(c1="a:10", c2=f"a:{n // 9}"), float(n))) for n in steps} == {"waiting"}
+        assert state(stalls.see(seen(c1="a:10", c2="a:8"), 81.0)) == "waiting", "9 s after the last commit"
+        assert state(stalls.see(seen(c1="a:10", c2="a:8"), 82.0)) == "failed"
+
+    def test_names_channels_positions_time_and_distance(self):
+        one = watch(stall_seconds=600)
+        one.see(seen(c1="a:1", c2="a:4"), 1_000.0)
+        one.see(seen(c1="a:2", c2="a:4"), 1_599.0)
+        verdict = one.see(seen(c1="a:3", c2="a:4"), 1_600.0)
+        assert (verdict.reason, verdict.slowest) == (FailureReason.STALLED, None)
+        assert verdict.message.startswith(
+            "1 of 2 channels committed nothing for 600 s: 'c2' stands at a:4 since "
+            "1970-01-01T00:16:40+00:00 (600 s), 6 before its target a:10. "
+        )
+
+    def test_hides_no_other_failure(self):
+        one = watch(stall_seconds=10)
+        one.see(seen(c1="a:1", c2="a:1"), 0.0)
+        verdict = one.see(PolledStatuses({"c1": status("c1", "a:1", "ERR_X")}), 20.0)
+        assert (verdict.state, verdict.reason is FailureReason.STALLED) == (WaitState.FAILED, False)
+
+    def test_of_a_channel_without_a_token_or_a_distance_counts_as_well(self):
+        for targets, format_name, at, words in [
+            ({"c1": "a:10"}, "file:line", None, ("'c1' stands at NULL since", "before its target a:10")),
+            ({"c1": "b"}, "lexicographic", "a", ("(10 s), before its target b",)),
+        ]:
+            one = watch(targets, format_name, stall_seconds=10)
+            one.see(seen(c1=at), 0.0)
+            verdict = str(one.see(seen(c1=at), 10.0))
+            assert not [word for word in words if word not in verdict]
+
+    @pytest.mark.parametrize(("channels", "more"), [(5, "a:10. "), (8, "; and 3 more. ")])
+    def test_of_many_channels_names_a_few_and_counts_the_others(self, channels, more):
+        names = [f"c{number}" for number in range(channels)]
+        one = watch(dict.fromkeys(names, "a:10"), stall_seconds=1)
+        one.see(seen(**dict.fromkeys(names)), 0.0)
+        text = str(one.see(seen(**dict.fromkeys(names)), 5.0))
+        assert text.startswith(f"{channels} of {channels} channels committed nothing")
+        assert ("'c4' stands" in text, "'c5'" in text, more in text) == (True, False, True)
+
+
+NAMES = [f"c{number:03}" for number in range(250)]
+
+
+class Source:
+    """A client that refuses every request that names one channel."""
+
+    def __init__(self, error, bad):
+        self.asked = []
+        self._error, self._bad = error, bad
+
+    def channel_statuses(self, names):
+        self.asked.append(list(names))
+        if self._bad in names:
+            raise self._error
+        return {name: status(name, "a:1") for name in names}
+
+
+class TestRound:
+    """One round of status requests: whose failure is whose, and which refusals are asked again in halves."""
+
+    def test_only_a_refusal_of_the_request_is_asked_again_in_halves(self):
+        names = ["bad", "b", "c", "d"]
+        for http_status, again in {200: False, 399: False, 400: True, 499: True, 500: False}.items():
+            source = Source(errors.ApiError("no", http_status=http_status), "bad")
+            polled = poll_statuses(source, names)
+            halves = [["bad", "b"], ["bad"], ["b"], ["c", "d"]] if again else []
+            assert source.asked == [names, *halves]
+            assert polled.errors == dict.fromkeys(["bad"] if again else names, source._error)
+            assert list(polled.statuses) == (["b", "c", "d"] if again else [])
+        assert failed(DOWN, "a", "b") == PolledStatuses({}, {"a": DOWN, "b": DOWN})
+
+    def test_an_outage_is_met_once_and_not_for_every_hundred(self):
+        for error in (
+            DOWN,
+            errors.AuthenticationError("refused"),
+            errors.PipeFailedOverError("moved", http_status=410),
+            errors.PipeNotFoundError("no pipe", http_status=404),
+        ):
+            source = Source(error, "c100")
+            polled = poll_statuses(source, NAMES)
+
+            assert len(source.asked) == 2
+            assert sorted(polled.statuses) == NAMES[:100]
+            assert polled.errors == dict.fromkeys(NAMES[100:], error)

@@ -1,32 +1,15 @@
 """Setting a committed token: fence, read, compare, set, read again, with a stream at every point between."""
 
+import itertools
 import random
 import re
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.admin import (
-    OffsetReset,
-    TokenChange,
-    compare_and_set,
-    direction,
-    fence,
-    mark_reported,
-    reset_offset_token,
-    watch_channels,
-)
+from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.channel import Channel
-from airflow_provider_snowpipe.streaming.errors import (
-    ChannelError,
-    ChannelFencedError,
-    ChannelInvalidError,
-    CommitTimeoutError,
-    ConfigurationError,
-    OffsetTokenError,
-    OffsetTokenMovedError,
-    WriterActiveError,
-)
 from airflow_provider_snowpipe.streaming.offset_backup import RestoreAction, RestoreStep, restore_channels
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelState, ChannelStatus
@@ -63,162 +46,121 @@ def put(writer, number):
     writer.append(b'{"ID":%d}\n' % number, IntegerOffset(number), IntegerOffset(number), rows=1)
 
 
-def planned(snowpipe, token, channel="c"):
+def planned(snowpipe, token=LATER):
     with snowpipe.client() as client:
-        return TokenChange.after(client.channel_statuses([channel])[channel], token)
+        return admin.TokenChange.after(client.channel_statuses(["c"])["c"], token)
 
 
 def change(snowpipe, planned, set_token, **options):
     with snowpipe.client() as client:
-        return compare_and_set(client, planned, set_token=set_token, **options)
+        return admin.compare_and_set(client, planned, set_token=set_token, **options)
 
 
-def test_token_is_set_when_nobody_has_written_since_it_was_planned(snowpipe, set_token):
-    stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
-    snowpipe.calls.clear()
+class TestCompareAndSet:
+    @pytest.fixture(autouse=True)
+    def ten_rows(self, snowpipe):
+        stream(snowpipe, 9)
 
-    assert change(snowpipe, plan, set_token).committed == NINE
+    def test_token_is_set_when_nobody_has_written_since_it_was_planned(self, snowpipe, set_token):
+        plan = planned(snowpipe)
+        snowpipe.calls.clear()
+        assert change(snowpipe, plan, set_token).committed == NINE
+        assert snowpipe.channels["c"].position == "99"
+        assert snowpipe.did("open", "status") == ["open c", "status c", "open c", "status c"]
 
-    assert snowpipe.channels["c"].position == "99"
-    assert snowpipe.did("open", "status") == ["open c", "status c", "open c", "status c"]
+    def test_another_committed_token_stops_it_and_both_are_named(self, snowpipe, client, set_token):
+        plan = planned(snowpipe)
+        for committed in (None, token(8, rows=9), token(10, rows=11)):
+            snowpipe.channels["c"].committed = committed
+            with pytest.raises(errors.OffsetTokenMovedError, match=re.escape(NINE)) as raised:
+                change(snowpipe, plan, set_token)
+            assert (raised.value.expected, raised.value.committed) == (NINE, committed)
+            assert (committed or "NULL") in str(raised.value)
+            assert snowpipe.channels["c"].committed == committed
+        with pytest.raises(errors.OffsetTokenMovedError):
+            admin.fence(client, admin.TokenChange("c", LATER, token(8)))
 
-
-def test_another_committed_token_stops_it_and_both_are_named(snowpipe, set_token):
-    stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
-    for committed in (None, token(8, rows=9), token(10, rows=11)):
-        snowpipe.channels["c"].committed = committed
-
-        with pytest.raises(OffsetTokenMovedError, match=re.escape(NINE)) as raised:
+    def test_rows_that_came_since_stop_it_under_the_same_token_as_well(self, snowpipe, set_token):
+        plan = planned(snowpipe)
+        stream(snowpipe, 12)
+        snowpipe.channels["c"].committed = NINE
+        with pytest.raises(errors.OffsetTokenMovedError, match="3 more"):
             change(snowpipe, plan, set_token)
+        found = ChannelStatus("c", "SUCCESS", "9", rows_inserted=7)
+        for rows, how in {7: "0 more row", 6: "1 more row", 8: "in a recreated channel"}.items():
+            with pytest.raises(errors.OffsetTokenMovedError, match=how):
+                admin.TokenChange("c", "99", "8", rows).require(found)
 
-        assert (raised.value.expected, raised.value.committed) == (NINE, committed)
-        assert (committed or "NULL") in str(raised.value)
-        assert snowpipe.channels["c"].committed == committed
-    with snowpipe.client() as client, pytest.raises(OffsetTokenMovedError):
-        fence(client, TokenChange("c", LATER, token(8)))
-
-
-def test_rows_that_came_under_the_same_token_stop_it(snowpipe, set_token):
-    stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
-    stream(snowpipe, 12)
-    snowpipe.channels["c"].committed = NINE
-
-    with pytest.raises(OffsetTokenMovedError, match="3 more"):
-        change(snowpipe, plan, set_token)
-
-
-def test_a_moved_token_is_reported_with_the_rows_that_came_since():
-    found = ChannelStatus("c", "SUCCESS", "9", rows_inserted=7)
-    for rows, how in {7: "0 more row", 6: "1 more row", 8: "in a recreated channel"}.items():
-        with pytest.raises(OffsetTokenMovedError, match=how):
-            TokenChange("c", "99", "8", rows).require(found)
-
-
-def test_rows_that_are_received_and_not_committed_stop_it(snowpipe, set_token):
-    stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
-    snowpipe.holds_commits = True
-    with snowpipe.client() as client:
-        writer = Channel.open(client, "c", SOURCE)
-        put(writer, 10)
+    @pytest.mark.parametrize("overwrite", [False, True])
+    def test_rows_that_are_received_and_not_committed_stop_it_unless_overwriting(
+        self, snowpipe, client, set_token, overwrite
+    ):
+        plan = planned(snowpipe)
+        snowpipe.holds_commits = True
+        put(writer := Channel.open(client, "c", SOURCE), 10)
         writer.flush()
+        with suppress(errors.WriterActiveError):
+            change(snowpipe, plan, set_token, overwrite=overwrite)
+        assert snowpipe.channels["c"].position == ("99" if overwrite else "9")
+        opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
+        assert opens[2:] == [not overwrite] * (2 if overwrite else 1)
 
-        with pytest.raises(WriterActiveError):
-            change(snowpipe, plan, set_token)
+    @pytest.mark.parametrize("is_late", [False, True], ids=["before it", "while the token is set"])
+    def test_writer_that_opened_with_the_old_token_is_fenced(self, snowpipe, client, set_token, is_late):
+        writers = [] if is_late else [Channel.open(client, "c", SOURCE)]
 
-    assert snowpipe.channels["c"].position == "9"
+        def set_late(channel, token):
+            if not writers:
+                writers.append(Channel.open(client, channel, SOURCE))
+            set_token(channel, token)
 
-
-@pytest.mark.parametrize("when", ["before it", "while the token is set"])
-def test_writer_that_opened_with_the_old_token_is_fenced_and_cannot_commit(snowpipe, set_token, when):
-    stream(snowpipe, 9)
-    writers = []
-
-    def set_late(channel, token):
-        if not writers:
-            writers.append(Channel.open(client, channel, SOURCE))
-        set_token(channel, token)
-
-    with snowpipe.client() as client:
-        if when == "before it":
-            writers.append(Channel.open(client, "c", SOURCE))
-        change(snowpipe, planned(snowpipe, LATER), set_late)
+        change(snowpipe, planned(snowpipe), set_late)
 
         put(writers[0], 10)
-        with pytest.raises(ChannelError):
+        with pytest.raises(errors.ChannelError):
             writers[0].flush()
+        assert (snowpipe.channels["c"].position, len(snowpipe.channels["c"].rows)) == ("99", 10)
 
-    assert snowpipe.channels["c"].position == "99"
-    assert len(snowpipe.channels["c"].rows) == 10
+    def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(self, snowpipe, set_token):
+        def set_late(channel, token):
+            stream(snowpipe, 12)
+            set_token(channel, token)
 
+        with pytest.raises(errors.OffsetTokenMovedError, match=r"3 rows.*overwritten") as raised:
+            change(snowpipe, planned(snowpipe), set_late)
+        assert (raised.value.channel, raised.value.expected, raised.value.committed) == ("c", LATER, LATER)
 
-def test_rows_streamed_while_the_token_is_set_are_found_when_it_is_read_back(snowpipe, set_token):
-    stream(snowpipe, 9)
+    def test_token_that_the_service_does_not_show_is_an_error_in_time(self, snowpipe):
+        with pytest.raises(errors.CommitTimeoutError) as late:
+            change(snowpipe, planned(snowpipe), lambda channel, token: None)
+        assert (late.value.channel, late.value.committed, late.value.target) == ("c", NINE, LATER)
+        assert sum(snowpipe.clock.slept) == 30.5
 
-    def set_late(channel, token):
-        stream(snowpipe, 12)
-        set_token(channel, token)
-
-    with pytest.raises(OffsetTokenMovedError, match=r"3 rows.*overwritten") as raised:
-        change(snowpipe, planned(snowpipe, LATER), set_late)
-
-    assert (raised.value.channel, raised.value.expected, raised.value.committed) == ("c", LATER, LATER)
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_only_overwriting_discards_what_is_not_committed(snowpipe, set_token, overwrite):
-    stream(snowpipe, 9)
-
-    change(snowpipe, TokenChange("c", LATER, NINE), set_token, overwrite=overwrite)
-
-    opens = [call.body["fail_on_uncommitted_rows"] for call in snowpipe.calls if call.operation == "open"]
-    assert opens[1:] == [not overwrite] * 2
-
-
-def test_token_that_the_service_does_not_show_is_an_error_in_time(snowpipe):
-    stream(snowpipe, 9)
-
-    with pytest.raises(CommitTimeoutError) as raised:
-        change(snowpipe, planned(snowpipe, LATER), lambda channel, token: None)
-
-    assert (raised.value.channel, raised.value.committed, raised.value.target) == ("c", NINE, LATER)
-    assert sum(snowpipe.clock.slept) == 30.5
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("operation", ["open", "status"])
-def test_killed_at_a_call_has_set_nothing_and_the_next_try_sets_it(snowpipe, set_token, when, operation):
-    stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
-    snowpipe.fault(**{when: operation}, error=KilledError())
-    with pytest.raises(KilledError):
-        change(snowpipe, plan, set_token)
-    assert snowpipe.channels["c"].position == "9"
-
-    change(snowpipe, plan, set_token)
-
-    assert snowpipe.channels["c"].position == "99"
+    def test_killed_at_a_call_has_set_nothing_and_the_next_try_sets_it(self, snowpipe, set_token):
+        for when, operation in itertools.product(("before", "after"), ("open", "status")):
+            snowpipe.channels["c"].committed = NINE
+            plan = planned(snowpipe)
+            snowpipe.fault(**{when: operation}, error=KilledError())
+            with pytest.raises(KilledError):
+                change(snowpipe, plan, set_token)
+            assert snowpipe.channels["c"].position == "9"
+            change(snowpipe, plan, set_token)
+            assert snowpipe.channels["c"].position == "99"
 
 
 def race(clock, seed):
     """The load takes rows 10 to 99 by another path once it has set the token; a stream comes at any call."""
     draw, snowpipe = random.Random(seed), FakeSnowpipe(clock)
     stream(snowpipe, 9)
-    plan = planned(snowpipe, LATER)
+    plan = planned(snowpipe)
     for _ in range(draw.randint(1, 2)):
         last = draw.randint(10, 40)
-        snowpipe.fault(
-            **{draw.choice(["before", "after"]): draw.choice(["open", "status"])},
-            channel="c",
-            skip=draw.randint(0, 1),
-            do=lambda last=last: _stream_unless_fenced(snowpipe, last),
-        )
+        call = {draw.choice(["before", "after"]): draw.choice(["open", "status"])}
+        come = partial(_stream_unless_fenced, snowpipe, last)
+        snowpipe.fault(**call, channel="c", skip=draw.randint(0, 1), do=come)
     try:
         change(snowpipe, plan, setter(snowpipe))
-    except OffsetTokenMovedError as error:
+    except errors.OffsetTokenMovedError as error:
         copied = []
         found = shown(error.committed)
     else:
@@ -233,9 +175,9 @@ def race(clock, seed):
 
 
 def _stream_unless_fenced(snowpipe, last):
-    """A stream may meet another one, or the load's intent; it ends then, and sends no row twice."""
+    """A stream may meet another one, or a load's hold; it ends then, and sends no row twice."""
     if int(str(snowpipe.channels["c"].position)) < last:
-        with suppress(ChannelFencedError):
+        with suppress(errors.ChannelFencedError):
             stream(snowpipe, last)
 
 
@@ -253,10 +195,10 @@ def test_moving_a_token_is_described_by_its_effect_on_the_rows():
         ("9", "5", True, "back: rows after the new token will be sent AGAIN"),
         ("5", "9", True, "forward: rows between the two will NOT"),
     ]:
-        assert direction(old, new, IntegerOffset if known else None, "c").startswith(text)
+        assert admin.direction(old, new, IntegerOffset if known else None, "c").startswith(text)
     for old, new in [("5", "a:b"), ("a:b", "5")]:
-        with pytest.raises(OffsetTokenError, match="'c'"):
-            direction(old, new, IntegerOffset, "c")
+        with pytest.raises(errors.OffsetTokenError, match="'c'"):
+            admin.direction(old, new, IntegerOffset, "c")
 
 
 class TestReset:
@@ -265,96 +207,66 @@ class TestReset:
     THEN = token(57, rows=58)
 
     @pytest.fixture
-    def reset(self, snowpipe, set_token):
+    def reset(self, snowpipe, client, set_token):
         stream(snowpipe, 57)
-        with snowpipe.client() as client:
-            before = client.channel_statuses(["c"])["c"]
+        before = client.channel_statuses(["c"])["c"]
 
-            def reset(new="43", observe=lambda: ChannelState(before), **options):
-                return reset_offset_token(client, "c", new, observe=observe, set_token=set_token, **options)
+        def reset(new="43", observe=lambda: ChannelState(before), **options):
+            return admin.reset_offset_token(client, "c", new, observe=observe, set_token=set_token, **options)
 
-            yield reset
+        return reset
 
     def test_run_that_ends_between_the_watch_and_the_fence_stops_it(self, snowpipe, reset):
         snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
-
-        with pytest.raises(OffsetTokenMovedError):
+        with pytest.raises(errors.OffsetTokenMovedError):
             reset(observe_seconds=0)
-
         assert snowpipe.channels["c"].position == "58"
 
     def test_overwriting_reports_the_token_that_was_really_there(self, snowpipe, reset):
         now = token(58, rows=58)
         snowpipe.fault(before="open", do=lambda: setattr(snowpipe.channels["c"], "committed", now))
-
         done = reset(allow_active_writer=True)
-
         assert str(done) == f"offset token of channel 'c': {now} -> {token(43, rows=58)}"
-        assert str(OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
+        assert str(admin.OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
         assert snowpipe.clock.slept == []
 
     @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
     def test_channel_is_watched_for_the_given_time(self, snowpipe, reset, options, seconds):
         assert (reset(**options).old, snowpipe.channels["c"].position) == (self.THEN, "43")
-
         assert snowpipe.clock.slept[0] == 0.5
         assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
 
     def test_signs_of_a_writer_stop_it(self, snowpipe, reset):
         seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
-
-        with pytest.raises(WriterActiveError, match=r"'c'.*went from 57 to 58"):
+        with pytest.raises(errors.WriterActiveError, match=r"'c'.*went from 57 to 58"):
             reset(observe=lambda: seen.pop(0))
-
         assert (seen, snowpipe.channels["c"].committed) == ([], self.THEN)
 
-    @pytest.mark.parametrize("new", ["43", token(43, rows=44, errors=1)], ids=["position", "checkpoint"])
-    @pytest.mark.parametrize("overwrite", [False, True])
-    def test_token_that_is_set_balances_and_the_next_run_goes_on_behind_it(
-        self, snowpipe, reset, new, overwrite
-    ):
-        snowpipe.channels["c"].rows_error_count = 3
-        snowpipe.channels["c"].committed = token(57, rows=61, errors=2)
-
-        done = reset(new, observe=lambda: self.state(snowpipe), allow_active_writer=overwrite)
-
-        assert done.new == snowpipe.channels["c"].committed == token(43, rows=61, errors=2)
-        with snowpipe.client() as client, Channel.open(client, "c", SOURCE) as writer:
-            assert (writer.progress.committed, writer.start.excess) == (IntegerOffset(43), 0)
-
-    def state(self, snowpipe):
-        with snowpipe.client() as client:
-            return ChannelState(client.channel_statuses(["c"])["c"])
-
-    def test_position_of_another_kind_is_refused(self, snowpipe, reset):
-        with pytest.raises(OffsetTokenError, match="'c'"):
+    def test_positions_of_another_kind_empty_tokens_and_missing_channels_are_refused(self, snowpipe, reset):
+        with pytest.raises(errors.OffsetTokenError, match="'c'"):
             reset("a.log:3")
-
+        with pytest.raises(errors.ConfigurationError, match="empty"):
+            reset("")
+        with pytest.raises(errors.ChannelInvalidError) as gone:
+            reset(observe=lambda: ChannelState(ChannelStatus.missing("c")))
+        assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
         assert snowpipe.channels["c"].committed == self.THEN
 
-    def test_empty_token_and_missing_channel_are_refused(self, snowpipe, reset):
-        with pytest.raises(ConfigurationError, match="empty"):
-            reset("")
-        with pytest.raises(ChannelInvalidError) as gone:
-            reset(observe=lambda: ChannelState(ChannelStatus.missing("c")))
 
-        assert (gone.value.channel, gone.value.http_status, gone.value.code) == ("c", 404, MISSING)
-        assert snowpipe.channels["c"].position == "57"
+def test_watch_polls_all_channels_until_the_time_is_over_and_names_the_one_that_is_written_to(
+    snowpipe, client
+):
+    for name in ("a", "b"):
+        stream(snowpipe, 1, name)
+    snowpipe.calls.clear()
+    admin.watch_channels(client, ["a", "b"], 1.2)
+    admin.watch_channels(client, [], 1.2)
+    assert snowpipe.did("status") == ["status a,b"] * 4
+    assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
 
-
-def test_watch_polls_all_channels_until_the_time_is_over_and_names_the_one_that_is_written_to(snowpipe):
-    with snowpipe.client() as client:
-        for name in ("a", "b"):
-            stream(snowpipe, 1, name)
-        snowpipe.calls.clear()
-        watch_channels(client, ["a", "b"], 1.2)
-        watch_channels(client, [], 1.2)
-        assert snowpipe.did("status") == ["status a,b"] * 4
-        assert snowpipe.clock.slept == pytest.approx([0.5, 0.5, 0.2])
-
-        snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
-        with pytest.raises(WriterActiveError, match=r"'b'.*went from 1~.* to 2~"):
-            watch_channels(client, ["a", "b"], 10)
+    snowpipe.fault(before="status", skip=2, channel="a,b", do=lambda: stream(snowpipe, 2, "b"))
+    with pytest.raises(errors.WriterActiveError, match=r"'b'.*went from 1~.* to 2~"):
+        admin.watch_channels(client, ["a", "b"], 10)
 
 
 class TestRestore:
@@ -366,52 +278,43 @@ class TestRestore:
     )
 
     @pytest.fixture
-    def restore(self, snowpipe, set_token):
-        def restore(steps=self.STEPS, **options):
-            with snowpipe.client() as client:
-                return restore_channels(client, steps, set_token=set_token, **options)
+    def restore(self, client, set_token):
+        return lambda steps=self.STEPS, **options: restore_channels(
+            client, steps, set_token=set_token, **options
+        )
 
-        return restore
-
-    def test_channel_that_is_loaded_while_another_is_restored_keeps_its_token(self, snowpipe, restore):
+    def test_channel_that_is_loaded_or_made_meanwhile_keeps_its_token(self, snowpipe, restore):
         snowpipe.channel("a")
         stream(snowpipe, 49, "b")
+        stream(snowpipe, 6, "gone")
         snowpipe.fault(after="open", channel="a", do=lambda: stream(snowpipe, 55, "b"))
 
-        with pytest.raises(OffsetTokenMovedError, match=re.escape(token(55, rows=56))):
+        with pytest.raises(errors.OffsetTokenMovedError, match=re.escape(token(55, rows=56))):
             restore()
+        with pytest.raises(errors.OffsetTokenMovedError):
+            restore(self.STEPS[3:])
 
-        assert {name: one.position for name, one in snowpipe.channels.items()} == {"a": "7", "b": "55"}
+        positions = {name: one.position for name, one in snowpipe.channels.items()}
+        assert positions == {"a": "7", "b": "55", "gone": "6"}
 
-    def test_reports_what_each_channel_really_had_and_sets_tokens_that_balance(self, snowpipe, restore):
+    def test_reports_what_each_channel_really_had_and_sets_tokens_that_balance(
+        self, snowpipe, client, restore
+    ):
         snowpipe.channel("a")
         stream(snowpipe, 49, "b")
-
         assert restore() == {"a": None, "b": token(49, rows=50), "gone": None, "kept": token(5)}
-
         set_to = {"a": token(7, rows=0), "b": token(50, rows=50), "gone": token(3, rows=0)}
         assert {name: snowpipe.channels[name].committed for name in set_to} == set_to
-        with snowpipe.client() as client:
-            for name in set_to:
-                assert Channel.open(client, name, SOURCE).start.excess == 0
+        for name in set_to:
+            assert Channel.open(client, name, SOURCE).start.excess == 0
 
     def test_rows_that_came_under_the_planned_token_stop_it_unless_overwriting(self, snowpipe, restore):
         stream(snowpipe, 52, "b")
         snowpipe.channels["b"].committed = token(49, rows=50)
-
-        with pytest.raises(OffsetTokenMovedError):
+        with pytest.raises(errors.OffsetTokenMovedError):
             restore(self.STEPS[2:3])
         restore(self.STEPS[2:3], overwrite=True)
-
         assert snowpipe.channels["b"].committed == token(50, rows=53)
-
-    def test_channel_that_somebody_made_meanwhile_is_not_overwritten(self, snowpipe, restore):
-        stream(snowpipe, 6, "gone")
-
-        with pytest.raises(OffsetTokenMovedError):
-            restore(self.STEPS[3:])
-
-        assert snowpipe.channels["gone"].committed == token(6, rows=7)
 
 
 class TestReported:
@@ -422,45 +325,22 @@ class TestReported:
         snowpipe.rejects = lambda row: row["ID"] in (3, 12)
         stream(snowpipe, 9)
 
-    def mark(self, snowpipe, **statuses):
-        with snowpipe.client() as client:
-            found = client.channel_statuses(["c", *statuses])
-            snowpipe.calls.clear()
-            mark_reported(client, {**found, **statuses})
-
-    def test_they_are_set_once_and_the_token_stays_otherwise(self, snowpipe):
-        self.mark(snowpipe)
-
-        assert snowpipe.channels["c"].committed == token(9, rows=10, errors=1)
-        self.mark(snowpipe)
-        assert snowpipe.calls == []
-        stream(snowpipe, 19)
-        assert snowpipe.channels["c"].committed == token(19, rows=20, errors=1)
-        self.mark(snowpipe)
-        assert snowpipe.channels["c"].committed == token(19, rows=20, errors=2)
+    def mark(self, snowpipe, client, names=("c",), **statuses):
+        found = client.channel_statuses([*names, *statuses])
+        snowpipe.calls.clear()
+        admin.mark_reported(client, {**found, **statuses})
 
     @pytest.mark.parametrize("how", ["committed", "received"])
-    def test_a_channel_that_somebody_writes_to_is_left_alone(self, snowpipe, caplog, how):
-        with snowpipe.client() as client:
-            before = client.channel_statuses(["c"])["c"]
-            snowpipe.holds_commits = how == "received"
-            with Channel.open(client, "c", SOURCE) as writer:
-                put(writer, 10)
-                writer.flush()
-                self.mark(snowpipe, c=before)
-                put(writer, 11)
+    def test_a_channel_that_somebody_writes_to_is_left_alone(self, snowpipe, client, caplog, how):
+        before = client.channel_statuses(["c"])["c"]
+        snowpipe.holds_commits = how == "received"
+        with Channel.open(client, "c", SOURCE) as writer:
+            put(writer, 10)
+            writer.flush()
+            self.mark(snowpipe, client, c=before)
+            put(writer, 11)
         snowpipe.commit()
 
         assert snowpipe.channels["c"].committed == token(11, rows=12)
         assert len(snowpipe.channels["c"].rows) == 11
         assert "'c' will be reported again" in caplog.text
-
-    def test_channels_without_a_checkpoint_are_left_alone(self, snowpipe):
-        snowpipe.channel("bare", committed="41", rows_error_count=2)
-        snowpipe.channel("new", rows_error_count=2)
-        with snowpipe.client() as client:
-            found = client.channel_statuses(["bare", "new", "missing"])
-            snowpipe.calls.clear()
-            mark_reported(client, found)
-
-        assert snowpipe.calls == []

@@ -1,23 +1,20 @@
-"""Opening a channel for another writer, and dropping one: what is done, and what is refused."""
+"""Opening, handing over and dropping a channel: what is done, and what is refused."""
+
+from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
-from airflow_provider_snowpipe.streaming.errors import (
-    ChannelInvalidError,
-    ConfigurationError,
-    UncommittedRowsError,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
+from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
+from tests.checkpoints import binding_of, loaded, source_of, token
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
 GAP = error(409, ROW_SEQ_GAP)
-
-
-@pytest.fixture
-def client(snowpipe):
-    with snowpipe.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize(
@@ -25,7 +22,6 @@ def client(snowpipe):
     [
         (None, {}, "create", None, [None]),
         (None, {"offset_token": "a:7", "if_exists": "fence"}, "create", "a:7", ["a:7"]),
-        ("a:9", {}, "skip", "a:9", []),
         ("a:9", {"offset_token": "a:7"}, "skip", "a:9", []),
         ("a:9", {"offset_token": "a:7", "if_exists": "fence"}, "fence", "a:9", [None]),
     ],
@@ -33,27 +29,19 @@ def client(snowpipe):
 def test_opening_creates_fences_or_leaves_alone(snowpipe, client, before, options, action, after, opens):
     if before:
         snowpipe.channel("c", committed=before)
-
     assert open_channel(client, "c", **options) == Opening("c", action, after)
-
     assert [call.body.get("offset_token") for call in snowpipe.calls if call.operation == "open"] == opens
     assert snowpipe.channels["c"].committed == after
-
-
-def test_opening_that_would_need_another_token_is_refused(snowpipe, client):
-    snowpipe.channel("c")
-    for options in ({"if_exists": "replace"}, {"offset_token": "a:7"}):
-        with pytest.raises(ConfigurationError):
-            open_channel(client, "c", **options)
-    assert snowpipe.did("open") == []
+    snowpipe.channels["c"].committed = None
+    for wrong in ({"if_exists": "replace"}, {"offset_token": "a:8"}):
+        with pytest.raises(errors.ConfigurationError):
+            open_channel(client, "c", **wrong)
+    assert len(snowpipe.did("open")) == len(opens)
 
 
 def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
     """The pauses grow from a twentieth of a second to a second."""
-    for wait in (
-        lambda: open_channel(client, "c", if_exists="fence"),
-        lambda: drop_channel(client, "c"),
-    ):
+    for wait in (lambda: open_channel(client, "c", if_exists="fence"), lambda: drop_channel(client, "c")):
         snowpipe.channel("c", committed="a:9")
         snowpipe.fault(before="open", error=HELD, times=11)
         wait()
@@ -74,10 +62,8 @@ def test_fence_and_drop_wait_for_what_is_received(snowpipe, client):
 def test_the_wait_ends_in_time_and_changes_nothing(snowpipe, client, act, seconds):
     snowpipe.channel("c", committed="a:9")
     snowpipe.fault(before="open", error=HELD, times=1000)
-
-    with pytest.raises(UncommittedRowsError, match=f"'c'.* {seconds} s") as late:
+    with pytest.raises(errors.UncommittedRowsError, match=f"'c'.* {seconds} s") as late:
         act(client)
-
     assert (late.value.channel, late.value.http_status, late.value.code) == ("c", 409, UNCOMMITTED)
     assert max(seconds - 2, seconds / 2) <= sum(snowpipe.clock.slept) <= seconds
     assert snowpipe.did("drop") == []
@@ -91,9 +77,7 @@ def test_dropping_reports_what_went_with_the_channel(snowpipe, client, force, re
     snowpipe.channel("c", committed="9")
     if refusal:
         snowpipe.fault(before="open", error=refusal, times=1000)
-
     assert drop_channel(client, "c", force=force) == Dropping("c", True, "9", discarded)
-
     assert snowpipe.channels == {}
     assert next(one for one in snowpipe.calls if one.operation == "open").body["fail_on_uncommitted_rows"]
 
@@ -104,18 +88,83 @@ def test_drop_whose_answer_was_lost_or_of_a_channel_that_is_gone_is_done(snowpip
     for force in (False, True):
         snowpipe.channel("c", committed="7")
         snowpipe.fault(after="drop")
-
         assert drop_channel(client, "c", force=force) == Dropping("c", True, "7")
         assert "c" not in snowpipe.channels
 
 
-@pytest.mark.parametrize(("operation", "word"), [("open", "force=True"), ("drop", "'c'")])
-def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client, operation, word):
-    snowpipe.channel("c", committed="7")
-    snowpipe.fault(before=operation, error=GAP, times=1000)
+def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client):
+    for operation, word in [("open", "force=True"), ("drop", "'c'")]:
+        snowpipe.channel("c", committed="7")
+        snowpipe.fault(before=operation, error=GAP, times=1000)
+        with pytest.raises(errors.ChannelInvalidError, match=word) as refusal:
+            drop_channel(client, "c")
+        found = (refusal.value.channel, refusal.value.http_status, refusal.value.code)
+        assert (found, "c" in snowpipe.channels) == (("c", 409, ROW_SEQ_GAP), True)
+        snowpipe.heal()
 
-    with pytest.raises(ChannelInvalidError, match=word) as invalid:
-        drop_channel(client, "c")
 
-    assert (invalid.value.channel, invalid.value.http_status, invalid.value.code) == ("c", 409, ROW_SEQ_GAP)
-    assert "c" in snowpipe.channels
+LAST = {binding_of(one).source_digest: (f"old_{one}", token(7, 8, binding=binding_of(one))) for one in "pq"}
+
+
+def own(partition, committed=None, lost="", **changes):
+    binding = replace(binding_of(partition), lost=lost)
+    source = source_of(IntegerOffset, binding=binding, **changes)
+    return OwnChannel(source, ChannelStatus(f"new_{partition}", SUCCESS, committed))
+
+
+class TestOwnership:
+    """A channel without a token is compared with what earlier runs and other channels have of its source."""
+
+    @pytest.mark.parametrize("before", [own("other"), own("p", token(7, 8)), own("q", rebind="restart")])
+    def test_each_channel_without_a_token_is_compared_with_the_last_runs(self, before):
+        with pytest.raises(errors.SourcePositionError, match=r"'new_p'.*'old_p'.*7~i1"):
+            refuse_lost([before, own("p")], LAST)
+        refuse_lost([before, own("p", rebind="continue")], LAST)
+        refuse_lost([before, own("p")], {})
+
+    def test_a_source_that_has_lost_its_own_record_is_refused_where_any_was_loaded(self):
+        words = r"'old_p' '7~i1.*', 'old_q' '7~i1.*Its log is gone\. Set"
+        for rebind in (None, "continue"):
+            with pytest.raises(errors.SourcePositionError, match=words):
+                refuse_lost([own("other"), own("unknown", None, "Its log is gone. ", rebind=rebind)], LAST)
+        refuse_lost([own("unknown", None, "Its log is gone. ", rebind="restart")], LAST)
+        refuse_lost([own("unknown", None, "Its log is gone. ")], {})
+
+    @pytest.fixture
+    def earlier(self, snowpipe, client):
+        return EarlierChannels(client, snowpipe.listed, LAST)
+
+    def test_positions_come_from_other_channels_and_from_the_last_run(self, snowpipe, earlier):
+        snowpipe.channel("foreign", committed="41")
+        snowpipe.channel("old_p", **loaded(5, 6))
+        channels = [own(one, rebind="continue") for one in ("none", "p", "q")]
+        checked = {}
+
+        moved = earlier.hand_over(channels, lambda name, position: checked.update({name: position}))
+
+        assert moved == {"new_p": 6, "new_q": 8}
+        assert checked == {"new_p": IntegerOffset(5), "new_q": IntegerOffset(7)}
+        assert {"foreign", "new_p", "new_q"} == snowpipe.channels.keys()
+        found = [Checkpoint.parse(snowpipe.channels[name].committed) for name in ("new_p", "new_q")]
+        assert [(str(one.position), one.rows, one.run) for one in found] == [("5", 0, "r1"), ("7", 0, "r1")]
+
+    def test_the_error_of_a_new_channel_differs_from_that_of_one_with_rows_of_another_source(
+        self, snowpipe, earlier
+    ):
+        snowpipe.channel("new_q", **loaded(1, 2, binding=binding_of("q")))
+        snowpipe.channel("old_p", **loaded(5, 6))
+        unknown = replace(earlier, last={})
+        with pytest.raises(errors.SourceChangedError, match=r"'new_p' is new, and channel 'old_p'"):
+            unknown.hand_over([own("q", token(1, 2, binding=binding_of("q"))), own("p")])
+        other = own("p", token(9, 9, binding=binding_of("q")), rebind="continue")
+        with pytest.raises(errors.SourceChangedError, match=r"'new_p' has rows of another source, and"):
+            unknown.hand_over([other])
+        assert "old_p" in snowpipe.channels
+
+    def test_a_position_of_another_kind_is_refused_by_its_channel(self, snowpipe, earlier):
+        other = token("a:9", 6)
+        for name, last in [("new_p", {binding_of("p").source_digest: ("old_p", other)}), ("old_p", {})]:
+            if not last:
+                snowpipe.channel("old_p", committed=other)
+            with pytest.raises(errors.SnowpipeError, match=f"{name}.*another kind"):
+                replace(earlier, last=last).hand_over([own("p", rebind="continue")])

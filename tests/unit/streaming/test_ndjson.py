@@ -75,51 +75,41 @@ def test_binary_survives_both_text_forms_and_slicing(values, skip):
     assert [None if v is None else bytes.fromhex(v) for v in hexed] == kept
 
 
-def test_binary_as_utf8_refuses_other_bytes():
+def test_numbers_that_json_lacks_are_refused_or_become_null_and_bytes_that_utf8_lacks_are_refused():
     assert texts([b"\xc3\xa9"], pa.binary(), binary="UTF-8") == ['"é"']
     refused(EncodingError, lambda one: texts([one], pa.binary(), binary="UTF-8"), [b"\xff"], "'c'")
-
-
-def test_numbers_that_json_lacks_are_refused_or_become_null():
     bad = [float("nan"), float("inf"), float("-inf")]
     refused(EncodingError, lambda one: texts([1.0, one]), bad, "'c'", "row 1")
     refused(EncodingError, lambda one: texts([{"x": one}], pa.struct([("x", pa.float64())])), bad, "c.x")
     assert texts([1.0, *bad, None], non_finite="null") == ["1.0", "null", "null", "null", "null"]
 
 
-def test_nulls_are_written_or_left_out():
-    table = pa.table({"a": [1, None], "b": pa.array([None, "x"])})
-    assert encode_ndjson(table) == b'{"a":1,"b":null}\n{"a":null,"b":"x"}\n'
-    assert encode_ndjson(table, NdjsonOptions(explicit_nulls=False)) == b'{"a":1}\n{"b":"x"}\n'
-
-
-def test_types_without_a_json_form_are_refused_by_name():
-    odd_keys = pa.map_(pa.struct([("a", INT)]), INT)
-    for values, kind in [
-        ([dt.timedelta(seconds=1)], pa.duration("s")), ([[({"a": 1}, 1)]], odd_keys), ([{}], pa.struct([]))
-    ]:  # fmt: skip
-        with pytest.raises(EncodingError, match="'c'"):
-            texts(values, kind)
-
-
-def test_tables_that_no_line_can_hold_are_refused_and_no_rows_are_no_bytes():
-    refused(EncodingError, encode_ndjson, [pa.table({"id": [1], "ID": [2]})], "'id' and 'ID'")
+def test_tables_and_types_that_no_line_can_hold_are_refused_and_no_rows_are_no_bytes():
+    one = pa.array([1])
+    duration = pa.array([dt.timedelta(seconds=1)], pa.duration("s"))
+    odd_keys = pa.array([[({"a": 1}, 1)]], pa.map_(pa.struct([("a", INT)]), INT))
+    refused(EncodingError, texts, [duration, odd_keys, pa.array([{}], pa.struct([]))], "'c'")
+    refused(EncodingError, encode_ndjson, [pa.table({"id": [1], "ID": [2]})], "'id' and 'ID'", "same column")
     refused(EncodingError, encode_ndjson, [pa.table({})], "no columns")
+    for name in ("n", "é"):
+        doubles = [
+            pa.Table.from_arrays([one] * len(names), names) for names in ([name, name], ["id", name, name])
+        ]
+        refused(EncodingError, encode_ndjson, doubles, "same column")
+        refused(EncodingError, texts, [pa.StructArray.from_arrays([one, one], [name, name])], "two fields")
     assert encode_ndjson(pa.table({"a": pa.array([], INT)})) == b""
     refused(ConfigurationError, lambda o: NdjsonOptions(**o), [{"binary": "base64"}, {"non_finite": "zero"}])
 
 
-def test_a_slice_and_a_batch_are_written_like_the_rows_they_hold():
-    table = pa.table(
-        {
-            "a": list(range(10)),
-            "l": [[i] for i in range(10)],
-            "m": pa.array([[("k", i)] for i in range(10)], pa.map_(pa.string(), INT)),
-        }
-    )
-    whole = encode_ndjson(table).splitlines(keepends=True)
-    assert encode_ndjson(table.slice(3, 4)) == b"".join(whole[3:7])
-    assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == b"".join(whole[3:7])
+def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
+    table = pa.table({"a": [1, None], "b": pa.array([None, "x"])})
+    assert encode_ndjson(table) == b'{"a":1,"b":null}\n{"a":null,"b":"x"}\n'
+    assert encode_ndjson(table, NdjsonOptions(explicit_nulls=False)) == b'{"a":1}\n{"b":"x"}\n'
+    maps = pa.array([[("k", i)] for i in range(10)], pa.map_(pa.string(), INT))
+    table = pa.table({"a": list(range(10)), "l": [[i] for i in range(10)], "m": maps})
+    rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
+    assert encode_ndjson(table.slice(3, 4)) == rows
+    assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
 
 
 def test_uuids_become_their_text_and_nulls_stay():
@@ -127,25 +117,22 @@ def test_uuids_become_their_text_and_nulls_stay():
     column = pa.array([None if one.int % 7 == 0 else one.bytes for one in values], pa.uuid())
     nested = pa.StructArray.from_arrays([column], names=["V"])
     rows = pa.table({"U": column, "S": nested}).slice(3)
-
     written = [json.loads(line) for line in encode_ndjson(rows).splitlines()]
-
     expected = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
     assert [row["U"] for row in written] == expected
     assert [row["S"]["V"] for row in written] == expected
 
 
 DAY = 86_400
+UNITS = [("s", 1), ("ms", 1000), ("us", 10**6)]
 OUTSIDE = [
     (pa.date32(), [-719_529, 2_932_897, 2**31 - 1, -(2**31)]),
     (pa.date64(), [-719_529 * DAY * 1000, 2_932_897 * DAY * 1000, 2**63 - 1, -(2**63)]),
-    (pa.time32("s"), [DAY, -1]),
-    (pa.time32("ms"), [DAY * 1000, -1]),
-    (pa.time64("us"), [DAY * 10**6, -1]),
-    (pa.time64("ns"), [DAY * 10**9, -1, 2**63 - 1]),
+    *((pa.time32(unit), [DAY * many, -1]) for unit, many in UNITS[:2]),
+    *((pa.time64(unit), [DAY * many, -1, 2**63 - 1]) for unit, many in [UNITS[2], ("ns", 10**9)]),
     *(
         (pa.timestamp(unit, zone), [-719_529 * DAY * many, 2_932_897 * DAY * many, 2**63 - 1, -(2**63)])
-        for unit, many in [("s", 1), ("ms", 1000), ("us", 10**6)]
+        for unit, many in UNITS
         for zone in (None, "UTC", "Asia/Tokyo")
     ),
 ]
@@ -178,13 +165,3 @@ def test_the_first_and_the_last_of_the_calendar_and_of_a_day_are_written():
     ]:
         whole = pa.int32() if kind.bit_width == 32 else pa.int64()
         assert texts(pa.array(numbers, whole).view(kind)) == expected
-
-
-@pytest.mark.parametrize("name", ["n", "é", "name"])
-def test_columns_and_fields_of_one_name_are_refused(name):
-    one = pa.array([1])
-    for names in ([name, name], [name, name.upper()], ["id", name, name]):
-        with pytest.raises(EncodingError, match="same column"):
-            encode_ndjson(pa.Table.from_arrays([one] * len(names), names))
-    with pytest.raises(EncodingError, match="two fields"):
-        texts(pa.StructArray.from_arrays([one, one], [name, name]))

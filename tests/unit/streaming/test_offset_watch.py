@@ -1,4 +1,4 @@
-"""Steps between watermarks: every commit is in one of them, and in one only."""
+"""Steps between watermarks: every commit is in one of them, and in one only; they are written down first."""
 
 import json
 import random
@@ -8,9 +8,14 @@ import pytest
 from airflow_provider_snowpipe.streaming.offset_events import (
     ChannelMark,
     OffsetWatch,
+    Step,
     Watermark,
+    WatermarkJournal,
+    fed_by,
+    journals_fed_by,
 )
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
+from tests.asset_state import AssetState
 from tests.checkpoints import token
 
 PIPE = "DB.S.T-STREAMING"
@@ -40,108 +45,58 @@ def reported(one, statuses):
     return step.message
 
 
-class TestBeginning:
-    def test_what_is_committed_before_is_no_news(self):
-        one = watch(watermark=Watermark())
-        assert one.see(polled(c1=("1", 1))) is None, "the channels are not known yet"
-        one.start_with(["c1", "c2"])
+def test_what_is_committed_before_is_no_news_and_channels_that_turn_up_are_from_their_first_row():
+    one = watch(watermark=Watermark())
+    assert one.see(polled(c1=("1", 1))) is None, "the channels are not known yet"
+    one.start_with(["c1", "c2"])
 
-        assert reported(one, polled(c1=("5", 5))) is None
-        assert not one.watermark.begun
-        assert reported(one, polled(c2=("7", 7))) is None
-        assert one.watermark.begun
+    assert reported(one, polled(c1=("5", 5))) is None
+    assert not one.watermark.begun
+    assert reported(one, polled(c2=None)) is None
+    assert one.watermark.begun
 
-        message = reported(one, polled(c1=("6", 6), c2=("7", 7)))
-        step = {"token": "6", "rows": 6, "previous_token": "5", "previous_rows": 5}
-        assert (message["channels"], message["rows"]) == ({"c1": step}, 1)
-
-    def test_a_channel_that_turns_up_later_or_does_not_exist_yet_is_news_from_its_first_row(self):
-        one = watch(watermark=Watermark())
-        one.start_with(["c2"])
-        reported(one, polled(c2=None))
-
-        message = reported(one, polled(c1=("9", 9), c2=("1", 1)))
-
-        assert (message["rows"], message["channels"]["c1"]["previous_token"]) == (10, None)
+    message = reported(one, polled(c1=("6", 6), c2=("7", 7), c3=("9", 9)))
+    assert message["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "5", "previous_rows": 5}
+    assert (message["rows"], message["channels"]["c3"]["previous_token"]) == (17, None)
 
 
 class TestEveryMove:
-    def test_is_reported_once(self):
-        one = watch()
-
-        seen = (("1", 1), ("1", 1), ("3", 3), ("3", 4), None)
-        messages = [reported(one, polled(c1=status)) for status in seen]
-
-        assert [None if m is None else m["rows"] for m in messages] == [1, None, 2, 1, None]
-
     def test_is_no_news_where_rejected_rows_are_marked_as_reported(self):
         one = watch()
         reported(one, polled(c1=(token(9, rows=10), 9)))
-
         assert reported(one, polled(c1=(token(9, rows=10, errors=1), 9))) is None
         message = reported(one, polled(c1=(token(10, rows=11, errors=1), 10)))
         assert (message["rows"], message["channels"]["c1"]["previous_rows"]) == (1, 9)
 
     def test_of_several_channels_is_one_message(self):
-        message = reported(watch(), polled(c2=("1", 1), c1=("b", 4), c3=(None, 0)))
-
+        first, same, other = (
+            reported(watch(), polled(c2=("1", 1), c1=("b", rows), c3=(None, 0))) for rows in (4, 4, 5)
+        )
+        assert first == same
+        assert first["id"] != other["id"]
         before = {"previous_token": None, "previous_rows": 0}
-        assert message.pop("id")
-        assert message == {
-            "pipe": PIPE,
-            "channels": {
-                "c1": {"token": "b", "rows": 4, **before},
-                "c2": {"token": "1", "rows": 1, **before},
-            },
-            "rows": 5,
-            "total_rows": 5,
-        }
+        channels = {"c1": {"token": "b", "rows": 4, **before}, "c2": {"token": "1", "rows": 1, **before}}
+        assert first.pop("id")
+        assert first == {"pipe": PIPE, "channels": channels, "rows": 5, "total_rows": 5}
 
     def test_a_channel_made_again_counts_from_zero(self):
         one = watch()
         reported(one, polled(c1=("8", 8)))
-        assert reported(one, polled(made=2, c1=(None, 0))) is None
-
+        for status in (None, (None, 0)):
+            assert reported(one, polled(made=2, c1=status)) is None
         message = reported(one, polled(made=2, c1=("8", 8)))
-
         assert (message["rows"], message["total_rows"]) == (8, 16)
 
 
 class TestEveryRows:
     def test_is_reported_when_all_channels_together_reach_the_next_multiple(self):
         one = watch(10)
-
         assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
         message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
         assert (message["first"], message["last"], message["total_rows"]) == (10, 10, 12)
         assert set(message["channels"]) == {"c1", "c2"}
         message = reported(one, polled(made=2, c1=("8", 8)))  # made again, so that its rows are added
         assert (message["first"], message["last"], message["rows"]) == (20, 20, 8)
-
-    def test_several_at_once_are_one_message_and_rows_beyond_count_for_the_next(self):
-        one = watch(10)
-
-        message = reported(one, polled(c1=("59", 59)))
-        assert (message["every_rows"], message["first"], message["last"]) == (10, 10, 50)
-        message = reported(one, polled(c1=("60", 60)))
-        assert (message["first"], message["last"], message["rows"]) == (60, 60, 1)
-
-
-@pytest.mark.parametrize("every", [None, 2], ids=["moves", "rows"])
-def test_a_step_that_is_not_made_is_due_again(every):
-    one = watch(every)
-    assert one.see(polled(c1=("3", 3))) is not None
-
-    message = reported(one, polled(c1=("5", 5)))
-
-    assert (message["channels"]["c1"]["previous_rows"], message["rows"]) == (0, 5)
-
-
-def test_the_same_step_has_the_same_id():
-    first, second, other = (reported(watch(), polled(c1=(str(n), n))) for n in (3, 3, 4))
-
-    assert first == second
-    assert first["id"] != other["id"]
 
 
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])
@@ -183,5 +138,68 @@ def tiled(chance, every):
 
 def test_a_watermark_survives_json():
     mark = Watermark(True, 12, {"c": ChannelMark("a:1", 4, 1_700_000_000_000), "n": ChannelMark()})
-
     assert Watermark.from_json(json.loads(json.dumps(mark.to_json()))) == mark
+
+
+async def reopened(store):
+    """What another process finds: the messages it has to send again, and where it goes on."""
+    journal = WatermarkJournal(store, "k")
+    messages = await journal.load()
+    assert all(message["redelivered"] for message in messages)
+    return [message["id"] for message in messages], journal.watermark.rows
+
+
+async def written(store, *rows, first_poll=0):
+    journal = WatermarkJournal(store, "k")
+    await journal.load()
+    for poll, number in enumerate(rows, first_poll):
+        await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+        journal.sent_with(poll)
+    return journal
+
+
+@pytest.mark.asyncio
+class TestJournal:
+    """Messages are written down before they go and forgotten when they have arrived."""
+
+    @pytest.fixture
+    def store(self):
+        return AssetState()
+
+    async def test_a_message_that_is_written_down_is_sent_again_until_it_has_arrived(self, store):
+        assert await reopened(store) == ([], 0)
+        journal = await written(store, 1, 2, 3)
+        assert await reopened(store) == (["1", "2", "3"], 3)
+        await journal.arrived(1)
+        assert await reopened(store) == (["3"], 3)
+        await journal.arrived(5)
+        assert await reopened(store) == (["3"], 3), "it never had such a poll"
+        again = await written(store, 4, first_poll=9)
+        await again.arrived(9)
+        assert await reopened(store) == ([], 4)
+        await again.write(Step(Watermark(True, 5)))
+        assert await reopened(store) == ([], 5)
+
+    async def test_a_message_that_could_not_be_written_down_is_not_kept(self, store):
+        journal = await written(store, 1)
+        store.broken = True
+        with pytest.raises(RuntimeError, match="answer"):
+            await journal.write(Step(Watermark(True, 2), {"id": "2"}))
+        store.broken = False
+        await journal.write(Step(Watermark(True, 3), {"id": "3"}))
+        assert await reopened(store) == (["1", "3"], 3)
+
+    async def test_without_a_store_the_memory_is_the_process(self):
+        journal = await written(None, 1)
+        await journal.arrived(0)
+        assert journal.watermark.rows == 1
+
+    async def test_is_found_by_its_stream_while_it_reads_it(self):
+        class Stream:
+            """A source of polls."""
+
+        stream, journal = Stream(), WatermarkJournal(None, "")
+        with fed_by(stream, journal):
+            assert journals_fed_by(stream) == [journal]
+            assert journals_fed_by(Stream()) == []
+        assert journals_fed_by(stream) == []

@@ -1,10 +1,10 @@
-"""Positions: parse, order, next, follow."""
+"""Positions: parse, order, next, follow; and the state machine of a channel."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     BatchRowOffset,
@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     offset_class,
     offset_class_of_code,
 )
+from airflow_provider_snowpipe.streaming.progress import ChannelProgress
 from tests.refusals import refused
 
 names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -47,13 +48,6 @@ def test_a_token_reads_back_and_the_next_one_is_later_and_follows_directly(offse
     assert offset.next() > offset
     assert offset.next().follows(offset)
     assert not offset.follows(offset.next())
-
-
-@settings(max_examples=50)
-@given(st.builds(FileLineOffset, names, counts), st.builds(FileLineOffset, names, counts))
-def test_file_lines_are_ordered_by_file_and_then_line(a, b):
-    assert (a < b) == ((a.file, a.line) < (b.file, b.line))
-    assert (a <= b) == (not b < a)
 
 
 def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
@@ -91,67 +85,56 @@ UNREADABLE = {
 @pytest.mark.parametrize("kind", UNREADABLE)
 def test_an_unparsable_token_names_channel_token_and_format(kind):
     for text in UNREADABLE[kind]:
-        refused(
-            OffsetTokenError, lambda given: kind.parse(given, channel="c0"), [text],
-            "'c0'", repr(text[:200]), f"'{kind.format_name}'",
-        )  # fmt: skip
-        with pytest.raises(OffsetTokenError, match=r"^offset token"):
+        words = ("'c0'", repr(text[:200]), f"'{kind.format_name}'")
+        refused(errors.OffsetTokenError, lambda given: kind.parse(given, channel="c0"), [text], *words)
+        with pytest.raises(errors.OffsetTokenError, match=r"^offset token"):
             kind.parse(text)
 
 
 def test_position_that_there_is_not_cannot_be_built_and_a_number_is_named():
-    for make, name in [
-        (lambda: IntegerOffset(-1), ""),
-        (lambda: FileLineOffset("a", -1), "line is -1: "),
-        (lambda: FileLineOffset("", 0), ""),
-        (lambda: topic("t", -1, 0), "partition is -1: "),
-        (lambda: topic("t", 0, -1), "offset is -1: "),
-        (lambda: topic("", 0, 0), ""),
-        (lambda: BatchRowOffset(-1, 0), "batch is -1: "),
-        (lambda: BatchRowOffset(0, -1), "row is -1: "),
-        (lambda: LexicographicOffset(""), ""),
-        (lambda: UnitOffset(0, "a", 1), "unit is 0: "),
-        (lambda: UnitOffset(1, "", 1), ""),
-        (lambda: UnitOffset(1, "a", -1), "line is -1: "),
-        *((lambda change=change: BatchDigestOffset(**{**SHARE, **change}), "") for change in NO_SHARE),
+    for kind, values, name in [
+        (IntegerOffset, (-1,), ""),
+        (FileLineOffset, ("a", -1), "line is -1: "),
+        (FileLineOffset, ("", 0), ""),
+        (TopicPartitionOffset, ("t", -1, 0), "partition is -1: "),
+        (TopicPartitionOffset, ("t", 0, -1), "offset is -1: "),
+        (TopicPartitionOffset, ("", 0, 0), ""),
+        (BatchRowOffset, (-1, 0), "batch is -1: "),
+        (BatchRowOffset, (0, -1), "row is -1: "),
+        (LexicographicOffset, ("",), ""),
+        (UnitOffset, (0, "a", 1), "unit is 0: "),
+        (UnitOffset, (1, "", 1), ""),
+        (UnitOffset, (1, "a", -1), "line is -1: "),
+        (BatchDigestOffset, (-1, 1, 1), ""),
+        (BatchDigestOffset, (1, -1, 1), ""),
+        (BatchDigestOffset, (1, 1, 1 << 32), ""),
     ]:
-        with pytest.raises(ConfigurationError) as refusal:
-            make()
+        with pytest.raises(errors.ConfigurationError) as refusal:
+            kind(*values)
         assert str(refusal.value).startswith(name)
 
 
-SHARE = {"batch": 1, "row": 1, "digest": 1}
-NO_SHARE = [{"batch": -1}, {"row": -1}, {"digest": 1 << 32}]
+FOLLOWING = [
+    (FileLineOffset, ("a", 5), [("a", 7), ("b", 0)], []),
+    (FileLineOffset, ("b", 5), [("a", 1)], []),
+    (FileLineOffset, ("a", 17), [("b", 2), ("a", 1)], [("b", 1)]),
+    (BatchRowOffset, (1, 5), [(1, 7), (1, 1), (2, 0)], [(3, 1)]),
+    (BatchRowOffset, (2, 5), [(1, 1)], []),
+    (IntegerOffset, (5,), [(5,), (7,)], []),
+    (TopicPartitionOffset, ("t", 0, 5), [("t", 0, 7)], []),
+    (LexicographicOffset, ("a",), [("a",)], [("c",)]),
+    (share, (3, 7), [(3, 7), (3, 6), (3, 9), (3, 1), (4, 2), (2, 1), (2, 8)], [(3, 8), (4, 1), (9, 1)]),
+    (share, (3, 0), [], [(3, 1)]),
+    (UnitOffset, (3, "z", 9), [(4, "a", 0)], [(4, "a", 1), (4, "a", 21)]),
+]
 
 
-def test_only_what_comes_next_follows():
-    expected = {
-        (FileLineOffset("a", 5), FileLineOffset("a", 7)): False,
-        (FileLineOffset("b", 5), FileLineOffset("a", 1)): False,
-        (FileLineOffset("a", 5), FileLineOffset("a", 1)): False,
-        (FileLineOffset("a", 5), FileLineOffset("b", 0)): False,
-        (FileLineOffset("a", 17), FileLineOffset("b", 1)): True,
-        (FileLineOffset("a", 17), FileLineOffset("b", 2)): False,
-        (BatchRowOffset(1, 5), BatchRowOffset(1, 7)): False,
-        (BatchRowOffset(2, 5), BatchRowOffset(1, 1)): False,
-        (BatchRowOffset(1, 5), BatchRowOffset(1, 1)): False,
-        (BatchRowOffset(1, 5), BatchRowOffset(2, 0)): False,
-        (BatchRowOffset(1, 5), BatchRowOffset(3, 1)): True,
-        (IntegerOffset(5), IntegerOffset(5)): False,
-        (IntegerOffset(10), IntegerOffset(12)): False,
-        (topic("t", 0, 5), topic("t", 0, 7)): False,
-        (LexicographicOffset("a"), LexicographicOffset("c")): True,
-        (LexicographicOffset("a"), LexicographicOffset("a")): False,
-        **{
-            (share(3, 7), share(*token)): follows
-            for token, follows in {
-                (3, 8): True, (3, 7): False, (3, 6): False, (3, 9): False, (3, 1): False,
-                (4, 1): True, (9, 1): True, (4, 2): False, (2, 1): False, (2, 8): False,
-            }.items()
-        },
-        (share(3, 0), share(3, 1)): True,
-    }  # fmt: skip
-    assert {(one, later): later.follows(one) for one, later in expected} == expected
+@pytest.mark.parametrize(("kind", "here", "others", "following"), FOLLOWING)
+def test_only_what_comes_next_follows(kind, here, others, following):
+    assert [one for one in (*others, *following) if kind(*one).follows(kind(*here))] == following
+    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
+    assert share(3, 7, final=True).next() == share(3, 8)
+    assert str(UnitOffset(3, "a", 7).next()) == "3/a:8"
 
 
 def test_distance_is_reported_only_where_the_format_knows_it():
@@ -172,7 +155,7 @@ def test_distance_is_reported_only_where_the_format_knows_it():
     assert {(here, target): here.steps_to(target) for here, target in expected} == expected
 
 
-def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
+def test_numbers_are_ordered_as_numbers_and_texts_as_texts_within_one_format_and_partition():
     for earlier, later in [
         (IntegerOffset(9), IntegerOffset(10)),
         (FileLineOffset("a.log", 9), FileLineOffset("a.log", 10)),
@@ -181,56 +164,64 @@ def test_numbers_are_ordered_as_numbers_and_texts_as_texts():
         (topic("t", 1, 5), topic("t", 1, 6)),
         (share(1, 9), share(2, 1)),
         (share(2, 1), share(2, 2)),
+        (UnitOffset(9, "b", 5), UnitOffset(10, "a", 1)),
     ]:
         assert earlier < later
         assert not later < earlier
         assert not earlier < earlier
         assert later >= earlier
     assert share(2, 2) >= share(2, 2, final=True)
-
-
-def test_positions_of_different_formats_or_partitions_have_no_order():
-    for one, other in [
-        (IntegerOffset(1), BatchRowOffset(1, 1)),
-        (topic("t", 1, 5), IntegerOffset(6)),
-    ]:
+    assert UnitOffset(3, "a", 7) == UnitOffset(3, "b", 7)
+    for one, other in [(IntegerOffset(1), BatchRowOffset(1, 1)), (topic("t", 1, 5), IntegerOffset(6))]:
         with pytest.raises(TypeError):
             _ = one < other
-    for one, other in [
-        (topic("t", 1, 5), topic("t", 2, 6)),
-        (topic("t", 1, 5), topic("u", 1, 6)),
-    ]:
-        with pytest.raises(OffsetTokenError, match="different"):
-            _ = one < other
+    for other in (topic("t", 2, 6), topic("u", 1, 6)):
+        with pytest.raises(errors.OffsetTokenError, match="different"):
+            _ = topic("t", 1, 5) < other
 
 
-def test_next_position_is_the_smallest_one_behind():
-    assert LexicographicOffset("a").next() == LexicographicOffset("a\0")
-    assert share(3, 7, final=True).next() == share(3, 8)
-    assert str(UnitOffset(3, "a", 7).next()) == "3/a:8"
-
-
-def test_units_are_ordered_by_their_numbers_whatever_their_files_are_called():
-    assert UnitOffset(9, "b", 5) < UnitOffset(10, "a", 1)
-    assert UnitOffset(3, "a", 7) == UnitOffset(3, "b", 7)
-    assert [UnitOffset(4, "a", number).follows(UnitOffset(3, "z", 9)) for number in (0, 1, 21)] == [
-        False,
-        True,
-        True,
-    ]
-
-
-def test_formats_are_found_by_name_and_a_callers_own_class_by_its_dotted_path():
-    assert {offset_class(name).format_name for name in known_formats()} == known_formats()
-    assert len(known_formats()) == 7
-    assert offset_class("airflow_provider_snowpipe.streaming.offsets.IntegerOffset") is IntegerOffset
-    unknown = ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
-    refused(ConfigurationError, offset_class, [*unknown, "pathlib.Path"], "offset format")
-    refused(ConfigurationError, offset_class, ["nonsense"], "batch:row/digest, file:line")
-
-
-def test_every_format_has_a_letter_of_its_own_by_which_a_checkpoint_names_it():
+def test_formats_are_found_by_name_or_letter_and_a_callers_own_class_by_its_dotted_path():
     classes = [offset_class(name) for name in known_formats()]
-
+    assert {one.format_name for one in classes} == known_formats()
+    assert len({one.code for one in classes}) == 7
     assert {offset_class_of_code(one.code) for one in classes} == set(classes)
     assert offset_class_of_code("x") is None
+    assert offset_class("airflow_provider_snowpipe.streaming.offsets.IntegerOffset") is IntegerOffset
+    unknown = ["", "kafka", "no_such_module.Class", "json.JSONDecoder", "os.nothing", "..Class", None, 7]
+    refused(errors.ConfigurationError, offset_class, [*unknown, "pathlib.Path"], "offset format")
+    refused(errors.ConfigurationError, offset_class, ["nonsense"], "batch:row/digest, file:line")
+
+
+def at(value):
+    return None if value is None else IntegerOffset(value)
+
+
+class TestProgress:
+    def test_takes_rows_only_directly_after_the_last_ones_or_with_gaps_where_the_source_has_them(self):
+        for committed, start, end in [(None, 0, 9), (None, 7, 7), (4, 5, 9)]:
+            progress = ChannelProgress("c", at(committed))
+            progress.accept(at(start), at(end))
+            assert progress.sent == at(end)
+            progress.accept(at(end + 1), at(end + 1))
+        for committed, start, end in [(4, 4, 9), (4, 3, 9), (4, 6, 9), (4, 5, 4), (None, 5, 4)]:
+            progress = ChannelProgress("c", at(committed))
+            with pytest.raises(errors.ContinuityError, match="'c'"):
+                progress.accept(at(start), at(end))
+            assert (progress.sent, progress.committed) == (None, at(committed))
+        progress = ChannelProgress("c", at(4), gaps_legal=True)
+        for start, end in [(8, 9), (10, 11), (20, 20)]:
+            progress.accept(at(start), at(end))
+        assert progress.sent == at(20)
+        with pytest.raises(errors.ContinuityError):
+            progress.accept(at(20), at(21))
+
+    def test_stays_or_advances_and_a_token_that_went_back_is_an_error(self):
+        for before, after in [(None, None), (None, 0), (5, 5), (5, 6)]:
+            progress = ChannelProgress("c", at(before))
+            progress.observe(at(after))
+            assert progress.committed == at(after)
+        for before, after in [(5, 4), (5, None), (0, None)]:
+            progress = ChannelProgress("c", at(before))
+            with pytest.raises(errors.TokenWentBackError, match="'c'"):
+                progress.observe(at(after))
+            assert progress.committed == at(before)

@@ -1,11 +1,15 @@
-"""The check against columns: what it finds, and how little it reads of good rows."""
+"""The checks of rows against columns: of values, and how little is read of good rows; and of keys."""
 
 import json
+from collections import Counter
 
 import pyarrow.json as pj
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, UnknownColumnsError
+from airflow_provider_snowpipe.streaming.key_check import KeyCheck, UnknownKeys
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
 from airflow_provider_snowpipe.streaming.row_values import RowValues
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -24,21 +28,22 @@ COLUMNS = (
 NO_NUMBER = "the value cannot be converted to NUMBER(6,0)"
 
 
-def _rows(count, **changes):
+def _rows(count):
     row = {"NAME": "a name", "AT": "2026-01-02T03:04:05Z", "PRICE": 1.25, "OK": True, "RAW": "aGk="}
-    return [{"ID": number, **row, "BODY": {"ID": "x"}, **changes} for number in range(count)]
+    return [{"ID": number, **row, "BODY": {"ID": "x"}} for number in range(count)]
 
 
 def _small(count):
     return [{key.lower(): value for key, value in row.items()} for row in _rows(count)]
 
 
-def _body(rows, end="\n"):
-    return "".join(json.dumps(row) + end for row in rows).encode()
+def _body(*rows):
+    return b"".join((row if isinstance(row, bytes) else json.dumps(row).encode()) + b"\n" for row in rows)
 
 
-def _faults(body, columns=COLUMNS):
-    return [(one.row, one.fault.column, one.fault.reason) for one in RowCheck(columns).check(body).faults]
+def _faults(*rows):
+    found = RowCheck(COLUMNS).check(_body(*rows)).faults
+    return [(one.row, one.fault.column, one.fault.reason) for one in found]
 
 
 @pytest.fixture
@@ -58,157 +63,211 @@ def parses(monkeypatch):
     return seen
 
 
-def test_good_rows_are_parsed_once_and_none_is_checked_alone(checked_alone, parses):
-    body = _body(_rows(1000))
+class TestValues:
+    def test_good_rows_are_parsed_once_and_few_bad_ones_cost_few_parses(self, checked_alone, parses):
+        rows, bad = _rows(4000), [3, 900, 901, 3999]
+        found = RowCheck(COLUMNS).check(body := _body(*rows))
+        assert (found.faults, len(parses), checked_alone) == ((), 1, [])
+        assert found.good_rows() is body
+        for number in bad:
+            rows[number]["ID"] = "x"
+        assert [row for row, *_ in _faults(*rows)] == bad
+        assert len(parses) <= 3 + 2 * len(bad)
+        assert len(checked_alone) <= 40 * len(bad)
 
-    found = RowCheck(COLUMNS).check(body)
+    def test_bad_row_is_found_among_good_ones_by_its_first_column(self):
+        for changes, column, reason in [
+            ({"ID": None}, "ID", "a value is required (NOT NULL)"),
+            ({"ID": 1_000_000}, "ID", NO_NUMBER),
+            ({"ID": 999_999.5}, "ID", NO_NUMBER),
+            ({"NAME": "nine char"}, "NAME", "the value is longer than VARCHAR(8)"),
+            ({"AT": "2026-02-30"}, "AT", "the value cannot be converted to TIMESTAMP_NTZ(9)"),
+            ({"PRICE": "1,25"}, "PRICE", "the value cannot be converted to NUMBER(5,2)"),
+            ({"PRICE": [1]}, "PRICE", "the value cannot be converted to NUMBER(5,2)"),
+            ({"OK": "perhaps"}, "OK", "the value cannot be converted to BOOLEAN"),
+            ({"RAW": "aGVsbG8="}, "RAW", "the value is longer than BINARY(4)"),
+            ({"NUMBERED": None}, "NUMBERED", "a value is required (NOT NULL)"),
+        ]:
+            rows = _rows(200)
+            rows[77].update(changes)
+            assert _faults(*rows) == [(77, column, reason)]
 
-    assert (found.faults, len(parses), checked_alone) == ((), 1, [])
-    assert found.good_rows() is body
+    def test_line_that_is_no_object_spoils_no_other(self):
+        good = _rows(100)
+        torn = (b"[1]", b'{"ID":1', b'{"ID":1}{"ID":2}', b"\xff", b'{"ID":1,"BODY":"\xff"}', b"null", b"  ")
+        for line in torn:
+            ((row, column, _),) = _faults(*good, line, *good)
+            assert (line, row, column) == (line, 100, None)
+        assert [row for row, *_ in _faults(b'{"ID":1}\n{"ID":\n2}\n{"ID":3}{"ID":4}\n{"ID":5}')] == [1, 2, 3]
+
+    def test_other_spelling_of_a_key_is_judged_as_the_same_column(self):
+        rows = _rows(100)
+        rows[40]["id"], rows[50], rows[60] = "x", {"id": "x"}, {"iD": 7}
+        assert _faults(*rows) == [(50, "ID", NO_NUMBER)]
+        assert [row for row, *_ in _faults(b'{"ID":1}\n{"I\\u0044":"x"}')] == [1]
+
+    def test_source_that_changes_its_spelling_is_learned_again_and_hides_nothing(self, checked_alone):
+        def faults(check, rows):
+            return [one.row for one in check.check(_body(*rows)).faults]
+
+        bad = _small(200)
+        bad[71], bad[72] = {**bad[71], "id": "x"}, {"ID": "x"}
+        for first in (_small(200), bad):
+            check = RowCheck(COLUMNS)
+            assert faults(check, _rows(200)) == []
+            assert faults(check, first) == ([] if first is not bad else [71, 72])
+            assert first is bad or checked_alone == []
+            assert faults(check, bad) == [71, 72]
+
+    @pytest.mark.parametrize(
+        ("kind", "texts"),
+        [
+            ("NUMBER(38,0)", ['"1"', "2", '"3"', "4.5"]),
+            ("FLOAT", ['"1"', "2"]),
+            ("BOOLEAN", ["1", "0"]),
+            ("TIMESTAMP_NTZ(9)", ["1767312000", "1767312001"]),
+            ("VARCHAR(4)", ["12", "13"]),
+        ],
+    )
+    def test_column_that_is_written_in_its_own_way_is_learned_once(self, checked_alone, parses, kind, texts):
+        body = "".join(f'{{"C":{text}}}\n' for text in texts * 100).encode()
+        assert RowCheck([TableColumn("C", kind)]).check(body).faults == ()
+        assert (checked_alone, len(parses)) == ([], 1)
+
+    def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines(self):
+        found = RowCheck(COLUMNS).check(b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}')
+        nothing = RowCheck(COLUMNS).check(b"x\n\ny\n")
+        assert [(one.row, one.line) for one in found.faults] == [(1, 3), (3, 6)]
+        assert bytes(found.good_rows()) == b'\n{"ID":1}\r\n\r\n\n{"ID":3}\n'
+        assert (len(nothing.faults), bytes(nothing.good_rows())) == (2, b"")
+
+    @pytest.mark.parametrize("only_exact", [False, True])
+    @pytest.mark.parametrize(
+        ("kind", "kept", "lost"),
+        [
+            ("NUMBER(38,0)", '1 12345678901234567890123 "5" 5.0 1e3 true', '4.75 0.4 "1.5"'),
+            ("NUMBER(10,2)", "1.25 1.1 7 1.250", '1.255 "0.001"'),
+            ("FLOAT", "0.1 9007199254740992 1e300 1234567890123456768", "9007199254740993"),
+            ("DATE", '"2024-02-28" "2024-02-28T00:00" 0', '"2024-02-28T10:00:00" "2024-02-28T00:01"'),
+            ("BOOLEAN", 'true 0 1 "no"', '5 "2"'),
+            ("TIMESTAMP_NTZ(9)", '"2024-02-28T10:00"', '"2024-02-28T10:00:00Z" "2024-02-28T10:00+02:00"'),
+            ("VARCHAR(10)", '1.10 "x" true', ""),
+        ],
+    )
+    def test_a_value_that_a_column_of_our_own_would_change_does_not_fit_it(
+        self, kind, kept, lost, only_exact
+    ):
+        values = [*kept.split() * 20, *lost.split(), *kept.split() * 20]
+        body = b"".join(f'{{"V":{value}}}\n'.encode() for value in values)
+        for exact, expected in ((True, lost.split()), (False, [])):
+            found = RowCheck([TableColumn("V", kind, exact=exact)], only_exact=only_exact).check(body).faults
+            assert [values[fault.row] for fault in found] == expected
+            assert all(str(values[one.row]).strip('"') in one.fault.reason for one in found)
+
+    def test_only_what_would_change_is_at_fault_where_nothing_else_is_checked(self):
+        check = RowCheck([TableColumn("V", "NUMBER(38,0)", nullable=False, exact=True)], only_exact=True)
+        body = b'{"V":"no number"}\n{}\n[]\n{"V":null}\n\xff\n{"V":1.5}\n'
+        assert [fault.row for fault in check.check(body).faults] == [5]
+        alike = [TableColumn("id", "NUMBER(38,0)"), TableColumn("ID", "NUMBER(38,0)")]
+        refused(ConfigurationError, RowCheck, [alike], "'id' and 'ID'")
+        refused(ConfigurationError, RowCheck, [()], "not known")
+
+    @pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ(9)", "TIMESTAMP_TZ(9)"])
+    def test_dates_in_other_forms_that_the_service_reads_are_sent(self, kind):
+        check = RowCheck([TableColumn("V", kind)])
+        for text in ("31-JAN-2024", "01/31/2024", "1/31/2024 10:00:00", "Wed, 31 Jan 2024 10:00:00 +0000"):
+            assert not check.check(_body({"V": text})).faults
+        assert check.check(_body({"V": "31/01/2024"}, {"V": "99-JAN-2024"})).faults
 
 
-def test_bad_row_is_found_among_good_ones_by_its_first_column():
-    for changes, column, reason in [
-        ({"ID": None}, "ID", "a value is required (NOT NULL)"),
-        ({"ID": 1_000_000}, "ID", NO_NUMBER),
-        ({"ID": 999_999.5}, "ID", NO_NUMBER),
-        ({"NAME": "nine char"}, "NAME", "the value is longer than VARCHAR(8)"),
-        ({"AT": "2026-02-30"}, "AT", "the value cannot be converted to TIMESTAMP_NTZ(9)"),
-        ({"PRICE": "1,25"}, "PRICE", "the value cannot be converted to NUMBER(5,2)"),
-        ({"PRICE": [1]}, "PRICE", "the value cannot be converted to NUMBER(5,2)"),
-        ({"OK": "perhaps"}, "OK", "the value cannot be converted to BOOLEAN"),
-        ({"RAW": "aGVsbG8="}, "RAW", "the value is longer than BINARY(4)"),
-        ({"NUMBERED": None}, "NUMBERED", "a value is required (NOT NULL)"),
-    ]:
-        rows = _rows(200)
-        rows[77].update(changes)
-        assert _faults(_body(rows)) == [(77, column, reason)]
-    rows[77] = {**_rows(1)[0], "id": "x"}
-    assert _faults(_body(rows)) == []
+FEW = (TableColumn("ID", "NUMBER(38,0)"), TableColumn("kind", "VARCHAR"), TableColumn("V", "VARIANT"))
 
-
-def test_line_that_is_no_object_spoils_no_other():
-    good = _body(_rows(100))
-    for line in (b"[1]", b'{"ID":1', b'{"ID":1}{"ID":2}', b"\xff", b'{"ID":1,"BODY":"\xff"}', b"null", b"  "):
-        (fault,) = RowCheck(COLUMNS).check(good + line + b"\n" + good).faults
-        assert (line, fault.row, fault.fault.column) == (line, 100, None)
-    assert [row for row, *_ in _faults(b'{"ID":1}\n{"ID":\n2}\n{"ID":3}{"ID":4}\n{"ID":5}\n')] == [1, 2, 3]
-
-
-def test_other_spelling_of_a_key_is_judged_as_the_same_column():
-    rows = _rows(100)
-    rows[50], rows[60] = {"id": "x"}, {"iD": 7}
-
-    assert _faults(_body(rows)) == [(50, "ID", NO_NUMBER)]
-    assert [row for row, *_ in _faults(b'{"ID":1}\n{"I\\u0044":"x"}\n')] == [1]
-
-
-def test_source_that_changes_its_spelling_is_learned_again_and_still_judged(checked_alone):
-    check = RowCheck(COLUMNS)
-    check.check(_body(_rows(200)))
-    small = _small(200)
-
-    assert check.check(_body(small)).faults == ()
-    assert checked_alone == []
-    small[71]["id"] = "x"
-    small[72] = {"ID": "x"}
-    assert [one.row for one in check.check(_body(small)).faults] == [71, 72]
-
-
-def test_spelling_that_changes_together_with_a_bad_value_hides_nothing():
-    check = RowCheck(COLUMNS)
-    check.check(_body(_rows(200)))
-    mixed = _small(200)
-    mixed[33] = {"ID": "x"}
-    mixed[44]["id"] = "x"
-
-    assert [one.row for one in check.check(_body(mixed)).faults] == [33, 44]
-
-
-def test_columns_that_are_not_known_or_differ_only_in_case_are_refused():
-    alike = [TableColumn("id", "NUMBER(38,0)"), TableColumn("ID", "NUMBER(38,0)")]
-    refused(ConfigurationError, RowCheck, [alike], "'id' and 'ID'")
-    refused(ConfigurationError, RowCheck, [()], "not known")
-
-
-@pytest.mark.parametrize(
-    ("kind", "texts"),
-    [
-        ("NUMBER(38,0)", ['"1"', "2", '"3"', "4.5"]),
-        ("FLOAT", ['"1"', "2"]),
-        ("BOOLEAN", ["1", "0"]),
-        ("TIMESTAMP_NTZ(9)", ["1767312000", "1767312001"]),
-        ("VARCHAR(4)", ["12", "13"]),
-    ],
+TEXT = st.text(alphabet='ID"\\{}[]:,x \u00e9\u2028', max_size=4)
+VALUE = st.recursive(
+    st.none() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
 )
-def test_source_that_writes_a_column_in_its_own_way_is_learned_once(checked_alone, parses, kind, texts):
-    lines = [f'{{"C":{texts[number % len(texts)]}}}\n' for number in range(400)]
-    check = RowCheck([TableColumn("C", kind)])
-
-    assert check.check("".join(lines).encode()).faults == ()
-    assert (checked_alone, len(parses)) == ([], 1)
 
 
-def test_few_bad_rows_cost_few_parses_and_few_checks(checked_alone, parses):
-    rows, bad = _rows(4000), [3, 900, 901, 3999]
-    for number in bad:
-        rows[number]["ID"] = "x"
-
-    found = RowCheck(COLUMNS).check(_body(rows))
-
-    assert [one.row for one in found.faults] == bad
-    assert len(parses) <= 2 + 2 * len(bad)
-    assert len(checked_alone) <= 40 * len(bad)
+def _keys(*rows):
+    return KeyCheck(FEW).check(_body(*rows))
 
 
-def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines():
-    body = b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}'
+class TestKeys:
+    def test_are_counted_by_the_rows_that_have_them_and_rows_without_a_known_key_are_found(self):
+        for rows, unknown, strangers in [
+            ([{"ID": 1, "KIND": "x"}, {"Id": 2, "kind": None}], {}, ()),
+            ([{"ID": 1, "KIMD": "x"}, {"id": 2, "KIMD": "y"}, {"id": 3}], {"KIMD": 2}, ()),
+            ([{"ID": 1, "V": {"a": {"b": 1}, "KIMD": 2}, "KIND": '"X": 1'}], {}, ()),
+            ([{"ID": 1, "NEVER": None}, {"ID": 2, "NEVER": None}], {"NEVER": 2}, ()),
+            ([{"ID": 1}, {}, {"A": 1, "B": 2}, {"ID": None}, {"A": 3}], {"A": 2, "B": 1}, (2, 4)),
+            ([{"schema": {}, "payload": {"ID": 1}}], {"schema": 1, "payload": 1}, (0,)),
+            ([{"ID": 1, "KIMD": "x"}, {"ID": "2", "KIMD": 5}, {"A": 1}], {"KIMD": 2, "A": 1}, (2,)),
+            ([{"ID": 1, "KIMD": "x"}, b'{"ID":', b"\xff"], {"KIMD": 1}, ()),
+            ([b'{ "ID" : 1 , "KIMD" : 2 }'], {"KIMD": 1}, ()),
+            ([{"ID": 1, "A": 1}, {"KIND": "x", "A": 1}, {"A": 1}, {"ID": None, "A": 1}], {"A": 4}, (2,)),
+            # Longer than a block of Arrow's own.
+            ([{"ID": 1, "KIND": "x" * 2_000_000}, {"ID": 2, "KIMD": "y" * 2_000_000}], {"KIMD": 1}, ()),
+        ]:
+            found = _keys(*rows)
+            assert (dict(found.unknown), tuple(found.faults)) == (unknown, strangers)
+        for end in (b"", b"\r\n", b"\n\n"):
+            last = _body(*[{"ID": row, "KIND": "x"} for row in range(9)]) + b'{"ID":1,"KIMD":2}' + end
+            assert dict(KeyCheck(FEW).check(last).unknown) == {"KIMD": 1}
 
-    found = RowCheck(COLUMNS).check(body)
-    nothing = RowCheck(COLUMNS).check(b"x\n\ny\n")
+    @pytest.mark.parametrize("at", [0, 500, 4_321, 9_999])
+    def test_of_one_row_among_many_are_found_whatever_its_columns_hold(self, at):
+        """A VARIANT of several types is one that Arrow's own reader of JSON refuses."""
+        rows = [{"ID": row, "V": [row, "text", {"ID": row}, [row]][row % 4]} for row in range(10_000)]
+        for wrong in ({"NEVER": 1}, {"ID": 1, "NEVER": 1}):
+            found = _keys(*rows[:at], wrong, *rows[at + 1 :])
+            assert (dict(found.unknown), list(found.faults)) == ({"NEVER": 1}, [] if "ID" in wrong else [at])
 
-    assert [(one.row, one.line) for one in found.faults] == [(1, 3), (3, 6)]
-    assert bytes(found.good_rows()) == b'\n{"ID":1}\r\n\r\n\n{"ID":3}\n'
-    assert (len(nothing.faults), bytes(nothing.good_rows())) == (2, b"")
+    def test_two_of_a_row_for_one_column_are_found(self):
+        for row, column in {
+            b'{"id":1,"ID":2}': "ID",
+            b'{"ID":5,"V":1,"ID":6}': "ID",
+            b'{"v":{"v":1,"V":2},"V":null}': "V",
+            b'{ "Kind" : "a" ,\t"KIND"\t: "b" }': "kind",
+            b'{"kind":"a","k\\u0069nd":"b"}': "kind",
+            b'{"ID":1,"V":{"ID":2,"id":3}}': None,
+            b'{"ID":1,"V":[{"ID":2},"\\"ID\\":"]}': None,
+            b'{"ID":1,"ID":': None,
+            b'[{"ID":1,"ID":2}]': None,
+        }.items():
+            faults = _keys({"ID": 1}, row, {"ID": 2, "V": {}}).faults
+            found = {one: fault.column and fault.column.upper() for one, fault in faults.items()}
+            assert found == ({1: column.upper()} if column else {})
 
+    @settings(max_examples=200, deadline=None)
+    @given(st.lists(st.dictionaries(TEXT, VALUE, max_size=4), max_size=5), st.booleans(), st.booleans())
+    def test_are_those_that_a_parser_of_json_finds(self, rows, is_ascii, is_compact):
+        forms = {"ensure_ascii": is_ascii, "separators": (",", ":") if is_compact else (" , ", " : ")}
+        body = b"".join(json.dumps(row, **forms).encode() + b"\n" for row in rows)
+        found = KeyCheck((TableColumn("ID", "VARIANT"),)).check(body)
+        assert dict(found.unknown) == dict(Counter(key for row in rows for key in row if key.upper() != "ID"))
+        keys = [[key.upper() for key in row] for row in rows]
+        bad = [row for row, one in enumerate(keys) if one.count("ID") > 1 or (one and "ID" not in one)]
+        assert sorted(found.faults) == bad
 
-LOSSES = [
-    ("NUMBER(38,0)", ["1", "12345678901234567890123", '"5"', "5.0", "1e3", "true"], ["4.75", "0.4", '"1.5"']),
-    ("NUMBER(10,2)", ["1.25", "1.1", "7", "1.250"], ["1.255", '"0.001"']),
-    ("FLOAT", ["0.1", "9007199254740992", "1e300", "1234567890123456768"], ["9007199254740993"]),
-    ("DATE", ['"2024-02-28"', '"2024-02-28T00:00"', "0"], ['"2024-02-28T10:00:00"', '"2024-02-28 00:01"']),
-    ("BOOLEAN", ["true", "0", "1", '"no"'], ["5", '"2"']),
-    ("TIMESTAMP_NTZ(9)", ['"2024-02-28T10:00"'], ['"2024-02-28T10:00:00Z"', '"2024-02-28T10:00+02:00"']),
-    ("VARCHAR(10)", ["1.10", '"x"', "true"], []),
-]  # fmt: skip
+    def test_that_are_unknown_are_refused_by_fail_with_the_columns(self):
+        keys = UnknownKeys(FEW, "fail", "ch")
+        assert not keys.check(_body({"ID": 1, "KIND": "x"}), "1 to 9")
+        words = ("'ch'", "2 to 2", "KIMD", "ID, kind, V", "evolve_columns", "'warn'")
+        unknown = _body({"ID": 1, "KIMD": 2})
+        refused(UnknownColumnsError, lambda body: keys.check(body, "2 to 2"), [unknown], *words)
+        for columns, shown in [(20, "C18, C19. "), (21, "C19 and 1 more. "), (22, "C19 and 2 more. ")]:
+            many = UnknownKeys([TableColumn(f"C{n}", "VARCHAR") for n in range(columns)], "fail", "ch")
+            refused(UnknownColumnsError, lambda body, one=many: one.check(body, ""), [unknown], shown)
 
-
-@pytest.mark.parametrize(("kind", "kept", "lost"), LOSSES)
-@pytest.mark.parametrize("only_exact", [False, True])
-def test_a_value_that_a_column_of_our_own_would_change_does_not_fit_it(kind, kept, lost, only_exact):
-    values = [*kept * 20, *lost, *kept * 20]
-    body = b"".join(f'{{"V":{value}}}\n'.encode() for value in values)
-
-    for exact, expected in ((True, lost), (False, [])):
-        check = RowCheck([TableColumn("V", kind, exact=exact)], only_exact=only_exact)
-        found = check.check(body).faults
-        assert [values[fault.row] for fault in found] == expected
-        assert all(str(values[one.row]).strip('"') in one.fault.reason for one in found)
-
-
-def test_only_what_would_change_is_at_fault_where_nothing_else_is_checked():
-    check = RowCheck([TableColumn("V", "NUMBER(38,0)", nullable=False, exact=True)], only_exact=True)
-    body = b'{"V":"no number"}\n{}\n[]\n{"V":null}\n\xff\n{"V":1.5}\n'
-
-    assert [fault.row for fault in check.check(body).faults] == [5]
-
-
-@pytest.mark.parametrize(
-    "text", ["31-JAN-2024", "01/31/2024", "1/31/2024 10:00:00", "Wed, 31 Jan 2024 10:00:00 +0000"]
-)
-@pytest.mark.parametrize("kind", ["DATE", "TIMESTAMP_NTZ(9)", "TIMESTAMP_TZ(9)"])
-def test_dates_in_other_forms_that_the_service_reads_are_sent(text, kind):
-    check = RowCheck([TableColumn("V", kind)])
-
-    assert not check.check(f'{{"V":"{text}"}}\n'.encode()).faults
-    assert check.check(b'{"V":"31/01/2024"}\n{"V":"99-JAN-2024"}\n').faults
+    def test_that_are_unknown_are_bounded_in_number_and_length_and_counted_over_the_blocks(self):
+        many, two = (UnknownKeys(FEW, "warn", "ch") for _ in range(2))
+        for row in range(30):
+            many.check(_body({"ID": 1, f"{row}{'x' * 500}": 2}), "")
+        assert len(many.counts) == 20
+        assert max(map(len, many.counts)) <= 101
+        long, longer = "x" * 100, "x" * 101
+        for _ in range(2):
+            two.check(_body({"ID": 1, long: 2}, {"ID": 1, longer: 2}), "")
+        assert two.counts == {long: 2, f"{long}…": 2}

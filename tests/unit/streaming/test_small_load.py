@@ -11,6 +11,7 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.append import (
     AppendRules,
     NumberedRows,
@@ -25,33 +26,15 @@ from airflow_provider_snowpipe.streaming.append import (
     rows_to_send,
 )
 from airflow_provider_snowpipe.streaming.commits import FailureReason, judge
-from airflow_provider_snowpipe.streaming.errors import (
-    ChannelFencedError,
-    CommitTimeoutError,
-    ConfigurationError,
-    ContinuityError,
-    EncodingError,
-    ImbalanceError,
-    OffsetTokenError,
-    PipeFailedOverError,
-    RowsRejectedError,
-    SnowpipeError,
-    SourceChangedError,
-    SourcePositionError,
-    UncommittedRowsError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget, CommitTargets
 from tests.checkpoints import binding_of, loaded, shown, source_of, token
-from tests.fake_snowpipe import STALE, KilledError, error
+from tests.fake_snowpipe import KilledError
 from tests.refusals import refused
 
 ROWS = [{"ID": number} for number in range(1, 5)]
 SOURCE = source_of(BatchRowOffset)
-
-
-def zstd(body: bytes) -> bytes:
-    return pa.compress(body, "zstd", asbytes=True)
 
 
 def numbered(rows=ROWS, batch=7):
@@ -75,7 +58,10 @@ def ids(snowpipe):
 
 
 def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
+    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3))
+    snowpipe.fault(before="status", skip=1, do=lambda: snowpipe.clock.sleep(2))
     rows = [*ROWS[:3], {"ID": 4, "LATE": "x"}]
+
     load = append(rows)
 
     assert snowpipe.channels["c"].rows == rows
@@ -83,14 +69,6 @@ def test_rows_are_appended_and_their_commit_awaited(snowpipe, append):
     found = (load.from_token, load.target_token, load.rows, load.skipped, load.committed)
     assert found == (None, token("7:4", rows=4), 4, 0, True)
     assert snowpipe.did("append") == ["append c 7:1..7:4"]
-
-
-def test_seconds_are_those_of_the_append_its_requests_and_its_commit(snowpipe, append):
-    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(3))
-    snowpipe.fault(before="status", skip=1, do=lambda: snowpipe.clock.sleep(2))
-
-    load = append()
-
     assert (load.append_seconds, load.request_seconds, load.longest_request) == (3, 3, 3)
     assert load.commit_seconds == 2
 
@@ -116,110 +94,66 @@ def test_try_after_a_crash_brings_each_row_once(snowpipe, append, when, operatio
         assert (load.target_token, load.rows + load.skipped) == (token("7:4", rows=4), 4)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_repeated_append_takes_rows_once(snowpipe, append, when):
-    snowpipe.fault(**{when: "append"}, error=error(503), times=2)
-
-    load = append()
-
-    assert (ids(snowpipe), load.retries, load.requests) == ([1, 2, 3, 4], 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "kind"), [(error(409, STALE), ChannelFencedError), (error(410), PipeFailedOverError)]
-)
-def test_refused_append_ends_the_try(snowpipe, append, answer, kind):
-    snowpipe.fault(before="append", error=answer, times=100)
-
-    with pytest.raises(kind):
-        append()
-
-    assert snowpipe.did("append", "open") == ["open c", "append c 7:1..7:4"]
-
-
 class TestCommittedBefore:
     @pytest.mark.parametrize(
-        ("committed", "sent"),
-        [(None, [1, 2, 3, 4]), ("6:9", [1, 2, 3, 4]), ("7:2", [3, 4]), ("7:4", [])],
-        ids=["NULL", "earlier batch", "part of it", "all of it"],
+        ("committed", "rows", "sent"),
+        [
+            (None, ROWS, [1, 2, 3, 4]),
+            ("6:9", ROWS, [1, 2, 3, 4]),
+            ("7:2", ROWS, [3, 4]),
+            ("7:4", ROWS, []),
+            ("6:2", [], []),
+        ],
+        ids=["NULL", "earlier batch", "part of it", "all of it", "no rows"],
     )
-    def test_only_the_rest_is_sent(self, snowpipe, append, committed, sent):
+    def test_only_the_rest_is_sent(self, snowpipe, append, committed, rows, sent):
         snowpipe.channel("c", **loaded(committed))
-
-        load = append()
-
+        load = append(rows)
         assert ids(snowpipe) == sent
-        assert (load.rows, load.skipped, load.committed) == (len(sent), 4 - len(sent), True)
-        assert (shown(load.from_token), snowpipe.channels["c"].position) == (committed, "7:4")
+        assert (load.rows, load.skipped, load.committed) == (len(sent), len(rows) - len(sent), True)
+        assert shown(load.from_token) == committed
+        assert shown(load.target_token) == snowpipe.channels["c"].position == ("7:4" if rows else committed)
+        assert len(snowpipe.appends()) == bool(sent)
 
-    @pytest.mark.parametrize("rule", ["fail", "skip"])
-    def test_channel_that_has_gone_on_to_a_later_batch(self, snowpipe, append, rule):
+    def test_channel_that_has_gone_on_to_a_later_batch_or_row(self, snowpipe, append):
         snowpipe.channel("c", **loaded("8:1"))
-
-        if rule == "fail":
-            with pytest.raises(SourcePositionError):
-                append()
-        else:
-            load = append(on_older_batch="skip")
-            assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, token("8:1"), True)
-            skipped = rows_to_send(
-                numbered(), BatchRowOffset(8, 1), AppendRules(7, on_older_batch="skip"), channel="c"
-            )
-            assert skipped == NumberedRows((), ())
+        with pytest.raises(errors.SourcePositionError):
+            append()
+        load = append(on_older_batch="skip")
+        assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, token("8:1"), True)
+        rules = AppendRules(7, on_older_batch="skip")
+        skipped = rows_to_send(numbered(), BatchRowOffset(8, 1), rules, channel="c")
+        assert skipped == NumberedRows((), ())
+        snowpipe.channels["c"].committed = token("7:9")
+        with pytest.raises(errors.SourcePositionError, match=r"'c'.*7:9"):
+            append()
         assert snowpipe.did("append") == []
 
-    def test_batch_with_fewer_rows_than_are_committed_is_refused(self, snowpipe, append):
-        snowpipe.channel("c", **loaded("7:9"))
-
-        with pytest.raises(SourcePositionError, match=r"'c'.*7:9"):
-            append()
-
-    @pytest.mark.parametrize(
-        ("foreign", "kind"),
-        [
-            (token("a.log:1"), OffsetTokenError),
-            ("7:2", OffsetTokenError),
-            (token("7:2", binding=binding_of("other task")), SourceChangedError),
-        ],
-        ids=["other positions", "bare", "other source"],
-    )
-    def test_token_of_another_source_stops_before_the_channel_is_opened(
-        self, snowpipe, append, foreign, kind
-    ):
-        snowpipe.channel("c", committed=foreign)
-
-        with pytest.raises(kind, match="'c'"):
-            append()
-        assert snowpipe.did("open") == []
-
     @pytest.mark.parametrize(("rebind", "sent"), [("continue", [3, 4]), ("restart", [1, 2, 3, 4])])
-    def test_token_of_another_source_is_taken_over_or_left_where_the_author_asks_for_it(
+    def test_token_of_another_source_stops_the_load_unless_the_author_rebinds_it(
         self, snowpipe, append, rebind, sent
     ):
         snowpipe.channel("c", **loaded("7:2", 10, 1, 1, binding=binding_of("other task")))
-
+        with pytest.raises(errors.SourceChangedError, match="'c'"):
+            append()
+        assert snowpipe.did("open") == []
         load = append(source=replace(SOURCE, rebind=rebind))
-
         assert (ids(snowpipe), load.rejected) == (sent, 0)
         assert snowpipe.channels["c"].committed == token("7:4", rows=10 + len(sent), errors=1)
 
     def test_channel_that_counts_other_rows_than_its_checkpoint_is_reported(self, snowpipe, append, caplog):
-        snowpipe.channel("c", **loaded("6:9", 9)).rows_inserted = 7
-
-        with pytest.raises(ImbalanceError, match="2 fewer"):
+        channel = snowpipe.channel("c", **loaded("6:9", 9))
+        snowpipe.fault(after="append", do=lambda: setattr(channel, "rows_inserted", 14))
+        with pytest.raises(errors.ImbalanceError, match="1 more"):
             append(on_imbalance="fail")
-        assert snowpipe.appends() == []
-        assert append().rows == 4
+        appends = snowpipe.appends()
+
+        channel.rows_inserted = 11
+        with pytest.raises(errors.ImbalanceError, match="2 fewer"):
+            append(batch=8, on_imbalance="fail")
+        assert snowpipe.appends() == appends
+        assert append(batch=8).rows == 4
         assert "2 fewer" in caplog.text
-
-    def test_row_that_another_program_adds_while_these_are_committed_is_reported(self, snowpipe, append):
-        def add_one():
-            snowpipe.channels["c"].rows_inserted += 1
-
-        snowpipe.fault(after="append", do=add_one)
-
-        with pytest.raises(ImbalanceError, match="1 more"):
-            append(on_imbalance="fail")
 
     def test_rows_of_another_writer_that_do_not_commit_are_never_discarded(self, snowpipe, append):
         snowpipe.holds_commits = True
@@ -227,7 +161,7 @@ class TestCommittedBefore:
         with pytest.raises(KilledError):
             append(batch=6)
 
-        with pytest.raises(UncommittedRowsError):
+        with pytest.raises(errors.UncommittedRowsError):
             append(batch=7, commit_timeout=20)
         assert 10 < sum(snowpipe.clock.slept) <= 20
 
@@ -238,47 +172,40 @@ class TestCommittedBefore:
         assert ids(snowpipe) == [1, 2, 3, 4]
 
 
-class TestCommit:
-    def test_received_rows_are_no_success(self, snowpipe, append):
-        snowpipe.holds_commits = True
+def test_received_rows_are_no_success_unless_nobody_waits(snowpipe, append):
+    snowpipe.holds_commits = True
+    with pytest.raises(errors.CommitTimeoutError) as late:
+        append()
+    assert (late.value.committed, late.value.target) == (None, "7:4")
+    snowpipe.channels.clear()
 
-        with pytest.raises(CommitTimeoutError) as late:
-            append()
+    load = append(wait_for_commit=False)
 
-        assert (late.value.committed, late.value.target) == (None, "7:4")
-
-    def test_without_a_wait_the_rows_are_received_and_committed_only_where_they_were_before(
-        self, snowpipe, append
-    ):
-        snowpipe.holds_commits = True
-
-        load = append(wait_for_commit=False)
-
-        assert (load.committed, load.rows, load.commit_seconds) == (False, 4, 0.0)
-        assert load.target_token == token("7:4", rows=4)
-        snowpipe.commit()
-        assert append(wait_for_commit=False).committed
-
-
-def test_no_rows_are_no_append_and_the_target_is_what_is_committed(snowpipe, append):
-    snowpipe.channel("c", **loaded("6:2"))
-
-    load = append([])
-
-    assert (load.rows, load.target_token, load.committed) == (0, token("6:2"), True)
-    assert snowpipe.did("append") == []
+    assert (load.committed, load.rows, load.commit_seconds) == (False, 4, 0.0)
+    assert load.target_token == token("7:4", rows=4)
+    snowpipe.commit()
+    assert append(wait_for_commit=False).committed
 
 
 def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
     lines = [json.dumps({"AT": at}).encode() for at in (3, 7, 20)]
     snowpipe.channel("c", **loaded(3, 1))
-
     rows = numbered_by_column(lines, "AT", IntegerOffset, channel="c")
     with snowpipe.client() as client:
         load = append_to_channel(client, "c", rows, source_of(IntegerOffset), AppendRules())
-
     assert snowpipe.channels["c"].rows == [{"AT": 7}, {"AT": 20}]
     assert (load.skipped, load.target_token) == (1, token(20, rows=3))
+
+
+def test_column_that_numbers_rows_has_a_position_in_each_that_grows():
+    def number(line):
+        numbered_by_column([b'{"AT":1}', b'{"AT":3}', line], "AT", IntegerOffset, channel="c")
+
+    wrong = [b"{}", *(b'{"AT":%s}' % value for value in (b"null", b"true", b"1.5", b"[1]", b"{}"))]
+    refused(ConfigurationError, number, [*wrong, b"[1]", b"x"], "row 3: ")
+    refused(errors.ContinuityError, number, [b'{"AT":3}'], "row 3: ")
+    words = ("'c', row 3: column 'AT'", "'x'", "'integer'")
+    refused(errors.OffsetTokenError, number, [b'{"AT":"x"}'], *words)
 
 
 class TestRejectedRows:
@@ -293,9 +220,9 @@ class TestRejectedRows:
         snowpipe.channel("c", **loaded("6:9", 9, 5, 5))
 
         if on_error != "continue":
-            with pytest.raises(RowsRejectedError, match="do not fit") as refused:
+            with pytest.raises(errors.RowsRejectedError, match="do not fit") as refusal:
                 append(on_error=on_error)
-            assert (refused.value.channel, refused.value.rejected) == ("c", 1)
+            assert (refusal.value.channel, refusal.value.rejected) == ("c", 1)
         else:
             load = append(on_error="continue")
             assert (load.rejected, load.errors) == (1, 5)
@@ -313,23 +240,11 @@ class TestRejectedRows:
         snowpipe.fault(**{when: operation}, skip=skip, error=KilledError())
         with pytest.raises(KilledError):
             append()
-
-        with pytest.raises(RowsRejectedError) as raised:
+        with pytest.raises(errors.RowsRejectedError) as raised:
             append([*ROWS, {"ID": 5}])
         assert raised.value.rejected == 1
         assert ids(snowpipe) == [1, 3, 4, 5]
         assert append([{"ID": 6}], batch=8).rejected == 0
-
-    def test_those_of_a_run_that_met_another_error_are_reported_by_the_next(self, snowpipe, append):
-        snowpipe.holds_commits = True
-        with pytest.raises(CommitTimeoutError):
-            append()
-        snowpipe.commit()
-        snowpipe.holds_commits = False
-
-        with pytest.raises(RowsRejectedError) as raised:
-            append([{"ID": 5}], batch=8)
-        assert raised.value.rejected == 1
 
     def test_those_of_a_run_that_does_not_wait_are_those_of_its_sensor(self, snowpipe, append):
         snowpipe.holds_commits = True
@@ -341,125 +256,70 @@ class TestRejectedRows:
         owed = ChannelTarget(load.target_token, errors=load.errors).to_json()
         verdict = judge(found, CommitTargets.parse({"c": owed}))
         assert verdict.reason is FailureReason.ROWS_REJECTED
-        with pytest.raises(RowsRejectedError):
+        with pytest.raises(errors.RowsRejectedError):
             append(wait_for_commit=False)
 
-    def test_those_of_a_channel_that_somebody_else_writes_to_are_reported_again(self, snowpipe, append):
-        later = {"committed": token("8:1", rows=5), "rows_inserted": 4}
-        snowpipe.fault(
-            before="status",
-            skip=2,
-            do=lambda: [setattr(snowpipe.channels["c"], *one) for one in later.items()],
-        )
-        with pytest.raises(RowsRejectedError):
-            append()
 
-        assert snowpipe.channels["c"].committed == token("8:1", rows=5)
-        with pytest.raises(RowsRejectedError):
-            append([{"ID": 7}], batch=9)
+def test_lines_of_a_file_are_cut_at_newlines_and_a_compressed_one_is_refused():
+    for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
+        assert lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
+    packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
+    packed["zstd"] = lambda body: pa.compress(body, "zstd", asbytes=True)
+    for kind, pack in packed.items():
+        with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
+            lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
 
 
-class TestLines:
-    """What comes as a file or as the result of a query."""
+def of_query(columns, rows):
+    return lines_of_columns(columns, rows, RowLimits(), "q")
 
-    def test_of_ndjson_are_cut_at_newlines_and_blank_ones_and_byte_order_marks_are_no_rows(self):
-        for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
-            assert lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
 
-    def test_of_a_compressed_file_are_refused(self):
-        for pack, kind in {
-            gzip.compress: "gzip",
-            bz2.compress: "bzip2",
-            lzma.compress: "xz",
-            zstd: "zstd",
-        }.items():
-            with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
-                lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
-
-    @pytest.mark.parametrize(
-        "values",
-        [
-            ({"a": 1}, {"b": [2, "x"]}, {}, None, "x", 7),
-            ([1, "x", None], [], [[2.5]], None),
-        ],
-        ids=["objects", "lists"],
-    )
-    def test_of_a_query_keep_each_object_and_list_as_it_is(self, values):
+class TestLinesOfAQuery:
+    def test_keep_each_object_and_list_as_it_is(self):
         """PostgreSQL's jsonb; Arrow gives every object of a column the keys of all of them."""
-        rows = [(number, value, value) for number, value in enumerate(values)]
+        for values in [({"a": 1}, {"b": [2, "x"]}, {}, None, "x", 7), ([1, "x", None], [], [[2.5]], None)]:
+            found = [json.loads(line) for line in of_query(["ID", 'W"'], list(enumerate(values)))]
+            assert found == [{"ID": number, 'W"': value} for number, value in enumerate(values)]
+            alone = [json.loads(line) for line in of_query(["V"], [(value,) for value in values])]
+            assert alone == [{"V": value} for value in values]
 
-        lines = lines_of_columns(["ID", "V", 'W"'], rows, RowLimits(), "q")
-        alone = lines_of_columns(["V"], [(value,) for value in values], RowLimits(), "q")
-
-        assert [json.loads(line) for line in lines] == [
-            {"ID": number, "V": value, 'W"': value} for number, value in enumerate(values)
+    def test_have_arrays_and_dates_as_arrow_writes_them_and_integers_of_any_size(self):
+        day = dt.date(2026, 1, 2)
+        rows = [(1, "x", day, [day]), (2, None, None, [])]
+        lines = [
+            b'{"ID":1,"T":"x","D":"2026-01-02","L":["2026-01-02"]}',
+            b'{"ID":2,"T":null,"D":null,"L":[]}',
         ]
-        assert [json.loads(line) for line in alone] == [{"V": value} for value in values]
-
-    def test_of_a_query_have_arrays_of_what_only_arrow_writes(self):
-        days = [dt.date(2026, 1, 2)]
-
-        assert lines_of_columns(["D"], [(days,), ([],)], RowLimits(), "q") == [
-            b'{"D":["2026-01-02"]}',
-            b'{"D":[]}',
-        ]
-
-    def test_of_a_query_keep_integers_of_more_than_64_bits(self):
-        """Oracle's NUMBER(38)."""
-        for last in (5, Decimal(5)):
-            rows = [(1,), (None,), (-(2**63) - 1,), (10**37,), (last,)]
-            assert lines_of_columns(["N"], rows, RowLimits(), "q") == [
-                b'{"N":1}', b'{"N":null}', b'{"N":-9223372036854775809}', b'{"N":%d}' % 10**37, b'{"N":5}',
+        assert of_query(["ID", "T", "D", "L"], rows) == lines
+        assert of_query(["ID"], []) == []
+        for last in (5, Decimal(5)):  # Oracle's NUMBER(38)
+            numbers = [-(2**63) - 1, 10**37, last]
+            assert of_query(["N"], [(number,) for number in (None, *numbers)]) == [
+                b'{"N":null}', *(b'{"N":%d}' % number for number in numbers),
             ]  # fmt: skip
 
-    def test_of_values_that_would_change_are_refused_by_their_column(self):
+    def test_of_values_that_would_change_or_have_no_column_are_refused(self):
         day, midnight = dt.date(2026, 1, 2), dt.datetime(2026, 1, 2)
         zoned = midnight.replace(tzinfo=dt.UTC)
+        wrong = [(day, midnight), (midnight, zoned), (zoned, None, midnight), ([day, midnight],)]
+        wrong += [([[midnight]], [[zoned]]), (dt.time(1, 2, tzinfo=dt.UTC),), ({"a": 1}, {"a": day})]
+        wrong += [({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3)]
 
-        def lines(values):
-            lines_of_columns(["A"], [(value,) for value in values], RowLimits(), "q")
-
-        refused(
-            EncodingError,
-            lines,
-            [
-                (day, midnight), (midnight, zoned), (zoned, None, midnight),
-                ([day, midnight],), ([[midnight]], [[zoned]]), (dt.time(1, 2, tzinfo=dt.UTC),),
-                ({"a": 1}, {"a": day}), ({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3),
-            ],
-            "q: column 'A'",
-        )  # fmt: skip
+        for values in wrong:
+            refused(
+                EncodingError,
+                lambda rows: of_query(["A"], rows),
+                [[(one,) for one in values]],
+                "q: column 'A'",
+            )
         with pytest.raises(EncodingError, match=r"'V' and 'v'"):
-            lines_of_columns(["V", "v"], [({}, 1)], RowLimits(), "q")
-
-    def test_of_a_query_hold_its_columns_by_name(self):
-        rows = [(1, "x", dt.date(2026, 1, 2)), (2, None, None)]
-
-        lines = lines_of_columns(["ID", "T", "D"], rows, RowLimits(2, 100), "q")
+            of_query(["V", "v"], [({}, 1)])
         for names, bad in ((["A"], [(1, 2)]), (["A", "B"], [(1, 2), (3,)]), (["A"], [(1, 2), (3,)])):
             with pytest.raises(ValueError, match="zip"):
-                lines_of_columns(names, bad, RowLimits(), "q")
+                of_query(names, bad)
 
-        assert [json.loads(line) for line in lines] == [
-            {"ID": 1, "T": "x", "D": "2026-01-02"}, {"ID": 2, "T": None, "D": None},
-        ]  # fmt: skip
-        assert lines_of_columns(["ID"], [], RowLimits(), "q") == []
 
-    @pytest.mark.parametrize(
-        ("make", "size"),
-        [
-            (lambda limits: lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
-            (lambda limits: lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
-            (lambda limits: lines_of_rows([{}, {}], limits), 6),
-        ],
-    )
-    def test_of_too_much_are_refused_by_where_they_come_from(self, make, size):
-        for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
-            with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
-                make(limits)
-
-        assert len(make(RowLimits(2, size))) == 2
-
+class TestLinesOfRows:
     def test_of_what_is_no_row_are_refused_by_its_number(self):
         rows = [[1], "x", {"A": float("nan")}, {"A": object()}]
         refused(EncodingError, lambda row: lines_of_rows([{}, row], RowLimits()), rows, "row 2 ")
@@ -470,45 +330,37 @@ class TestLines:
                 lines_of_rows([{}, {"A": 1, one: 2, other: 3}], RowLimits())
             written = json.dumps({one: 2, 5: 3}).replace(" ", "").encode()
             assert lines_of_rows([{one: 2, 5: 3}], RowLimits()) == [written]
-
-    def test_of_rows_are_compact_and_of_utf_8(self):
         assert lines_of_rows([{"A": "é", "B": [1]}], RowLimits()) == ['{"A":"é","B":[1]}'.encode()]
 
+    def test_that_are_too_many_are_refused_by_where_they_come_from(self):
+        for make, size in [
+            (lambda limits: lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
+            (lambda limits: lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
+            (lambda limits: lines_of_rows([{}, {}], limits), 6),
+        ]:
+            for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
+                with pytest.raises(ConfigurationError, match=r"^(here|the rows): "):
+                    make(limits)
+            assert len(make(RowLimits(2, size))) == 2
+
     def test_of_json_text_keep_the_digits_that_are_written(self):
-        for text, lines in {
-            '[{"A": 12345678901234567890.123456789,"T":"a,]\\n{"},\r\n {"A":1e-400,\n"B":{"C":[{}]}}\n]': [
-                '{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}', '{"A":1e-400, "B":{"C":[{}]}}',
-            ],
-            ' {"A": 0.10} ': ['{"A": 0.10}'],
-            ' [ {"A":1} , {"B":"\u2028[é"}]': ['{"A":1}', '{"B":"\u2028[é"}'],
-            "[ ]": [],
-        }.items():  # fmt: skip
+        digits = '{"A": 12345678901234567890.123456789,"T":"a,]\\n{"}'
+        for text, lines in [
+            (f"[{digits}\n]", [digits]),
+            ('[{"A":1e-400,\n"B":{"C":[{}]}} , {"B":"[é"}]', ['{"A":1e-400, "B":{"C":[{}]}}', '{"B":"[é"}']),
+            (' {"A": 0.10} ', ['{"A": 0.10}']),
+            ("[ ]", []),
+        ]:
             assert lines_as_written(text, len(lines)) == [line.encode() for line in lines]
 
     def test_are_sent_in_bodies_of_a_quarter_of_a_mebibyte(self):
         quarter = b"x" * (2**16 - 1)
         one_short = [quarter, quarter, quarter, quarter[1:], b""]
         lines = [*one_short, *[quarter] * 4, *one_short, b"last"]
-
         parts = list(numbered_by_batch(lines, 7).parts())
-
-        assert [str(one.end) for one in parts] == ["7:5", "7:9", "7:14", "7:15"]
-        assert [str(one.start) for one in parts] == ["7:1", "7:6", "7:10", "7:15"]
-        assert [one.rows for one in parts] == [5, 4, 5, 1]
+        found = [(str(one.start), str(one.end), one.rows) for one in parts]
+        assert found == [("7:1", "7:5", 5), ("7:6", "7:9", 4), ("7:10", "7:14", 5), ("7:15", "7:15", 1)]
         assert b"".join(one.body for one in parts) == b"\n".join(lines) + b"\n"
-
-
-def test_column_that_numbers_rows_has_a_position_in_each_that_grows():
-    def number(line):
-        numbered_by_column([b'{"AT":1}', b'{"AT":3}', line], "AT", IntegerOffset, channel="c")
-
-    wrong = [b"{}", *(b'{"AT":%s}' % value for value in (b"null", b"true", b"1.5", b"[1]", b"{}"))]
-    for kind, lines, words in [
-        (ConfigurationError, [*wrong, b"[1]", b"x"], ["row 3: "]),
-        (ContinuityError, [b'{"AT":3}'], ["row 3: "]),
-        (OffsetTokenError, [b'{"AT":"x"}'], ["'c', row 3: column 'AT'", "'x'", "'integer'"]),
-    ]:
-        refused(kind, number, lines, *words)
 
 
 class PutAside:
@@ -540,12 +392,10 @@ class PutAside:
 class TestAdmission:
     """Rows that are put aside before they are sent: the token passes them, once."""
 
-    @pytest.fixture(autouse=True)
-    def _parts_of_a_row(self, monkeypatch):
+    @pytest.fixture
+    def admit(self, snowpipe, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.append._PART_BYTES", 1)
 
-    @pytest.fixture
-    def admit(self, snowpipe):
         def run(bad, rows=ROWS, **rules):
             gate = PutAside(bad)
             own = AppendRules(7, **{"commit_timeout": 60.0, **rules})
@@ -575,13 +425,11 @@ class TestAdmission:
 
     def test_without_a_row_to_send_the_token_is_set(self, snowpipe, admit):
         gate, load = admit([1, 2, 3, 4])
-
         assert snowpipe.did("append") == []
         assert snowpipe.channels["c"].committed == load.target_token == token("7:4")
         assert (load.rows, load.rejected, load.committed) == (0, 0, True)
         assert (load.dead_lettered, load.commit_seconds) == (4, 0.0)
         assert (gate.committed, gate.settled) == ([None], [])
-
         again, load = admit([1, 2, 3, 4])
         assert (load.skipped, load.dead_lettered, again.positions) == (4, 0, [])
         assert [str(one) for one in again.committed] == ["7:4"]
@@ -589,7 +437,7 @@ class TestAdmission:
     def test_a_token_that_another_writer_sets_meanwhile_is_not_set_over(self, snowpipe, admit):
         now = token("9:1")
         snowpipe.fault(before="open", skip=1, do=lambda: setattr(snowpipe.channels["c"], "committed", now))
-        with pytest.raises(SnowpipeError, match="9:1"):
+        with pytest.raises(errors.SnowpipeError, match="9:1"):
             admit([1, 2, 3, 4])
         assert snowpipe.channels["c"].committed == now
 
