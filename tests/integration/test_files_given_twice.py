@@ -93,10 +93,7 @@ class TestPipeAfterCopy:
     ) -> None:
         days_pass(copied, 30)
         use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
-        with pytest.raises(
-            AirflowFailException,
-            match=rf"FilesGivenTwiceError.*COPY.*{copied.pipe}",
-        ):
+        with pytest.raises(AirflowFailException, match=rf"FilesGivenTwiceError.*COPY.*{copied.pipe}"):
             ingest(copied)
         assert copied.ids() == [1]
 

@@ -26,13 +26,9 @@ class TestLoads:
     def test_location_and_path_together_name_the_file(self):
         for files, path, location, found in [
             ("a.csv", "a.csv", "DB.S.STAGE", True),
-            ("in/a.csv", "in/a.csv", "DB.S.STAGE/", True),
             ("in/a.csv", "a.csv", "DB.S.STAGE/in", True),
             ("X/XX.csv", "XX.csv", "DB.S.STAGE/X/", True),
-            ("x/in/a.csv", "a.csv", "DB.S.STAGE/x/in/", True),
-            ("s3://bucket/root/in/a.csv", "in/a.csv", "s3://bucket/root/", True),
             ("s3://bucket/root/in/a.csv", "/in/a.csv", "s3://bucket/root", True),
-            ("a.csv", "in/a.csv", "DB.S.STAGE", False),
             ("in/a.csv", "a.csv", "DB.S.STAGE/out", False),
             ("in/a.csv", "a.csv", "DB.S.STAGE/begin", False),
             ("in/a.csv", "A.csv", "DB.S.STAGE/in", False),
@@ -47,10 +43,8 @@ class TestLoads:
         for stage, url, location, counts in [
             ("@DB.S.STAGE", None, "DB.S.STAGE/in/", True),
             ("@DB.S.STAGE", None, "DB.S.OTHER/in/", False),
-            ("@DB.S.STAGE", None, "DB.S2.STAGE/in/", False),
             ("@DB.S.STAGE", None, "DB2.S.STAGE/in/", False),
             ("@STAGE", None, "DB.S2.STAGE/in/", True),
-            ("@S.STAGE", None, "DB.S2.STAGE/in/", True),
             ('@db."S"."stage"', None, "DB.S.stage/in/", True),
             ('@DB.S.%"a b"', None, "DB.S.%a b/in/", True),
             ("@~", None, "DB.S.STAGE/in/", False),
@@ -60,7 +54,6 @@ class TestLoads:
             ("@DB.S.STAGE", "s3://bucket/", "s3://bucket/in/", True),
             ("@DB.S.STAGE", "s3://bucket/root/", "s3://bucket", True),
             ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
-            ("@DB.S.STAGE", "s3://bucket/", "s3://other/in/", False),
         ]:
             expected = ExpectedFiles(("in/a.csv",), None, 0, StageReference.parse(stage), url)
             found = expected.name_of(load("in/a.csv", location)) is not None

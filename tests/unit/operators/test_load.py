@@ -34,47 +34,18 @@ def test_the_task_of_the_how_to_page_can_be_made() -> None:
     assert names["load"].source_files() == spec(path="/data/events")
 
 
-@pytest.mark.parametrize(
-    ("source", "arguments"),
-    [
-        ({}, {"options": {"file_format": {"type": "JSON"}, **BY_NAME}}),
-        ({"format": "parquet"}, {"options": {"file_format": {"type": "PARQUET"}, **BY_NAME}}),
-        (
-            {"format": {"type": "csv", "delimiter": ";", "null_values": ["NA"]}},
-            {
-                "options": {
-                    "file_format": {
-                        "type": "CSV",
-                        "field_delimiter": ";",
-                        "field_optionally_enclosed_by": '"',
-                        "escape_unenclosed_field": None,
-                        "empty_field_as_null": False,
-                        "null_if": ["NA"],
-                        "skip_blank_lines": True,
-                        "parse_header": True,
-                    },
-                    **BY_NAME,
-                }
-            },
-        ),
-        (
-            {"format": {"type": "csv", "column_names": ["ID"], "quote": "", "escape": "\\"}},
-            {
-                "columns": ["ID"],
-                "options": {
-                    "file_format": {
-                        "type": "CSV", "field_delimiter": ",", "escape": "\\",
-                        "escape_unenclosed_field": "\\", "empty_field_as_null": True, "null_if": [],
-                        "skip_blank_lines": True, "skip_header": 1,
-                    },
-                },
-            },
-        ),
-    ],
-    ids=["ndjson", "parquet", "csv-header", "csv-names"],
-)  # fmt: skip
-def test_copy_reads_files_as_the_stream_does(source: dict[str, Any], arguments: dict[str, Any]) -> None:
-    assert copy_arguments(spec(**source), {}) == arguments
+def test_copy_reads_files_as_the_stream_does() -> None:
+    form = {"type": "csv", "column_names": ["ID"], "quote": "", "escape": "\\"}
+    file_format = {
+        "type": "CSV", "field_delimiter": ",", "escape": "\\", "escape_unenclosed_field": "\\",
+        "empty_field_as_null": True, "null_if": [], "skip_blank_lines": True, "skip_header": 1,
+    }  # fmt: skip
+    assert copy_arguments(spec(format=form), {}) == {
+        "columns": ["ID"],
+        "options": {"file_format": file_format},
+    }
+    for source, kind in (({}, "JSON"), ({"format": "parquet"}, "PARQUET")):
+        assert copy_arguments(spec(**source), {}) == {"options": {"file_format": {"type": kind}, **BY_NAME}}
 
 
 @pytest.mark.parametrize(
@@ -111,16 +82,10 @@ MATCHED = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
     ("source", "given", "differences", "doubts"),
     [
         ({}, {}, [], []),
-        ({}, {"file_format": {"type": "json", "multi_line": False}}, [], []),
         ({}, {"file_format": {"TYPE": "JSON", "compression": "GZIP"}}, ["COMPRESSION"], []),
-        ({}, {"file_format": {"type": "JSON", "compression": None}}, [], []),
-        ({}, {"file_format": {"type": "CSV"}}, ["TYPE"], []),
         ({}, {"file_format": "F"}, [], ["names the file format F"]),
-        ({}, {"file_format": {"format_name": "F"}}, [], ["names the file format F"]),
         ({}, {"file_format": {"trim_space": "TRUE"}}, ["TRIM_SPACE"], ["no TYPE"]),
-        ({}, {"match_by_column_name": "NONE"}, ["MATCH_BY_COLUMN_NAME"], []),
         ({}, {"enforce_length": False}, ["ENFORCE_LENGTH"], []),
-        ({}, {"include_metadata": {"F": "METADATA$FILENAME"}}, ["INCLUDE_METADATA"], []),
         ({"format": "parquet"}, {"file_format": {"type": "PARQUET", "use_logical_type": True}}, [],
          ["sets USE_LOGICAL_TYPE"]),
         ({"format": "csv"}, {"file_format": {"type": "CSV", "skip_header": 1}},
@@ -134,7 +99,6 @@ MATCHED = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
          f"{CSV_PIPE})", ["PARSE_HEADER"], []),
         ({"format": "text"}, f"{TEXT_PIPE} EMPTY_FIELD_AS_NULL = FALSE) ON_ERROR = CONTINUE", [], []),
         ({"format": "text"}, f"{TEXT_PIPE} ENCODING = 'latin1')", ["ENCODING"], []),
-        ({}, f"FILE_FORMAT = 'F' {MATCHED}", [], ["names the file format F"]),
         ({}, f"FILE_FORMAT = (FORMAT_NAME = 'F') {MATCHED}", [], ["names the file format F"]),
         ({}, f"PATTERN = 'FILE_FORMAT = (' {MATCHED}", [], ["no FILE_FORMAT"]),
     ],
@@ -183,33 +147,18 @@ def test_columns_and_selections_of_a_statement_are_seen() -> None:
 
 
 def test_the_outcome_has_the_estimate_of_the_path_that_was_taken() -> None:
-    plan = {
-        "path": "copy",
-        "expected": {"rows": 10, "bytes": 1640},
-        "estimates": [
-            {"path": "copy", "seconds": 3, "credits": 1},
-            {"path": "stream", "seconds": 9, "credits": 2},
-        ],
-    }
-    actual = {"rows": 11, "bytes": 1500, "seconds": 8.5}
+    estimates = [{"path": "copy", "seconds": 3, "credits": 1}, {"path": "stream", "seconds": 9, "credits": 2}]
+    plan = {"path": "copy", "expected": {"rows": 10, "bytes": 1640}, "estimates": estimates}
+    outcome = outcome_of(plan, "stream", {"rows": 11, "bytes": 1500, "seconds": 8.5})
 
-    assert outcome_of(plan, "stream", actual) == {
-        "path": "stream",
-        "planned": "copy",
-        "estimated": {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2},
-        "actual": actual,
-        "loads": [],
-    }
-    assert outcome_of(None, "stream", actual)["estimated"] == {}
+    assert (outcome["planned"], outcome["path"]) == ("copy", "stream")
+    assert outcome["estimated"] == {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2}
+    assert outcome_of(None, "stream", {"rows": 1})["estimated"] == {}
 
 
 def test_what_an_interrupted_copy_has_loaded_counts_with_the_rest() -> None:
-    one = {"rows_loaded": 2, "rejected": 1, "files": {"a": {}}, "loaded_before": {}}
-    two = {"rows_loaded": 3, "rejected": 0, "files": {"b": {}}, "loaded_before": {"c": {}}}
+    one = {"rows_loaded": 2, "rejected": 1, "files": {"a": 1}, "loaded_before": {}}
+    two = {"rows_loaded": 3, "rejected": 1, "files": {"b": 2}, "loaded_before": {"c": 3}}
+    joined = {"rows_loaded": 5, "rejected": 2, "files": {"a": 1, "b": 2}, "loaded_before": {"c": 3}}
 
-    assert copied_value(one, two) == {
-        "rows_loaded": 5,
-        "rejected": 1,
-        "files": {"a": {}, "b": {}},
-        "loaded_before": {"c": {}},
-    }
+    assert copied_value(one, two) == joined

@@ -158,28 +158,27 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
     assert compared > 20
 
 
+CSV_NULLS = {"type": "csv", "null_values": ["", "NULL"]}
+
+
 @pytest.mark.parametrize(
     ("source", "content", "rows"),
     [
-        pytest.param({"format": "text"}, "a\n\n b\r\n\r\n \n\\N\n", ["a", " b", " ", "\\N"], id="blank"),
-        pytest.param({"format": "csv"}, 'A,B\n\n"",\n\r\n1,"2"\n', [["", None], ["1", "2"]], id="quoted"),
-        pytest.param(
-            {"format": {"type": "csv", "null_values": ["", "NULL"]}},
-            'A,B\nNULL,"NULL"\n,""\n',
-            [[None, None], [None, ""]],
-            id="null-text",
-        ),
-        pytest.param({"format": {"type": "csv", "null_values": []}}, 'A,B\n,""\n', [["", ""]], id="no-nulls"),
-        pytest.param({"format": "csv"}, 'A,B\na\\,"b\\"\n', [["a\\", "b\\"]], id="backslash"),
-        pytest.param({"format": "csv"}, '\ufeffA,B\r\n1,2\r\n3,4', [["1", "2"], ["3", "4"]], id="mark"),
-        pytest.param({"format": "csv"}, 'A,B\n"1",', [["1", None]], id="last-value"),
+        ("text", "a\n\n b\r\n\r\n \n\\N\n", ["a", " b", " ", "\\N"]),
+        ("csv", 'A,B\n\n"",\n\r\n1,"2"\n', [["", None], ["1", "2"]]),
+        (CSV_NULLS, 'A,B\nNULL,"NULL"\n,""\n', [[None, None], [None, ""]]),
+        ({"type": "csv", "null_values": []}, 'A,B\n,""\n', [["", ""]]),
+        ("csv", 'A,B\na\\,"b\\"\n', [["a\\", "b\\"]]),
+        ("csv", "\ufeffA,B\r\n1,2\r\n3,4", [["1", "2"], ["3", "4"]]),
+        ("csv", 'A,B\n"1",', [["1", None]]),
     ],
-)  # fmt: skip
+    ids=["blank", "quoted", "null-text", "no-nulls", "backslash", "mark", "last-value"],
+)
 def test_file_gives_these_rows_on_both_paths(
-    tmp_path: Path, source: dict[str, Any], content: str, rows: list[Any]
+    tmp_path: Path, source: Any, content: str, rows: list[Any]
 ) -> None:
-    mixed = Mixed(tmp_path / "x", content.encode(), **source)
-    names = ("LINE",) if source["format"] == "text" else NAMES
+    mixed = Mixed(tmp_path / "x", content.encode(), format=source)
+    names = ("LINE",) if source == "text" else NAMES
     expected = [dict(zip(names, row if isinstance(row, list) else [row], strict=True)) for row in rows]
 
     assert mixed.streamed() == expected
@@ -215,8 +214,7 @@ def test_copy_is_refused_for_a_header_that_is_more_than_the_first_line(tmp_path:
 
 def test_copy_is_refused_where_it_cannot_read_what_the_stream_reads(tmp_path: Path) -> None:
     mixed = Mixed(tmp_path / "x.csv.xz", b"", format="csv")
+    escaped = FileSourceSpec(path="/x", format=Csv(escape="\\", null_values=("NULL",)))
 
     assert "xz" in str(why_not_copy_file(mixed.spec, mixed.file))
-    assert "escape" in str(
-        why_not_copy(FileSourceSpec(path="/x", format=Csv(escape="\\", null_values=("NULL",))))
-    )
+    assert "escape" in str(why_not_copy(escaped))

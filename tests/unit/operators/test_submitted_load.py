@@ -16,19 +16,8 @@ from tests.fake_snowpipe import PIPE, snowpipe
 
 __all__ = ["snowpipe"]
 
-SENT = ChannelReport(
-    "c",
-    "p",
-    None,
-    "9",
-    "9",
-    rows=10,
-    bytes=50,
-    rejected=0,
-    committed=False,
-    errors_before=5,
-    rejected_before=3,
-)
+COUNTS = {"rows": 10, "bytes": 50, "rejected": 0, "errors_before": 5, "rejected_before": 3}
+SENT = ChannelReport("c", "p", None, "9", "9", committed=False, **COUNTS)
 
 
 class Hook:
@@ -60,9 +49,9 @@ class TaskState:
         self.values.pop(key, None)
 
 
-def kept(*channels):
+def kept():
     """A load as it comes back from the deferral."""
-    load = SubmittedLoad(RunReport("app", channels or (SENT,), 1.5), "integer")
+    load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer")
     again = SubmittedLoad.of(json.loads(json.dumps(load.to_kept())))
     assert again == load
     return again
@@ -76,21 +65,15 @@ def settle(snowpipe):
     return run
 
 
-def test_load_is_settled_by_what_is_committed(snowpipe, settle):
+def test_load_is_settled_by_what_is_committed_and_not_by_the_event(snowpipe, settle):
+    for committed in (None, "8"):
+        snowpipe.channel("c", committed=committed, rows_error_count=3)
+        with pytest.raises(AirflowException, match="CommitTimeoutError") as behind:
+            settle(kept())
+        assert type(behind.value) is AirflowException
+        assert not settle(kept(), awaited=False).is_committed
     snowpipe.channel("c", committed="9", rows_inserted=10, rows_error_count=3)
-
     assert settle(kept()).is_committed
-
-
-@pytest.mark.parametrize("committed", [None, "8"])
-def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, settle, committed):
-    snowpipe.channel("c", committed=committed, rows_error_count=3)
-
-    with pytest.raises(AirflowException, match="CommitTimeoutError") as behind:
-        settle(kept())
-    assert type(behind.value) is AirflowException
-
-    assert not settle(kept(), awaited=False).is_committed
 
 
 @pytest.mark.parametrize("on_error", ["abort", "dead_letter"])
@@ -115,32 +98,27 @@ def test_a_report_of_another_version_is_refused():
 
 
 class TestMemory:
-    def test_driver_is_forgotten_with_what_was_sent(self):
+    """What the task's state keeps of what was sent."""
+
+    def test_it_is_forgotten_with_the_driver_and_there_is_none_without_durability(self):
         memory = DriverMemory({"task_state_store": TaskState()}, durable=True)
         memory.keep_sent(kept())
-
         memory.forget_driver()
-
         assert memory.sent() is None
 
+        for context in ({}, {"task_state_store": TaskState()}):
+            memory = DriverMemory(context, durable=False)
+            memory.keep_sent(kept())
+            assert (memory.sent(), memory.location()) == (None, None)
+
     @pytest.mark.parametrize(("max_tries", "is_known"), [(2, True), (4, False)])
-    def test_what_was_sent_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(
-        self, max_tries, is_known
-    ):
+    def test_it_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(self, max_tries, is_known):
         """Cleared, it has more tries, and its source may have more rows than were sent."""
+        store = TaskState()
 
         def memory(number, most):
             ti = SimpleNamespace(try_number=number, max_tries=most)
             return DriverMemory({"ti": ti, "task_state_store": store}, durable=True)
 
-        store = TaskState()
         memory(1, 2).keep_sent(kept())
-
         assert (memory(2, max_tries).sent() is not None) is is_known
-
-    @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
-    def test_without_durability_nothing_is_known(self, context):
-        memory = DriverMemory(context, durable=False)
-        memory.keep_sent(kept())
-
-        assert (memory.sent(), memory.location()) == (None, None)

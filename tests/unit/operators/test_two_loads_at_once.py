@@ -145,11 +145,7 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
 def test_two_loaders_of_ours_never_double_a_row(
     monkeypatch: pytest.MonkeyPatch, pem: str, pair: str, is_slow: bool, points: range
 ) -> None:
-    names = {
-        "copy-ingest": ("COPY", PIPE),
-        "ingest-copy": (PIPE, "COPY"),
-        "ingest-ingest": (PIPE, OTHER),
-    }
+    names = {"copy-ingest": ("COPY", PIPE), "ingest-copy": (PIPE, "COPY"), "ingest-ingest": (PIPE, OTHER)}
     met = 0
     for first in points:
         for second in points:
