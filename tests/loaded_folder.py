@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,18 +69,8 @@ class Loaded:
         seen = [SeenChannel(one.channel, one.to_token, one.rows_before) for one in run.channels]
         aside = self.rules.get("dead_letter_path")
         where = (pipe.database, pipe.schema, pipe.pipe)
-        loaded = LoadedSource(
-            source.as_json(),
-            run.reading,
-            source.split,
-            f"{prefix}_{name}_",
-            where,
-            self.conn_id,
-            "d",
-            "load",
-            plan.on_error,
-            aside,
-        )
+        names = (f"{prefix}_{name}_", where, self.conn_id, "d", "load", plan.on_error, aside)
+        loaded = LoadedSource(source.as_json(), run.reading, source.split, *names)
         record.write(seen, record.quiet(now), now, loaded)
 
     def source(self) -> SourceSpec:
@@ -109,20 +100,12 @@ def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Airflow's variables."""
     kept: dict[str, str] = {}
 
-    class Variable:
-        @staticmethod
-        def get(key: str, default: Any = None) -> Any:
-            return kept.get(key, default)
-
-        @staticmethod
-        def set(key: str, value: str, description: str | None = None) -> None:
-            kept[key] = value
-
-        @staticmethod
-        def keys(prefix: str) -> list[str]:
-            return [key for key in kept if key.startswith(prefix)]
-
-    monkeypatch.setattr(source_record, "Variable", Variable)
+    variable = SimpleNamespace(
+        get=lambda key, default=None: kept.get(key, default),
+        set=lambda key, value, description=None: kept.update({key: value}),
+        keys=lambda prefix: [key for key in kept if key.startswith(prefix)],
+    )
+    monkeypatch.setattr(source_record, "Variable", variable)
     return kept
 
 

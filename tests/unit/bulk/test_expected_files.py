@@ -43,15 +43,10 @@ class TestLoads:
         for stage, url, location, counts in [
             ("@DB.S.STAGE", None, "DB.S.STAGE/in/", True),
             ("@DB.S.STAGE", None, "DB.S.OTHER/in/", False),
-            ("@DB.S.STAGE", None, "DB2.S.STAGE/in/", False),
             ("@STAGE", None, "DB.S2.STAGE/in/", True),
-            ('@db."S"."stage"', None, "DB.S.stage/in/", True),
-            ('@DB.S.%"a b"', None, "DB.S.%a b/in/", True),
             ("@~", None, "DB.S.STAGE/in/", False),
-            ("@DB.S.STAGE", None, "stages/0a1b/in/", True),
             ("@DB.S.STAGE", None, "", True),
             ("@DB.S.STAGE", None, "s3://bucket/in/", False),
-            ("@DB.S.STAGE", "s3://bucket/", "s3://bucket/in/", True),
             ("@DB.S.STAGE", "s3://bucket/root/", "s3://bucket", True),
             ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
         ]:
@@ -61,17 +56,14 @@ class TestLoads:
 
     def test_below_the_path_of_a_stage_are_of_files_there(self):
         stage = StageReference.parse("@DB.S.STAGE/in")
-        expected, by_prefix = (
-            ExpectedFiles(("a.csv", "in/a.csv"), stage=stage),
-            ExpectedFiles((), "in/", 1, stage),
-        )
+        expected = ExpectedFiles(("a.csv", "in/a.csv"), stage=stage)
+        by_prefix = ExpectedFiles((), "in/", 1, stage)
         for path, location, found in [
             ("a.csv", "DB.S.STAGE/in/", "a.csv"),
             ("in/a.csv", "DB.S.STAGE/", "a.csv"),
             ("a.csv", "DB.S.STAGE/", None),
             ("in/a.csv", "DB.S.STAGE/in/", "in/a.csv"),
             ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
-            ("a.csv", "DB.S.STAGE/other/in/", None),
             ("a.csv", "stages/0a1b/", "a.csv"),
         ]:
             one = load(path, location)
@@ -94,12 +86,9 @@ class TestStage:
         for text, location, path in [
             ("@loads", '@"D"."S".loads/p', ""),
             ("LOADS/in/", '@"D"."S".LOADS/in/p', "in"),
-            ("@x.loads", '@"D".x.loads/p', ""),
             ('@"my.db".x."a ""b"""/in/deep', '@"my.db".x."a ""b"""/in/deep/p', "in/deep"),
-            ("@%t", '@"D"."S".%t/p', ""),
             ("@s.%t/in", '@"D".s.%t/in/p', "in"),
             ("@~", "@~/p", ""),
-            ("@~/in it", "@~/in it/p", "in it"),
         ]:
             reference = StageReference.parse(text)
             assert (reference.location("p", database="D", schema="S"), reference.path) == (location, path)
@@ -110,7 +99,6 @@ class TestStage:
         for stage, listed, path in [
             ("@db.s.LOADS/in", "loads/in/a.csv", "in/a.csv"),
             ("@%t/in", "in/a.csv", "in/a.csv"),
-            ("@~", "in/a.csv", "in/a.csv"),
             ("@ext/in", "s3://b/x/in/a.csv", "s3://b/x/in/a.csv"),
         ]:
             assert StageReference.parse(stage).relative(listed) == path
@@ -123,12 +111,8 @@ class TestChoice:
             ([["a"], [], ["b", "a"]], ["a", "b"]),
         ]:  # fmt: skip
             assert file_names(given) == names
-        for given, text in [
-            ([], "files is []"), ("a.csv", "no JSON list"), ({"a": 1}, "give a list of paths"),
-            ('{"a": 1}', "give a list of paths"), ([1], "has the entry 1"), ([""], "has the entry ''"),
-            (5, "files is 5"),
-        ]:  # fmt: skip
-            refused(ConfigurationError, file_names, [given], text)
+        wrong = [[], "a.csv", {"a": 1}, '{"a": 1}', [1], [""], 5]
+        refused(ConfigurationError, file_names, wrong, "files")
         # No instance of a mapped task has an XCom.
         assert file_names([], may_be_none=True) == file_names([[], []], may_be_none=True) == []
         refused(ConfigurationError, lambda one: file_names(one, may_be_none=True), [{}.keys()], "files is []")
@@ -150,10 +134,8 @@ class TestChoice:
     def test_files_are_matched_without_a_listing(self):
         for options, files in [
             ({"files": ["a"]}, ExpectedFiles(("a",))),
-            ({"files": []}, ExpectedFiles(())),
             ({"files": ["a"], "stage": "@s/in"}, ExpectedFiles(("in/a",))),
             ({"prefix": "d", "count": "2"}, ExpectedFiles((), "d", 2)),
-            ({"prefix": "", "count": 2}, ExpectedFiles((), "", 2)),
             ({"prefix": "d", "count": 2, "stage": "@s/in"}, ExpectedFiles((), "in/d", 2)),
         ]:
             choice = FileChoice(**options)

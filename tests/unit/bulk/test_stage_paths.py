@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,31 +19,10 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.local_service import LocalService
 
 TABLE = ("DB", "S", "T")
 OPTIONS = CopyOptions(pattern=".*[.]csv", on_error="SKIP_FILE", file_format={"type": "CSV"})
-HARD = (
-    "--",
-    "/*",
-    "*/",
-    "$$",
-    "'",
-    "''",
-    '"',
-    "\\",
-    "\\'",
-    "\n",
-    "\r",
-    " ",
-    "  ",
-    ";",
-    "%",
-    "%s",
-    "(",
-    "@",
-    "//x",
-)
+HARD = ("--", "/*", "*/", "$$", "''", "\\'", "  ", "%s", "//x", *"'\"\\\n\r ;%(@")
 CHARACTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
 PATHS = st.lists(
     st.one_of(st.sampled_from(HARD), st.text(CHARACTERS, max_size=4)), min_size=1, max_size=6
@@ -154,53 +132,3 @@ def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
     other = CopyInto(TABLE, '@"DB"."S".ST/a  b', OPTIONS).statement()
 
     assert KnownPipe(other, auto_ingest=False).differs_from(definition) is not None
-
-
-class TestLocalService:
-    """The service's own SQL loads exactly the files meant."""
-
-    @pytest.fixture
-    def folder(self, local_service: LocalService) -> Path:
-        """The folder of the stage S; the table T is empty."""
-        folder = local_service.new_folder()
-        local_service.sql(f"CREATE OR REPLACE STAGE s URL = 'file://{folder}/'")
-        local_service.sql("CREATE OR REPLACE TABLE t (name VARCHAR)")
-        return folder
-
-    @pytest.mark.parametrize("inner", ["--", "/*", "*/", "$$", "'", '"', " ", "\n", ";", "%", "(", "@", "ß"])
-    def test_one_of_four_files_is_loaded_for_one_that_is_named(
-        self, local_service: LocalService, folder: Path, inner: str
-    ) -> None:
-        below = f"a{inner}b"
-        for path in (f"{below}/1.csv", f"{below}/2.csv", f"{below}/3.csv", "a/1.csv"):
-            write(folder / path)
-        copy = CopyInto(
-            ("LOCAL", "PUBLIC", "T"), f'@"LOCAL"."PUBLIC".S/{below}', CopyOptions(on_error="SKIP_FILE")
-        )
-
-        assert local_service.sql(copy.validation("RETURN_ERRORS", ["2.csv"])) == []
-        assert local_service.sql("SELECT name FROM t") == []
-        local_service.sql(copy.statement(["2.csv"]))
-        assert local_service.sql("SELECT name FROM t") == [{"NAME": "2.csv"}]
-        listed = copy.statement().partition(" FROM ")[2].rpartition(" ON_ERROR")[0]
-        assert len(local_service.sql(f"LIST {listed}")) == 3
-        local_service.sql(_bound("REMOVE %s", (f"@LOCAL.PUBLIC.S/{below}/2.csv",)))
-        left = {str(file.relative_to(folder)) for file in folder.rglob("*.csv")}
-        assert left == {f"{below}/1.csv", f"{below}/3.csv", "a/1.csv"}
-        assert len(split_statements(copy.statement())) == 1
-
-    def test_a_transformation_reads_from_the_path_as_well(
-        self, local_service: LocalService, folder: Path
-    ) -> None:
-        for path in ("a--b/1.csv", "a--b/2.csv"):
-            write(folder / path)
-        copy = CopyInto(("LOCAL", "PUBLIC", "T"), "@S/a--b", expressions=["$1 || '!'"], columns=["NAME"])
-
-        local_service.sql(copy.statement(["2.csv"]))
-        assert local_service.sql("SELECT name FROM t") == [{"NAME": "2.csv!"}]
-
-
-def write(file: Path) -> None:
-    """Write a file of one row, its own name."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"{file.name}\n")

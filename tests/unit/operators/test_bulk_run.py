@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,16 @@ class Load:
         run.stage.sweep()
         return done
 
+    def crash(self, call: str | None, when: str, nth: int = 1, try_number: int = 1) -> None:
+        self.account.fault(call, when, CrashError(), nth)
+        with pytest.raises(CrashError):
+            self.load(try_number)
+
+    def forget_loads(self) -> None:
+        """Load history and COPY's memory go with the rows of a table."""
+        self.account.history.clear()
+        self.account._copied.clear()
+
     def assert_every_row_is_there_once(self) -> None:
         assert sorted(self.account.rows) == ["r1", "r2", "r3"]
 
@@ -101,10 +111,9 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
     load.account.holds = True
 
     def task() -> SnowpipeBulkLoadOperator:
-        arguments = {"source": {"path": "/rows", "format": "json"}, "table": "T", "stage": "@S/in"}
-        return SnowpipeBulkLoadOperator(
-            task_id="load", snowflake_conn_id="account", deferrable=True, **arguments
-        )
+        names = {"snowflake_conn_id": "account", "table": "T", "stage": "@S/in"}
+        source = {"path": "/rows", "format": "json"}
+        return SnowpipeBulkLoadOperator(task_id="load", source=source, deferrable=True, **names)
 
     if number == 2:
         load.account.fault("submit", AFTER, CrashError())
@@ -120,13 +129,13 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
     assert (done["rows_loaded"], load.writes, len(load.account.statements)) == (3, 1, 1)
 
 
-@pytest.mark.parametrize("died", [None, "submit"], ids=["loaded", "staged"])
+@pytest.mark.parametrize("died", [False, True], ids=["loaded", "staged"])
 def test_a_run_that_was_made_again_does_not_take_the_result_of_the_deleted_one(
-    load: Load, died: str | None
+    load: Load, died: bool
 ) -> None:
-    if died is not None:
-        load.account.fault(died, BEFORE, CrashError())
-    with suppress(CrashError):
+    if died:
+        load.crash("submit", BEFORE)
+    else:
         load.load()
     rows = list(load.account.rows)
     load.began += dt.timedelta(hours=1)
@@ -153,9 +162,7 @@ def test_the_next_try_leaves_every_row_once(
     for when in (BEFORE, AFTER):
         for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1):
             load = Load(tmp_path / when / str(nth), monkeypatch)
-            load.account.fault(None, when, CrashError(), nth)
-            with pytest.raises(CrashError):
-                load.load()
+            load.crash(None, when, nth)
             if not remembers:
                 load.account.statements.clear()
             done = load.load(try_number=2)
@@ -180,13 +187,10 @@ def test_what_is_done_is_not_done_again(load: Load) -> None:
 class TestTable:
     """A green task has its rows in the table, whatever an earlier try reported."""
 
-    def empty(self, load: Load) -> None:
-        for gone in (load.account.rows, load.account.history, load.account._copied):
-            gone.clear()
-
     def test_rows_of_a_table_that_was_emptied_are_written_again(self, load: Load) -> None:
         load.load()
-        self.empty(load)
+        load.account.rows.clear()
+        load.forget_loads()
         done = load.load(try_number=2)
 
         load.assert_every_row_is_there_once()
@@ -194,8 +198,7 @@ class TestTable:
 
     def test_a_clone_that_replaced_the_table_fails_the_task(self, load: Load) -> None:
         load.load()
-        load.account.history.clear()
-        load.account._copied.clear()
+        load.forget_loads()
         load.account.created += dt.timedelta(seconds=1)
 
         with pytest.raises(FilesRejectedError, match="created"):
@@ -233,19 +236,14 @@ def test_a_stalled_try_that_plans_late_changes_nothing(
     account, stalled = load.account, list[str]()
     plan = Ledger.plan
 
-    def second_try() -> None:
-        if then == "loads":
-            load.load(try_number=2)
-            return
-        account.fault("submit", BEFORE if then == "dies-before-copy" else AFTER, CrashError())
-        with pytest.raises(CrashError):
-            load.load(try_number=2)
-
     def stalls(ledger: Ledger, entry: Entry, *given: Any) -> bool:
         if not stalled:
             stalled.append(entry.work)
             account.holds = then == "dies-while-copy-runs"
-            second_try()
+            if then == "loads":
+                load.load(try_number=2)
+            else:
+                load.crash("submit", BEFORE if then == "dies-before-copy" else AFTER, try_number=2)
         return plan(ledger, entry, *given)
 
     monkeypatch.setattr(Ledger, "plan", stalls)
@@ -265,9 +263,7 @@ def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(
     """As where a list that a task is mapped over has changed, and its instances are cleared."""
     for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1, 3):
         load = Load(tmp_path / str(nth), monkeypatch)
-        load.account.fault(None, AFTER, CrashError(), nth)
-        with pytest.raises(CrashError):
-            load.load()
+        load.crash(None, AFTER, nth)
         before = list(load.account.rows)
         if load.account.ledger.rows:
             with pytest.raises(ConfigurationError, match="'others'"):

@@ -137,14 +137,6 @@ class TestForce:
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
 
-    def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
-        copying.run()
-        copying.forget()
-        copying.began += dt.timedelta(hours=1)
-        copying.run(number=2, clears=1)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-
     def test_a_run_that_was_deleted_and_made_anew_under_its_id_loads_once_more(
         self, copying: Copying
     ) -> None:
@@ -219,23 +211,6 @@ class TestEarlierTry:
         copying.account.holds = True
         copying.killed("submit", AFTER, options)
         copying.account.put("e", "e1", "e2")
-
-    @OPTIONS
-    def test_its_statement_ends_before_a_later_try_with_a_new_file_runs_another(
-        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-    ) -> None:
-        self.killed_while_it_runs(copying, options)
-        beside: list[int] = []
-
-        def pause(_: float) -> None:
-            beside.append(len(copying.account.statements))
-            copying.account.finish()
-
-        monkeypatch.setattr("time.sleep", pause)
-        copying.run(options, number=2)
-
-        assert beside == [1]
-        assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
 
     @staticmethod
     def retried(patch: pytest.MonkeyPatch, copying: Copying, options: dict[str, Any], before: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from email.utils import format_datetime
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
@@ -35,15 +35,8 @@ class Loading:
 
     def operator(self, way: str, **given: Any) -> SnowpipeLoadOperator:
         arguments = {"load_timeout": 5.0, "poll_interval": 0.01, "deferrable": False, **given}
-        return SnowpipeLoadOperator(
-            task_id="load",
-            snowflake_conn_id="account",
-            source="@S",
-            table="T",
-            path=way,
-            file_pipe="P",
-            **arguments,
-        )
+        names = {"snowflake_conn_id": "account", "source": "@S", "table": "T", "file_pipe": "P"}
+        return SnowpipeLoadOperator(task_id="load", path=way, **names, **arguments)
 
     def run(self, way: str, *, number: int = 1, **given: Any) -> Any:
         self.runs += number == 1
@@ -131,18 +124,26 @@ def test_a_file_that_was_staged_again_after_another_way_has_loaded_it_is_refused
     assert "SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True" in text
 
 
-@pytest.mark.parametrize(("by", "way"), [("copy", "pipe"), ("pipe", "copy")])
+@pytest.mark.parametrize(
+    ("by", "way", "pipes"),
+    [
+        ("copy", "pipe", {PIPE: Pipe("COPY INTO t FROM '@S'")}),
+        ("pipe", "copy", {PIPE: Pipe("COPY INTO t FROM '@S'")}),  # which forgets after 14 days
+        ("pipe", "copy", {}),
+        ("pipe", "copy", {PIPE: Pipe("COPY INTO u FROM '@S'")}),
+    ],
+    ids=["by-copy", "by-pipe", "by-a-dropped-pipe", "by-a-pipe-of-another-table-now"],
+)
 def test_a_file_that_was_loaded_longer_ago_than_load_history_goes_is_not_loaded_again(
-    loading: Loading, by: str, way: str
+    loading: Loading, by: str, way: str, pipes: dict[str, Pipe]
 ) -> None:
-    account = loading.account
-    now = dt.datetime.now(dt.UTC)
+    account, now = loading.account, dt.datetime.now(dt.UTC)
     account.created = now - dt.timedelta(days=100)
     loading.stage_at(now - dt.timedelta(days=31))
     account.put("a", "a1")
     loading.run(by)
     account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
-    account.pipes[PIPE].known.clear()  # as a pipe forgets after 14 days
+    account.pipes = dict(pipes)
     done = loading.run(way)
 
     assert account.rows == ["a1"]
@@ -182,82 +183,40 @@ def test_a_try_by_the_pipe_keeps_the_copy_of_an_earlier_one_from_being_committed
     assert (done["rows_loaded"], list(done["loaded_before"])) == (1, [])
 
 
-class TestOptionsBesideAPipe:
-    """Options are those of COPY: where a pipe would not do what they ask for, ``auto`` takes COPY."""
-
-    KEEP_COMING: ClassVar[dict[str, Any]] = {"bounded": False, "arrival_rate": 1000.0, "freshness": 120}
-
-    def run(self, loading: Loading, options: dict[str, Any]) -> Any:
-        loading.account.put("a.csv", "a1")
-        loading.account.put("skip.txt", "s1")
-        return loading.run("auto", shape=self.KEEP_COMING, options=options)
-
-    @pytest.mark.parametrize(
-        "options",
-        [{"force": True}, {"pattern": r".*\.csv"}, {"file_format": {"type": "CSV", "skip_header": 1}}],
-        ids=str,
-    )
-    def test_no_option_is_passed_over(
-        self, loading: Loading, capsys: pytest.CaptureFixture[str], options: dict[str, Any]
-    ) -> None:
-        loading.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV)")
-
-        assert self.run(loading, options)["path"] == "copy"
-        assert "options has " in capsys.readouterr().out
-
-    @pytest.mark.parametrize(
-        "options", [{"force": False, "pattern": None}, {"file_format": {"skip_header": 1}}], ids=str
-    )
-    def test_the_pipe_is_taken_where_its_statement_does_the_same(
-        self, loading: Loading, options: dict[str, Any]
-    ) -> None:
-        loading.account.pipes[PIPE] = Pipe(
-            "COPY INTO t FROM '@S' FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1) "
-            "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
-        )
-
-        assert self.run(loading, options)["path"] == "pipe"
+FORMAT = "FILE_FORMAT = (TYPE = CSV SKIP_HEADER = 1)"
+BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
 
 
-@pytest.mark.parametrize("gone", ["dropped", "of-another-table"])
-def test_what_a_pipe_has_loaded_stays_loaded_when_the_pipe_is_gone(loading: Loading, gone: str) -> None:
-    """COPY remembers no file of a pipe, and load history goes back 14 days."""
-    account, now = loading.account, dt.datetime.now(dt.UTC)
-    account.created = now - dt.timedelta(days=100)
-    loading.stage_at(now - dt.timedelta(days=31))
-    account.put("a", "a1")
-    loading.run("pipe")
-    account.history[0]["last_load_time"] = now - dt.timedelta(days=30)
-    if gone == "dropped":
-        account.pipes.clear()
-    else:
-        account.pipes[PIPE] = Pipe("COPY INTO u FROM '@S'")
-
-    assert list(loading.run("copy")["loaded_before"]) == ["a"]
-    assert account.rows == ["a1"]
-
-
-@pytest.mark.parametrize("deferrable", [False, True])
-def test_a_file_that_somebody_copies_while_the_pipe_loads_it_fails_the_task(
-    loading: Loading, monkeypatch: pytest.MonkeyPatch, deferrable: bool
+@pytest.mark.parametrize(
+    ("options", "form", "path"),
+    [
+        ({"force": True}, "", "copy"),
+        ({"pattern": r".*\.csv"}, "", "copy"),
+        ({"file_format": {"type": "CSV", "skip_header": 1}}, "FILE_FORMAT = (TYPE = CSV)", "copy"),
+        ({"force": False, "pattern": None}, f"{FORMAT} {BY_NAME}", "pipe"),
+        ({"file_format": {"skip_header": 1}}, f"{FORMAT} {BY_NAME}", "pipe"),
+    ],
+    ids=str,
+)
+def test_auto_takes_copy_where_a_pipe_would_not_do_what_the_options_ask_for(
+    loading: Loading, capsys: pytest.CaptureFixture[str], options: dict[str, Any], form: str, path: str
 ) -> None:
-    account = loading.account
+    loading.account.pipes[PIPE] = Pipe(f"COPY INTO t FROM '@S' {form}")
+    loading.account.put("a.csv", "a1")
+    keep_coming = {"bounded": False, "arrival_rate": 1000.0, "freshness": 120}
+
+    assert loading.run("auto", shape=keep_coming, options=options)["path"] == path
+    assert ("options has " in capsys.readouterr().out) == (path == "copy")
+
+
+def test_a_file_that_somebody_copies_while_the_pipe_loads_it_fails_the_task(loading: Loading) -> None:
+    account, context = loading.account, task_context("r9")
     account.put("a", "a1")
     account.holds = True
-
-    def meanwhile(*_: object) -> None:
-        account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
-        account.finish()
-
-    if not deferrable:
-        monkeypatch.setattr("time.sleep", meanwhile)
-        with pytest.raises(AirflowException, match="were loaded twice"):
-            loading.run("pipe")
-        return
-    context = task_context("r9")
     with pytest.raises(TaskDeferred) as deferred:
         loading.operator("pipe", deferrable=True).execute(context)
-    meanwhile()
+    account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
+    account.finish()
     load = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
     event = {"status": "success", "files": {"a": load}}
     kwargs = json.loads(json.dumps({"event": event, **(deferred.value.kwargs or {})}))

@@ -158,33 +158,6 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
     assert compared > 20
 
 
-CSV_NULLS = {"type": "csv", "null_values": ["", "NULL"]}
-
-
-@pytest.mark.parametrize(
-    ("source", "content", "rows"),
-    [
-        ("text", "a\n\n b\r\n\r\n \n\\N\n", ["a", " b", " ", "\\N"]),
-        ("csv", 'A,B\n\n"",\n\r\n1,"2"\n', [["", None], ["1", "2"]]),
-        (CSV_NULLS, 'A,B\nNULL,"NULL"\n,""\n', [[None, None], [None, ""]]),
-        ({"type": "csv", "null_values": []}, 'A,B\n,""\n', [["", ""]]),
-        ("csv", 'A,B\na\\,"b\\"\n', [["a\\", "b\\"]]),
-        ("csv", "\ufeffA,B\r\n1,2\r\n3,4", [["1", "2"], ["3", "4"]]),
-        ("csv", 'A,B\n"1",', [["1", None]]),
-    ],
-    ids=["blank", "quoted", "null-text", "no-nulls", "backslash", "mark", "last-value"],
-)
-def test_file_gives_these_rows_on_both_paths(
-    tmp_path: Path, source: Any, content: str, rows: list[Any]
-) -> None:
-    mixed = Mixed(tmp_path / "x", content.encode(), format=source)
-    names = ("LINE",) if source == "text" else NAMES
-    expected = [dict(zip(names, row if isinstance(row, list) else [row], strict=True)) for row in rows]
-
-    assert mixed.streamed() == expected
-    assert mixed.copied() == expected
-
-
 @pytest.mark.parametrize(
     ("content", "line"),
     [

@@ -31,15 +31,19 @@ MOST_CALLS = 14
 Work = Callable[[], Any]
 
 
-@pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
+def new_account(patch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
     made = FakeAccount()
-    install(made, monkeypatch, KeyPair("ACC", "U", pem.encode()))
-    made.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
+    install(made, patch, KeyPair("ACC", "U", pem.encode()))
+    made.pipes = {name: Pipe("COPY INTO t FROM '@S'") for name in (PIPE, OTHER)}
     made.staged_at = f"{dt.datetime.now(dt.UTC):%a, %d %b %Y %H:%M:%S} GMT"
     for row in ROWS:
         made.put(row[0], row)
     return made
+
+
+@pytest.fixture
+def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
+    return new_account(monkeypatch, pem)
 
 
 def context(task: str, run: str = "r1", number: int = 1) -> Any:
@@ -149,12 +153,7 @@ def test_two_loaders_of_ours_never_double_a_row(
     met = 0
     for first in points:
         for second in points:
-            account = FakeAccount()
-            install(account, monkeypatch, KeyPair("ACC", "U", pem.encode()))
-            account.pipes = {name: Pipe("COPY INTO t FROM '@S'") for name in (PIPE, OTHER)}
-            account.staged_at = f"{dt.datetime.now(dt.UTC):%a, %d %b %Y %H:%M:%S} GMT"
-            for row in ROWS:
-                account.put(row[0], row)
+            account = new_account(monkeypatch, pem)
             load = account._load_waiting
             if is_slow:
                 account._load_waiting = lambda *_: None  # type: ignore[method-assign]
