@@ -112,7 +112,7 @@ def load_stage(target: PipeTarget, run: str, way: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("first", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
-def test_each_run_of_a_load_takes_what_is_new_whichever_way_and_however_late(
+def test_each_run_takes_what_is_new_either_way_however_late(
     target: PipeTarget, tmp_path: Path, first: str
 ) -> None:
     second = "copy" if first == "pipe" else "pipe"

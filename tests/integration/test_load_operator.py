@@ -67,9 +67,7 @@ def asset(load: Load, **names: Any) -> Any:
 
 
 @WAYS
-def test_files_after_the_last_streamed_one_are_loaded_and_an_asset_event_is_sent(
-    began: Load, way: str
-) -> None:
+def test_files_after_the_last_streamed_one_are_loaded_with_an_asset_event(began: Load, way: str) -> None:
     outlets = [asset(began, partitioned=True), asset(began, channel=CHANNEL)]
     events = OutletEvents(Event)
     before, operator = began.token, began.operator(outlets=outlets, **given(began, way))
@@ -145,7 +143,7 @@ def _event(deferred: TaskDeferred) -> Any:
     return asyncio.run(asyncio.wait_for(first(), 240))
 
 
-def test_a_lost_source_log_stops_both_paths_until_it_is_made_again(
+def test_a_lost_source_log_stops_both_paths_until_it_is_rebuilt(
     load: Load, variables: dict[str, str]
 ) -> None:
     load.write("1.ndjson", 3)

@@ -31,15 +31,12 @@ def make(**arguments: Any) -> SnowpipeBulkLoadOperator:
 
 def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
     for arguments, word in (
-        ({"on_rejected": "skip"}, "on_rejected"),
         ({"parallel": 0}, "parallel"),
-        ({"stage": "no stage"}, "stage"),
         ({"options": {"file_format": "F"}}, "file_format"),
         ({"options": {"force": True}}, "force"),
         ({"options": {"purge": True}}, "keep_files"),
         ({"options": {"on_eror": "CONTINUE"}}, "on_error"),
         ({"conn_id": "spark"}, "conn_id"),
-        ({"application": "x.py"}, "application"),
     ):
         with pytest.raises(ConfigurationError, match=word):
             make(**arguments)

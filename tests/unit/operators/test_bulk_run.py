@@ -27,12 +27,13 @@ from tests.unit.operators.account_in_task import install, task_context
 
 ROWS = [["r1", "r2"], ["r3"]]
 WORK = ("d", "r1", "load", "-1")
+Patch = pytest.MonkeyPatch
 
 
 class Load:
     """A table, a stage, and two files of rows that every try writes again under names of its own."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: Patch) -> None:
         self.folder = folder
         self.account = FakeAccount()
         install(self.account, patch)
@@ -83,11 +84,11 @@ class Load:
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(tmp_path: Path, monkeypatch: Patch) -> Load:
     return Load(tmp_path, monkeypatch)
 
 
-def calls_of_a_load(folder: Path, patch: pytest.MonkeyPatch) -> int:
+def calls_of_a_load(folder: Path, patch: Patch) -> int:
     load = Load(folder / "undisturbed", patch)
     load.load()
     return len(load.account.calls)
@@ -103,8 +104,8 @@ def test_files_plan_and_copy_follow_each_other(load: Load) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
-def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
-    load: Load, monkeypatch: pytest.MonkeyPatch, number: int
+def test_a_deferred_task_goes_on_with_what_the_ledger_keeps(
+    load: Load, monkeypatch: Patch, number: int
 ) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
     monkeypatch.setattr("time.sleep", lambda _: None)
@@ -130,9 +131,7 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
 
 
 @pytest.mark.parametrize("died", [False, True], ids=["loaded", "staged"])
-def test_a_run_that_was_made_again_does_not_take_the_result_of_the_deleted_one(
-    load: Load, died: bool
-) -> None:
+def test_a_run_that_was_made_again_takes_no_result_of_the_deleted_one(load: Load, died: bool) -> None:
     if died:
         load.crash("submit", BEFORE)
     else:
@@ -146,7 +145,7 @@ def test_a_run_that_was_made_again_does_not_take_the_result_of_the_deleted_one(
     assert load.account.rows == rows
 
 
-def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: Patch) -> None:
     monkeypatch.setattr(f"{__name__}.ROWS", [])
     done = load.load()
 
@@ -156,9 +155,7 @@ def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("remembers", [True, False], ids=["statements", "ledger-alone"])
-def test_the_next_try_leaves_every_row_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembers: bool
-) -> None:
+def test_the_next_try_leaves_every_row_once(tmp_path: Path, monkeypatch: Patch, remembers: bool) -> None:
     for when in (BEFORE, AFTER):
         for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1):
             load = Load(tmp_path / when / str(nth), monkeypatch)
@@ -229,9 +226,7 @@ class TestTable:
 
 
 @pytest.mark.parametrize("then", ["loads", "dies-before-copy", "dies-while-copy-runs"])
-def test_a_stalled_try_that_plans_late_changes_nothing(
-    load: Load, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
+def test_a_stalled_try_that_plans_late_changes_nothing(load: Load, monkeypatch: Patch, then: str) -> None:
     """The next try has staged files of its own meanwhile, and has loaded them, or was killed."""
     account, stalled = load.account, list[str]()
     plan = Ledger.plan
@@ -257,9 +252,7 @@ def test_a_stalled_try_that_plans_late_changes_nothing(
     load.assert_every_row_is_there_once()
 
 
-def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_try_over_another_source_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     """As where a list that a task is mapped over has changed, and its instances are cleared."""
     for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1, 3):
         load = Load(tmp_path / str(nth), monkeypatch)

@@ -22,9 +22,11 @@ from airflow_provider_snowpipe.streaming.errors import (
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
 
-FORCED: dict[str, Any] = {"force": True}
-LIMITED: dict[str, Any] = {"force": True, "size_limit": 9}
+Options = dict[str, Any]
+FORCED: Options = {"force": True}
+LIMITED: Options = {"force": True, "size_limit": 9}
 FILES = ("a", "b", "c", "d")
+Patch = pytest.MonkeyPatch
 
 
 def copy_task(**given: Any) -> SnowpipeCopyOperator:
@@ -35,20 +37,20 @@ def copy_task(**given: Any) -> SnowpipeCopyOperator:
 class Copying:
     """A stage with four files of two rows, six bytes each, and the tries of one run over them."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: Patch) -> None:
         self.account = FakeAccount()
         install(self.account, patch)
         self.began = dt.datetime.now(dt.UTC)
         for path in FILES:
             self.account.put(path, f"{path}1", f"{path}2")
 
-    def run(self, options: dict[str, Any] = FORCED, *, clears: int = 0, index: int = -1, **given: Any) -> Any:
+    def run(self, options: Options = FORCED, *, clears: int = 0, index: int = -1, **given: Any) -> Any:
         run, number = given.pop("run", "r1"), given.pop("number", 1)
         context = task_context(run, number, self.began, index, clears)
         return copy_task(options=options, **given).execute(context)
 
     def killed(
-        self, call: str | None, when: str, options: dict[str, Any] = FORCED, nth: int = 1, **given: Any
+        self, call: str | None, when: str, options: Options = FORCED, nth: int = 1, **given: Any
     ) -> None:
         self.account.fault(call, when, CrashError(), nth)
         with pytest.raises(CrashError):
@@ -69,7 +71,7 @@ def rows_of(*paths: str) -> list[str]:
 
 
 @pytest.fixture
-def copying(monkeypatch: pytest.MonkeyPatch) -> Copying:
+def copying(monkeypatch: Patch) -> Copying:
     return Copying(monkeypatch)
 
 
@@ -84,7 +86,7 @@ class TestForce:
 
     @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
     @pytest.mark.parametrize("purge", [False, True], ids=["kept", "purged"])
-    def test_a_file_that_arrives_between_two_tries_doubles_nothing(
+    def test_a_file_between_two_tries_doubles_nothing(
         self, copying: Copying, remembers: bool, purge: bool
     ) -> None:
         options = {**FORCED, "purge": purge}
@@ -98,8 +100,8 @@ class TestForce:
         assert (done["rows_loaded"], sorted(done["files"])) == (8, list(FILES))
 
     @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
-    def test_a_try_that_died_at_any_call_leaves_every_row_of_its_files_once(
-        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    def test_a_try_that_died_at_any_call_leaves_each_row_once(
+        self, monkeypatch: Patch, options: Options
     ) -> None:
         crashes = 0
         for when in (BEFORE, AFTER):
@@ -124,7 +126,7 @@ class TestForce:
         ("options", "by"), [(FORCED, None), (LIMITED, "LOCAL.PUBLIC.P")], ids=["other-stage", "pipe"]
     )
     def test_files_of_the_same_paths_that_others_load_meanwhile_do_not_stand_for_the_runs_own(
-        self, copying: Copying, options: dict[str, Any], by: str | None
+        self, copying: Copying, options: Options, by: str | None
     ) -> None:
         """Of another stage into the same table, or by a pipe: neither is a load of this run."""
         account = copying.account
@@ -137,9 +139,7 @@ class TestForce:
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
 
-    def test_a_run_that_was_deleted_and_made_anew_under_its_id_loads_once_more(
-        self, copying: Copying
-    ) -> None:
+    def test_a_run_that_was_deleted_and_made_again_loads_once_more(self, copying: Copying) -> None:
         copying.run()
         copying.account.put("e", "e1", "e2")
         copying.began += dt.timedelta(milliseconds=1)
@@ -149,9 +149,7 @@ class TestForce:
         assert sorted(done["files"]) == [*FILES, "e"]
         assert sorted(copying.account.rows) == sorted([*rows_of(*FILES), *rows_of(*FILES, "e")])
 
-    def test_a_later_try_whose_run_may_have_been_made_anew_fails_instead_of_taking_its_result(
-        self, copying: Copying
-    ) -> None:
+    def test_a_later_try_whose_run_may_have_been_made_again_fails(self, copying: Copying) -> None:
         """Its first try has died before it could list its files."""
         copying.run()
         copying.began += dt.timedelta(hours=1)
@@ -164,9 +162,7 @@ class TestForce:
 class TestMappedInstances:
     """Two instances of a mapped task copy from one stage into one table; one is tried again."""
 
-    def test_with_force_a_retry_loads_its_files_although_another_instance_has_loaded_them(
-        self, copying: Copying
-    ) -> None:
+    def test_with_force_a_retry_loads_what_another_instance_has_loaded(self, copying: Copying) -> None:
         """As two sets of columns take two kinds of rows from one file."""
         copying.killed("submit", BEFORE, index=0, files=["a"], columns=["ONE"])
         copying.run(index=1, files=["a"], columns=["TWO"])
@@ -179,7 +175,7 @@ class TestMappedInstances:
         copying.run(number=3, index=0, files=["a"], columns=["ONE"])
         assert len(copying.account.rows) == 4
 
-    def test_a_retry_that_has_run_nothing_does_not_take_the_same_purged_files_for_its_own(
+    def test_a_retry_that_has_run_nothing_does_not_report_files_that_were_purged(
         self, copying: Copying
     ) -> None:
         copying.killed("submit", BEFORE, {"purge": True}, index=0)
@@ -188,9 +184,7 @@ class TestMappedInstances:
         with pytest.raises(NothingStagedError):
             copying.run({"purge": True}, number=2, index=0)
 
-    def test_with_force_a_later_try_that_is_given_other_files_fails_instead_of_leaving_them_out(
-        self, copying: Copying
-    ) -> None:
+    def test_with_force_a_later_try_that_is_given_other_files_fails(self, copying: Copying) -> None:
         """As an instance is whose list has another order when the task before it has run again."""
         copying.run(index=0, files=["a"])
         for later in ({"files": ["c"]}, {"prefix": "c"}, {}):
@@ -207,13 +201,13 @@ class TestEarlierTry:
     )
 
     @staticmethod
-    def killed_while_it_runs(copying: Copying, options: dict[str, Any]) -> None:
+    def killed_while_it_runs(copying: Copying, options: Options) -> None:
         copying.account.holds = True
         copying.killed("submit", AFTER, options)
         copying.account.put("e", "e1", "e2")
 
     @staticmethod
-    def retried(patch: pytest.MonkeyPatch, copying: Copying, options: dict[str, Any], before: int) -> int:
+    def retried(patch: Patch, copying: Copying, options: Options, before: int) -> int:
         """Run the next try, and commit the earlier COPY before a call of it; the number of its calls."""
         account, call, calls = copying.account, copying.account.call, count(1)
 
@@ -228,9 +222,7 @@ class TestEarlierTry:
         return next(calls) - 1
 
     @OPTIONS
-    def test_it_may_be_committed_before_any_call_of_the_next_try(
-        self, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
-    ) -> None:
+    def test_it_may_end_before_any_call_of_the_next_try(self, monkeypatch: Patch, options: Options) -> None:
         for before in count(1):
             copying = Copying(monkeypatch)
             self.killed_while_it_runs(copying, options)
@@ -239,7 +231,7 @@ class TestEarlierTry:
             if calls < before:
                 break
 
-    def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_killed_task_cancels_it(self, copying: Copying, monkeypatch: Patch) -> None:
         self.killed_while_it_runs(copying, {})
         task = copy_task()
         monkeypatch.setattr("time.sleep", lambda _: task.on_kill())
@@ -262,7 +254,7 @@ class TestDeferral:
         ids=["copy", "load"],
     )
     def test_a_task_that_comes_back_reports_its_own_files_and_loads_no_other(
-        self, copying: Copying, kind: Any, more: dict[str, Any], options: dict[str, Any]
+        self, copying: Copying, kind: Any, more: Options, options: Options
     ) -> None:
         account = copying.account
         account.holds = True
@@ -334,7 +326,7 @@ class TestPipes:
             assert copying.run({})["rows_loaded"] == 8
 
     @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
-    def test_a_missing_privilege_is_reported_in_the_log(
+    def test_a_missing_privilege_is_logged(
         self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
     ) -> None:
         copying.account.fault(call, BEFORE, StatementError(min(NOT_AUTHORIZED), "insufficient privileges"))
@@ -351,9 +343,7 @@ class TestPipes:
         assert copying.account.rows == []
 
 
-def test_what_a_pipe_has_loaded_is_refused_unless_the_option_forces_it_and_other_stages_do_not_count(
-    copying: Copying,
-) -> None:
+def test_what_a_pipe_has_loaded_of_this_stage_is_refused_without_force(copying: Copying) -> None:
     name = "LOCAL.PUBLIC.P"
     copying.account.pipes[name] = Pipe("COPY INTO T FROM @S")
     copying.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", name, ["a"])
@@ -368,8 +358,8 @@ class TestRunAgain:
     """A run that is cleared: what an earlier try's statement reports is not in the table for ever."""
 
     @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
-    def test_files_of_a_table_that_was_emptied_since_are_loaded(
-        self, copying: Copying, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    def test_files_of_an_emptied_table_are_loaded(
+        self, copying: Copying, monkeypatch: Patch, options: Options
     ) -> None:
         """A task before this one empties the table in each run, and was cleared as well."""
         monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 2)
@@ -385,7 +375,7 @@ class TestRunAgain:
 
     @pytest.mark.parametrize(("options", "run"), [({}, "r1"), ({}, "r2"), (FORCED, "r1")])
     def test_files_of_a_table_that_was_emptied_and_has_rows_of_others_are_not_taken_for_loaded(
-        self, copying: Copying, options: dict[str, Any], run: str
+        self, copying: Copying, options: Options, run: str
     ) -> None:
         """TRUNCATE, and an INSERT of the same rows, or of others: nobody knows, and nothing doubles."""
         copying.run(options)
@@ -415,9 +405,7 @@ class TestRunAgain:
         assert copying.account.rows == 2 * rows_of(*FILES)
         assert copying.run(run="r3")["rows_loaded"] == 8
 
-    def test_with_force_fewer_rows_than_the_earlier_try_has_loaded_fail_the_task(
-        self, copying: Copying
-    ) -> None:
+    def test_with_force_fewer_rows_than_the_earlier_try_loaded_fail_the_task(self, copying: Copying) -> None:
         copying.run()
         del copying.account.rows[0]  # DELETE FROM T WHERE …
         left = list(copying.account.rows)
@@ -430,7 +418,7 @@ class TestRunAgain:
         assert copying.account.rows == [*left, *rows_of(*FILES)]
 
     @pytest.mark.parametrize("names_skipped", [True, False])
-    def test_files_of_which_history_lags_behind_are_not_loaded_again_and_stay_this_runs(
+    def test_files_that_history_lags_behind_with_stay_this_runs(
         self, copying: Copying, names_skipped: bool
     ) -> None:
         copying.account.names_skipped = names_skipped
@@ -453,6 +441,6 @@ class TestRunAgain:
         ({"validation_mode": "RETURN_ERRORS", "expressions": ["$1"]}, "expressions"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: Options, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text):
         SnowpipeCopyOperator(task_id="copy", table="{{ params.table }}", stage="@S", **given)

@@ -44,6 +44,7 @@ STAGE = "%T"
 PIPE = "LOCAL.PUBLIC.P"
 PIPE_COPY = 'COPY INTO "LOCAL"."PUBLIC"."T" FROM @"LOCAL"."PUBLIC".PS'
 BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
+Patch = pytest.MonkeyPatch
 
 
 def is_held(token: str | None) -> bool:
@@ -54,7 +55,7 @@ class Load:
     """A table, and a folder with the partitions ``a`` and ``b`` of NDJSON files."""
 
     def __init__(
-        self, folder: Path, patch: pytest.MonkeyPatch, key_pair: KeyPair | None = None, path: str = "copy"
+        self, folder: Path, patch: Patch, key_pair: KeyPair | None = None, path: str = "copy"
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
@@ -146,7 +147,7 @@ def key_pair(pem: str) -> KeyPair:
 
 
 @pytest.fixture
-def any_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key_pair: KeyPair) -> MakeLoad:
+def any_load(tmp_path: Path, monkeypatch: Patch, key_pair: KeyPair) -> MakeLoad:
     return lambda name, path: Load(tmp_path / name, monkeypatch, key_pair if path == "pipe" else None, path)
 
 
@@ -161,25 +162,6 @@ def piped(any_load: MakeLoad) -> Load:
 
 
 class TestLoad:
-    def test_files_after_the_last_streamed_one_are_copied_and_the_token_moves(self, load: Load) -> None:
-        load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
-        load.write("a", "2.ndjson")
-        load.write("a", "3.ndjson", 4)
-        load.write("b", "1.ndjson", 1)
-        done = load.run()
-
-        load.assert_every_row_is_there_once()
-        assert load.positions == {A: "3.ndjson:4", B: "1.ndjson:1"}
-        assert (done["path"], done["rows_loaded"]) == ("copy", 7)
-        first, second = done["channels"].values()
-        assert (first["partition"], shown(first["from"]), shown(first["to"])) == (
-            "a",
-            "1.ndjson:3",
-            "3.ndjson:4",
-        )
-        assert [first[key] for key in ("partition", "files", "rows", "rejected")] == ["a", 2, 6, 0]
-        assert (second["partition"], second["from"], second["files"], second["rows"]) == ("b", None, 1, 1)
-
     def test_rows_that_the_token_does_not_count_fail_the_load_if_they_are_to(self, load: Load) -> None:
         load.stream(A, "1.ndjson:3", *load.write("a", "1.ndjson", 3))
         load.write("a", "2.ndjson")
@@ -231,7 +213,7 @@ class TestLoad:
     @pytest.mark.parametrize(
         "policy", [{"unknown_columns": "fail"}, {"evolve_columns": True}, {"evolve_columns": False}], ids=str
     )
-    def test_keys_without_a_column_are_not_passed_over_where_the_policy_is_about_them(
+    def test_a_policy_about_keys_without_a_column_is_followed(
         self, load: Load, policy: dict[str, Any]
     ) -> None:
         load.write("a", "1.ndjson")
@@ -245,9 +227,7 @@ class TestLoad:
                 load.run(**policy, source=source)
         assert load.account.rows == []
 
-    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_file_that_grows_while_it_is_staged_is_not_loaded(self, load: Load, monkeypatch: Patch) -> None:
         load.write("a", "1.ndjson")
         staged = StageUpload.run
 
@@ -277,7 +257,7 @@ class TestTokens:
     def files(self, load: Load) -> list[str]:
         return load.write("a", "1.ndjson", 2) + load.write("a", "2.ndjson", 2)
 
-    def test_they_show_which_files_are_left_and_whether_the_stream_has_begun_one(
+    def test_they_show_which_files_are_left_and_which_one_is_begun(
         self, load: Load, files: list[str]
     ) -> None:
         for token, untouched, has_rest in (
@@ -312,9 +292,7 @@ class TestTokens:
             load.run()
         assert (load.account.rows, load.positions[A]) == ([], token)
 
-    def test_of_another_channel_it_is_refused_until_the_author_knows_that_it_fits(
-        self, load: Load, files: list[str]
-    ) -> None:
+    def test_of_another_channel_it_is_refused_unless_rebound(self, load: Load, files: list[str]) -> None:
         load.stream(A, "1.ndjson:2", *files[:2])
         before = list(load.account.rows), dict(load.account.tokens)
         with pytest.raises(AirflowFailException, match="SourceChangedError"):
@@ -382,7 +360,7 @@ class TestCrashes:
 
     @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.nightly)], ids=["some", "all"])
     @pytest.mark.parametrize(("path", "run"), [("copy", "r1"), ("copy", "r2"), ("pipe", "r1")])
-    def test_the_next_load_leaves_every_row_once(
+    def test_the_next_load_leaves_each_row_once(
         self, any_load: MakeLoad, path: str, run: str, step: int
     ) -> None:
         """Each call is a point of a crash; another run begins with another one of them."""
@@ -410,7 +388,7 @@ class TestCrashes:
 
         load.assert_every_row_is_there_once()
 
-    def test_a_copy_that_still_runs_is_joined(self, load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_copy_that_still_runs_is_joined(self, load: Load, monkeypatch: Patch) -> None:
         begun(load)
         load.account.holds = True
         load.crash("submit", AFTER)
@@ -455,7 +433,7 @@ class TestHold:
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
     @pytest.mark.parametrize("rebind", [None, "continue", "restart"])
-    def test_of_another_folder_is_finished_by_the_task_that_began_it(
+    def test_of_another_folder_is_finished_by_its_own_task(
         self, load: Load, tmp_path_factory: pytest.TempPathFactory, rebind: str | None
     ) -> None:
         load.crash("submit", BEFORE)
@@ -490,7 +468,7 @@ class TestHold:
             assert (load.account.rows, load.positions[A]) == (loaded, "held")
 
     @pytest.mark.parametrize("changed", ["some", "all"])
-    def test_files_that_were_not_loaded_and_have_other_content_are_loaded_with_that(
+    def test_files_that_were_not_loaded_are_loaded_with_their_new_content(
         self, load: Load, changed: str
     ) -> None:
         load.crash("submit", BEFORE)
@@ -506,9 +484,7 @@ class TestHold:
         assert load.positions == {A: "3.ndjson:2" if changed == "all" else "2.ndjson:2", B: "1.ndjson:2"}
         assert not running
 
-    def test_another_task_that_ends_a_part_of_a_load_leaves_the_rest(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_another_task_that_ends_a_part_leaves_the_rest(self, load: Load, monkeypatch: Patch) -> None:
         """One has set the hold of the first channel when another one comes, and goes on meanwhile."""
         promise = FileBoundary._set
 
@@ -526,8 +502,8 @@ class TestHold:
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    def test_a_task_that_wakes_up_after_another_one_has_given_its_load_up_loads_nothing(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch
+    def test_a_task_whose_load_another_one_has_given_up_loads_nothing(
+        self, load: Load, monkeypatch: Patch
     ) -> None:
         """It has set the hold, and has not planned its COPY yet."""
         promise = FileBoundary.promise
@@ -546,9 +522,7 @@ class TestHold:
         load.run("r3")
         load.assert_every_row_is_there_once()
 
-    def test_it_stays_where_copy_left_a_file_out_of_which_it_may_have_forgotten_the_load(
-        self, load: Load
-    ) -> None:
+    def test_it_stays_where_copy_left_out_a_file_that_it_may_have_forgotten(self, load: Load) -> None:
         """As where a try died between PUT and COPY, and the next one comes after 64 days."""
         load.crash("SET TOKEN", BEFORE)
         for path, content in load.account.stages[STAGE].items():
@@ -561,9 +535,7 @@ class TestHold:
         load.run(try_number=3, options={"load_uncertain_files": True})
         load.assert_every_row_is_there_once()
 
-    def test_files_that_were_copied_before_the_token_was_set_back_are_not_copied_again(
-        self, load: Load
-    ) -> None:
+    def test_files_copied_before_the_token_was_set_back_are_not_copied_again(self, load: Load) -> None:
         load.run()
         load.stands(A, "1.ndjson:3")
         assert load.run("r2")["rows_loaded"] == 0
@@ -679,8 +651,8 @@ class TestPipe:
         piped.assert_every_row_is_there_once()
         assert (done["rows_loaded"], piped.positions[A]) == (6, "3.ndjson:2")
 
-    def test_what_copy_began_is_waited_for_in_the_worker_and_the_pipe_by_the_triggerer(
-        self, piped: Load, monkeypatch: pytest.MonkeyPatch
+    def test_the_worker_waits_for_copy_and_the_triggerer_for_the_pipe(
+        self, piped: Load, monkeypatch: Patch
     ) -> None:
         """The task that comes back knows of the pipe's files alone."""
         piped.path, account = "copy", piped.account
@@ -776,7 +748,7 @@ class TestWriters:
         ids=["after-the-hold", "after-opening-again", "after-copy"],
     )
     def test_a_commit_beside_the_hold_is_reported_and_its_token_stays(
-        self, load: Load, monkeypatch: pytest.MonkeyPatch, name: str, nth: int, copied: bool
+        self, load: Load, monkeypatch: Patch, name: str, nth: int, copied: bool
     ) -> None:
         account = begun(load).account
         run = account.call

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,27 +9,15 @@ import pytest
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.file_loading import copied_value
-from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.routing.load_plan import outcome_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, row_options, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "load-by-router.md"
 BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
 
 
 def spec(**values: Any) -> FileSourceSpec:
     return FileSourceSpec.from_mapping({"path": "/data", **values})
-
-
-def test_the_task_of_the_how_to_page_can_be_made() -> None:
-    (snippet,) = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    names: dict[str, Any] = {}
-    exec(snippet, names)  # noqa: S102  a page of this repository
-
-    assert isinstance(names["load"], SnowpipeLoadOperator)
-    assert names["load"].source_files() == spec(path="/data/events")
 
 
 def test_copy_reads_files_as_the_stream_does() -> None:
@@ -83,7 +69,7 @@ MATCHED = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
         ({}, f"PATTERN = 'FILE_FORMAT = (' {MATCHED}", [], ["no FILE_FORMAT"]),
     ],
 )
-def test_options_that_make_other_rows_are_found(
+def test_other_rows_are_found(
     source: dict[str, Any], given: Any, differences: list[str], doubts: list[str]
 ) -> None:
     files = spec(**source)
@@ -113,16 +99,6 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
 
     assert judged.differences(row_options(spec(**source), {})) == []
     assert judged.doubts() == []
-
-
-def test_the_outcome_has_the_estimate_of_the_path_that_was_taken() -> None:
-    estimates = [{"path": "copy", "seconds": 3, "credits": 1}, {"path": "stream", "seconds": 9, "credits": 2}]
-    plan = {"path": "copy", "expected": {"rows": 10, "bytes": 1640}, "estimates": estimates}
-    outcome = outcome_of(plan, "stream", {"rows": 11, "bytes": 1500, "seconds": 8.5})
-
-    assert (outcome["planned"], outcome["path"]) == ("copy", "stream")
-    assert outcome["estimated"] == {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2}
-    assert outcome_of(None, "stream", {"rows": 1})["estimated"] == {}
 
 
 def test_what_an_interrupted_copy_has_loaded_counts_with_the_rest() -> None:

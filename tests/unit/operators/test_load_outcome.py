@@ -80,6 +80,19 @@ def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan
     assert LoadPolicy.of(None, None, [kept] * 3).measured == {}
 
 
+def test_the_outcome_has_the_estimate_of_the_path_that_was_taken_and_what_the_load_teaches():
+    estimates = [{"path": "copy", "seconds": 3, "credits": 1}, {"path": "stream", "seconds": 9, "credits": 2}]
+    plan = {"path": "copy", "expected": {"rows": 10, "bytes": 1640}, "estimates": estimates}
+    outcome = outcome_of(plan, "stream", {"rows": 11, "bytes": 1500, "seconds": 8.5})
+    assert (outcome["planned"], outcome["path"]) == ("copy", "stream")
+    assert outcome["estimated"] == {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2}
+
+    before = MeasuredLoad("T", PIPE, 9.0, 8.0)
+    actual = {"rows": 0, "bytes": 0, "seconds": 3.0}
+    outcome = outcome_of(None, "pipe", actual, replace(before, seconds=3.0), [before])
+    assert (outcome["estimated"], outcome["loads"]) == ({}, [before.as_json()]), "no row, no lesson"
+
+
 class TestCredits:
     @pytest.mark.parametrize(
         ("path", "size", "files", "credits", "source"),
@@ -116,22 +129,6 @@ class TestCredits:
 
 
 class TestLatency:
-    def test_a_run_without_rows_teaches_nothing(self):
-        before = [MeasuredLoad("T", PIPE, 9.0, 8.0)]
-        load = replace(before[0], seconds=3.0)
-
-        outcome = outcome_of(None, "pipe", {"rows": 0, "bytes": 0, "seconds": 3.0}, load, before)
-        assert outcome["loads"] == [before[0].as_json()]
-
-    def test_the_next_plan_has_the_measured_floor_and_reports_it(self):
-        loads = [MeasuredLoad("T", PIPE, 160.0, latency) for latency in (150.0, 140.0, 180.0)]
-        policy = LoadPolicy.of({"has_pipe": True}, None, loads)
-        plan = plan_load(STAGED, policy)
-
-        assert plan_load(STAGED, LoadPolicy(has_pipe=True)).path is PIPE
-        assert (plan.path, plan.estimate(PIPE).latency) == (COPY, 150.0)
-        assert any(reason.startswith("measured: ") for reason in plan.reasons)
-
     @pytest.mark.parametrize(
         ("table", "remember", "floor"), [("T", True, 150.0), ("T", False, 90.0), ("OTHER", True, 90.0)]
     )

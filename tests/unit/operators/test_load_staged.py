@@ -18,12 +18,13 @@ from tests.unit.operators.account_in_task import install, task_context
 
 PIPE = "LOCAL.PUBLIC.P"
 WAYS = ("copy", "pipe")
+Patch = pytest.MonkeyPatch
 
 
 class Loading:
     """A stage, a table, and a task of which each run takes the way that it is given."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, pem: str) -> None:
+    def __init__(self, patch: Patch, pem: str) -> None:
         self.account = FakeAccount()
         install(self.account, patch, KeyPair("ACC", "U", pem.encode()))
         self.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
@@ -51,14 +52,12 @@ class Loading:
 
 
 @pytest.fixture
-def loading(monkeypatch: pytest.MonkeyPatch, pem: str) -> Loading:
+def loading(monkeypatch: Patch, pem: str) -> Loading:
     return Loading(monkeypatch, pem)
 
 
 @pytest.mark.parametrize("ways", [("copy", "pipe", "copy"), ("pipe", "copy", "pipe")], ids="-".join)
-def test_each_run_loads_what_is_new_whichever_way_the_runs_before_took(
-    loading: Loading, ways: tuple[str, ...]
-) -> None:
+def test_each_run_loads_what_is_new_after_runs_of_either_way(loading: Loading, ways: tuple[str, ...]) -> None:
     for number, way in enumerate(ways):
         loading.account.put(f"{number}", f"{number}-1", f"{number}-2")
         done = loading.run(way)
@@ -74,7 +73,7 @@ def test_each_run_loads_what_is_new_whichever_way_the_runs_before_took(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_run_that_died_at_any_call_is_finished_by_its_next_try(
-    monkeypatch: pytest.MonkeyPatch, pem: str, way: str
+    monkeypatch: Patch, pem: str, way: str
 ) -> None:
     crashes = 0
     for nth in range(1, 16, 2):
@@ -97,9 +96,7 @@ def test_a_run_that_died_at_any_call_is_finished_by_its_next_try(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_was_loaded_in_part_another_way_fails_the_task_unless_it_is_to_be_reported(
-    loading: Loading, way: str
-) -> None:
+def test_a_file_that_another_way_loaded_in_part_fails_the_task(loading: Loading, way: str) -> None:
     other = None if way == "pipe" else PIPE
     loading.account.put("a", "a1", "bad")
     loading.account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE", other)
@@ -110,9 +107,7 @@ def test_a_file_that_was_loaded_in_part_another_way_fails_the_task_unless_it_is_
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_was_staged_again_after_another_way_has_loaded_it_is_refused(
-    loading: Loading, way: str
-) -> None:
+def test_a_file_staged_again_after_another_way_has_loaded_it_is_refused(loading: Loading, way: str) -> None:
     """Load history has no contents, so that nobody knows which of its rows are in the table."""
     loading.account.put("a", "a1")
     loading.run("pipe" if way == "copy" else "copy")

@@ -168,7 +168,7 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
         ('{"A":"}{"}\n{"A":[{"B":1},{"B":2}]}\noops\n', None),
     ],
 )
-def test_copy_is_refused_for_json_whose_lines_are_no_documents(
+def test_copy_is_refused_for_lines_that_are_no_documents(
     tmp_path: Path, content: str, line: int | None
 ) -> None:
     mixed = Mixed(tmp_path / "x", content.encode())

@@ -79,9 +79,7 @@ def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, 
 
 @pytest.mark.parametrize("on_error", ["abort", "dead_letter"])
 @pytest.mark.parametrize("awaited", [False, True])
-def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(
-    snowpipe, settle, awaited, on_error
-):
+def test_rows_that_earlier_tries_had_rejected_count_after_the_deferral(snowpipe, settle, awaited, on_error):
     snowpipe.channel("c", committed="9", rows_error_count=5)
 
     with pytest.raises(AirflowFailException, match=r"RowsRejectedError.*skipped 2"):

@@ -29,9 +29,10 @@ ROWS = ["a1", "b1"]
 MOST_CALLS = 14
 """Each has given the files to its loader after so many calls."""
 Work = Callable[[], Any]
+Patch = pytest.MonkeyPatch
 
 
-def new_account(patch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
+def new_account(patch: Patch, pem: str) -> FakeAccount:
     made = FakeAccount()
     install(made, patch, KeyPair("ACC", "U", pem.encode()))
     made.pipes = {name: Pipe("COPY INTO t FROM '@S'") for name in (PIPE, OTHER)}
@@ -42,7 +43,7 @@ def new_account(patch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
 
 
 @pytest.fixture
-def account(monkeypatch: pytest.MonkeyPatch, pem: str) -> FakeAccount:
+def account(monkeypatch: Patch, pem: str) -> FakeAccount:
     return new_account(monkeypatch, pem)
 
 
@@ -147,7 +148,7 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
     ids=["near", "all"],
 )
 def test_two_loaders_of_ours_never_double_a_row(
-    monkeypatch: pytest.MonkeyPatch, pem: str, pair: str, is_slow: bool, points: range
+    monkeypatch: Patch, pem: str, pair: str, is_slow: bool, points: range
 ) -> None:
     names = {"copy-ingest": ("COPY", PIPE), "ingest-copy": (PIPE, "COPY"), "ingest-ingest": (PIPE, OTHER)}
     met = 0
@@ -204,9 +205,7 @@ def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: Fake
 
 
 @pytest.mark.parametrize("when", [BEFORE, AFTER], ids=["not-taken", "taken"])
-def test_files_that_a_pipe_may_have_been_given_keep_copy_out_until_the_next_try(
-    account: FakeAccount, when: str
-) -> None:
+def test_files_that_a_pipe_may_have_keep_copy_out_until_the_next_try(account: FakeAccount, when: str) -> None:
     """A submission whose answer is lost may have reached the pipe, whose queue the role may not see."""
     account.holds = True
     account.fault("insertFiles", when, Answer(429, b"{}", retry_after=30))
@@ -231,9 +230,7 @@ def given_to_a_foreign_pipe(account: FakeAccount, *paths: str) -> None:
 class TestForeign:
     """What somebody else loads during our load cannot be kept out: it is found, and named."""
 
-    def test_files_that_a_foreign_pipe_loads_beside_copy_fail_the_task_every_time(
-        self, account: FakeAccount
-    ) -> None:
+    def test_files_that_a_foreign_pipe_loads_beside_copy_fail_each_try(self, account: FakeAccount) -> None:
         with meeting(account, "submit", BEFORE, lambda: given_to_a_foreign_pipe(account, "a")):
             first = refused(copy)
         again = refused(lambda: copy(number=2))
@@ -245,9 +242,7 @@ class TestForeign:
             assert "'b'" not in str(found)
         copy(number=3, force=True)
 
-    def test_files_that_wait_in_a_foreign_pipe_after_copy_are_found_by_the_next_try(
-        self, account: FakeAccount
-    ) -> None:
+    def test_files_that_wait_in_a_foreign_pipe_are_found_by_the_next_try(self, account: FakeAccount) -> None:
         with meeting(account, "submit", AFTER, lambda: account.pipes[PIPE].queue.append("a")):
             waiting = refused(copy)
         assert isinstance(waiting, FilesGivenTwiceError)
@@ -259,9 +254,7 @@ class TestForeign:
         assert "loaded twice" in str(refused(lambda: copy(number=2)))
 
     @pytest.mark.parametrize("call", ["insertFiles", "HISTORY"])
-    def test_files_that_somebody_copies_beside_a_pipe_fail_the_task(
-        self, account: FakeAccount, call: str
-    ) -> None:
+    def test_files_copied_beside_a_pipe_fail_the_task(self, account: FakeAccount, call: str) -> None:
         with meeting(account, call, AFTER, lambda: account.copy("a")):
             found = refused(ingest)
 
