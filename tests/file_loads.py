@@ -87,14 +87,10 @@ class Load:
                 for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
                     rows += 1
                     token = source.token(unit_offset(files, f"{name}:{number}"), rows, 0)
+                    tokens = {"continuation_token": continuation, "start_token": token, "end_token": token}
+                    body = line + b"\n"
                     continuation = client.append_rows(
-                        CHANNEL,
-                        line + b"\n",
-                        continuation_token=continuation,
-                        start_token=token,
-                        end_token=token,
-                        content_encoding=None,
-                        raw_length=len(line) + 1,
+                        CHANNEL, body, **tokens, content_encoding=None, raw_length=len(body)
                     )
             open_when_committed(client, CHANNEL, 120)
 

@@ -127,10 +127,3 @@ class TestOutcome:
         many = [row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(5)]
         with pytest.raises(FilesRejectedError, match="; and 2 more"):
             CopyOutcome.read(many, STAGE).require("fail", "T")
-
-    def test_is_json_as_the_value_of_a_task(self):
-        before = FileLoad("b", "", "LOADED", 3)
-        value = replace(CopyOutcome.read([row("a.csv")], STAGE), before=(before,)).result()
-
-        assert (value["rows_loaded"], value["rejected"], list(value["files"])) == (2, 0, ["in/a.csv"])
-        assert value["loaded_before"] == {"b": before.result()}
