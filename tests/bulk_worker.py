@@ -12,7 +12,6 @@ from tests.stream_worker import FileState
 
 
 def execute(options: dict[str, Any], state: FileState | None, try_number: int) -> dict[str, Any]:
-    """Run one try in this process."""
     from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
     from tests.file_pipes import task_context
 

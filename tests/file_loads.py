@@ -29,8 +29,6 @@ CHANNEL = "p_s_a"
 
 
 class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
-
     def __init__(self, run: str, number: int, before: Any) -> None:
         self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", run, -1
         self.try_number, self.before = number, before
@@ -66,7 +64,6 @@ class Load:
         )
 
     def write(self, name: str, count: int = 2) -> None:
-        """Add a file of new rows."""
         file = self.folder / "a" / name
         file.parent.mkdir(exist_ok=True)
         new = range(len(self.ids), len(self.ids) + count)

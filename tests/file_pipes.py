@@ -68,12 +68,10 @@ def make_target(set_connection: SetConnection, tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
-    """Stage, table and pipe in the service that all tests share."""
     return make_target(local_service)
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
-    """The context of one try of a task."""
     ti = TaskInstance(map_index)
     ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}

@@ -74,7 +74,6 @@ class Loaded:
         record.write(seen, record.quiet(now), now, loaded)
 
     def source(self) -> SourceSpec:
-        """What is loaded."""
         return self.other or FileSource(path=str(self.folder), format=self.form, metadata=self.metadata)
 
     def hook(self) -> SnowpipeHook:
@@ -84,7 +83,6 @@ class Loaded:
         self.hook().run_sql(statement.format(T=self.table))
 
     def audit(self, depth: str = "counts", **options: Any) -> list[str]:
-        """What the audit finds to differ."""
         given = {"depth": depth, "on_difference": "report", "snowflake_conn_id": self.conn_id, **options}
         operator = SnowpipeAuditOperator(task_id="audit", **{"table": self.table, **given})
         return [text for one in operator.execute(context())["pipes"] for text in one["differences"]]
@@ -97,7 +95,6 @@ class Loaded:
 
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Airflow's variables."""
     kept: dict[str, str] = {}
 
     variable = SimpleNamespace(

@@ -41,7 +41,6 @@ class TableLoads:
         self.rows.mkdir()
 
     def write(self, name: str, ids: Any, **columns: Any) -> None:
-        """Write a Parquet file of numbered rows."""
         ids = list(ids)
         numbered = {
             "ID": pa.array(ids, pa.int64()),
@@ -95,7 +94,6 @@ class TableLoads:
 
     @property
     def ids(self) -> list[int]:
-        """The table's numbers, ordered."""
         return ids_in(self.service, self.table)
 
     @property
@@ -111,5 +109,4 @@ def _with_positions(report: ChannelReport) -> ChannelReport:
 
 @pytest.fixture
 def loads(local_service: LocalService, spark: Any, tmp_path: Path) -> TableLoads:
-    """A table of the test's own, and its loads."""
     return TableLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("LOADS")))

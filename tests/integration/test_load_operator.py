@@ -35,7 +35,6 @@ WAYS = pytest.mark.parametrize("way", ["copy", "pipe"])
 
 @pytest.fixture
 def began(load: Load) -> Load:
-    """With a pipe, a first file that is streamed, and two more."""
     load.make_pipe("/in")
     load.write("1.ndjson", 3)
     load.stream("1.ndjson")
@@ -51,8 +50,6 @@ def given(load: Load, way: str) -> dict[str, Any]:
 
 
 class Event:
-    """An outlet event as Airflow 3.3 has it."""
-
     def __init__(self) -> None:
         self.extra: dict[str, Any] = {}
         self.keys: list[str] = []

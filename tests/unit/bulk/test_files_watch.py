@@ -8,13 +8,8 @@ import pytest
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads, timestamp
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, FirstError
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.commits import RetryBudget, WaitState
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    PipeNotFoundError,
-    RetriesExhaustedError,
-    SqlError,
-)
 
 T0 = dt.datetime(2026, 3, 1, tzinfo=dt.UTC)
 
@@ -83,7 +78,7 @@ def test_what_is_accepted_is_chosen():
         ({"failed": "report"}, "PARTIALLY_LOADED", WaitState.FAILED),
     ]:
         assert watch("a", **tolerance).see(PolledLoads([load("a", status)]), 0).state is state
-    with pytest.raises(ConfigurationError, match="on_partial is 'ignore'"):
+    with pytest.raises(errors.ConfigurationError, match="on_partial is 'ignore'"):
         Tolerance(partial="ignore")
 
 
@@ -107,7 +102,7 @@ def test_a_number_of_files_with_a_prefix():
 
 
 class TestErrors:
-    OUTAGE = PolledLoads(error=RetriesExhaustedError("overloaded"))
+    OUTAGE = PolledLoads(error=errors.RetriesExhaustedError("overloaded"))
 
     def test_passing_ones_are_counted_in_a_row(self):
         waiting = watch("a")
@@ -130,10 +125,10 @@ class TestErrors:
 
     def test_others_end_the_wait_and_a_broken_network_for_sql_passes(self):
         for error, reason in {
-            ConfigurationError("no database"): FilesFailure.CONFIGURATION,
-            PipeNotFoundError("no pipe", http_status=404): FilesFailure.REFUSED,
-            SqlError("no table", errno=2003): FilesFailure.REFUSED,
-            SqlError("no network", errno=250_003): None,
+            errors.ConfigurationError("no database"): FilesFailure.CONFIGURATION,
+            errors.PipeNotFoundError("no pipe", http_status=404): FilesFailure.REFUSED,
+            errors.SqlError("no table", errno=2003): FilesFailure.REFUSED,
+            errors.SqlError("no network", errno=250_003): None,
         }.items():
             verdict = watch("a").see(PolledLoads(error=error), 0)
             assert (verdict.reason, verdict.state is WaitState.WAITING) == (reason, reason is None)
@@ -146,5 +141,5 @@ def test_timestamps_are_read_as_templates_render_them():
     for given in ("2026-03-01", "2026-03-01 01:00:00+01:00", T0.replace(tzinfo=None)):
         assert timestamp(given) == T0
     assert timestamp(folded) is folded
-    with pytest.raises(ConfigurationError, match="yesterday"):
+    with pytest.raises(errors.ConfigurationError, match="yesterday"):
         timestamp("yesterday")

@@ -19,15 +19,8 @@ from airflow_provider_snowpipe.bulk.load_history import (
     warehouse_seconds,
 )
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad, age_of_table
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    AuthenticationError,
-    ConfigurationError,
-    PipeNotFoundError,
-    RetriesExhaustedError,
-    SqlError,
-)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import pem, private_key
@@ -48,8 +41,6 @@ def question(*names, since=None):
 
 
 class Sql:
-    """Remembers what was asked; answers with some rows, or refuses."""
-
     def __init__(self, *rows, error=None):
         self.rows, self.error, self.asked = list(rows), error, []
 
@@ -94,8 +85,6 @@ class TestCopyHistory:
 
 
 class Pipe:
-    """A pipe that reports as prescribed, and remembers what it was asked."""
-
     def __init__(self, *reports):
         self.reports, self.marks, self.scans = list(reports), [], []
 
@@ -166,8 +155,8 @@ class Source:
 class TestReportThenSql:
     def test_sql_answers_where_the_report_does_not(self):
         answer, asked = [FileLoad("a", "S", "LOADED")], [question("a")]
-        missing = PipeNotFoundError("x", http_status=404)
-        for refusal in (RetriesExhaustedError("429"), AuthenticationError("no key"), missing):
+        missing = errors.PipeNotFoundError("x", http_status=404)
+        for refusal in (errors.RetriesExhaustedError("429"), errors.AuthenticationError("no key"), missing):
             report, sql = Source(refusal), Source(answer)
             both = ReportThenSql(report, sql)
             assert both.loads(asked, NOW) == answer
@@ -177,12 +166,16 @@ class TestReportThenSql:
 
     def test_an_error_of_both_is_that_of_sql(self):
         asked = [question("a")]
-        both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
+        both = ReportThenSql(
+            Source(errors.ApiError("x", http_status=400)), Source(errors.SqlError("no table"))
+        )
         polled = poll_loads(both, asked)
-        assert isinstance(polled.error, SqlError)
-        assert isinstance(polled.error.__context__, ApiError)
-        wrong = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
-        assert isinstance(poll_loads(wrong, asked).error, ConfigurationError), "is no reason to ask elsewhere"
+        assert isinstance(polled.error, errors.SqlError)
+        assert isinstance(polled.error.__context__, errors.ApiError)
+        wrong = ReportThenSql(Source(errors.ConfigurationError("no bundle")), Source([]))
+        assert isinstance(poll_loads(wrong, asked).error, errors.ConfigurationError), (
+            "is no reason to ask elsewhere"
+        )
 
 
 class TestClient:
@@ -231,9 +224,9 @@ class TestClient:
 
     def test_refusals_name_the_remedy(self, service, client):
         for reply, kind, text in [
-            (error(404, "390404"), PipeNotFoundError, "pipe DB.S.P.*MONITOR or OPERATE"),
-            (error(401, "390144"), AuthenticationError, "credentials"),
-            (Reply(body="<html>"), ApiError, "list"),
+            (error(404, "390404"), errors.PipeNotFoundError, "pipe DB.S.P.*MONITOR or OPERATE"),
+            (error(401, "390144"), errors.AuthenticationError, "credentials"),
+            (Reply(body="<html>"), errors.ApiError, "list"),
         ]:
             service.on("insertReport", reply)
             with pytest.raises(kind, match=text):
@@ -241,8 +234,6 @@ class TestClient:
 
 
 class TestOlderCopies:
-    """COPY's loads that only the account's view has."""
-
     @pytest.fixture
     def older(self):
         """Ask for older loads into a table of some age; the statement about the view and its values."""
@@ -297,18 +288,18 @@ class TestOlderCopies:
         for errno in (2003, 3001):
             caplog.clear()
             with caplog.at_level(logging.WARNING):
-                assert older(["a.csv", "b.csv"], error=SqlError("not authorized", errno=errno))[0] == []
+                assert (
+                    older(["a.csv", "b.csv"], error=errors.SqlError("not authorized", errno=errno))[0] == []
+                )
             (message,) = caplog.messages
             assert "these 2 files" in message
             assert "between 2026-01-10 12:00 UTC and 2026-03-01 13:05 UTC is not known" in message
             assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER" in message
-        with pytest.raises(SqlError, match="warehouse"):
-            older(["a.csv"], error=SqlError("no active warehouse", errno=606))
+        with pytest.raises(errors.SqlError, match="warehouse"):
+            older(["a.csv"], error=errors.SqlError("no active warehouse", errno=606))
 
 
 class TestUsage:
-    """What COPY has cost, and whether it runs or has run, as the account's histories report."""
-
     def test_seconds_are_summed_by_size_of_the_warehouse_as_far_back_as_history_knows(self):
         times = [("X-Small", 1500), ("X-Small", 500), ("2X-Large", 30_000)]
         sql = Sql(*({"warehouse_size": size, "execution_time": time} for size, time in times))
@@ -334,7 +325,7 @@ class TestUsage:
 
     def test_what_no_history_shows_is_not_known(self, caplog):
         caplog.set_level("INFO")
-        closed = Sql(error=SqlError("not authorized", errno=2003))
+        closed = Sql(error=errors.SqlError("not authorized", errno=2003))
 
         assert warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
         assert warehouse_seconds(closed, "D", "tag", NOW, NOW) is None

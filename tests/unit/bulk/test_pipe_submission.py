@@ -10,15 +10,8 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, StageReference
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    ConfigurationError,
-    FilesNotLoadedError,
-    FilesRejectedError,
-    RetriesExhaustedError,
-    WaitRefusedError,
-)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import pem, private_key
@@ -78,7 +71,9 @@ class TestPlan:
     def test_files_loaded_in_part_before_are_an_objection_unless_reported(self):
         planned = Submission.planned(files("b"), [load("b", "PARTIALLY_LOADED")], NOW)
 
-        with pytest.raises(FilesRejectedError, match=r"1 of 1 files .* in part before.*'b' with 1 of 2 rows"):
+        with pytest.raises(
+            errors.FilesRejectedError, match=r"1 of 1 files .* in part before.*'b' with 1 of 2 rows"
+        ):
             planned.require_whole("P", Tolerance())
         planned.require_whole("P", Tolerance(partial="report"))
 
@@ -100,7 +95,7 @@ class TestRequests:
             made = list(Submission(tuple(files(*map(str, range(count))))).requests("P", identity()))
             assert [len(part) for part, _ in made] == posts
             assert len({request_id for _, request_id in made}) == len(posts)
-        refused(ConfigurationError, SubmittedFile, ["", "ä" * 513], "1 to 1,024 bytes")
+        refused(errors.ConfigurationError, SubmittedFile, ["", "ä" * 513], "1 to 1,024 bytes")
 
 
 class TestOutcome:
@@ -160,23 +155,23 @@ class TestPosts:
         done = Submission(tuple(files("a", "b"))).submit(client, identity())
 
         assert done.awaited() == ("a",)
-        with pytest.raises(FilesRejectedError, match="1 of 2 files"):
+        with pytest.raises(errors.FilesRejectedError, match="1 of 2 files"):
             done.require_matched("P")
 
     def test_another_answer_than_success_is_an_error(self, service, client):
         service.on("insertFiles", Reply(body="[]"))
-        with pytest.raises(ApiError, match="is no success"):
+        with pytest.raises(errors.ApiError, match="is no success"):
             client.insert_files(files("a"), "id")
-        with pytest.raises(ConfigurationError, match="5,000 files at most, not 5,001"):
+        with pytest.raises(errors.ConfigurationError, match="5,000 files at most, not 5,001"):
             client.insert_files([SubmittedFile("a")] * 5_001, "id")
 
 
 def test_a_wait_that_ended_badly_has_an_error_for_its_reason():
     for reason, error in {
-        "load_failed": FilesRejectedError,
-        "timeout": FilesNotLoadedError,
-        "configuration": ConfigurationError,
-        "too_many_errors": RetriesExhaustedError,
-        "refused": WaitRefusedError,
+        "load_failed": errors.FilesRejectedError,
+        "timeout": errors.FilesNotLoadedError,
+        "configuration": errors.ConfigurationError,
+        "too_many_errors": errors.RetriesExhaustedError,
+        "refused": errors.WaitRefusedError,
     }.items():
         assert type(load_failure(reason, "words")) is error

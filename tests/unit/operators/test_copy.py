@@ -163,7 +163,6 @@ class TestMappedInstances:
     """Two instances of a mapped task copy from one stage into one table; one is tried again."""
 
     def test_with_force_a_retry_loads_what_another_instance_has_loaded(self, copying: Copying) -> None:
-        """As two sets of columns take two kinds of rows from one file."""
         copying.killed("submit", BEFORE, index=0, files=["a"], columns=["ONE"])
         copying.run(index=1, files=["a"], columns=["TWO"])
         copying.forget()

@@ -22,15 +22,9 @@ from airflow_provider_snowpipe.operators.load_planning import LoadChoice
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSource
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
-from airflow_provider_snowpipe.streaming import admin
+from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    FilesNotLoadedError,
-    SourceMissingError,
-    SqlError,
-)
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
@@ -88,18 +82,15 @@ class Load:
         return unit_token(FileSource(path=str(self.folder)), self.target, partition, position, rows)
 
     def stream(self, channel: str, position: str, *lines: str) -> None:
-        """Commit rows of a partition, as the stream does."""
         counted = self.channels.inserted[channel] + len(lines)
         self.channels.stream(channel, self.token(channel[-1], position, counted), *lines)
 
     def stands(self, channel: str, position: str | None) -> None:
-        """Set a channel's token by hand."""
         counted = self.channels.inserted[channel]
         self.account.tokens[channel] = position and self.token(channel[-1], position, counted)
 
     @property
     def positions(self) -> dict[str, str | None]:
-        """The committed positions."""
         tokens = self.account.tokens.items()
         return {name: "held" if is_held(token) else shown(token) for name, token in tokens}
 
@@ -130,7 +121,6 @@ class Load:
         return found
 
     def position(self, **spec: Any) -> PartitionPosition:
-        """Of partition a."""
         return self.boundary(**spec).positions()[0]
 
     def assert_every_row_is_there_once(self) -> None:
@@ -196,7 +186,7 @@ class TestLoad:
         load.assert_every_row_is_there_once()
         assert "TRUNCATECOLUMNS = TRUE in place of FALSE" in caplog.text
         load.write("a", "3.ndjson")
-        with pytest.raises(ConfigurationError, match=f"path='{path}'"):
+        with pytest.raises(errors.ConfigurationError, match=f"path='{path}'"):
             load.operator(**arguments, path="auto", shape={"freshness": 1})._choice({}).path()
         assert load.run("r2", **arguments)["rows_loaded"] == 2
 
@@ -407,8 +397,6 @@ class TestCrashes:
 
 
 class TestHold:
-    """Between the hold and the end of the load."""
-
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> None:
         begun(load)
@@ -513,7 +501,7 @@ class TestHold:
 
         monkeypatch.setattr(FileBoundary, "promise", slow)
         before = list(load.account.rows)
-        with pytest.raises(SqlError, match="given"):
+        with pytest.raises(errors.SqlError, match="given"):
             load.run()
         assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
         load.run("r3")
@@ -558,7 +546,7 @@ class TestPipe:
     def test_files_that_wait_in_its_queue_are_loaded_in_no_other_way(self, piped: Load) -> None:
         piped.account.holds = True
         for path in ("pipe", "copy"):
-            with pytest.raises(FilesNotLoadedError):
+            with pytest.raises(errors.FilesNotLoadedError):
                 piped.run(path, path=path, file_pipe="P", poll_interval=0.01, load_timeout=0.05)
         assert is_held(piped.account.tokens[A])
         piped.account.finish()
@@ -570,7 +558,7 @@ class TestPipe:
 
     def test_a_file_that_changed_while_its_content_waits_is_refused(self, piped: Load) -> None:
         piped.account.holds = True
-        with pytest.raises(FilesNotLoadedError):
+        with pytest.raises(errors.FilesNotLoadedError):
             piped.run(load_timeout=0.05)
         del piped.account.calls[:]
         file = piped.folder / "a" / "3.ndjson"
@@ -603,27 +591,24 @@ class TestPipe:
         self.refused(piped, rf"SourcePositionError.*14 days.*'{re.escape(end)}' if all are")
         assert "PUT" not in piped.account.calls
 
-    @pytest.mark.parametrize(
-        ("arguments", "statement", "words"),
-        [
-            ({"file_pipe": None}, None, "SnowpipePipeOperator"),
-            ({"file_pipe": "NOWHERE"}, None, "NOWHERE"),
-            ({"options": {"on_error": "CONTINUE"}}, None, "statement"),
-            ({"source": "@PS_2/in"}, None, "PS_2/in"),
-            ({"source": {"kind": "table", "query": "Q", "offset_column": "ID"}, "shape": {"rows": 1}}, None,
-             "path='stream'"),
-            ({"source": "s3://lake/in"}, None, "external stage.*path='stream'"),
-            ({"source": {"path": "gs://lake", "conn_id": "l"}, "path": "auto"}, None, "external stage"),
-            ({}, Pipe("COPY INTO T2 FROM @PS"), "T2"),
-            ({}, Pipe("COPY INTO T FROM @PS", auto_ingest=True), "AUTO_INGEST"),
-        ],
-    )  # fmt: skip
-    def test_what_no_pipe_can_take_is_refused_with_the_remedy(
-        self, piped: Load, arguments: dict[str, Any], statement: Pipe | None, words: str
-    ) -> None:
-        if statement is not None:
-            piped.account.pipes[PIPE] = statement
-        self.refused(piped, words, **arguments)
+    def test_what_no_pipe_can_take_is_refused_with_the_remedy(self, piped: Load) -> None:
+        table = {"kind": "table", "query": "Q", "offset_column": "ID"}
+        for arguments, words in (
+            ({"file_pipe": None}, "SnowpipePipeOperator"),
+            ({"file_pipe": "NOWHERE"}, "NOWHERE"),
+            ({"options": {"on_error": "CONTINUE"}}, "statement"),
+            ({"source": "@PS_2/in"}, "PS_2/in"),
+            ({"source": table, "shape": {"rows": 1}}, "path='stream'"),
+            ({"source": "s3://lake/in"}, "external stage.*path='stream'"),
+            ({"source": {"path": "gs://lake", "conn_id": "l"}, "path": "auto"}, "external stage"),
+        ):
+            self.refused(piped, words, **arguments)
+        for pipe, words in (
+            (Pipe("COPY INTO T2 FROM @PS"), "T2"),
+            (Pipe("COPY INTO T FROM @PS", auto_ingest=True), "AUTO_INGEST"),
+        ):
+            piped.account.pipes[PIPE] = pipe
+            self.refused(piped, words)
         assert piped.positions[A] == "1.ndjson:3"
 
     def waiting(self, piped: Load) -> tuple[SnowpipeLoadOperator, Any, TaskDeferred]:
@@ -681,8 +666,6 @@ class TestPipe:
 
 
 class TestChoice:
-    """The path of the plan, unless what is loaded leaves only one."""
-
     @pytest.fixture(autouse=True)
     def files(self, load: Load) -> list[str]:
         return load.write("a", "1.ndjson", 3)
@@ -731,7 +714,7 @@ class TestChoice:
         ):
             with pytest.raises(AirflowFailException, match=words):
                 load.run(**given)
-        with pytest.raises(SourceMissingError):
+        with pytest.raises(errors.SourceMissingError):
             load.run(source=str(load.folder / "gone"))
 
 

@@ -72,7 +72,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(path=PATHS)
     def stage(self, path: str) -> None:
-        """A file comes, or one is replaced by another content."""
         self.put(path)
 
     @rule(path=PATHS)
@@ -81,7 +80,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(purge=st.booleans(), policy=st.sampled_from(["ABORT_STATEMENT", "CONTINUE"]))
     def edit(self, purge: bool, policy: str) -> None:
-        """An author changes the options."""
         self.options = {"purge": purge, "on_error": policy}
 
     @rule(replaced=st.booleans())
@@ -100,7 +98,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def insert(self) -> None:
-        """Another program puts a row into the table."""
         self.inserted += 1
         self.account.rows.append(f"inserted{self.inserted}")
         self.whose[f"inserted{self.inserted}"] = {"another program"}
@@ -125,7 +122,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        """Statements that run without their worker end."""
         self.account.finish()
         self.sync()
 
@@ -133,14 +129,12 @@ class Histories(RuleBasedStateMachine):
 
     @rule(run=RUNS, fault=FAULT)
     def attempt(self, run: str, fault: tuple[str, str, int] | None) -> None:
-        """The first try of a run, or its next one."""
         self.deferred.pop(run, None)
         self.tries[run] += 1
         self.do(run, fault)
 
     @rule(run=RUNS)
     def leave(self, run: str) -> None:
-        """A try is deferred while its statement runs."""
         self.deferred.pop(run, None)
         self.tries[run] += 1
         self.do(run, holds=True)

@@ -58,7 +58,6 @@ class Mixed:
         return rows if all(isinstance(row, dict) for row in rows) else REFUSED
 
     def copied(self) -> Any:
-        """The rows that COPY loads."""
         arguments = copy_arguments(self.spec, {})
         form = arguments["options"]["file_format"]
         written = " ".join(option(name, value) for name, value in form.items())

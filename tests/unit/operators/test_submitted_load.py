@@ -22,7 +22,6 @@ SENT = ChannelReport("c", "p", None, "9", "9", committed=False, **COUNTS)
 
 
 def hook_of(client):
-    """As much of a hook as settling asks for."""
     found = SimpleNamespace(channel_statuses=client.channel_statuses, pipe_name=lambda: PIPE)
     found.get_client = lambda: nullcontext(client)
     found.report_rejected = partial(SnowpipeHook.report_rejected, found)
@@ -30,8 +29,6 @@ def hook_of(client):
 
 
 class TaskState:
-    """Airflow's task state, JSON in between."""
-
     def __init__(self):
         self.values = {}
 
@@ -46,7 +43,6 @@ class TaskState:
 
 
 def kept():
-    """A load as it comes back from the deferral."""
     load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer")
     again = SubmittedLoad.of(json.loads(json.dumps(load.to_kept())))
     assert again == load
@@ -97,8 +93,6 @@ def test_a_report_of_another_version_is_refused():
 
 
 class TestMemory:
-    """What the task's state keeps of what was sent."""
-
     def test_it_is_forgotten_with_the_driver_and_there_is_none_without_durability(self):
         memory = DriverMemory({"task_state_store": TaskState()}, durable=True)
         memory.keep_sent(kept())
