@@ -7,28 +7,24 @@ What becomes of a load that dies at any call, and what is refused, is in
 from __future__ import annotations
 
 import asyncio
-import shutil
 from contextlib import aclosing
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
+from airflow.providers.common.compat.sdk import TaskDeferred
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
-from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.lineage import dataset_name
-from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
 from airflow_provider_snowpipe.streaming.checkpoint import held_apart
 from tests.airflow_connections import set_connection
 from tests.checkpoints import shown
 from tests.file_loads import CHANNEL, Load, load
-from tests.loaded_folder import variables
 from tests.local_connection import ids
 from tests.outlet_events import OutletEvents
 from tests.staged_files import put, running_copy
 
-__all__ = ["load", "set_connection", "variables"]
+__all__ = ["load", "set_connection"]
 
 WAYS = pytest.mark.parametrize("way", ["copy", "pipe"])
 
@@ -138,24 +134,3 @@ def _event(deferred: TaskDeferred) -> Any:
             return (await anext(events)).payload
 
     return asyncio.run(asyncio.wait_for(first(), 240))
-
-
-def test_a_lost_source_log_stops_both_paths_until_it_is_rebuilt(
-    load: Load, variables: dict[str, str]
-) -> None:
-    load.write("1.ndjson", 3)
-    load.run(path="copy")
-    load.write("2.ndjson")
-    load.run(path="stream")
-    shutil.rmtree(load.folder / LOG_FOLDER)
-    load.write("0.ndjson")
-    for path in ("copy", "stream"):
-        with pytest.raises(AirflowException, match="files rebuild"):
-            load.run(path=path)
-    assert ids(load.service, load.table) == load.ids[:-2]
-    words = ("files", "rebuild", str(load.folder), "--conn-id", load.conn_id, "--table", load.table, "-y")
-    given = parser().parse_args(words)
-    given.func(given)
-    load.run(path="stream")
-
-    load.assert_every_row_is_there_once()

@@ -38,12 +38,17 @@ def identity(try_number=1, task="t"):
 
 
 class TestPlan:
-    def test_what_is_loaded_is_not_owed(self):
+    def test_what_is_loaded_is_not_owed_and_the_rest_is_awaited_in_the_pipes_own_stage(self):
         history = [load("a", "LOADED"), load("b", "PARTIALLY_LOADED"), load("c", "LOAD_FAILED")]
-        planned = Submission.planned(files("a", "b", "c", "d"), history, NOW)
+        where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
+        planned = Submission.planned(files("a", "b", "c", "d"), history, NOW, where)
 
         assert [one.path for one in planned.owed()] == ["c", "d"]
         assert set(planned.before) == {"a", "b"}
+        assert planned.expected() == replace(where, names=("c", "d"))
+        with pytest.raises(errors.FilesRejectedError, match=r" in part before.*'b' with 1 of 2 rows"):
+            planned.require_whole("P", Tolerance())
+        planned.require_whole("P", Tolerance(partial="report"))
 
     def test_loads_count_from_behind_a_failure_of_before_and_else_clocks_may_differ_by_an_hour(self):
         failed = load("c", "LOAD_FAILED", minutes_ago=3)
@@ -61,21 +66,6 @@ class TestPlan:
             assert Submission.planned(own, [loaded], NOW).staged_again() == again
             untimed = [replace(loaded, loaded_at=None)]
             assert Submission.planned(own, untimed, NOW).staged_again() == ()
-
-    def test_the_files_that_are_awaited_are_those_of_the_pipes_own_stage(self):
-        where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
-        planned = Submission.planned(files("a", "b"), [load("a", "LOADED")], NOW, where)
-
-        assert planned.expected() == replace(where, names=("b",))
-
-    def test_files_loaded_in_part_before_are_an_objection_unless_reported(self):
-        planned = Submission.planned(files("b"), [load("b", "PARTIALLY_LOADED")], NOW)
-
-        with pytest.raises(
-            errors.FilesRejectedError, match=r"1 of 1 files .* in part before.*'b' with 1 of 2 rows"
-        ):
-            planned.require_whole("P", Tolerance())
-        planned.require_whole("P", Tolerance(partial="report"))
 
 
 class TestRequests:

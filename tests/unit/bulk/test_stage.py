@@ -88,15 +88,6 @@ class TestUpload:
             assert compressing.staged_as(name) == name  # PUT finds these compressed
         assert compressing.staged_as("x.gz/a") == "x.gz/a.gz"
 
-    def test_put_quotes_path_and_stage_and_keeps_folders(self):
-        written = staging().put(FILE, "/it's/a b.csv", '@"DB"."S"."it\'s"/in/', PutKind.NEW, 4)
-
-        path, options = (
-            '\'@"DB"."S"."it\'\'s"/in/day\'',
-            "PARALLEL = 4 AUTO_COMPRESS = FALSE OVERWRITE = FALSE",
-        )
-        assert written == f"PUT 'file:///it''s/a b.csv' {path} {options}"
-
     def test_listed_files_are_named_below_the_stage_and_an_external_one_is_refused(self):
         row = {"name": "s/in/a.csv", "size": "7", "md5": MD5}
 
@@ -140,71 +131,50 @@ def each_hard_path(test: Any) -> Any:
 
 @each_hard_path
 @given(PATHS)
-def test_copy_takes_the_path_as_it_is(path: str) -> None:
-    statement = CopyInto(TABLE, location_of(path), OPTIONS).statement(["a'b", "c--d"])
-    read, rest = read_literal(statement.partition(" FROM ")[2])
+def test_copy_and_a_pipe_take_the_path_as_it_is(path: str) -> None:
+    copy = CopyInto(TABLE, location_of(path), OPTIONS)
+    read, rest = read_literal(copy.statement(["a'b", "c--d"]).partition(" FROM ")[2])
     reader = Reader(rest)
-    settings = reader.settings()
+    assert list(reader.settings()) == ["FILES", "FILE_FORMAT", "PATTERN", "ON_ERROR"]
+    assert (read, reader.is_at_end) == (meant(path), True)
 
-    assert read == meant(path)
-    assert list(settings) == ["FILES", "FILE_FORMAT", "PATTERN", "ON_ERROR"]
-    assert reader.is_at_end
-
-
-@each_hard_path
-@given(PATHS)
-def test_a_pipe_keeps_the_path_in_its_statement(path: str) -> None:
-    definition = PipeDefinition(CopyInto(TABLE, location_of(path), OPTIONS))
-    written = definition.create(PipeName("DB", "S", "P"))
-    stored = written.partition(" AS ")[2]
-
+    definition, name = PipeDefinition(copy), PipeName("DB", "S", "P")
+    stored = definition.create(name).partition(" AS ")[2]
     assert read_literal(stored.partition(" FROM ")[2])[0] == meant(path)
-    assert PipeTarget.of(PipeName("DB", "S", "P"), stored).stage == StageReference.parse(meant(path))
+    assert PipeTarget.of(name, stored).stage == StageReference.parse(meant(path))
     assert KnownPipe(stored, auto_ingest=False).differs_from(definition) is None
 
 
 @each_hard_path
 @given(PATHS)
-def test_put_get_and_list_take_the_path_as_it_is(path: str) -> None:
+def test_put_get_list_and_remove_take_the_path_as_it_is(path: str) -> None:
     hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
+    run: list[tuple[str, Any]] = []
     with pytest.MonkeyPatch.context() as patch:
-        run: list[tuple[str, Any]] = []
         patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
+        patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
         patch.setattr(
-            SnowpipeBulkHook, "run_sql", lambda _, text, values=None: run.append((text, values)) or []
+            SnowpipeBulkHook, "run_sql", lambda _, sql, values=None: run.append((sql, values)) or []
         )
         hook.put_file("/files/it's", location_of(path))
         hook.get_file(f"@ST/{path}", "/files/f")
         hook.list_files(f"@ST/{path}")
-    (put, _), (get, _), (_, listed) = run
+        RunStage(hook, f"@ST/{path}", "run").sweep()
+    (put, _), (get, _), (_, listed), remove = run
     source, rest = read_literal(put.removeprefix("PUT "))
-    upload = Staging(StageReference.parse("@ST"), auto_compress=False, if_staged="skip").put(
-        SourceFile("f", 1, "f"), "/files/f", location_of(path), PutKind.NEW, 1
-    )
-
-    assert source == "file:///files/it's"
-    assert read_literal(rest)[0] == meant(path)
+    assert (source, read_literal(rest)[0]) == ("file:///files/it's", meant(path))
     assert read_literal(get.removeprefix("GET "))[0] == meant(path).rstrip("/")
     assert listed == (meant(path),)
-    assert read_literal(read_literal(upload.removeprefix("PUT "))[1])[0] == meant(path).rstrip("/")
+    removed, folder = _bound(*remove), f"{meant(path)}run/" if path.strip("/") else f"{meant(path)}/run/"
+    assert read_literal(removed.removeprefix("REMOVE ")) == (folder, "")
+    assert len(split_statements(removed)) == 1
 
-
-@each_hard_path
-@given(PATHS)
-def test_remove_takes_the_path_as_it_is(path: str) -> None:
-    hook = SnowpipeBulkHook("c", table=None, pipe="ANY", database="DB", schema="S")
-    inner = path.strip("/")
-    below = f"{inner}/run" if inner else "run"
-    removed: list[str] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SnowpipeBulkHook, "database_and_schema", lambda _: ("DB", "S"))
-        patch.setattr(SnowpipeBulkHook, "stage_url", lambda *_: None)
-        patch.setattr(SnowpipeBulkHook, "run_sql", lambda _, *given: removed.append(_bound(*given)))
-        RunStage(hook, f"@ST/{path}", "run").sweep()
-
-    (statement,) = removed
-    assert read_literal(statement.removeprefix("REMOVE ")) == (f'@"DB"."S".ST/{below}/', "")
-    assert len(split_statements(statement)) == 1
+    file = SourceFile("day/f", 1, "day/f")
+    upload = staging().put(file, "/it's/f", location_of(path), PutKind.NEW, 4)
+    source, rest = read_literal(upload.removeprefix("PUT "))
+    target, rest = read_literal(rest)
+    assert (source, target) == ("file:///it's/f", f"{meant(path).rstrip('/')}/day")
+    assert rest.strip() == "PARALLEL = 4 AUTO_COMPRESS = FALSE OVERWRITE = FALSE"
 
 
 def _bound(statement: str, values: tuple[str, ...]) -> str:

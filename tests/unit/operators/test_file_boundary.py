@@ -303,6 +303,15 @@ class TestTokens:
             load.run("r2")
         load.assert_every_row_is_there_once()
 
+    def test_files_whose_source_log_is_lost_are_refused_until_it_is_rebuilt(
+        self, load: Load, files: list[str]
+    ) -> None:
+        load.run()
+        shutil.rmtree(load.folder / LOG_FOLDER)
+        with pytest.raises(AirflowFailException, match="files rebuild"):
+            load.run("r2")
+        assert load.account.rows == files
+
 
 class TestLateFiles:
     """What comes late, whatever its name is, is loaded by whoever comes next."""

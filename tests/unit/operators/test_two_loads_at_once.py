@@ -273,10 +273,9 @@ class Loading:
     """A stage, a table, and a task of which each run takes the way that it is given."""
 
     def __init__(self, patch: Patch, pem: str) -> None:
-        self.account = FakeAccount()
-        install(self.account, patch, KeyPair("ACC", "U", pem.encode()))
-        self.account.pipes[PIPE] = Pipe("COPY INTO t FROM '@S'")
-        self.runs = 0
+        self.account, self.runs = new_account(patch, pem), 0
+        self.account.stages["S"].clear()
+        del self.account.pipes[OTHER]
         self.stage_at(dt.datetime.now(dt.UTC) - dt.timedelta(hours=1))
 
     def stage_at(self, time: dt.datetime) -> None:
