@@ -11,7 +11,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UnreadableReportError
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
 
@@ -82,14 +82,6 @@ def test_rows_that_earlier_tries_had_rejected_count_after_the_deferral(snowpipe,
         settle(kept(), on_error=on_error, awaited=awaited)
     (channel,) = settle(kept(), on_error="continue", awaited=awaited).report.channels
     assert channel.rejected == 2
-
-
-def test_a_report_of_another_version_is_refused():
-    load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer").to_kept()
-    other = load["report"].replace('"report_version": ', '"report_version": 9')
-
-    with pytest.raises(UnreadableReportError, match="report_version"):
-        SubmittedLoad.of({**load, "report": other})
 
 
 class TestMemory:
