@@ -221,3 +221,12 @@ class TestLeftOut:
             self.left_out(staged("a", at=self.STAGED), load("a", age=dt.timedelta(hours=6)))
         assert self.left_out(staged("a"), one) == {"a"}, "in an unknown order"
         assert self.left_out(files, replace(one, loaded_at=None)) == {"a"}
+
+    def test_a_file_that_copy_itself_has_forgotten_and_not_one_that_it_remembers(self):
+        hours = dt.timedelta(hours=4)
+        files = staged("a", "b", at=self.STAGED)
+        assert self.left_out(files, load("a", age=hours, pipe=None), load("b", age=hours)) == {"b"}
+
+        files = staged("a", at=NOW - dt.timedelta(days=80))
+        own = load("a", age=dt.timedelta(days=70), pipe=None)
+        assert self.left_out(files, older=(own,)) == self.left_out(files, own) == {"a"}

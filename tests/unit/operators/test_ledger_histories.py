@@ -151,6 +151,7 @@ class Histories(RuleBasedStateMachine):
     @rule(run=RUNS)
     def clear(self, run: str) -> None:
         """A person clears the task; its run begins later, and its tries are numbered on."""
+        self.deferred.pop(run, None)
         if run in self.began:
             self.clears[run] += 1
             self.began[run] = self.later()
