@@ -20,11 +20,7 @@ def execute(options: dict[str, Any], state: FileState | None, try_number: int) -
 
 
 def start_worker(options: dict[str, Any], state: Path | None, output: Path) -> subprocess.Popen[bytes]:
-    """Run the first try in a process of its own.
-
-    :param state: the task state's file, None before Airflow 3.3
-    :param output: where its log goes
-    """
+    """Run the first try in a process of its own, with a file for the task's state since Airflow 3.3."""
     command = [sys.executable, "-m", "tests.bulk_worker", str(state or ""), json.dumps(options)]
     with output.open("ab") as log:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)

@@ -23,12 +23,7 @@ BEGAN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 
 
 class PipeTarget:
-    """Names, and the statements of somebody who uses them.
-
-    :param service: the service
-    :param folder: where files are written before they are staged
-    :param conn_id: the connection to the service
-    """
+    """Names, and the statements of somebody who uses them; files are written into the folder first."""
 
     def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
         self.service, self.folder, self.conn_id = service, folder, conn_id

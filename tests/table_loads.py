@@ -27,16 +27,10 @@ from tests.spark_job import ids_in, new_table, numbered_name
 
 
 class TableLoads:
-    """Loads one table of a local service as often as a test likes.
-
-    :param folder: the test's own; Parquet files of numbered rows lie in ``rows``
-    """
+    """Loads one table of a local service as often as a test likes, from Parquet files in ``rows``."""
 
     def __init__(self, service: LocalService, spark: Any, folder: Path, table: str) -> None:
-        self.service = service
-        self.spark = spark
-        self.folder = folder
-        self.table = table
+        self.service, self.spark, self.folder, self.table = service, spark, folder, table
         self.rows = folder / "rows"
         self.rows.mkdir()
 

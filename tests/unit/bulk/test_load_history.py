@@ -288,9 +288,8 @@ class TestOlderCopies:
         for errno in (2003, 3001):
             caplog.clear()
             with caplog.at_level(logging.WARNING):
-                assert (
-                    older(["a.csv", "b.csv"], error=errors.SqlError("not authorized", errno=errno))[0] == []
-                )
+                refusal = errors.SqlError("not authorized", errno=errno)
+                assert older(["a.csv", "b.csv"], error=refusal)[0] == []
             (message,) = caplog.messages
             assert "these 2 files" in message
             assert "between 2026-01-10 12:00 UTC and 2026-03-01 13:05 UTC is not known" in message

@@ -122,11 +122,7 @@ class TestTarget:
         transformed = "(SELECT $1:a::INT, 'from @x' FROM @o.s.st/p (FILE_FORMAT => 'f') r)"
         for statement, table, stage in [
             ("copy into t from @st", ("DB", "S", "T"), '@"DB"."S".st'),
-            (
-                "COPY INTO x.t\n  FROM @st/in/ny/ FILE_FORMAT = (TYPE = CSV)",
-                ("DB", "X", "T"),
-                '@"DB"."S".st/in/ny',
-            ),
+            ("COPY INTO x.t\n  FROM @st/in/ny/ FORCE = TRUE", ("DB", "X", "T"), '@"DB"."S".st/in/ny'),
             ('COPY INTO "d"."s"."t" FROM @"d"."s"."st"', ("d", "s", "t"), '@"d"."s"."st"'),
             ("COPY INTO t (a, \"b\") FROM '@%t/it''s here'", ("DB", "S", "T"), '@"DB"."S".%t/it\'s here'),
             (f"COPY INTO o.s.t FROM {transformed}", ("O", "S", "T"), "@o.s.st/p"),

@@ -35,7 +35,6 @@ def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
         ({"options": {"file_format": "F"}}, "file_format"),
         ({"options": {"force": True}}, "force"),
         ({"options": {"purge": True}}, "keep_files"),
-        ({"options": {"on_eror": "CONTINUE"}}, "on_error"),
         ({"conn_id": "spark"}, "conn_id"),
     ):
         with pytest.raises(ConfigurationError, match=word):
