@@ -7,14 +7,6 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.refusals import refused
 
 TABLE = ("D", "S", 'my "t"')
-EVERY_OPTION = {
-    "file_format": {"type": "CSV", "skip_header": 1, "field_delimiter": "\t", "null_if": ["", "NULL"],
-                    "trim_space": True, "field_optionally_enclosed_by": None},
-    "pattern": ".*[.]csv", "on_error": "SKIP_FILE_10%", "size_limit": 1000, "purge": True,
-    "match_by_column_name": "CASE_SENSITIVE",
-    "include_metadata": {"SOURCE": "METADATA$FILENAME"}, "truncate_columns": True, "force": True,
-    "load_uncertain_files": True, "load_mode": "FULL_INGEST", "cluster_at_ingest_time": True,
-}  # fmt: skip
 
 
 def copy(location="@s", **options):
@@ -80,10 +72,14 @@ class TestStatement:
 
 class TestOptions:
     def test_each_is_written_once_with_columns_that_are_no_plain_names_in_quotes(self):
-        included = {"A_1": "METADATA$FILENAME", "b": "METADATA$FILE_ROW"}
-        options = {**EVERY_OPTION, "include_metadata": included, "file_format": {"type": "JSON"}}
+        flags = ("purge", "truncate_columns", "force", "load_uncertain_files", "cluster_at_ingest_time")
+        options = CopyOptions(
+            file_format={"type": "JSON"}, pattern=".*[.]csv", on_error="SKIP_FILE_10%", size_limit=1000,
+            match_by_column_name="CASE_SENSITIVE", load_mode="FULL_INGEST", **dict.fromkeys(flags, True),
+            include_metadata={"A_1": "METADATA$FILENAME", "b": "METADATA$FILE_ROW"},
+        )  # fmt: skip
 
-        assert CopyOptions(**options).written() == [
+        assert options.written() == [
             "FILE_FORMAT = (TYPE = 'JSON')",
             "PATTERN = '.*[.]csv'",
             "SIZE_LIMIT = 1000",

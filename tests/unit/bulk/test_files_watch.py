@@ -58,9 +58,8 @@ def test_a_failure_has_the_first_error_and_ten_failures_are_named():
     error = FirstError("Numeric value 'x'\n is not recognized.", 3, 5, '"T"["ID":1]')
     names = [f"f{number:02}" for number in range(14)]
 
-    verdict = watch("a", "b").see(
-        PolledLoads([load("b", "LOAD_FAILED", rows_parsed=7, first_error=error)]), 0
-    )
+    bad = load("b", "LOAD_FAILED", rows_parsed=7, first_error=error)
+    verdict = watch("a", "b").see(PolledLoads([bad]), 0)
     many = watch(*names).see(PolledLoads([load(name, "LOAD_FAILED") for name in names]), 0).message
 
     assert (verdict.state, verdict.reason) == (WaitState.FAILED, FilesFailure.LOAD_FAILED)
