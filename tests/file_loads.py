@@ -29,8 +29,6 @@ CHANNEL = "p_s_a"
 
 
 class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
-
     def __init__(self, run: str, number: int, before: Any) -> None:
         self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", run, -1
         self.try_number, self.before = number, before
@@ -66,7 +64,6 @@ class Load:
         )
 
     def write(self, name: str, count: int = 2) -> None:
-        """Add a file of new rows."""
         file = self.folder / "a" / name
         file.parent.mkdir(exist_ok=True)
         new = range(len(self.ids), len(self.ids) + count)
@@ -87,14 +84,10 @@ class Load:
                 for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
                     rows += 1
                     token = source.token(unit_offset(files, f"{name}:{number}"), rows, 0)
+                    tokens = {"continuation_token": continuation, "start_token": token, "end_token": token}
+                    body = line + b"\n"
                     continuation = client.append_rows(
-                        CHANNEL,
-                        line + b"\n",
-                        continuation_token=continuation,
-                        start_token=token,
-                        end_token=token,
-                        content_encoding=None,
-                        raw_length=len(line) + 1,
+                        CHANNEL, body, **tokens, content_encoding=None, raw_length=len(body)
                     )
             open_when_committed(client, CHANNEL, 120)
 

@@ -23,12 +23,7 @@ BEGAN = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 
 
 class PipeTarget:
-    """Names, and the statements of somebody who uses them.
-
-    :param service: the service
-    :param folder: where files are written before they are staged
-    :param conn_id: the connection to the service
-    """
+    """Names, and the statements of somebody who uses them; files are written into the folder first."""
 
     def __init__(self, service: LocalService, folder: Path, conn_id: str) -> None:
         self.service, self.folder, self.conn_id = service, folder, conn_id
@@ -68,12 +63,10 @@ def make_target(set_connection: SetConnection, tmp_path: Path, monkeypatch: pyte
 
 @pytest.fixture
 def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
-    """Stage, table and pipe in the service that all tests share."""
     return make_target(local_service)
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
-    """The context of one try of a task."""
     ti = TaskInstance(map_index)
     ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -68,22 +69,11 @@ class Loaded:
         seen = [SeenChannel(one.channel, one.to_token, one.rows_before) for one in run.channels]
         aside = self.rules.get("dead_letter_path")
         where = (pipe.database, pipe.schema, pipe.pipe)
-        loaded = LoadedSource(
-            source.as_json(),
-            run.reading,
-            source.split,
-            f"{prefix}_{name}_",
-            where,
-            self.conn_id,
-            "d",
-            "load",
-            plan.on_error,
-            aside,
-        )
+        names = (f"{prefix}_{name}_", where, self.conn_id, "d", "load", plan.on_error, aside)
+        loaded = LoadedSource(source.as_json(), run.reading, source.split, *names)
         record.write(seen, record.quiet(now), now, loaded)
 
     def source(self) -> SourceSpec:
-        """What is loaded."""
         return self.other or FileSource(path=str(self.folder), format=self.form, metadata=self.metadata)
 
     def hook(self) -> SnowpipeHook:
@@ -93,7 +83,6 @@ class Loaded:
         self.hook().run_sql(statement.format(T=self.table))
 
     def audit(self, depth: str = "counts", **options: Any) -> list[str]:
-        """What the audit finds to differ."""
         given = {"depth": depth, "on_difference": "report", "snowflake_conn_id": self.conn_id, **options}
         operator = SnowpipeAuditOperator(task_id="audit", **{"table": self.table, **given})
         return [text for one in operator.execute(context())["pipes"] for text in one["differences"]]
@@ -106,23 +95,14 @@ class Loaded:
 
 @pytest.fixture
 def variables(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Airflow's variables."""
     kept: dict[str, str] = {}
 
-    class Variable:
-        @staticmethod
-        def get(key: str, default: Any = None) -> Any:
-            return kept.get(key, default)
-
-        @staticmethod
-        def set(key: str, value: str, description: str | None = None) -> None:
-            kept[key] = value
-
-        @staticmethod
-        def keys(prefix: str) -> list[str]:
-            return [key for key in kept if key.startswith(prefix)]
-
-    monkeypatch.setattr(source_record, "Variable", Variable)
+    variable = SimpleNamespace(
+        get=lambda key, default=None: kept.get(key, default),
+        set=lambda key, value, description=None: kept.update({key: value}),
+        keys=lambda prefix: [key for key in kept if key.startswith(prefix)],
+    )
+    monkeypatch.setattr(source_record, "Variable", variable)
     return kept
 
 

@@ -16,12 +16,7 @@ from tests.local_service import LocalService
 
 
 def put(service: LocalService, folder: Path, stage: str, files: Mapping[str, str]) -> None:
-    """Upload files as they are; the connector trusts what ``REQUESTS_CA_BUNDLE`` names.
-
-    :param folder: where they are written first
-    :param stage: the stage, with or without a path
-    :param files: the content of each, by its path below that
-    """
+    """Upload files as they are, by their paths below a stage; ``REQUESTS_CA_BUNDLE`` names who is trusted."""
     with snowflake.connector.connect(**service.connector_arguments) as connection:
         for path, content in files.items():
             local = folder / path
@@ -42,10 +37,7 @@ def running_copy() -> Iterator[None]:
 
 
 def submit(service: LocalService, pipe: str, *paths: str) -> None:
-    """Give files to a file pipe by its REST API, as another program would.
-
-    :param pipe: the pipe's full name
-    """
+    """Give files to a file pipe of that full name by its REST API, as another program would."""
     answer = requests.post(
         f"{service.url}/v1/data/pipes/{pipe}/insertFiles",
         params={"requestId": str(uuid.uuid4())},

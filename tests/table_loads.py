@@ -27,21 +27,14 @@ from tests.spark_job import ids_in, new_table, numbered_name
 
 
 class TableLoads:
-    """Loads one table of a local service as often as a test likes.
-
-    :param folder: the test's own; Parquet files of numbered rows lie in ``rows``
-    """
+    """Loads one table of a local service as often as a test likes, from Parquet files in ``rows``."""
 
     def __init__(self, service: LocalService, spark: Any, folder: Path, table: str) -> None:
-        self.service = service
-        self.spark = spark
-        self.folder = folder
-        self.table = table
+        self.service, self.spark, self.folder, self.table = service, spark, folder, table
         self.rows = folder / "rows"
         self.rows.mkdir()
 
     def write(self, name: str, ids: Any, **columns: Any) -> None:
-        """Write a Parquet file of numbered rows."""
         ids = list(ids)
         numbered = {
             "ID": pa.array(ids, pa.int64()),
@@ -95,7 +88,6 @@ class TableLoads:
 
     @property
     def ids(self) -> list[int]:
-        """The table's numbers, ordered."""
         return ids_in(self.service, self.table)
 
     @property
@@ -111,5 +103,4 @@ def _with_positions(report: ChannelReport) -> ChannelReport:
 
 @pytest.fixture
 def loads(local_service: LocalService, spark: Any, tmp_path: Path) -> TableLoads:
-    """A table of the test's own, and its loads."""
     return TableLoads(local_service, spark, tmp_path, new_table(local_service, numbered_name("LOADS")))

@@ -611,7 +611,8 @@ class CopyRun:
         at = self._now.at
         old = {path for path, one in skipped.items() if not (one.loaded_at and at and one.loaded_at > at)}
         if self._now.rows != 0:
-            gone = self._loaded_in(GONE)
+            # What is planned again had rows before, too.
+            gone = self._loaded_in(GONE) | self._loaded_in(PLANNED)
             old &= gone - (self._loaded_in(LOADED) if gone & old else set())
         if old:
             raise FilesRejectedError(

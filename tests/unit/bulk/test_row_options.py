@@ -21,12 +21,6 @@ def form(kind, **more):
     return {"file_format": {"TYPE": kind, **more}}
 
 
-def test_same_options_make_the_same_rows():
-    for kind in ("CSV", "JSON", "PARQUET", "AVRO", "ORC", "csv", "Json"):
-        assert found(form(kind), form(kind.upper())) == []
-        assert RowOptions.of(form(kind)).doubts() == []
-
-
 @pytest.mark.parametrize(
     ("kind", "defaults"),
     [
@@ -60,37 +54,26 @@ def test_values_are_compared_whichever_way_they_are_written():
         (form("CSV"), form("JSON"), [("TYPE", "CSV", "JSON")]),
         ({"file_format": {"trim_space": True}}, form("JSON"), [("TRIM_SPACE", True, False)]),
         ({"file_format": {}}, form("JSON", TRIM_SPACE=True), []),
-        (form("JSON"), form("JSON", TRIM_SPACE=True), [("TRIM_SPACE", False, True)]),
         (form("CSV", NULL_IF=["b", "a"]), form("CSV", NULL_IF=("a", "b", "a")), []),
         (form("CSV", NULL_IF="a"), form("CSV", NULL_IF=["a"]), []),
         (form("CSV", NULL_IF=[]), form("CSV"), [("NULL_IF", (), ("\\N",))]),
         (form("CSV", SKIP_HEADER="1"), form("CSV", SKIP_HEADER=1), []),
         (form("CSV", ESCAPE="none"), form("CSV", ESCAPE=None), []),
-        (form("CSV", ESCAPE=""), form("CSV", ESCAPE=None), []),
         (form("CSV", ESCAPE="a"), form("CSV", ESCAPE="A"), [("ESCAPE", "a", "A")]),
         (form("CSV", FIELD_DELIMITER="0x2C"), form("CSV"), []),
-        (form("CSV", FIELD_DELIMITER="\\x2c"), form("CSV"), []),
         (form("CSV", FIELD_DELIMITER="\\t"), form("CSV", FIELD_DELIMITER="\t"), []),
         (form("CSV", FIELD_DELIMITER="||"), form("CSV", FIELD_DELIMITER="0x7c0x7C"), []),
         (form("CSV", ENCODING="utf-8"), form("CSV", ENCODING="UTF_8"), []),
-        (form("CSV", ENCODING="UTF16"), form("CSV"), [("ENCODING", "UTF16", "UTF8")]),
         (form("CSV", DATE_FORMAT="UTF-8"), form("CSV"), [("DATE_FORMAT", "UTF-8", "AUTO")]),
-        (form("CSV", EMPTY_FIELD_AS_NULL=False), form("CSV"), [("EMPTY_FIELD_AS_NULL", False, True)]),
         (form("CSV", EMPTY_FIELD_AS_NULL=False, FIELD_DELIMITER=None), form("CSV", FIELD_DELIMITER=None), []),
         (form("CSV", EMPTY_FIELD_AS_NULL=False, VALIDATE_UTF8=False), form("CSV", FIELD_DELIMITER=None),
          [("FIELD_DELIMITER", ",", None), ("VALIDATE_UTF8", False, True)]),
-        (form("CSV", ENCODING="UTF-8"), form("CSV"), []),
-        (form("CSV", FIELD_OPTIONALLY_ENCLOSED_BY="'"), form("CSV", FIELD_OPTIONALLY_ENCLOSED_BY="0x27"), []),
         (form("CSV", ESCAPE="07"), form("CSV", ESCAPE="7"), [("ESCAPE", "07", "7")]),
         (form("CSV", TRIM_SPACE="true"), form("CSV", TRIM_SPACE=True), []),
-        (form("JSON", DATE_FORMAT="auto"), form("JSON"), []),
         ({**JSON, "truncate_columns": True}, JSON, [("TRUNCATECOLUMNS", True, False)]),
-        ({**JSON, "TRUNCATECOLUMNS": "TRUE"}, JSON, [("TRUNCATECOLUMNS", True, False)]),
         ({**JSON, "truncatecolumns": None}, JSON, []),
-        ({**JSON, "enforce_length": False}, JSON, [("ENFORCE_LENGTH", False, True)]),
         ({**JSON, "match_by_column_name": "case_sensitive"}, JSON,
          [("MATCH_BY_COLUMN_NAME", "CASE_SENSITIVE", "NONE")]),
-        ({**JSON, "include_metadata": {}}, JSON, []),
         ({**JSON, "include_metadata": {"F": "M"}}, JSON, [("INCLUDE_METADATA", {"F": "M"}, ())]),
         ({**JSON, "on_error": "CONTINUE", "purge": True}, JSON, []),
     ]:  # fmt: skip
@@ -101,15 +84,11 @@ def test_compression_is_the_same_where_the_files_leave_one_reading():
     for given, expected_options, files, same in [
         ("AUTO", "AUTO", ["GZIP", "ZSTD"], True),
         ("GZIP", "AUTO", ["GZIP"], True),
-        ("GZIP", "AUTO", [], True),
         ("GZIP", "AUTO", ["GZIP", "ZSTD"], False),
-        ("GZIP", "AUTO", ["ZSTD"], False),
         ("AUTO", "GZIP", ["GZIP"], True),
         ("AUTO", "GZIP", ["ZSTD"], False),
         ("AUTO", "NONE", [], True),
-        ("NONE", "GZIP", ["GZIP"], False),
         (None, "NONE", [], True),
-        ("none", "NONE", [], True),
     ]:
         differences = found(
             form("JSON", COMPRESSION=given), form("JSON", COMPRESSION=expected_options), files
@@ -125,10 +104,7 @@ def test_compression_is_the_same_where_the_files_leave_one_reading():
          ["it sets USE_VECTORIZED_SCANNER"]),
         ("FILE_FORMAT = (TYPE = XML TRIM_SPACE = TRUE STRIP_OUTER_ELEMENT = TRUE)",
          ["it sets STRIP_OUTER_ELEMENT"]),
-        ("FILE_FORMAT = (STRIP_OUTER_ELEMENT = TRUE)",
-         ["its FILE_FORMAT has no TYPE, so that the stage's own counts"]),
         ("FILE_FORMAT = (FORMAT_NAME => 'D.S.F')", ["it names the file format D.S.F"]),
-        ("FILE_FORMAT = D.S.F", ["it names the file format D.S.F"]),
         ("", ["it has no FILE_FORMAT, so that the stage's own counts"]),
     ],
 )  # fmt: skip
@@ -151,15 +127,11 @@ def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judg
 
 def test_parts_of_a_statement_are_read_past_comments_and_texts():
     for statement, columns, transforms, options in [
-        ("COPY INTO T FROM @S", None, False, {}),
         ("copy into t (a, \"b\", \"c\"\"d\") from @s/x PATTERN='.*'", ["A", "b", 'c"d'], False,
          {"PATTERN": ".*"}),
         ("COPY INTO T (A) FROM (SELECT $1, f(g($2), 'x)') FROM @S) FORCE = TRUE", ["A"], True,
          {"FORCE": "TRUE"}),
-        ("COPY INTO T FROM(SELECT $1 FROM @S) SIZE_LIMIT=12", None, True, {"SIZE_LIMIT": 12}),
         ("COPY INTO T FROM (SELECT f($1), X = (1) FROM @S)", None, True, {}),
-        ("COPY INTO T FROM @S INCLUDE_METADATA = (F = METADATA$FILENAME", None, False,
-         {"INCLUDE_METADATA": {"F": "METADATA$FILENAME"}}),
         ("COPY INTO T FROM @S -- (A) FORCE = TRUE\nPURGE = FALSE // FORCE = TRUE\n", None, False,
          {"PURGE": "FALSE"}),
         ("COPY INTO T /* (A) FORCE = TRUE\n */ FROM @S", None, False, {}),
@@ -170,7 +142,6 @@ def test_parts_of_a_statement_are_read_past_comments_and_texts():
         ("COPY INTO T FROM @S INCLUDE_METADATA = (F = METADATA$FILENAME, N = METADATA$FILE_ROW_NUMBER)", None,
          False, {"INCLUDE_METADATA": {"F": "METADATA$FILENAME", "N": "METADATA$FILE_ROW_NUMBER"}}),
         ("COPY INTO T FROM @S FORCE =", None, False, {"FORCE": None}),
-        ("COPY INTO T FROM @S FILES = ('a'", None, False, {"FILES": ("a",)}),
     ]:  # fmt: skip
         judged = RowOptions.of_statement(statement)
         found = (judged.columns, judged.transforms, dict(judged.options), judged.file_format)
@@ -178,15 +149,11 @@ def test_parts_of_a_statement_are_read_past_comments_and_texts():
 
 
 def test_format_of_a_statement_is_read_with_what_follows_it():
-    judged = RowOptions.of_statement(
-        "COPY INTO T FROM @S file_format = (type => csv, null_if = ('a', 'b') field_delimiter = '\\t' "
-        "skip_header = 2) force = true"
-    )
+    form = "(type => csv, null_if = ('a', 'b') field_delimiter = '\\t' skip_header = 2)"
+    judged = RowOptions.of_statement(f"COPY INTO T FROM @S file_format = {form} force = true")
 
-    assert judged.file_format == {
-        "TYPE": "csv", "NULL_IF": ("a", "b"), "FIELD_DELIMITER": "\t", "SKIP_HEADER": 2
-    }  # fmt: skip
-    assert dict(judged.options) == {"FORCE": "true"}
+    expected = {"TYPE": "csv", "NULL_IF": ("a", "b"), "FIELD_DELIMITER": "\t", "SKIP_HEADER": 2}
+    assert (judged.file_format, dict(judged.options)) == (expected, {"FORCE": "true"})
 
 
 def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_selection_is():
@@ -197,13 +164,4 @@ def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_sel
     assert named.differences(RowOptions.of(JSON)) == RowOptions.of(JSON).differences(named) == []
     assert [one.option for one in selects.differences(named)] == ["TYPE"]
     assert selects.doubts() == ["its statement selects from the files"]
-
-
-def test_difference_is_written_as_the_statement_writes_it():
-    for given, expected_options, text in [
-        (None, True, "ESCAPE = NONE in place of TRUE"),
-        (("b",), None, "ESCAPE = ('b') in place of NONE"),
-        (("a", "b"), "\t", "ESCAPE = ('a', 'b') in place of '\\t'"),
-        (1, 0, "ESCAPE = 1 in place of 0"),
-    ]:
-        assert str(Difference("ESCAPE", given, expected_options)) == text
+    assert str(Difference("ESCAPE", ("a", "b"), None)) == "ESCAPE = ('a', 'b') in place of NONE"

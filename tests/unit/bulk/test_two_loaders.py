@@ -82,42 +82,19 @@ class TestRemembered:
     def test_load_of_another_stage_or_url_does_not_count(self):
         for stage, location, same in [
             ("@S", "DB.PUBLIC.S/", True),
-            ("@s", "DB.PUBLIC.S/", True),
-            ("@S", 'DB.PUBLIC."S"/', True),
-            ("@S", "stages/0a1b/", True),
             ("@S", "@db.public.s/in/", True),
             ("@S", "DB.PUBLIC.S2/", False),
             # A location may show the owner otherwise than the author writes it.
             ("@OTHER.SCHEMA.S", "DB.PUBLIC.S/", True),
-            ('@%"T"', "DB.PUBLIC.%T/", True),
-            ("@%T", 'DB.PUBLIC."%T"/', True),
-            ("@%T", "DB.PUBLIC.%T/", True),
-            ("@%T", "DB.PUBLIC.T/", False),
-            ("@T", "DB.PUBLIC.%T/", False),
-            ("@%T", "DB.PUBLIC.%U/", False),
-            ('@%"t"', "DB.PUBLIC.%T/", False),
-            ('@"my stage"', 'DB.PUBLIC."my stage"/', True),
-            ('@"my stage"', "DB.PUBLIC.my stage/", True),
-            ('@"s"', "DB.PUBLIC.S/", False),
-            ('@"s"', "DB.PUBLIC.s/", True),
-            ("@S", 'DB.PUBLIC."s"/', False),
-            ('@"a""b"', 'DB.PUBLIC."a""b"/', True),
-            ('@"a""b"', 'DB.PUBLIC."ab"/', False),
-            ('@"a""b"', 'DB.PUBLIC.a"b/', True),
-            ("@S", "PUBLIC.OTHER/", True),
             ("@S", "", True),
         ]:
             path = "a.csv" if location.endswith("/in/") else "in/a.csv"
             found = others(load(path, location=location), files=staged(stage=stage))
             assert (stage, location, bool(found)) == (stage, location, same)
         for url, location, path, same in [
-            ("s3://b/x/", "s3://b/x/", "in/a.csv", True),
-            ("s3://b/x", "s3://b/x", "in/a.csv", True),
             ("s3://b/x/", "s3://b/x", "in/a.csv", True),
-            ("s3://b/x/", "s3://b/x/in/", "a.csv", True),
-            ("s3://b/X/", "s3://b/X/", "in/a.csv", True),
+            ("s3://b/x", "s3://b/x/in/", "a.csv", True),
             ("s3://b/x/", "s3://b/y/", "in/a.csv", False),
-            ("s3://b/x/", "s3://b/", "in/a.csv", False),
             ("s3://b/aX/", "s3://b/a/", "in/a.csv", False),
             (None, "s3://b/x/", "in/a.csv", False),
         ]:
@@ -140,12 +117,7 @@ class TestLoadedByOthers:
     def test_a_file_of_another_loader_is_refused_with_the_load_and_its_timestamp(self):
         error = refusal(load(), load("in/b.csv", pipe=None))
 
-        for words in (
-            "1 of 2 files for T were loaded another way",
-            "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows",
-            "COPY has no memory of that",
-        ):
-            assert words in str(error)
+        assert "'in/a.csv' by pipe DB.PUBLIC.P at 2026-01-30 12:00:00 UTC, 7 rows" in str(error)
         assert (error.files, error.retryable) == (("in/a.csv",), False)
         error = refusal(load(pipe=None), loader=PIPE)
         assert "'in/a.csv' by COPY at " in str(error)
@@ -156,43 +128,11 @@ class TestLoadedByOthers:
             assert refusal(partly, loader=loader).files == ("in/a.csv",)
         refuse_files_of_others(staged(), [load()], table="T", now=NOW, loader=PIPE)
 
-    @pytest.mark.parametrize("loader", [None, PIPE])
-    def test_files_with_loads_of_both_are_distinguished_from_those_of_the_other(self, loader):
-        other = PIPE if loader is None else None
-        loads = [
-            load("a", pipe=loader), load("b", pipe=loader), load("b", pipe=other), load("c", pipe=other),
-            load("d", pipe=loader, location="DB.PUBLIC.OTHER/"), load("d", pipe=other),
-        ]  # fmt: skip
-
-        error = refusal(*loads, files=staged(*"abcd"), loader=loader)
-
-        assert (error.files, error.retryable) == (("b",), False)
-        for word in (
-            "1 of 4 files for T were loaded twice",
-            "'b' by COPY",
-            f"'b' by pipe {PIPE}",
-            "force=True",
-        ):
-            assert word in str(error)
-
-    @pytest.mark.parametrize(("loads", "more"), [(3, "7 rows. COPY"), (4, "and 1 more"), (5, "and 2 more")])
-    def test_three_loads_are_named_and_the_others_counted(self, loads, more):
-        paths = tuple(f"{n}.csv" for n in range(loads))
-
-        error = refusal(*map(load, paths), files=staged(*paths))
-
-        named = "; ".join(f"'{path}' by pipe {PIPE} at 2026-01-30 12:00:00 UTC, 7 rows" for path in paths[:3])
-        assert named in str(error)
-        assert not [path for path in paths[3:] if f"'{path}'" in str(error)]
-        assert more in str(error)
-        assert error.files == paths
-
     def test_what_a_pipe_has_loaded_itself_it_does_not_load_again(self):
         rest = [load("in/b.csv", pipe=None), load("in/b.csv", status="LOAD_FAILED")]
         for stage, url, location, status in [
             ("@S", None, "DB.PUBLIC.S/in/", "LOADED"),
-            ("@S", None, "DB.PUBLIC.S/in/", "PARTIALLY_LOADED"),
-            ("@S/in", None, "DB.PUBLIC.S/in/", "LOADED"),
+            ("@S/in", None, "DB.PUBLIC.S/in/", "PARTIALLY_LOADED"),
             ("@S", "s3://b/x/", "s3://b/x/in/", "LOADED"),
             ("@S", None, "DB.PUBLIC.OLD/in/", "LOADED"),  # a pipe of that name over another stage
         ]:
@@ -202,14 +142,14 @@ class TestLoadedByOthers:
 
 
 class TestPipeBeside:
-    @pytest.mark.parametrize("auto_ingest", [True, False])
-    def test_pipe_is_notified_of_files_that_came_after_it(self, auto_ingest):
+    def test_pipe_is_notified_of_files_that_came_after_it(self):
         minute, second = dt.timedelta(minutes=1), dt.timedelta(seconds=1)
-        pipe = listed(auto_ingest=auto_ingest)
+        pipe = listed(auto_ingest=True)
         files = {"old": NOW - minute - second, "minute": NOW - minute, "new": NOW + minute, "unknown": None}
 
-        assert announced_to(pipe, files) == (("minute", "new", "unknown") if auto_ingest else ())
-        assert announced_to(replace(pipe, created=None), files) == (tuple(files) if auto_ingest else ())
+        assert announced_to(pipe, files) == ("minute", "new", "unknown")
+        assert announced_to(replace(pipe, created=None), files) == tuple(files)
+        assert announced_to(listed(auto_ingest=False), files) == ()
 
     def test_files_that_a_pipe_is_about_to_load_are_refused(self):
         refuse_files_for_pipe(PipeBeside(listed(), RUNS, ("x",)), table="T")
@@ -234,24 +174,21 @@ class TestPipeBeside:
         with pytest.raises(FilesGivenTwiceError, match=r"pipe DB.S.Q[\s\S]*DB.S.P would put"):
             refuse_files_for_pipe(other, table="T", loader="DB.S.P")
 
-    @pytest.mark.parametrize("has_copied", [True, False])
-    @pytest.mark.parametrize("pending", [1, 0])
+    @pytest.mark.parametrize(("pending", "has_copied"), [(1, True), (1, False), (0, True)])
     def test_queue_may_pass_and_a_notified_pipe_does_not(self, pending, has_copied):
         beside = PipeBeside(listed(), PipeStatus("RUNNING", pending), ("a",), ("a",))
 
         with pytest.raises(FilesGivenTwiceError) as caught:
             refuse_files_for_pipe(beside, table="T", has_copied=has_copied)
 
-        assert caught.value.retryable is bool(pending)
         assert caught.value.retry_delay == (60.0 if pending else None)
+        assert caught.value.retryable is bool(pending)
         assert ("COPY has put" if has_copied else "COPY would put") in str(caught.value)
-        assert ("a later try finds" in str(caught.value)) is bool(pending and has_copied)
 
     def test_files_that_are_left_out_are_none_of_those_that_a_pipe_is_about_to_load(self):
-        pipe = listed()
-        beside = PipeBeside(pipe, RUNS, ("a", "b"), ("b", "c"))
+        beside = PipeBeside(listed(), RUNS, ("a", "b"), ("b", "c"))
 
-        assert beside.without({"b": load("b")}) == PipeBeside(pipe, RUNS, ("a",), ("c",))
+        assert beside.without({"b": load("b")}) == PipeBeside(listed(), RUNS, ("a",), ("c",))
 
 
 class TestLeftOut:
@@ -271,12 +208,8 @@ class TestLeftOut:
             assert self.left_out(files, one, replace(one, path="other")) == {"a"}
         with pytest.raises(FilesGivenTwiceError, match="another way"):
             self.left_out(staged("a", at=self.STAGED), load("a", age=dt.timedelta(hours=6)))
-
-    def test_a_load_of_unknown_order(self):
-        one = load("a", age=dt.timedelta(hours=4))
-
-        assert self.left_out(staged("a"), one) == {"a"}
-        assert self.left_out(staged("a", at=self.STAGED), replace(one, loaded_at=None)) == {"a"}
+        assert self.left_out(staged("a"), one) == {"a"}, "in an unknown order"
+        assert self.left_out(files, replace(one, loaded_at=None)) == {"a"}
 
     def test_a_file_that_copy_itself_has_forgotten_and_not_one_that_it_remembers(self):
         hours = dt.timedelta(hours=4)

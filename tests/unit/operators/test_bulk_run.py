@@ -6,7 +6,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,13 @@ from tests.unit.operators.account_in_task import install, task_context
 
 ROWS = [["r1", "r2"], ["r3"]]
 WORK = ("d", "r1", "load", "-1")
+Patch = pytest.MonkeyPatch
 
 
 class Load:
     """A table, a stage, and two files of rows that every try writes again under names of its own."""
 
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder: Path, patch: Patch) -> None:
         self.folder = folder
         self.account = FakeAccount()
         install(self.account, patch)
@@ -68,16 +69,26 @@ class Load:
         run.stage.sweep()
         return done
 
+    def crash(self, call: str | None, when: str, nth: int = 1, try_number: int = 1) -> None:
+        self.account.fault(call, when, CrashError(), nth)
+        with pytest.raises(CrashError):
+            self.load(try_number)
+
+    def forget_loads(self) -> None:
+        """Load history and COPY's memory go with the rows of a table."""
+        self.account.history.clear()
+        self.account._copied.clear()
+
     def assert_every_row_is_there_once(self) -> None:
         assert sorted(self.account.rows) == ["r1", "r2", "r3"]
 
 
 @pytest.fixture
-def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+def load(tmp_path: Path, monkeypatch: Patch) -> Load:
     return Load(tmp_path, monkeypatch)
 
 
-def calls_of_a_load(folder: Path, patch: pytest.MonkeyPatch) -> int:
+def calls_of_a_load(folder: Path, patch: Patch) -> int:
     load = Load(folder / "undisturbed", patch)
     load.load()
     return len(load.account.calls)
@@ -93,18 +104,17 @@ def test_files_plan_and_copy_follow_each_other(load: Load) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
-def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
-    load: Load, monkeypatch: pytest.MonkeyPatch, number: int
+def test_a_deferred_task_goes_on_with_what_the_ledger_keeps(
+    load: Load, monkeypatch: Patch, number: int
 ) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
     monkeypatch.setattr("time.sleep", lambda _: None)
     load.account.holds = True
 
     def task() -> SnowpipeBulkLoadOperator:
-        arguments = {"source": {"path": "/rows", "format": "json"}, "table": "T", "stage": "@S/in"}
-        return SnowpipeBulkLoadOperator(
-            task_id="load", snowflake_conn_id="account", deferrable=True, **arguments
-        )
+        names = {"snowflake_conn_id": "account", "table": "T", "stage": "@S/in"}
+        source = {"path": "/rows", "format": "json"}
+        return SnowpipeBulkLoadOperator(task_id="load", source=source, deferrable=True, **names)
 
     if number == 2:
         load.account.fault("submit", AFTER, CrashError())
@@ -120,13 +130,11 @@ def test_a_task_that_was_deferred_for_copy_goes_on_with_what_the_ledger_keeps(
     assert (done["rows_loaded"], load.writes, len(load.account.statements)) == (3, 1, 1)
 
 
-@pytest.mark.parametrize("died", [None, "submit"], ids=["loaded", "staged"])
-def test_a_run_that_was_made_again_does_not_take_the_result_of_the_deleted_one(
-    load: Load, died: str | None
-) -> None:
-    if died is not None:
-        load.account.fault(died, BEFORE, CrashError())
-    with suppress(CrashError):
+@pytest.mark.parametrize("died", [False, True], ids=["loaded", "staged"])
+def test_a_run_that_was_made_again_takes_no_result_of_the_deleted_one(load: Load, died: bool) -> None:
+    if died:
+        load.crash("submit", BEFORE)
+    else:
         load.load()
     rows = list(load.account.rows)
     load.began += dt.timedelta(hours=1)
@@ -137,7 +145,7 @@ def test_a_run_that_was_made_again_does_not_take_the_result_of_the_deleted_one(
     assert load.account.rows == rows
 
 
-def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: Patch) -> None:
     monkeypatch.setattr(f"{__name__}.ROWS", [])
     done = load.load()
 
@@ -147,15 +155,11 @@ def test_no_row_is_no_file_and_no_copy(load: Load, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("remembers", [True, False], ids=["statements", "ledger-alone"])
-def test_the_next_try_leaves_every_row_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, remembers: bool
-) -> None:
+def test_the_next_try_leaves_every_row_once(tmp_path: Path, monkeypatch: Patch, remembers: bool) -> None:
     for when in (BEFORE, AFTER):
         for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1):
             load = Load(tmp_path / when / str(nth), monkeypatch)
-            load.account.fault(None, when, CrashError(), nth)
-            with pytest.raises(CrashError):
-                load.load()
+            load.crash(None, when, nth)
             if not remembers:
                 load.account.statements.clear()
             done = load.load(try_number=2)
@@ -180,13 +184,10 @@ def test_what_is_done_is_not_done_again(load: Load) -> None:
 class TestTable:
     """A green task has its rows in the table, whatever an earlier try reported."""
 
-    def empty(self, load: Load) -> None:
-        for gone in (load.account.rows, load.account.history, load.account._copied):
-            gone.clear()
-
     def test_rows_of_a_table_that_was_emptied_are_written_again(self, load: Load) -> None:
         load.load()
-        self.empty(load)
+        load.account.rows.clear()
+        load.forget_loads()
         done = load.load(try_number=2)
 
         load.assert_every_row_is_there_once()
@@ -194,8 +195,7 @@ class TestTable:
 
     def test_a_clone_that_replaced_the_table_fails_the_task(self, load: Load) -> None:
         load.load()
-        load.account.history.clear()
-        load.account._copied.clear()
+        load.forget_loads()
         load.account.created += dt.timedelta(seconds=1)
 
         with pytest.raises(FilesRejectedError, match="created"):
@@ -226,26 +226,19 @@ class TestTable:
 
 
 @pytest.mark.parametrize("then", ["loads", "dies-before-copy", "dies-while-copy-runs"])
-def test_a_stalled_try_that_plans_late_changes_nothing(
-    load: Load, monkeypatch: pytest.MonkeyPatch, then: str
-) -> None:
+def test_a_stalled_try_that_plans_late_changes_nothing(load: Load, monkeypatch: Patch, then: str) -> None:
     """The next try has staged files of its own meanwhile, and has loaded them, or was killed."""
     account, stalled = load.account, list[str]()
     plan = Ledger.plan
-
-    def second_try() -> None:
-        if then == "loads":
-            load.load(try_number=2)
-            return
-        account.fault("submit", BEFORE if then == "dies-before-copy" else AFTER, CrashError())
-        with pytest.raises(CrashError):
-            load.load(try_number=2)
 
     def stalls(ledger: Ledger, entry: Entry, *given: Any) -> bool:
         if not stalled:
             stalled.append(entry.work)
             account.holds = then == "dies-while-copy-runs"
-            second_try()
+            if then == "loads":
+                load.load(try_number=2)
+            else:
+                load.crash("submit", BEFORE if then == "dies-before-copy" else AFTER, try_number=2)
         return plan(ledger, entry, *given)
 
     monkeypatch.setattr(Ledger, "plan", stalls)
@@ -259,15 +252,11 @@ def test_a_stalled_try_that_plans_late_changes_nothing(
     load.assert_every_row_is_there_once()
 
 
-def test_a_later_try_over_another_source_takes_no_rows_of_the_first_for_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_try_over_another_source_is_refused(tmp_path: Path, monkeypatch: Patch) -> None:
     """As where a list that a task is mapped over has changed, and its instances are cleared."""
     for nth in range(1, calls_of_a_load(tmp_path, monkeypatch) + 1, 3):
         load = Load(tmp_path / str(nth), monkeypatch)
-        load.account.fault(None, AFTER, CrashError(), nth)
-        with pytest.raises(CrashError):
-            load.load()
+        load.crash(None, AFTER, nth)
         before = list(load.account.rows)
         if load.account.ledger.rows:
             with pytest.raises(ConfigurationError, match="'others'"):

@@ -32,30 +32,24 @@ class TestFound:
             (tmp_path / "in" / name).write_text("1\n")
         return tmp_path / "in"
 
-    def fail_in(self, patch: pytest.MonkeyPatch, folder: Path, error: OSError) -> None:
+    @pytest.mark.parametrize("error", [PermissionError(13, "denied"), FileNotFoundError(2, "gone")])
+    def test_a_folder_that_may_not_be_read_is_refused_and_one_that_went_meanwhile_is_empty(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+    ) -> None:
         scan = os.scandir
 
         def scandir(path: Any) -> Any:
-            if Path(path) == folder:
+            if Path(path) == folder / "closed":
                 raise error
             return scan(path)
 
-        patch.setattr(os, "scandir", scandir)
-
-    def test_a_folder_that_may_not_be_read_is_not_passed_over(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.fail_in(monkeypatch, folder / "closed", PermissionError(13, "Permission denied"))
-
-        with pytest.raises(SourceUnavailableError, match=r"cannot be listed: .*Permission denied"):
-            SourceFiles([str(folder)]).find()
-
-    def test_a_folder_that_went_meanwhile_is_empty(
-        self, folder: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.fail_in(monkeypatch, folder / "closed", FileNotFoundError(2, "No such file or directory"))
-
-        assert [file.below for file in SourceFiles([str(folder)]).find()] == ["a.csv", "open/c.csv"]
+        monkeypatch.setattr(os, "scandir", scandir)
+        source = SourceFiles([str(folder)])
+        if isinstance(error, FileNotFoundError):
+            assert [file.below for file in source.find()] == ["a.csv", "open/c.csv"]
+            return
+        with pytest.raises(SourceUnavailableError, match=r"cannot be listed: .*denied"):
+            source.find()
 
     def test_a_link_to_a_file_is_one_and_a_link_to_nothing_or_to_a_folder_is_none(self, folder: Path) -> None:
         (folder / "closed" / "b.csv").write_text("1\n2\n")
@@ -65,8 +59,6 @@ class TestFound:
 
         found = {file.below: file.size for file in SourceFiles([str(folder)]).find()}
         assert found == {"a.csv": 2, "closed/b.csv": 4, "linked.csv": 4, "open/c.csv": 2}
-
-    def test_one_file_is_found_by_its_name(self, folder: Path) -> None:
         assert [file.below for file in SourceFiles([str(folder / "a.csv")]).find()] == ["a.csv"]
         assert SourceFiles([str(folder / "none.csv")]).find() == []
 

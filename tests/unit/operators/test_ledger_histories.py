@@ -47,12 +47,10 @@ class Histories(RuleBasedStateMachine):
         install(self.account, self.patch)
         self.patch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 2)
         self.patch.setattr("time.sleep", lambda _: self.account.finish())
-        self.versions: Counter[str] = Counter()
+        self.versions, self.tries, self.clears = Counter[str](), Counter[str](), Counter[str]()
         self.whose: dict[str, set[str]] = {}
         self.began: dict[str, dt.datetime] = {}
         self.inserted = 0
-        self.tries: Counter[str] = Counter()
-        self.clears: Counter[str] = Counter()
         self.deferred: dict[str, dict[str, Any]] = {}
         self.staged: dict[str, dict[str, bytes]] = {}
         self.options: dict[str, Any] = {}
@@ -74,7 +72,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule(path=PATHS)
     def stage(self, path: str) -> None:
-        """A file comes, or one is replaced by another content."""
         self.put(path)
 
     @rule(path=PATHS)
@@ -83,14 +80,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(purge=st.booleans(), policy=st.sampled_from(["ABORT_STATEMENT", "CONTINUE"]))
     def edit(self, purge: bool, policy: str) -> None:
-        """An author changes the options."""
         self.options = {"purge": purge, "on_error": policy}
 
     @rule(replaced=st.booleans())
     def empty(self, replaced: bool) -> None:
         """TRUNCATE, or CREATE OR REPLACE: load history and COPY's memory go with the rows."""
-        for gone in (self.account.rows, self.account.history, self.account._copied, self.whose):
-            gone.clear()
+        self.delete()
+        self.restore()
         if replaced:
             self.account.created = self.later()
 
@@ -102,7 +98,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def insert(self) -> None:
-        """Another program puts a row into the table."""
         self.inserted += 1
         self.account.rows.append(f"inserted{self.inserted}")
         self.whose[f"inserted{self.inserted}"] = {"another program"}
@@ -117,8 +112,7 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def clone(self) -> None:
         """A clone takes the table's place: it has the rows, and no memory of their loads."""
-        self.account.history.clear()
-        self.account._copied.clear()
+        self.restore()
         self.account.created = self.later()
 
     @rule()
@@ -128,7 +122,6 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def finish(self) -> None:
-        """Statements that run without their worker end."""
         self.account.finish()
         self.sync()
 
@@ -136,17 +129,15 @@ class Histories(RuleBasedStateMachine):
 
     @rule(run=RUNS, fault=FAULT)
     def attempt(self, run: str, fault: tuple[str, str, int] | None) -> None:
-        """The first try of a run, or its next one."""
         self.deferred.pop(run, None)
         self.tries[run] += 1
-        self.do(run, fault, holds=False, deferrable=False)
+        self.do(run, fault)
 
     @rule(run=RUNS)
     def leave(self, run: str) -> None:
-        """A try is deferred while its statement runs."""
         self.deferred.pop(run, None)
         self.tries[run] += 1
-        self.do(run, None, holds=True, deferrable=True)
+        self.do(run, holds=True)
 
     @precondition(lambda self: self.deferred)
     @rule(data=st.data(), ended=st.booleans())
@@ -155,16 +146,17 @@ class Histories(RuleBasedStateMachine):
         run = data.draw(st.sampled_from(sorted(self.deferred)))
         if ended:
             self.account.finish()
-        self.do(run, None, holds=False, deferrable=False, kwargs=self.deferred.pop(run))
+        self.do(run, kwargs=self.deferred.pop(run))
 
     @rule(run=RUNS)
     def clear(self, run: str) -> None:
         """A person clears the task; its run begins later, and its tries are numbered on."""
+        self.deferred.pop(run, None)
         if run in self.began:
             self.clears[run] += 1
             self.began[run] = self.later()
             self.tries[run] += 1
-            self.do(run, None, holds=False, deferrable=False)
+            self.do(run)
 
     @rule(run=RUNS)
     def make_again(self, run: str) -> None:
@@ -179,19 +171,11 @@ class Histories(RuleBasedStateMachine):
                 loads.remove(run)
                 loads.add(f"{run} until {self.later()}")
 
-    def do(
-        self,
-        run: str,
-        fault: tuple[str, str, int] | None,
-        *,
-        holds: bool,
-        deferrable: bool,
-        kwargs: dict[str, Any] | None = None,
-    ) -> None:
+    def do(self, run: str, fault: Any = None, *, holds: bool = False, kwargs: Any = None) -> None:
         began = self.began.setdefault(run, self.later())
         task = SnowpipeCopyOperator(
             task_id="copy", snowflake_conn_id="account", table="T", stage="@S", on_nothing="report",
-            options={**self.options, "force": run.startswith("forced")}, deferrable=deferrable,
+            options={**self.options, "force": run.startswith("forced")}, deferrable=holds,
         )  # fmt: skip
         context = task_context(run, self.tries[run], began, clears=self.clears[run])
         if fault is not None:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -10,43 +11,24 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport, UnreadableReportError
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
 
 __all__ = ["snowpipe"]
 
-SENT = ChannelReport(
-    "c",
-    "p",
-    None,
-    "9",
-    "9",
-    rows=10,
-    bytes=50,
-    rejected=0,
-    committed=False,
-    errors_before=5,
-    rejected_before=3,
-)
+COUNTS = {"rows": 10, "bytes": 50, "rejected": 0, "errors_before": 5, "rejected_before": 3}
+SENT = ChannelReport("c", "p", None, "9", "9", committed=False, **COUNTS)
 
 
-class Hook:
-    """As much of a hook as settling asks for."""
-
-    report_rejected = SnowpipeHook.report_rejected
-
-    def __init__(self, client):
-        self.channel_statuses = client.channel_statuses
-        self.get_client = lambda: nullcontext(client)
-
-    def pipe_name(self):
-        return PIPE
+def hook_of(client):
+    found = SimpleNamespace(channel_statuses=client.channel_statuses, pipe_name=lambda: PIPE)
+    found.get_client = lambda: nullcontext(client)
+    found.report_rejected = partial(SnowpipeHook.report_rejected, found)
+    return found
 
 
 class TaskState:
-    """Airflow's task state, JSON in between."""
-
     def __init__(self):
         self.values = {}
 
@@ -60,9 +42,8 @@ class TaskState:
         self.values.pop(key, None)
 
 
-def kept(*channels):
-    """A load as it comes back from the deferral."""
-    load = SubmittedLoad(RunReport("app", channels or (SENT,), 1.5), "integer")
+def kept():
+    load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer")
     again = SubmittedLoad.of(json.loads(json.dumps(load.to_kept())))
     assert again == load
     return again
@@ -71,7 +52,7 @@ def kept(*channels):
 @pytest.fixture
 def settle(snowpipe):
     def run(load, *, on_error="abort", awaited=True):
-        return settle_load(load, Hook(snowpipe.client()), on_error=on_error, awaited=awaited)
+        return settle_load(load, hook_of(snowpipe.client()), on_error=on_error, awaited=awaited)
 
     return run
 
@@ -89,15 +70,12 @@ def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, 
     with pytest.raises(AirflowException, match="CommitTimeoutError") as behind:
         settle(kept())
     assert type(behind.value) is AirflowException
-
     assert not settle(kept(), awaited=False).is_committed
 
 
 @pytest.mark.parametrize("on_error", ["abort", "dead_letter"])
 @pytest.mark.parametrize("awaited", [False, True])
-def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(
-    snowpipe, settle, awaited, on_error
-):
+def test_rows_that_earlier_tries_had_rejected_count_after_the_deferral(snowpipe, settle, awaited, on_error):
     snowpipe.channel("c", committed="9", rows_error_count=5)
 
     with pytest.raises(AirflowFailException, match=r"RowsRejectedError.*skipped 2"):
@@ -106,41 +84,26 @@ def test_rows_that_the_tries_before_had_rejected_count_after_the_deferral(
     assert channel.rejected == 2
 
 
-def test_a_report_of_another_version_is_refused():
-    load = SubmittedLoad(RunReport("app", (SENT,), 1.5), "integer").to_kept()
-    other = load["report"].replace('"report_version": ', '"report_version": 9')
-
-    with pytest.raises(UnreadableReportError, match="report_version"):
-        SubmittedLoad.of({**load, "report": other})
-
-
 class TestMemory:
-    def test_driver_is_forgotten_with_what_was_sent(self):
+    def test_it_is_forgotten_with_the_driver_and_there_is_none_without_durability(self):
         memory = DriverMemory({"task_state_store": TaskState()}, durable=True)
         memory.keep_sent(kept())
-
         memory.forget_driver()
-
         assert memory.sent() is None
 
+        for context in ({}, {"task_state_store": TaskState()}):
+            memory = DriverMemory(context, durable=False)
+            memory.keep_sent(kept())
+            assert (memory.sent(), memory.location()) == (None, None)
+
     @pytest.mark.parametrize(("max_tries", "is_known"), [(2, True), (4, False)])
-    def test_what_was_sent_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(
-        self, max_tries, is_known
-    ):
+    def test_it_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(self, max_tries, is_known):
         """Cleared, it has more tries, and its source may have more rows than were sent."""
+        store = TaskState()
 
         def memory(number, most):
             ti = SimpleNamespace(try_number=number, max_tries=most)
             return DriverMemory({"ti": ti, "task_state_store": store}, durable=True)
 
-        store = TaskState()
         memory(1, 2).keep_sent(kept())
-
         assert (memory(2, max_tries).sent() is not None) is is_known
-
-    @pytest.mark.parametrize("context", [{}, {"task_state_store": TaskState()}])
-    def test_without_durability_nothing_is_known(self, context):
-        memory = DriverMemory(context, durable=False)
-        memory.keep_sent(kept())
-
-        assert (memory.sent(), memory.location()) == (None, None)
