@@ -412,6 +412,17 @@ class TestRunAgain:
         assert copying.account.rows == 2 * rows_of(*FILES)
         assert copying.run(run="r3")["rows_loaded"] == 8
 
+    def test_files_whose_rows_were_deleted_are_gone_for_other_runs_while_they_are_planned_again(
+        self, copying: Copying
+    ) -> None:
+        copying.run({})
+        copying.account.rows.clear()  # DELETE FROM T
+        copying.killed("submit", BEFORE, {}, number=2, clears=1)
+        copying.account.rows.append("an INSERT")
+
+        with pytest.raises(AirflowException, match="deleted"):
+            copying.run({}, run="r2")
+
     def test_with_force_fewer_rows_than_the_earlier_try_loaded_fail_the_task(self, copying: Copying) -> None:
         copying.run()
         del copying.account.rows[0]  # DELETE FROM T WHERE …
