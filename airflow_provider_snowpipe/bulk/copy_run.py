@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
@@ -53,6 +53,12 @@ _LONGEST_STAY = 1.0
 _OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "TRUNCATECOLUMNS")
 """What a stage may set, and counts only if the task sets it: files are removed after the commit, every file
 is reported, none is loaded twice and no value is cut."""
+
+
+class GivenUpError(SqlError):
+    """Another task has given a load of files up, and may load them another way; another try finds how."""
+
+
 LeaveWorker = Callable[[Mapping[str, int], str, str], None]
 """Defers the task, given the entries' versions when the try began, a statement's handle and its text."""
 History = Callable[[Sequence[str]], Sequence[FileLoad]]
@@ -111,11 +117,6 @@ class CopyRun:
         :raises ConfigurationError: if one with FORCE was planned for another choice of files
         """
         found = self.ledger.entries(self.work)
-        if self.identity.work is not None and any(one.state == GIVEN_UP for one in found):
-            raise SqlError(
-                f"COPY into {self._table}: another task has given this load of files up, and may have loaded "
-                "them another way. Nothing was loaded; run again"
-            )
         deleted = [one for one in found if one.run_started and self.identity.is_anew(one.run_started)]
         forced = self.copy.options.force
         if deleted and forced and self.identity.try_number > 1:
@@ -151,6 +152,19 @@ class CopyRun:
         """Note which entries were loaded when this try began, unless it was deferred since."""
         if self.begun is None:
             self.begun = {str(one.part): one.version for one in entries if one.is_loaded}
+
+    def refuse_given_up(self, entries: Iterable[Entry], chosen: Container[str]) -> None:
+        """Refuse files that another task has given up, or all where it has done so before any was planned.
+
+        :param chosen: paths of the files
+        :raises GivenUpError: if there is one
+        """
+        given_up = [one for one in entries if one.state == GIVEN_UP]
+        if any(not one.choice or any(file.path in chosen for file in one.files) for one in given_up):
+            raise GivenUpError(
+                f"COPY into {self._table}: another task has given this load of files up, and may have loaded "
+                "them another way. Nothing was loaded; run again"
+            )
 
     def files_of(self, entries: Iterable[Entry]) -> dict[str, StagedFile]:
         """The files of entries that were not given up, by their paths."""

@@ -401,6 +401,7 @@ class CopyLoad:
         if self.identity.work is not None:
             # Another task may have planned some of the files.
             chosen = {run.stage.below(path) for path in file_names(self.choice.files)}
+            run.refuse_given_up(entries, chosen)
             known = {path: file for path, file in known.items() if path in chosen}
             is_whole = len(known) == len(chosen)
         if known and is_whole:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import takewhile
@@ -14,6 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
+from airflow_provider_snowpipe.bulk.copy_run import GivenUpError
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
@@ -27,6 +29,7 @@ from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
+    OffsetTokenMovedError,
     SnowpipeError,
     SourcePositionError,
 )
@@ -361,11 +364,11 @@ class FileLoader:
                         f"{share.end!r}"
                     )
 
-    def rows_of(self, share: CopyShare, value: Mapping[str, Any], counted: str = "rows_loaded") -> int:
-        """Rows of a share that are in the table, or another count of the loads of its files."""
+    def loads_of(self, paths: Iterable[str], value: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+        """What became of files, by their paths; a pipe reports paths below its location."""
         loads = {**value["loaded_before"], **value["files"]}
-        found = (loads.get(self.stage.below(path)) or loads.get(path) for path in share.paths)
-        return sum(int(load[counted]) for load in found if load)
+        found = {path: loads.get(self.stage.below(path)) or loads.get(path) for path in paths}
+        return {path: load for path, load in found.items() if load is not None}
 
 
 # -- Loading what is left of a source's files, and moving the channels' tokens behind them ---------------
@@ -414,8 +417,9 @@ def load_files(
     try:
         return _joined(value, _loaded(boundary, loader, shares, on_rejected))
     except SnowpipeError as error:
-        if not error.retryable:
-            _taken_back(boundary, loader, shares)
+        if not error.retryable or isinstance(error, GivenUpError):
+            with suppress(OffsetTokenMovedError):  # another task has put them back
+                _taken_back(boundary, loader, shares)
         raise
 
 
@@ -434,8 +438,8 @@ def _ended(
     try:
         return _loaded(boundary, loader, shares, on_rejected)
     except SnowpipeError as error:
-        # Staged files that are gone come back with another load only.
-        may_pass = error.retryable and not isinstance(error, NothingStagedError)
+        # These files can come into the table by another load only.
+        may_pass = error.retryable and not isinstance(error, NothingStagedError | GivenUpError)
         if may_pass or not _taken_back(boundary, loader, shares):
             raise
         log.warning("a load that had begun cannot be ended, and its files are planned again: %s", error)
@@ -450,8 +454,14 @@ def _taken_back(boundary: FileBoundary, loader: FileLoader, shares: Sequence[Cop
     done = loader.take_back(paths, shares[0].hold.work)
     loaded = {path for path in paths if loader.stage.below(path) in done}
     first = {path for share in shares for path in takewhile(loaded.__contains__, share.paths)}
-    # A file that is loaded behind one that is not has no token; where all are, the error is one of policy.
-    if loaded != first or len(loaded) == len(paths):
+    has_changed = any(
+        file.unit in share.replaced and path in loaded
+        for share in shares
+        for file, path in zip(share.files, share.paths, strict=True)
+    )
+    # A file that is loaded behind one that is not has no token, nor has one that is loaded and has changed.
+    # Where all are loaded, the error is one of policy.
+    if loaded != first or has_changed or len(loaded) == len(paths):
         return False
     boundary.settle(shares, loaded)
     return True
@@ -470,16 +480,21 @@ def _loaded(
     ]
     work, every = shares[0].hold.work, [path for share in shares for path in share.paths]
     value = loader.load([path for _, path in chosen], work) if chosen else _NOTHING
-    loads = {**value["loaded_before"], **value["files"]}
+    loads = loader.loads_of(every, value)
     if loader.take_back is not None:
-        rows = {path: int(one["rows_loaded"]) for path, one in loads.items()}
+        rows = {loader.stage.below(path): int(one["rows_loaded"]) for path, one in loads.items()}
         if not chosen:  # what is running still might be committed
             rows = dict(loader.take_back(every, work))
         for share in shares:
             loader.refuse_changed(share, dict.fromkeys(map(loader.stage.below, every), 0) | rows)
-    current = [loader.stage.below(path) for _, path in chosen]
-    judged = tuple(FileLoad.from_result(path, loads[path]) for path in current if path in loads)
-    CopyOutcome(judged).require(on_rejected, boundary.table)
+    if missing := [path for _, path in chosen if path not in loads]:
+        raise GivenUpError(
+            f"{len(missing):,} of {len(chosen):,} files were not loaded into {boundary.table}, such as "
+            f"{missing[0]!r}: another task has given this load up meanwhile. Run again"
+        )
+    CopyOutcome(tuple(FileLoad.from_result(path, loads[path]) for _, path in chosen)).require(
+        on_rejected, boundary.table
+    )
     loader.refuse_forgotten(shares, value)
     ends = boundary.settle(shares, frozenset(every))
     channels = {
@@ -488,8 +503,8 @@ def _loaded(
             "from": share.before,
             "to": ends[share.position.channel],
             "files": len(share.files),
-            "rows": loader.rows_of(share, value),
-            "rejected": loader.rows_of(share, value, "errors_seen"),
+            "rows": sum(int(loads[path]["rows_loaded"]) for path in share.paths if path in loads),
+            "rejected": sum(int(loads[path]["errors_seen"]) for path in share.paths if path in loads),
         }
         for share in shares
     }

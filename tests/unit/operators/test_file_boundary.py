@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -461,6 +462,28 @@ class TestHold:
                 load.run("r2")
             assert (load.account.rows, load.positions[A]) == (loaded, "held")
 
+    @pytest.mark.parametrize("changes", [True, False])
+    def test_what_is_loaded_of_a_load_that_fails_has_its_token_unless_it_has_changed(
+        self, load: Load, monkeypatch: pytest.MonkeyPatch, changes: bool
+    ) -> None:
+        monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 1)
+        third = load.folder / "a" / "3.ndjson"
+        good = third.read_text()
+        third.write_text('{"ID": "bad"}\n')
+        load.crash("submit", BEFORE, 2)
+        third.write_text(good)
+        if not changes:
+            load.run("r2")
+            load.assert_every_row_is_there_once()
+            return
+        (load.folder / "a" / "2.ndjson").write_text('{"ID": 77}\n')
+        for run in ("r2", "r3"):
+            with pytest.raises(AirflowFailException, match="SourcePositionError"):
+                load.run(run)
+            assert load.positions[A] == "held"
+            assert set(load.account.rows) < set(load.written)
+            assert len(load.account.rows) == len(set(load.account.rows))
+
     @pytest.mark.parametrize("changed", ["some", "all"])
     def test_files_that_were_not_loaded_are_loaded_with_their_new_content(
         self, load: Load, changed: str
@@ -495,6 +518,24 @@ class TestHold:
 
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
+
+    def test_a_task_whose_copy_is_given_up_while_it_runs_moves_no_token(
+        self, load: Load, monkeypatch: Patch
+    ) -> None:
+        run = CopyRun.load
+
+        def slow(copy: CopyRun, *given: Any) -> Any:
+            monkeypatch.setattr(CopyRun, "load", run)
+            copy.take_back()
+            return run(copy, *given)
+
+        monkeypatch.setattr(CopyRun, "load", slow)
+        before = list(load.account.rows)
+        with pytest.raises(errors.SqlError, match="given"):
+            load.run()
+        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
+        load.run("r2")
+        load.assert_every_row_is_there_once()
 
     def test_a_task_whose_load_another_one_has_given_up_loads_nothing(
         self, load: Load, monkeypatch: Patch
