@@ -9,7 +9,8 @@ import uuid
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
+from airflow_provider_snowpipe.bulk.copy_reports import CopyReports, GivenUpError, History, is_done
 from airflow_provider_snowpipe.bulk.ledger import (
     GIVEN_UP,
     GONE,
@@ -20,16 +21,11 @@ from airflow_provider_snowpipe.bulk.ledger import (
     TableState,
     work_key,
 )
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOAD_FAILED,
-    ExpectedFiles,
-    FileLoad,
     StagedFile,
     StagedFiles,
     StageReference,
-    is_of_stage,
-    newest_loads,
 )
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.bulk.two_loaders import stage_name
@@ -55,14 +51,8 @@ _OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "T
 is reported, none is loaded twice and no value is cut."""
 
 
-class GivenUpError(SqlError):
-    """Another task has given a load of files up, and may load them another way; another try finds how."""
-
-
 LeaveWorker = Callable[[Mapping[str, int], str, str], None]
 """Defers the task, given the entries' versions when the try began, a statement's handle and its text."""
-History = Callable[[Sequence[str]], Sequence[FileLoad]]
-"""Loads of files with these paths, as far back as they are remembered, from the oldest."""
 
 
 @dataclass(slots=True)
@@ -240,7 +230,7 @@ class CopyRun:
             elif self._is_earlier(one):
                 one = self._copied_again(one, staged.files if self.listed is None else self.listed)
             done.append(one)
-        outcome = self._outcome(done)
+        outcome = self._reports.outcome(done, self.files_of(done), self._now)
         if self._resumes or outcome.before:
             self._require_rows()
         return outcome
@@ -347,7 +337,7 @@ class CopyRun:
         kept = [
             one
             for one in entry.files
-            if _is_done(loads.get(one.path), forced=False) and _same(staged.get(one.path), one)
+            if is_done(loads.get(one.path), forced=False) and _same(staged.get(one.path), one)
         ]
         if not kept:
             return entry
@@ -404,7 +394,7 @@ class CopyRun:
             if one.state in (PLANNED, LOADED)
             for loads in (one.loads(self.stage, self.url),)
             for file in one.files
-            if not one.is_loaded or _is_done(loads.get(file.path), forced=self.copy.options.force)
+            if not one.is_loaded or is_done(loads.get(file.path), forced=self.copy.options.force)
         }
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
@@ -455,16 +445,16 @@ class CopyRun:
         paths = [path for path in staged.files if path not in done]
         since, twice = self.identity.first, set[str]()
         if paths and not entries and self.identity.try_number > 1 and since is not None:
-            found = self._remembered(paths).items()
+            found = self._reports.remembered(paths).items()
             twice = {path for path, load in found if load.loaded_at and load.loaded_at >= since}
             condition = " AND LOADED_AT >= %s::TIMESTAMP_LTZ"
             for one in (
                 self.ledger.of_state(LOADED, self._stage_key, condition, since.isoformat()) if twice else ()
             ):
-                twice -= self._loaded_paths(one)
+                twice -= self._reports.loaded_paths(one)
         for one in self.ledger.of_task(self.identity) if paths else ():
             if one.work != self.work and not self.identity.is_anew(one.run_started or self.identity.since):
-                twice |= self._loaded_paths(one) if one.created == self._now.created else set()
+                twice |= self._reports.loaded_paths(one) if one.created == self._now.created else set()
         if twice := twice.intersection(paths):
             raise FilesGivenTwiceError(
                 f"an earlier try of this run has loaded {len(twice):,} of {len(paths):,} files into "
@@ -585,94 +575,9 @@ class CopyRun:
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
-    # Reporting.
-
-    def _outcome(self, entries: Sequence[Entry]) -> CopyOutcome:
-        """What became of the files of this work.
-
-        :raises FilesRejectedError: if COPY has left out a file that nobody has loaded
-        """
-        loads: dict[str, FileLoad] = {}
-        skipped: dict[str, FileLoad] = {}
-        left_out = set()
-        for one in entries:
-            reported = one.loads(self.stage, self.url) if one.is_loaded else {}
-            for path in (file.path for file in one.files if one.is_loaded):
-                load = reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
-                if path not in reported:
-                    left_out.add(path)
-                if load.status != LOAD_SKIPPED:
-                    loads[path] = load
-                elif path not in loads:
-                    skipped[path] = load
-        before = {path: load for path, load in skipped.items() if path not in loads}
-        if before:
-            known = self._remembered(before)
-            before |= known
-            unknown = [path for path in before if path in left_out and path not in known]
-            if self.copy.options.size_limit is None:
-                self._require_all(left_out if self.copy.options.force else unknown, entries)
-            if not self.copy.options.force:
-                limited = left_out if self.copy.options.size_limit is not None else set()
-                self._refuse_deleted({path: one for path, one in before.items() if path not in limited})
-        return CopyOutcome(tuple(loads.values()), tuple(before.values()))
-
-    def _refuse_deleted(self, skipped: Mapping[str, FileLoad]) -> None:
-        """Refuse files that COPY remembers and whose rows were deleted since.
-
-        :param skipped: the files with their loads by others
-        """
-        at = self._now.at
-        old = {path for path, one in skipped.items() if not (one.loaded_at and at and one.loaded_at > at)}
-        if self._now.rows != 0:
-            # What is planned again had rows before, too.
-            gone = self._loaded_in(GONE) | self._loaded_in(PLANNED)
-            old &= gone - (self._loaded_in(LOADED) if gone & old else set())
-        if old:
-            raise FilesRejectedError(
-                f"COPY into {self._table} has skipped {len(old):,} files that it remembers, such as "
-                f"{min(old)!r}, and their rows were deleted. TRUNCATE the table, which clears COPY's memory, "
-                "and clear this task; or set options={'force': True} in another run",
-                files=tuple(sorted(old)),
-                rejected=0,
-            )
-
-    def _loaded_in(self, state: str) -> set[str]:
-        """The files of this stage that COPY has loaded for any work, by entries of a state."""
-        found = self.ledger.of_state(state, self._stage_key)
-        return {path for one in found for path in self._loaded_paths(one)}
-
-    def _loaded_paths(self, entry: Entry) -> set[str]:
-        """The files from which an entry's COPY has loaded rows."""
-        return {path for path, load in entry.loads(self.stage, self.url).items() if load.rows_loaded}
-
-    def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
-        """The newest load of each file by COPY that load history knows."""
-        names, stage = tuple(paths), StageReference.parse(self.copy.location)
-        history = self.history(list(names))
-        own = [one for one in history if one.pipe is None and is_of_stage(one, stage, self.url)]
-        return newest_loads(ExpectedFiles(names), own)
-
-    def _require_all(self, left_out: Iterable[str], entries: Iterable[Entry]) -> None:
-        """Refuse to go on behind files that were planned and that COPY has not loaded.
-
-        Without FORCE a file that is older than load history may have been loaded before.
-        """
-        since, files = dt.datetime.now(dt.UTC) - REMEMBERED, self.files_of(entries)
-        new = tuple(
-            path
-            for path in left_out
-            if self.copy.options.force or (at := files[path].staged_at) is None or at > since
-        )
-        if new:
-            shown = ", ".join(map(repr, new[:_MOST_NAMED])) + (" …" if len(new) > _MOST_NAMED else "")
-            raise FilesRejectedError(
-                f"COPY into {self._table} has left out {len(new):,} of {len(files):,} files that were "
-                f"planned: {shown}. The other files are loaded. An option of the stage, the table or the "
-                "account limits COPY (SIZE_LIMIT of COPY_OPTIONS, PATTERN): remove it and clear this task",
-                files=new,
-                rejected=0,
-            )
+    @property
+    def _reports(self) -> CopyReports:
+        return CopyReports(self.copy, self.stage, self.url, self.ledger, self.history)
 
     @property
     def _table(self) -> str:
@@ -686,11 +591,6 @@ class CopyRun:
     def _stage_key(self) -> str:
         """The stage in one spelling, as :func:`stage_of` writes it."""
         return stage_name(self.copy.location, self.url)
-
-
-def _is_done(load: FileLoad | None, *, forced: bool) -> bool:
-    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
-    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED
 
 
 def _same(found: StagedFile | None, planned: StagedFile) -> bool:

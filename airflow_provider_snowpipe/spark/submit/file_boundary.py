@@ -400,7 +400,7 @@ class FileBoundary:
             own = {self._channel_of(one.name): one for one in self._files}
             committed = {one.channel: one.committed for one in positions}
             if self._source.claim(own, committed, rebinds=self._rebind is not None):
-                self._files = tuple(replace(one, last_unit=self._source.last_unit) for one in self._files)
+                self._files = tuple(replace(one, last_unit=self._source.log.last_unit) for one in self._files)
                 return positions
             self._files = self._source.partitions()
             positions = self.positions()
@@ -542,7 +542,7 @@ class FileBoundary:
 
     def _path(self, channel: str, file: SourceFile) -> str:
         """Where a file is staged: a unit never changes, so its path always has the same content."""
-        return f"{plain_name(channel)}/{self._source.log_id}/{file.unit}/{plain_name(file.name)}"
+        return f"{plain_name(channel)}/{self._source.log.log_id}/{file.unit}/{plain_name(file.name)}"
 
     def _last_row(self, file: SourceFile) -> UnitOffset:
         reader, line = reader_of(self._spec.form), 0

@@ -22,12 +22,13 @@ from typing import Any, Literal
 
 from arro3.core import Array, DataType, Field, Schema, Table
 
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 Event = Literal["unit", "channel", "committed", "archived", "deleted"]
 
 _END_BYTES = 4096
 NO_ROWS = -1
+_MOST_CHANGED = 5
 _NUMBERS = re.compile(r"([0-9]+)")
 
 
@@ -291,6 +292,19 @@ def plan(
     first = log.last_unit + 1
     ordered = sorted(new, key=lambda one: one[0])
     return [replace(unit, number=first + index) for index, (_, unit) in enumerate(ordered)], changed
+
+
+def changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
+    """Build the error of files that have changed.
+
+    :param changed: the files, with what has changed
+    """
+    more = f" and {len(changed) - _MOST_CHANGED} more" if len(changed) > _MOST_CHANGED else ""
+    return SourcePositionError(
+        f"channel {channel!r}: files that have changed since they were taken: {len(changed):,}: "
+        f"{', '.join(changed[:_MOST_CHANGED])}{more}. Nothing was sent. Bring them back, and put other rows "
+        "into files of their own; or set on_changed_files='reload' to load the new content, too, or 'ignore'"
+    )
 
 
 def _fresh(found: Sequence[Found], units: Sequence[Unit], owner: str) -> tuple[list[Found], dict[str, Unit]]:

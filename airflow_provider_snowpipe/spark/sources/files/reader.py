@@ -37,6 +37,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import (
     Found,
     SourceLog,
     Unit,
+    changed_error,
     event_rows,
     plan,
 )
@@ -181,19 +182,14 @@ class FileSource(Source):
         return plan(self._found, self._log, self._spec.owner, contents, reload)
 
     @property
-    def log_id(self) -> str:
-        """What identifies the log."""
-        return self._log.log_id
+    def log(self) -> SourceLog:
+        """The log, as it was read or written last."""
+        return self._log
 
     @property
     def changed_units(self) -> frozenset[int]:
         """The last units of the files that have other content now, and no new unit yet."""
         return frozenset(one.before.number for one in self._changed)
-
-    @property
-    def last_unit(self) -> int:
-        """The number of the last unit of the log."""
-        return self._log.last_unit
 
     def _read_log(self) -> SourceLog:
         """Read the log, which may have been moved with its folder, and may not have been copied with it.
@@ -305,7 +301,7 @@ class FileSource(Source):
                 if one.found.partition == partition.name and not (free and self._writes)
             ]
             if texts:
-                raise _changed_error(channel, texts)
+                raise changed_error(channel, texts)
         if not self._writes:
             return True
         given = given_to_channels(self._log, self._spec, partitions, committed, rebinds=rebinds)
@@ -410,15 +406,6 @@ class FileSource(Source):
                 line = end.line if end is not None and one.number == end.unit else line
                 rows.append({"event": "committed", "number": one.number, "after_line": line})
         return rows
-
-
-def _changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
-    more = f" and {len(changed) - _MOST_NAMED} more" if len(changed) > _MOST_NAMED else ""
-    return SourcePositionError(
-        f"channel {channel!r}: files that have changed since they were taken: {len(changed):,}: "
-        f"{', '.join(changed[:_MOST_NAMED])}{more}. Nothing was sent. Bring them back, and put other rows "
-        "into files of their own; or set on_changed_files='reload' to load the new content, too, or 'ignore'"
-    )
 
 
 _MOST_NAMED = 5
