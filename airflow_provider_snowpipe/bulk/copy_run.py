@@ -230,7 +230,8 @@ class CopyRun:
             elif self._is_earlier(one):
                 one = self._copied_again(one, staged.files if self.listed is None else self.listed)
             done.append(one)
-        outcome = self._reports.outcome(done, self.files_of(done), self._now)
+        reports = CopyReports(self.copy, self.stage, self.url, self.ledger, self.history)
+        outcome = reports.outcome(done, self.files_of(done), self._now)
         if self._resumes or outcome.before:
             self._require_rows()
         return outcome

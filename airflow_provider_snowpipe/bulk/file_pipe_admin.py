@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto
-from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
+from airflow_provider_snowpipe.bulk.staged_files import PART, StageReference, spelled, stage_key, staged_at
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     NothingStagedError,
@@ -431,8 +431,7 @@ def _timestamp(value: object) -> dt.datetime | None:
 
 # -- From where a file pipe loads, and into which table: read from its own COPY statement ----------------
 
-_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
-_TABLE = re.compile(rf"\s*COPY\s+INTO\s+(?P<table>(?:{_PART}\.){{0,2}}{_PART})(?=[\s(])", re.IGNORECASE)
+_TABLE = re.compile(rf"\s*COPY\s+INTO\s+(?P<table>(?:{PART}\.){{0,2}}{PART})(?=[\s(])", re.IGNORECASE)
 _FROM = re.compile(
     rf"""\bFROM\s+(?:(?P<quoted>{STRING_LITERAL})|(?P<plain>@[^\s();,]+))|{STRING_LITERAL}""",
     re.IGNORECASE | re.DOTALL,
@@ -469,7 +468,7 @@ class PipeTarget:
                 "table and stage: give the role MONITOR on the pipe, and make it a pipe of the form COPY "
                 "INTO … FROM @…"
             )
-        names = [_spelled(part) for part in re.findall(_PART, table["table"])]
+        names = [spelled(part) for part in re.findall(PART, table["table"])]
         database, schema, name = [pipe.database, pipe.schema][: 3 - len(names)] + names
         whole = StageReference.parse(location).location("", database=pipe.database, schema=pipe.schema)
         return cls((database, schema, name), StageReference.parse(whole), auto_ingest, definition)
@@ -557,15 +556,3 @@ def _location(statement: str) -> str | None:
         if found["quoted"] and (location := read_string_literal(found["quoted"])).startswith("@"):
             return location
     return None
-
-
-def stage_key(stage: StageReference) -> tuple[str, ...]:
-    """Database, schema and name of a stage, each as Snowflake keeps it."""
-    mark = "%" if stage.name.startswith("%") else ""
-    owner = [_spelled(part) for part in re.findall(_PART, stage.owner)]
-    return (*owner, mark + _spelled(stage.name.removeprefix("%")))
-
-
-def _spelled(part: str) -> str:
-    """A name as Snowflake keeps it: in capitals unless it is quoted."""
-    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()

@@ -28,7 +28,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFile,
     StageReference,
-    age_of_table,
     staged_at,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
@@ -466,6 +465,20 @@ class Ledger:
                 f"not use it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
                 f"UPDATE for the role: {create}; or name another one, ledger_table='DATABASE.SCHEMA.NAME'"
             ) from error
+
+
+def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
+    """The statement that asks when a table was made and what time it is, and the values that it binds.
+
+    Its one row has ``created`` and ``found``, the number of rows, as metadata has it, which row access
+    policies do not change, NULL for a table that the role does not see; and ``account_now``.
+    """
+    database = quote_identifier(table[0]).replace("%", "%%")  # the connector formats what binds values
+    return (
+        "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
+        f"FROM {database}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
+        [table[1], table[2]],
+    )
 
 
 def _bound(name: str) -> str:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from airflow_provider_snowpipe.bulk.ledger import age_of_table
 from airflow_provider_snowpipe.bulk.staged_files import (
     COPY_HISTORY,
     HISTORY_COLUMNS,
     MOST_NAMES,
     FileLoad,
-    age_of_table,
     copy_history,
     possible_paths,
 )

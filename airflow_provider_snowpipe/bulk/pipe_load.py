@@ -10,9 +10,9 @@ from typing import Any, NoReturn, Protocol
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
-from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget, stage_key
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED, age_of_table
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
@@ -20,8 +20,8 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFile,
     StagedFiles,
     StageReference,
-    age_of_table,
     file_names,
+    stage_key,
 )
 from airflow_provider_snowpipe.bulk.two_loaders import (
     NOT_AUTHORIZED,

@@ -15,11 +15,11 @@ from airflow_provider_snowpipe.streaming.names import full_name, quote_identifie
 
 # pragma: no mutate start (stages are tested against the service)
 
-_PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
+PART = r'(?:"(?:[^"]|"")+"|[A-Za-z_][A-Za-z0-9_$]*)'
 _NAME = r'("(?:[^"]|"")+"|%?[^".]+)'
 _FULL_NAME = re.compile(rf"@?{_NAME}\.{_NAME}\.{_NAME}")
 """Of a stage, as a location in load history begins."""
-_REFERENCE = re.compile(rf"@?(?P<owner>(?:{_PART}\.){{0,2}})(?P<name>~|%?{_PART})(?:/(?P<path>[^\0]*)|\s*)")
+_REFERENCE = re.compile(rf"@?(?P<owner>(?:{PART}\.){{0,2}})(?P<name>~|%?{PART})(?:/(?P<path>[^\0]*)|\s*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class StageReference:
         :param schema: the same
         """
         owner = self.owner
-        if self.name != "~" and len(re.findall(_PART, owner)) < 2:
+        if self.name != "~" and len(re.findall(PART, owner)) < 2:
             owner = f"{quote_identifier(database)}.{owner or quote_identifier(schema) + '.'}"
         path = f"{self.path}/{prefix}" if self.path else prefix
         return f"@{owner}{self.name}" + (f"/{path}" if path else "")
@@ -394,7 +394,7 @@ def is_of_stage(load: FileLoad, stage: StageReference, url: str | None = None) -
     named = _FULL_NAME.fullmatch(load.location.partition("/")[0])
     if named is None:
         return True
-    own = [*re.findall(_PART, stage.owner), stage.name]
+    own = [*re.findall(PART, stage.owner), stage.name]
     own = own[-1:] if len(own) < 3 else own
     for shown, name in zip(named.groups()[-len(own) :], own, strict=True):
         # A location may leave quotes out, and a name without them is kept in capitals.
@@ -542,18 +542,16 @@ MOST_NAMES = 5_000
 # pragma: no mutate start (SQL is tested against the service)
 
 
-def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
-    """The statement that asks when a table was made and what time it is, and the values that it binds.
+def stage_key(stage: StageReference) -> tuple[str, ...]:
+    """Database, schema and name of a stage, each as Snowflake keeps it."""
+    mark = "%" if stage.name.startswith("%") else ""
+    owner = [spelled(part) for part in re.findall(PART, stage.owner)]
+    return (*owner, mark + spelled(stage.name.removeprefix("%")))
 
-    Its one row has ``created`` and ``found``, the number of rows, as metadata has it, which row access
-    policies do not change, NULL for a table that the role does not see; and ``account_now``.
-    """
-    database = quote_identifier(table[0]).replace("%", "%%")  # the connector formats what binds values
-    return (
-        "SELECT MAX(CREATED) AS CREATED, MAX(ROW_COUNT) AS FOUND, CURRENT_TIMESTAMP() AS ACCOUNT_NOW "  # noqa: S608
-        f"FROM {database}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
-        [table[1], table[2]],
-    )
+
+def spelled(part: str) -> str:
+    """A name as Snowflake keeps it: in capitals unless it is quoted."""
+    return part[1:-1].replace('""', '"') if part.startswith('"') else part.upper()
 
 
 def copy_history(

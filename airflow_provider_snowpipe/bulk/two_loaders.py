@@ -24,7 +24,6 @@ from airflow_provider_snowpipe.bulk.file_pipe_admin import (
     PIPE_STATUS,
     ListedPipe,
     PipeStatus,
-    stage_key,
 )
 from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry, Ledger, work_key
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
@@ -35,6 +34,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     FileLoad,
     StagedFiles,
     StageReference,
+    stage_key,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import quote_identifier

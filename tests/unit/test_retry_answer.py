@@ -11,6 +11,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 import airflow_provider_snowpipe
+from airflow_provider_snowpipe.bulk.copy_reports import GivenUpError
 from airflow_provider_snowpipe.bulk.files_watch import FilesFailure, FilesWatch, Tolerance, load_failure
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles
@@ -73,6 +74,7 @@ OF_TASKS = [
     (outcome.TaskFailedError("x", error_type="ExecutorLostError"), True),
     (outcome.TaskFailedError("x", error_type="NoSuchError"), True),
     (RefusedByAnotherError("x"), False),
+    (GivenUpError("x"), True),
     (UnreadableReportError("x"), False),
 ]
 

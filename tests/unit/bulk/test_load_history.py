@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
+from airflow_provider_snowpipe.bulk.ledger import age_of_table
 from airflow_provider_snowpipe.bulk.load_history import (
     CopyHistory,
     HistoryQuestion,
@@ -18,7 +19,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
     poll_loads,
     warehouse_seconds,
 )
-from airflow_provider_snowpipe.bulk.staged_files import FileLoad, age_of_table
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
