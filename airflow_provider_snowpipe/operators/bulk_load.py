@@ -339,7 +339,7 @@ def copied_value(
     on_rejected: str,
     table: str,
 ) -> dict[str, Any]:
-    """The task's value, held against the manifest.
+    """The task's value, compared with the manifest.
 
     :param files: what COPY reports of each file, by its path below the stage
     :param on_rejected: ``fail`` refuses another number of rows than a file has

@@ -230,7 +230,7 @@ class SchemaPolicy:
         except SnowpipeError as error:
             if self.policy.unknown_columns == "fail":
                 raise
-            log("keys of rows are not held against the table's columns: %s", error)
+            log("keys of rows are not compared with the table's columns: %s", error)
             return ()
 
     def change_table(

@@ -332,7 +332,7 @@ def _credentials_stamp(path: str | None) -> tuple[object, ...]:
     return (found, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_mode)
 
 
-# -- The table's columns, which rows are held against before they are sent, as the driver knows them -----
+# -- The table's columns as the driver knows them: rows are compared with them before they are sent ------
 
 _KEPT_SECONDS = 60.0
 """A column that is added while a stream runs is known a minute later."""

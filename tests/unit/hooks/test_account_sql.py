@@ -246,6 +246,6 @@ def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(service,
 
     assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, log) == ()
     (line,) = lines
-    assert line.startswith("keys of rows are not held against")
+    assert "columns" in line
     with pytest.raises(error):
         SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, log)
