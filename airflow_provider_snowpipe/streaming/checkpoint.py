@@ -8,6 +8,7 @@ doubled row, or a rejected row that nobody has reported.
 Grammar (docs/reference/checkpoints.md)::
 
     token   = position "~" code version "." binding "." rows "." run "." errors [ "." hold ]
+    hold    = unit "-" line "-" day "-" work [ "-" pipe ]
 
 for example ``messages_1.log:20~f1.9c0f6a2d41b7e3aa.120.20261128T0205Z-3f.0``.
 
@@ -17,11 +18,13 @@ stream reads it as a position, so that no row is sent that is being loaded other
 
 from __future__ import annotations
 
+import datetime as dt
 import logging
 import re
 from dataclasses import astuple, dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import quote, unquote
 
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -29,7 +32,12 @@ from airflow_provider_snowpipe.streaming.errors import (
     OffsetTokenError,
     SourceChangedError,
 )
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, Offset, offset_class_of_code
+from airflow_provider_snowpipe.streaming.offsets import (
+    IntegerOffset,
+    Offset,
+    UnitOffset,
+    offset_class_of_code,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -100,6 +108,52 @@ def run_mark(run: str, began: str = "") -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """A load of files that has begun, and is not known to have ended.
+
+    :param unit: number of the unit up to which the stream was before, 0 for none
+    :param line: its last line then
+    :param since: the day on which it began
+    :param work: its work in the ledger
+    :param pipe: the file pipe that was given the files, and may still load them; None for COPY
+    """
+
+    unit: int
+    line: int
+    since: dt.date
+    work: str
+    pipe: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Self | None:
+        """Read the hold of a checkpoint; None for a text that is none."""
+        found = _HOLD.fullmatch(text)
+        if found is None:
+            return None
+        unit, line, since, work, pipe = found.groups()
+        try:
+            day = dt.datetime.strptime(since, "%Y%m%d").replace(tzinfo=dt.UTC).date()
+        except ValueError:
+            return None
+        return cls(int(unit), int(line), day, work, None if pipe is None else unquote(pipe))
+
+    def __str__(self) -> str:
+        pipe = "" if self.pipe is None else f"-{quote(self.pipe, safe='').translate(_IN_A_HOLD)}"
+        return f"{self.unit}-{self.line}-{self.since:%Y%m%d}-{self.work}{pipe}"
+
+    def before(self, file: str = "?") -> UnitOffset | None:
+        """The position that was committed when it began; None for the beginning.
+
+        :param file: the name of the unit's file, where it is known
+        """
+        return UnitOffset(self.unit, file, self.line) if self.unit else None
+
+
+_HOLD = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{8})-([0-9a-f]{12})(?:-(.+))?", re.ASCII)
+_IN_A_HOLD = str.maketrans({".": "%2E", "~": "%7E"})
+
+
+@dataclass(frozen=True, slots=True)
 class _Written:
     """A checkpoint as it is written: its parts, whatever the class of its position."""
 
@@ -110,7 +164,7 @@ class _Written:
     rows: int
     run: str
     errors: int
-    hold: str | None = None
+    hold: Hold | None = None
 
     @classmethod
     def of(cls, token: str | None) -> Self | None:
@@ -118,12 +172,15 @@ class _Written:
         found = _FORM.fullmatch(token or "")
         if found is None:
             return None
-        counts = {name: int(found[name]) for name in ("version", "rows", "errors")}
-        return cls(**{**found.groupdict(), **counts})  # type: ignore[arg-type]
+        position, code, version, binding, rows, run, errors, text = found.groups()
+        hold = Hold.of(text or "")
+        if text and hold is None:
+            return None
+        return cls(position, code, int(version), binding, int(rows), run, int(errors), hold)
 
     def __str__(self) -> str:
-        *parts, hold = astuple(self)
-        return _AS_WRITTEN.format(*parts) + ("" if hold is None else f".{hold}")
+        plain = _AS_WRITTEN.format(*astuple(replace(self, hold=None))[:-1])
+        return plain if self.hold is None else held(plain, self.hold)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +276,7 @@ def is_checkpoint(token: str | None) -> bool:
     return _Written.of(token) is not None
 
 
-def held_apart(token: str | None) -> tuple[str | None, str | None]:
+def held_apart(token: str | None) -> tuple[str | None, Hold | None]:
     """Take the hold off a token: the checkpoint without it, and the hold, None where there is none."""
     found = _Written.of(token)
     if found is None or found.hold is None:
@@ -227,11 +284,8 @@ def held_apart(token: str | None) -> tuple[str | None, str | None]:
     return str(replace(found, hold=None)), found.hold
 
 
-def held(token: str, hold: str) -> str:
-    """Put a hold on a checkpoint.
-
-    :param hold: letters, digits, ``_``, ``%`` and ``-``
-    """
+def held(token: str, hold: Hold) -> str:
+    """Put a hold on a checkpoint."""
     return f"{token}.{hold}"
 
 
@@ -305,7 +359,7 @@ def described(token: str) -> dict[str, object]:
         "rows": found.rows,
         "run": found.run,
         "reported_errors": found.errors,
-        **({} if hold is None else {"hold": hold}),
+        **({} if hold is None else {"hold": str(hold)}),
     }
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self, SupportsInt
 from airflow_provider_snowpipe.streaming.checkpoint import (
     Checkpoint,
     OnImbalance,
+    held_apart,
     is_checkpoint,
     position_of,
 )
@@ -26,7 +27,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     TokenWentBackError,
 )
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
-from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
+from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset, offset_class
 
 SUCCESS = "SUCCESS"
 REJECTED_ROWS = "REJECTED ROWS"
@@ -382,6 +383,8 @@ class ChannelTarget:
     def progress(self, status: ChannelStatus) -> Progress | None:
         """How far the channel is, None where it owes nothing.
 
+        While COPY or a pipe loads files up to the channel's token, the position before them is committed.
+
         :raises OffsetTokenError: if the committed token is not of the target's format
         :raises SourceChangedError: if the channel has committed rows of another source than the target's
         """
@@ -389,18 +392,22 @@ class ChannelTarget:
             return None
         channel, positions = status.channel, self.positions(status.channel)
         target = position_of(self.token, positions, channel=channel)
-        if status.committed is None:
+        committed, hold = status.committed, None
+        if isinstance(target, UnitOffset):
+            committed, hold = held_apart(committed)
+        if committed is None:
             return Progress(None, target)
-        if is_checkpoint(self.token) and is_checkpoint(status.committed):
+        if is_checkpoint(self.token) and is_checkpoint(committed):
             owed = Checkpoint.parse(self.token, positions, channel=channel)
-            found = Checkpoint.parse(status.committed, type(target), channel=channel)
+            found = Checkpoint.parse(committed, type(target), channel=channel)
             if owed.binding != found.binding:
                 raise SourceChangedError(
                     f"channel {channel!r}: its target {self.token} and its committed token {found} are of "
                     "different sources, or number rows in different ways. Wait for the target of the load "
                     "that writes to the channel now"
                 )
-        return Progress(position_of(status.committed, type(target), channel=channel), target)
+        position = position_of(committed, type(target), channel=channel)
+        return Progress(position if hold is None else hold.before(), target)
 
 
 @dataclass(frozen=True, slots=True)

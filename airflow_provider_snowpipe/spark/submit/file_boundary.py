@@ -12,12 +12,10 @@ given it gives to the pipe again, which loads no path twice.
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
-from urllib.parse import quote, unquote
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.stage import plain_name
@@ -34,6 +32,7 @@ from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_s
 from airflow_provider_snowpipe.streaming.checkpoint import (
     ChannelSource,
     Checkpoint,
+    Hold,
     OnImbalance,
     Rebind,
     check_balance,
@@ -42,7 +41,6 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
-    OffsetTokenError,
     PartlyStreamedError,
     PipeNotFoundError,
     SourceChangedError,
@@ -66,48 +64,6 @@ if TYPE_CHECKING:
 #
 # Its channel's committed offset token shows up to which row it is in the table. COPY takes whole files: only
 # those of which no row is committed, in their order, and only when the token's own file has no row left.
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """A load of files that has begun, and is not known to have ended.
-
-    :param unit: number of the unit up to which the stream was before, 0 for none
-    :param line: its last line then
-    :param since: the day on which it began
-    :param work: its work in the ledger
-    :param pipe: the file pipe that was given the files, and may still load them; None for COPY
-    """
-
-    unit: int
-    line: int
-    since: dt.date
-    work: str
-    pipe: str | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read the hold of a checkpoint.
-
-        :raises OffsetTokenError: if it is none
-        """
-        found = _HOLD.fullmatch(text)
-        if found is None:
-            raise OffsetTokenError(
-                f"{text[:200]!r} is no hold of a load: reset the channel's token to the last row that is in "
-                "the table"
-            )
-        unit, line, since, work, pipe = found.groups()
-        day = dt.datetime.strptime(since, "%Y%m%d").replace(tzinfo=dt.UTC).date()
-        return cls(int(unit), int(line), day, work, None if pipe is None else unquote(pipe))
-
-    def __str__(self) -> str:
-        pipe = "" if self.pipe is None else f"-{quote(self.pipe, safe='').translate(_IN_A_HOLD)}"
-        return f"{self.unit}-{self.line}-{self.since:%Y%m%d}-{self.work}{pipe}"
-
-
-_HOLD = re.compile("([0-9]{1,19})-([0-9]{1,19})-([0-9]{8})-([0-9a-f]{12})(?:-(.+))?", re.ASCII)
-_IN_A_HOLD = str.maketrans({".": "%2E", "~": "%7E"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +182,7 @@ class CopyShare:
     @property
     def hold(self) -> Hold:
         """Who loads them."""
-        return Hold.parse(str(held_apart(self.token)[1]))
+        return cast(Hold, held_apart(self.token)[1])
 
 
 _COMMIT_SECONDS = 600.0
@@ -481,8 +437,7 @@ class FileBoundary:
 
     def _position(self, partition: FilePartition, status: ChannelStatus) -> PartitionPosition:
         channel, token = status.channel, status.committed
-        plain, held = held_apart(token)
-        hold = None if held is None else Hold.parse(held)
+        plain, hold = held_apart(token)
         group, source = partition.group, self._channel_source(partition)
         if plain is not None and hold and not source.is_own(plain):
             raise SourceChangedError(
@@ -495,8 +450,7 @@ class FileBoundary:
         committed = None if start.position is None else cast(UnitOffset, start.position)
         has_rest = False
         if hold is not None:
-            name = next((one.name for one in group.files if one.unit == hold.unit), "?")
-            committed = UnitOffset(hold.unit, name, hold.line) if hold.unit else None
+            committed = hold.before(next((one.name for one in group.files if one.unit == hold.unit), "?"))
         else:
             partition.check(committed)
             has_rest = self._has_rest(group, committed)
@@ -538,7 +492,7 @@ class FileBoundary:
         paths = tuple(self._path(position.channel, file) for file in files)
         source = self._channel_source(partition)
         end = source.token(self._last_row(files[-1]), position.rows, position.errors)
-        return CopyShare(position, files, paths, position.token, held(end, str(hold)))
+        return CopyShare(position, files, paths, position.token, held(end, hold))
 
     def _path(self, channel: str, file: SourceFile) -> str:
         """Where a file is staged: a unit never changes, so its path always has the same content."""

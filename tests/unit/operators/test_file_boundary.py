@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileS
 from airflow_provider_snowpipe.spark.submit.file_boundary import FileBoundary, PartitionPosition
 from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
-from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
+from airflow_provider_snowpipe.streaming.checkpoint import Hold, held, held_apart
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
@@ -637,7 +637,7 @@ class TestPipe:
     def test_what_it_has_forgotten_is_not_guessed(self, piped: Load) -> None:
         long_ago = dt.datetime.now(dt.UTC) - dt.timedelta(days=14)
         end = piped.token("a", "3.ndjson:2", 3)
-        piped.account.tokens[A] = held(end, f"1-3-{long_ago:%Y%m%d}-{'0' * 12}-P")
+        piped.account.tokens[A] = held(end, Hold(1, 3, long_ago.date(), "0" * 12, "P"))
         self.refused(piped, rf"SourcePositionError.*14 days.*'{re.escape(end)}' if all are")
         assert "PUT" not in piped.account.calls
 

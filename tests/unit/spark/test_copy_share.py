@@ -9,12 +9,11 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.submit.file_boundary import (
-    Hold,
     PartitionPosition,
     share_of_copy,
 )
-from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
-from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, PartlyStreamedError
+from airflow_provider_snowpipe.streaming.checkpoint import Hold
+from airflow_provider_snowpipe.streaming.errors import PartlyStreamedError
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 
 SINCE = dt.date(2026, 1, 31)
@@ -68,17 +67,3 @@ def test_what_a_file_has_got_is_left_to_the_stream():
 )
 def test_a_partition_is_done_when_no_row_is_left(given, done):
     assert given.is_done is done
-
-
-@pytest.mark.parametrize("pipe", [None, "P", 'a "b" - é.~', "DB.S.P-1"])
-def test_a_hold_is_read_as_it_was_written(pipe):
-    hold = Hold(3, 20, SINCE, "0f" * 6, pipe)
-
-    assert Hold.parse(str(hold)) == hold
-    assert held_apart(held(TOKEN, str(hold))) == (TOKEN, str(hold))
-
-
-@pytest.mark.parametrize("text", ["", "copy", "1-2-20260131", "1-2-20260131-xyz"])
-def test_what_is_no_hold_is_refused(text):
-    with pytest.raises(OffsetTokenError, match="hold"):
-        Hold.parse(text)

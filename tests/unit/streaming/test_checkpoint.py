@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import dataclass, replace
 
 import pytest
@@ -12,6 +13,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     Binding,
     ChannelSource,
     Checkpoint,
+    Hold,
     Start,
     balanced,
     check_balance,
@@ -41,7 +43,7 @@ from airflow_provider_snowpipe.streaming.offsets import (
     LexicographicOffset,
     TopicPartitionOffset,
 )
-from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
+from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus, ChannelTarget
 from tests.refusals import refused
 
 TOKEN = "a:9~f1.00112233445566aa.12.r1.3"
@@ -272,11 +274,13 @@ class TestSetTokens:
 class TestHold:
     """The end of a token up to whose position files are being loaded by COPY or by a pipe."""
 
+    HOLD = Hold(2, 10, dt.date(2026, 3, 1), "abcdef012345")
+
     def test_is_taken_for_committed_by_no_reader(self):
         now = status(HELD, 12, 9)
 
-        assert held_apart(HELD) == (TOKEN, "2-10-20260301-abcdef012345")
-        assert held(TOKEN, "2-10-20260301-abcdef012345") == HELD
+        assert held_apart(HELD) == (TOKEN, self.HOLD)
+        assert held(TOKEN, self.HOLD) == HELD
         assert [held_apart(one) for one in (TOKEN, "a:9", None)] == [
             (TOKEN, None),
             ("a:9", None),
@@ -288,3 +292,26 @@ class TestHold:
         assert reported(now) is None
         assert balanced("a:3", now) == "a:3~f1.00112233445566aa.21.r1.3"
         refused(OffsetTokenError, lambda one: rebound(one, EU.digest), [now], "'c'")
+
+    @pytest.mark.parametrize("pipe", [None, "P", 'a "b" - é.~', "DB.S.P-1"])
+    def test_names_the_pipe(self, pipe):
+        hold = replace(self.HOLD, pipe=pipe)
+        assert held_apart(held(TOKEN, hold)) == (TOKEN, hold)
+
+    @pytest.mark.parametrize("text", ["copy", "1-2-20260131-xyz", "1-2-20260231-abcdef012345"])
+    def test_is_not_any_text(self, text):
+        assert not is_checkpoint(f"{TOKEN}.{text}")
+
+    def test_leaves_what_was_committed_before_to_those_who_wait(self):
+        plain = "9/a:9~u1.00112233445566aa.21.r1.3"
+        first = replace(self.HOLD, unit=0, line=0)
+        for target, hold, is_complete in (
+            ("2/x:10", self.HOLD, True),
+            ("2/x:11", self.HOLD, False),
+            ("9/a:9", self.HOLD, False),
+            ("1/a:1", first, False),
+        ):
+            owed = ChannelTarget(plain.replace("9/a:9", target))
+            progress = owed.progress(status(held(plain, hold), 12, 9))
+            assert progress is not None
+            assert progress.is_complete() is is_complete
