@@ -302,7 +302,7 @@ def _value_of(key: str) -> str | None:
     does not. A record that is there and was not read would make an expired channel look like a new one.
     """
     try:
-        text: str | None = Variable.get(key, default=None)
+        text: str | None = Variable.get(key, None)  # Airflow 2 names it default_var
         if text is not None or not hasattr(Variable, "keys"):
             return text
         is_kept = key in list(Variable.keys(prefix=key))
