@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from tests.airflow_connections import SetConnection, set_connection
-from tests.local_connection import TaskInstance, connect, ids
+from tests.local_connection import connect, ids
 from tests.local_service import LocalService
 from tests.staged_files import put, submit
+from tests.stream_worker import TaskInstance
 
 __all__ = ["set_connection"]
 
@@ -67,6 +68,5 @@ def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
-    ti = TaskInstance(map_index)
-    ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
+    ti = TaskInstance(task_id="t", map_index=map_index, run_id=run, try_number=try_number)
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}

@@ -24,11 +24,10 @@ import psutil
 from airflow_provider_snowpipe.spark.driver import rounds
 from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
+from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -193,10 +192,9 @@ def load_with_deeds(
     deeds.note(event="began", **facts)
     deeds.reach("start", name)
     watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    writer: type[ChannelSession] = Channel if settings.sdk_profile is None else SdkChannel
-    wait, ask, flush = ChannelSession.wait_for_commit, SnowpipeClient.channel_statuses, writer.flush
+    wait, ask, flush = Channel.wait_for_commit, SnowpipeClient.channel_statuses, Channel.flush
 
-    def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
+    def wait_past_points(channel: Channel, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
             found = ask(client, names)
             if shown(found[channel.name].committed) != str(channel.progress.sent):
@@ -209,13 +207,13 @@ def load_with_deeds(
         deeds.reach("committed", name)
         return found
 
-    def flush_past_point(channel: ChannelSession) -> None:
+    def flush_past_point(channel: Channel) -> None:
         deeds.reach("written", name)
         flush(channel)
 
     with (
-        patch.object(ChannelSession, "wait_for_commit", wait_past_points),
-        patch.object(writer, "flush", flush_past_point),
+        patch.object(Channel, "wait_for_commit", wait_past_points),
+        patch.object(Channel, "flush", flush_past_point),
     ):
         try:
             result = sink.load_partition(settings, token, watched)

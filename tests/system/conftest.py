@@ -33,11 +33,22 @@ SETTINGS = {
     "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
     # Runs of many DAGs at once, and the next task of each without a second between.
     "AIRFLOW__CORE__PARALLELISM": "8",
-    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+    "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.5",
     # Every DAG file is there before Airflow starts, and stays as it is.
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
 }
+_FORKING = ("scheduler", "dag-processor")
+_WITH_LIBRARIES = """
+import gc, sys
+import airflow.__main__, airflow.dag_processing.manager, airflow.jobs.scheduler_job_runner
+import airflow.providers.snowflake.hooks.snowflake, airflow.sdk.execution_time.task_runner
+from airflow_provider_snowpipe.operators import append, channels, copy, stream
+from airflow_provider_snowpipe.sensors import commit, files_loaded
+gc.freeze()
+sys.argv[0] = "airflow"
+airflow.__main__.main()
+"""
 Begin = Callable[["Stack"], Any]
 _BEGINNINGS = pytest.StashKey[dict[Begin, None]]()
 
@@ -52,6 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     functions = (mark.kwargs["run"] for item in session.items for mark in item.iter_markers("begins"))
     session.stash[_BEGINNINGS] = dict.fromkeys(functions)
+
+
+class QuickProcesses(AirflowProcesses):
+    """What forks for each task, or each file of DAGs, imports once what all of these need."""
+
+    def start_process(self, name: str) -> None:
+        if name not in _FORKING:
+            super().start_process(name)
+            return
+        command = [sys.executable, "-c", _WITH_LIBRARIES, *self._commands()[name]]
+        self._group.start(name, command, self._env, self.log_file(name))
 
 
 @dataclass(frozen=True)
@@ -87,7 +109,7 @@ class Stack:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("system")
     service = LocalService(folder / "service", admin=True)
-    processes = AirflowProcesses if AIRFLOW >= (3, 0) else AirflowTwoProcesses
+    processes = QuickProcesses if AIRFLOW >= (3, 0) else AirflowTwoProcesses
     airflow = processes(folder / "airflow", _dags_folder(folder))
     with pytest.MonkeyPatch.context() as patch:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from airflow.providers.common.compat.sdk import DAG, task
+from airflow.providers.common.compat.sdk import DAG
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 
@@ -15,30 +15,18 @@ CHANNELS = SENSORS // 2
 POLL_SECONDS = 5.0
 
 
-def waiting(task_id: str, targets: object) -> SnowpipeCommitSensor:
-    return SnowpipeCommitSensor(
-        task_id=task_id,
-        targets=targets,
-        offset_format="integer",
-        table="WAITING",
-        snowflake_conn_id="counted",
-        poke_interval=POLL_SECONDS,
-        timeout=1_200,
-        deferrable=True,
-        start_from_trigger=True,
-        end_from_trigger=True,
-    )
-
-
 for dag_number in range(DAGS):
     with DAG(f"waiting_{dag_number:02}", schedule=None, catchup=False):
         for number in range(dag_number, SENSORS, DAGS):
-            waiting(f"sensor_{number:04}", {f"w{number % CHANNELS:04}": str(1 + number // CHANNELS)})
-
-with DAG("waiting_for_xcom", schedule=None, catchup=False):
-
-    @task
-    def load() -> dict[str, str]:
-        return {"x0": "7"}
-
-    waiting("wait", load())
+            SnowpipeCommitSensor(
+                task_id=f"sensor_{number:04}",
+                targets={f"w{number % CHANNELS:04}": str(1 + number // CHANNELS)},
+                offset_format="integer",
+                table="WAITING",
+                snowflake_conn_id="counted",
+                poke_interval=POLL_SECONDS,
+                timeout=1_200,
+                deferrable=True,
+                start_from_trigger=True,
+                end_from_trigger=True,
+            )
