@@ -245,7 +245,6 @@ class FakeAccount:
         return {
             "LIST ": ("LIST", self._list),
             "PUT ": ("PUT", self._put),
-            "GET ": ("GET", self._get),
             "REMOVE ": ("REMOVE", self._remove),
             "DESCRIBE STAGE ": ("DESCRIBE", self._describe_stage),
             "DESCRIBE PIPE ": ("DESCRIBE", self._describe_pipe),
@@ -396,13 +395,6 @@ class FakeAccount:
             return [{"status": "SKIPPED"}]
         staged[name], self.put_at[stage, name] = file.read_bytes(), self.staged_at
         return [{"status": "UPLOADED"}]
-
-    def _get(self, statement: str, _: list[str]) -> list[Row]:
-        source, target = _texts(statement)
-        stage, path = _stage_and_path(source)
-        folder = Path(target.removeprefix("file://"))
-        (folder / path.rpartition("/")[2]).write_bytes(self._content(stage, path))
-        return [{"status": "DOWNLOADED"}]
 
     def _remove(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _stage_and_path(values[0])

@@ -78,7 +78,7 @@ class Load:
         files = taken(FileSource(path=str(self.folder)), target)["a"]
         with self.service.client(self.table) as client:
             rows = client.open_channel(CHANNEL).status.rows_inserted
-        source, tokens, lines = ChannelSource(UnitOffset, files.binding), [], []
+        source, tokens, lines = ChannelSource(UnitOffset, files.binding), list[str](), list[str]()
         for name in names:
             for number, line in enumerate((self.folder / "a" / name).read_text().splitlines(), 1):
                 tokens.append(source.token(unit_offset(files, f"{name}:{number}"), rows + len(tokens) + 1, 0))

@@ -16,13 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import psutil
 
 from airflow_provider_snowpipe.spark.driver import rounds
-from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -30,8 +29,6 @@ from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 from tests.checkpoints import shown
 from tests.waiting import wait_until
 
@@ -145,42 +142,6 @@ class Deeds:
         return [executor] if what == "kill-executor" else [daemon, executor]
 
 
-@dataclass(frozen=True)
-class WatchedPartition(SourcePartition[Any]):
-    """A partition whose rows are read past the points of the deeds."""
-
-    inner: SourcePartition[Any]
-    deeds: Deeds
-    name: str
-    offset_class: ClassVar[type[Offset]]
-
-    @classmethod
-    def around(cls, inner: SourcePartition[Any], deeds: Deeds) -> SourcePartition[Any]:
-        kept = {name: getattr(inner, name) for name in ("offset_class", "gaps_legal", "binding")}
-        kind = type("Watched", (cls,), kept)
-        watched: SourcePartition[Any] = kind(inner, deeds, inner.name)
-        return watched
-
-    def check(self, committed: Offset | None) -> None:
-        self.inner.check(committed)
-
-    def resume(self, committed: Offset | None) -> Any:
-        return self.inner.resume(committed)
-
-    def read(self, position: Any, limits: BatchLimits) -> Iterator[Part]:
-        rows = 0
-        for part in self.inner.read(position, limits):
-            self.deeds.reach("row", self.name, rows)
-            yield part
-            rows += part.rows
-
-    def behind(self, committed: Offset | None) -> Behind:
-        return self.inner.behind(committed)
-
-    def open_dead_letters(self, *given: Any) -> DeadLetterStore:
-        return self.inner.open_dead_letters(*given)
-
-
 def load_with_deeds(
     deeds: Deeds, settings: SinkSettings, token: ScopedToken, work: PartitionWork
 ) -> PartitionResult:
@@ -191,8 +152,16 @@ def load_with_deeds(
     facts = {"partition": name, "attempt": context.attemptNumber() if context else 0}
     deeds.note(event="began", **facts)
     deeds.reach("start", name)
-    watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    wait, ask, flush = Channel.wait_for_commit, SnowpipeClient.channel_statuses, Channel.flush
+    kind = type(work.partition)
+    read, wait, flush = kind.read, Channel.wait_for_commit, Channel.flush
+    ask = SnowpipeClient.channel_statuses
+
+    def read_past_points(partition: Any, position: Any, limits: BatchLimits) -> Iterator[Part]:
+        rows = 0
+        for part in read(partition, position, limits):
+            deeds.reach("row", name, rows)
+            yield part
+            rows += part.rows
 
     def wait_past_points(channel: Channel, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
@@ -212,11 +181,12 @@ def load_with_deeds(
         flush(channel)
 
     with (
+        patch.object(kind, "read", read_past_points),
         patch.object(Channel, "wait_for_commit", wait_past_points),
         patch.object(Channel, "flush", flush_past_point),
     ):
         try:
-            result = sink.load_partition(settings, token, watched)
+            result = sink.load_partition(settings, token, work)
         except Exception as error:
             deeds.note(event="failed", error=type(error).__name__, **facts)
             raise

@@ -75,13 +75,6 @@ _BROKEN = re.compile(r"^(?:AttributeError|ImportError|NameError|TypeError)\b.*",
 """What no fault brings about: a try that does not fit the code that it calls proves nothing."""
 
 
-def start_try(work: Callable[[], Any], log: Path, hit: Hit | None = None) -> Try:
-    pid = os.fork()
-    if pid == 0:
-        _be_a_worker(work, log, hit)
-    return Try(pid, log)
-
-
 def _be_a_worker(work: Callable[[], Any], log: Path, hit: Hit | None) -> None:
     code = 1
     try:
@@ -162,7 +155,10 @@ class Run:
     def start(self, work: Callable[[], Any], hit: Hit | None = None) -> Try:
         self.tries += 1
         self.faults += [str(hit)] if hit else []
-        return start_try(work, self.log, hit)
+        pid = os.fork()
+        if pid == 0:
+            _be_a_worker(work, self.log, hit)
+        return Try(pid, self.log)
 
     def do(self, work: Callable[[], Any]) -> bool:
         """Do something that nothing strikes; True when it succeeds."""
@@ -201,13 +197,7 @@ class Run:
             self.service.admin("faults", set=",".join(some))
 
     def until_green(self, work: Callable[[int], Any], requests: int, final: Sequence[str] = ()) -> bool:
-        """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
-
-        :param work: a try, by its number
-        :param requests: about so many requests a try makes
-        :param final: classes of errors after which nobody tries again
-        :returns: False where it ended with one of them, or never succeeded
-        """
+        """Try again until a try succeeds, which makes about so many requests, or ends with a final error."""
         is_green = until_green(
             lambda number, hit: self.start(partial(work, number), hit),
             self.draw,
@@ -283,7 +273,8 @@ class Stream:
                     run.deeds.release()
                 continue
             codes.append(one.wait())
-            if codes[-1] == 0 or _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
+            error = RunReport.from_json(report.read_text()).error_type if report.exists() else None
+            if codes[-1] == 0 or error in ("RowsRejectedError", "SourcePositionError"):
                 break
         run.deeds.release()
         codes += [one.wait() for one in stalled]
@@ -299,10 +290,6 @@ class Stream:
         found = [RunReport.from_json(one.read_text()) for one in files]
         failed = [one for one in found if one.error_type == "RowsRejectedError"]
         return sum(channel.rejected for one in failed for channel in one.channels)
-
-
-def _error_of(report: Path) -> str | None:
-    return RunReport.from_json(report.read_text()).error_type if report.exists() else None
 
 
 def _stalls(one: Try, deeds: Deeds) -> bool:

@@ -26,7 +26,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 _KEYS = ("a", "b", "c")
-_WRITTEN = 1500
+_WRITTEN = 900
 _WRITE_SECONDS = 900.0
 
 

@@ -15,7 +15,7 @@ from tests.job_without_spark import without_spark
 from tests.local_service import LocalService
 from tests.spark_deeds import Deed, Deeds, deeds_of
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job
-from tests.spark_job import Finished, SparkJob, ids_in
+from tests.spark_job import Finished, SparkJob
 from tests.waiting import wait_until
 
 _IN_THE_MIDDLE = Deed("stall", "row", "b", row=200)
@@ -112,21 +112,6 @@ def test_a_run_ends_with_the_reason_and_the_next_one_goes_on(
     assert "Traceback" not in failed.out
     assert job.run().code == 0
     assert_exact(job)
-
-
-def test_a_channel_that_is_dropped_ends_the_run_and_doubles_no_row(job: SparkJob) -> None:
-    def drop() -> None:
-        wait_until(lambda: job.committed("b")["b"] is not None, seconds=120, what="a commit")
-        with job.service.client(job.table) as client:
-            client.drop_channel(job.channel("b"))
-
-    dropped = _interrupted(job, drop, _IN_THE_MIDDLE)
-
-    assert dropped.code == 1
-    (line,) = dropped.error_lines
-    assert line.startswith(f"snowpipe error: TokenWentBackError: channel {job.channel('b')!r} was dropped")
-    found = ids_in(job.service, job.table)
-    assert len(found) == len(set(found))
 
 
 def test_a_driver_that_is_killed_is_resumed_while_its_tasks_still_run(job: SparkJob) -> None:

@@ -5,8 +5,6 @@ Daily, the tests of their operators in ``tests/integration`` prove the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,9 @@ from airflow_provider_snowpipe.streaming.names import channel_name
 from tests.checkpoints import shown
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.nightly]
+
+
+DAYS = ("2013-01-01", "2013-01-02", "2013-01-03")
 
 
 def _done(stack: Stack, dag_id: str, run_id: str, conf: dict[str, Any] | None = None) -> DagRun:
@@ -41,16 +42,17 @@ def test_flights_to_snowflake(stack: Stack, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dag_id", "params", "counted", "rows"),
     [
-        ("flood_with_spark", {"table": "FLOODED"}, "count", 2_400),
-        ("files_to_pipe", {"table": "PIPED"}, "count", 72),
-        ("backfill_days", {"table": "BACKFILLED"}, "verify", {f"2013-01-0{day}": 72 for day in (1, 2, 3)}),
+        ("flood_with_spark", {"table": "FLOODED"}, "count", [2_400] * 2),
+        ("files_to_pipe", {"table": "PIPED"}, "count", [72] * 2),
+        ("backfill_days", {"table": "BACKFILLED"}, "verify", [dict.fromkeys(DAYS, 72)] * 2),
+        ("trickle_or_flood", {"rows": 50, "history": True}, "count", [50, 100]),  # of a file for each run
     ],
 )
 def test_two_runs_load_once(
-    stack: Stack, tmp_path: Path, dag_id: str, params: dict[str, str], counted: str, rows: Any
+    stack: Stack, tmp_path: Path, dag_id: str, params: dict[str, Any], counted: str, rows: list[Any]
 ) -> None:
     given = {**params, "folder": str(tmp_path)}
-    assert [_done(stack, dag_id, run, given).xcom(counted) for run in ("first", "second")] == [rows, rows]
+    assert [_done(stack, dag_id, run, given).xcom(counted) for run in ("first", "second")] == rows
 
 
 def test_load_by_router(stack: Stack) -> None:
@@ -67,39 +69,29 @@ def test_load_by_router(stack: Stack) -> None:
     assert (int(row["N"]), int(row["D"])) == (275, 275)
 
 
-@pytest.fixture
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a broker: the small one, or Apache Kafka from Maven Central; skipped without both."""
+def test_kafka_to_snowflake(stack: Stack, tmp_path: Path) -> None:
     pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-    from tests.kafka_broker import KafkaBroker, NoidaBroker
-
-    folder = tmp_path_factory.mktemp("broker")
-    with ExitStack() as running:
-        try:
-            yield running.enter_context(NoidaBroker(folder)).address
-        except pytest.skip.Exception:
-            yield running.enter_context(KafkaBroker(folder)).address
-
-
-def test_kafka_to_snowflake(stack: Stack, broker: str) -> None:
+    from tests.kafka_broker import NoidaBroker
     from tests.kafka_topics import create_topic, group_offsets, numbered, produce
 
-    # The DAG's own defaults: the scheduler may start a run by its schedule as soon as the DAG is unpaused.
-    dag_id, table, topic, group = "kafka_to_snowflake", "EVENTS", "events", "snowpipe-events"
-    stack.service.sql(f"DROP TABLE IF EXISTS {table}")  # other tests' rows are of no topic
-    create_topic(broker, topic, 2)
-    produce(broker, topic, numbered(range(200)), partition=lambda row: row % 2)
-    produce(broker, topic, [None], partition=0)  # a tombstone, which the DAG drops and the token passes
-    fields = {"conn_type": "kafka", "extra": {"bootstrap.servers": broker}}
-    stack.airflow.api.add_connection("kafka_default", fields)
-    _done(stack, dag_id, "first")
-    assert group_offsets(broker, group, topic, 2) == [101, 100]
+    with NoidaBroker(tmp_path) as running:
+        broker = running.address
+        # The DAG's own defaults: the scheduler may start a run by its schedule once the DAG is unpaused.
+        dag_id, table, topic, group = "kafka_to_snowflake", "EVENTS", "events", "snowpipe-events"
+        stack.service.sql(f"DROP TABLE IF EXISTS {table}")  # other tests' rows are of no topic
+        create_topic(broker, topic, 2)
+        produce(broker, topic, numbered(range(200)), partition=lambda row: row % 2)
+        produce(broker, topic, [None], partition=0)  # a tombstone, which the DAG drops and the token passes
+        fields = {"conn_type": "kafka", "extra": {"bootstrap.servers": broker}}
+        stack.airflow.api.add_connection("kafka_default", fields)
+        _done(stack, dag_id, "first")
+        assert group_offsets(broker, group, topic, 2) == [101, 100]
 
-    produce(broker, topic, numbered(range(200, 210)), partition=1)
-    _done(stack, dag_id, "second")
-    stack.airflow.api.pause(dag_id)
+        produce(broker, topic, numbered(range(200, 210)), partition=1)
+        _done(stack, dag_id, "second")
+        stack.airflow.api.pause(dag_id)
 
-    ids = [int(row["ID"]) for row in stack.service.sql(f"SELECT ID FROM {table} ORDER BY ID")]
-    assert ids == list(range(210))
-    assert group_offsets(broker, group, topic, 2) == [101, 110]
-    assert _positions(stack, table, f"{dag_id}_{topic}_0", f"{dag_id}_{topic}_1") == ["100", "109"]
+        ids = [int(row["ID"]) for row in stack.service.sql(f"SELECT ID FROM {table} ORDER BY ID")]
+        assert ids == list(range(210))
+        assert group_offsets(broker, group, topic, 2) == [101, 110]
+        assert _positions(stack, table, f"{dag_id}_{topic}_0", f"{dag_id}_{topic}_1") == ["100", "109"]

@@ -1,4 +1,4 @@
-"""Sensors that wait under a real scheduler and triggerer, watched through a counting proxy."""
+"""Sensors that wait under a real scheduler, behind a proxy, for ``benchmarks/deferred_sensors.py``."""
 
 from __future__ import annotations
 
@@ -50,12 +50,6 @@ class Waiting:
             self.airflow.api.trigger(dag_id, RUN_ID)
         until(lambda: self._states().get("deferred") == self.sensors, 300)
         until(lambda: self._asked_lately() == set(self.channels), 120)
-
-    def watch(self, intervals: int) -> list[StatusRequest]:
-        """What is asked during a number of poll intervals in which nothing commits."""
-        began = time.time()
-        time.sleep(intervals * POLL_SECONDS)
-        return self.proxy.since(began)
 
     def commit(self, channels: Sequence[str], token: int) -> float:
         """Commit one row to each channel; when the last of them was committed, seconds since 1970."""
