@@ -67,27 +67,16 @@ def _of_b(deeds: Deeds, *events: str) -> list[dict[str, Any]]:
     return [note for event in events for note in deeds.notes(event) if note["partition"] == "b"]
 
 
-def test_a_task_is_repeated_when_its_executor_died(job: SparkJob, spark: Any, tmp_path: Path) -> None:
-    job.service.admin("faults", set="commit-delay=5")
-    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-executor", "commit-wait", "b")])
-
-    with doing(deeds):
-        run = load(job, spark)
-
-    assert_exact(job)
-    assert len(deeds.notes("kill-executor")) == 1
-    assert len(_of_b(deeds, "began")) > 1
-    assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
-        (group, ROWS, True) for group in GROUPS
-    ]
-
-
-def test_a_worker_that_comes_back_late_is_fenced(job: SparkJob, spark: Any, tmp_path: Path) -> None:
+def test_a_task_is_repeated_when_its_executor_died_and_its_worker_is_fenced_when_it_comes_back(
+    job: SparkJob, spark: Any, tmp_path: Path
+) -> None:
     deeds = deeds_of(tmp_path / "deeds", [Deed("freeze", "row", "b", row=200)])
 
     with doing(deeds):
-        load(job, spark)
+        run = load(job, spark)
         assert_exact(job)
+        loaded = [(one.partition, one.rows, one.committed) for one in run.channels]
+        assert loaded == [(group, ROWS, True) for group in GROUPS]
         (frozen,) = deeds.notes("freeze")
         zombie = psutil.Process(frozen["pid"])
         assert zombie.status() == psutil.STATUS_STOPPED

@@ -38,16 +38,22 @@ SETTINGS = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3600",
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
 }
-_FORKING = ("scheduler", "dag-processor")
-_WITH_LIBRARIES = """
-import gc, sys
-import airflow.__main__, airflow.dag_processing.manager, airflow.jobs.scheduler_job_runner
-import airflow.providers.snowflake.hooks.snowflake, airflow.sdk.execution_time.task_runner
-from airflow_provider_snowpipe.operators import append, channels, copy, stream
-from airflow_provider_snowpipe.sensors import commit, files_loaded
+_PROGRAM = """
+import gc, importlib, sys
+
+gc.set_threshold(200_000)  # with Python's own 700 a fifth of a start goes into the search for cycles
+for module in sys.argv[1].split():
+    importlib.import_module(module)
 gc.freeze()
-sys.argv[0] = "airflow"
-airflow.__main__.main()
+sys.argv[:2] = ["airflow"]
+importlib.import_module("airflow.__main__").main()
+"""
+_LIBRARIES = """
+airflow.__main__ airflow.dag_processing.manager airflow.jobs.scheduler_job_runner
+airflow.sdk.execution_time.task_runner airflow.providers.snowflake.hooks.snowflake
+airflow_provider_snowpipe.operators.append airflow_provider_snowpipe.operators.channels
+airflow_provider_snowpipe.operators.stream airflow_provider_snowpipe.sensors.commit
+airflow_provider_snowpipe.sensors.files_loaded
 """
 Begin = Callable[["Stack"], Any]
 _BEGINNINGS = pytest.StashKey[dict[Begin, None]]()
@@ -69,10 +75,8 @@ class QuickProcesses(AirflowProcesses):
     """What forks for each task, or each file of DAGs, imports once what all of these need."""
 
     def start_process(self, name: str) -> None:
-        if name not in _FORKING:
-            super().start_process(name)
-            return
-        command = [sys.executable, "-c", _WITH_LIBRARIES, *self._commands()[name]]
+        libraries = _LIBRARIES if name in ("scheduler", "dag-processor") else ""
+        command = [sys.executable, "-c", _PROGRAM, libraries, *self._commands()[name]]
         self._group.start(name, command, self._env, self.log_file(name))
 
 
