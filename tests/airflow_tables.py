@@ -29,9 +29,8 @@ DONE = "success"
 class AirflowTables:
     """Airflow's database of one test."""
 
-    def __init__(self, engine: Any, first_run: int = 1) -> None:
+    def __init__(self, engine: Any) -> None:
         self.engine = engine
-        self._first_run = first_run
         self.now = dt.datetime.now(dt.UTC).replace(microsecond=0)
         self._runs: dict[tuple[str, str], int] = {}
 
@@ -58,7 +57,7 @@ class AirflowTables:
         names = {"dag_id": dag, "run_id": run, "task_id": task, "map_index": map_index}
         with self.engine.begin() as database:
             if (dag, run) not in self._runs:
-                self._runs[dag, run] = len(self._runs) + self._first_run
+                self._runs[dag, run] = len(self._runs) + 1
                 self._dag(database, dag)
             facts = {"state": state, "operator": operator, "pool": "default_pool", **times}
             database.execute(TaskInstance.__table__.insert().values(**names, **facts))

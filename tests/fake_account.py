@@ -10,10 +10,11 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import operator
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -33,6 +34,8 @@ _COPY = re.compile(
     rf"(?: FILES = \((?P<files>{_QUOTED}(?:, {_QUOTED})*)\))?(?P<options>.*)",
     re.DOTALL,
 )
+_CONDITION = re.compile(r"(\w+) (=|<>|<|>=|>|IS DISTINCT FROM) (%s|0)")
+_COMPARISONS = {"=": operator.eq, "<>": operator.ne, "<": operator.lt, ">": operator.gt, ">=": operator.ge}
 Row = dict[str, Any]
 
 
@@ -88,74 +91,41 @@ class Pipe:
 
 
 class FakeLedger:
-    """The load ledger of the table."""
+    """The load ledger of the table; in a statement it reads what SET and WHERE bind."""
 
     def __init__(self) -> None:
         self.rows: list[Row] = []
 
-    def read(self, statement: str, values: list[str]) -> list[Row]:
-        if "WHERE WORK" in statement:
-            return sorted(self._where(work=values[0]), key=lambda row: row["part"])
-        if "ROWS_LOADED > 0 AND DAG_ID" in statement:
-            keys = ("state", "dag_id", "run_id", "task_id", "map_index")
-            found = self._where(**dict(zip(keys, values[1:], strict=True)))
-            return [row for row in found if row["rows_loaded"]]
-        _, stage, state, *more = values
-        found = self._where(stage=stage, state=state)
-        if not more:
-            return found
-        if "TARGET_CREATED <>" in statement:
-            return [row for row in found if row["target_created"] != _time(more[0])]
-        if "LOADED_AT >=" in statement:
-            return [row for row in found if row["loaded_at"] >= _time(more[0])]
-        return [row for row in found if row["work"] != more[0] and row["loader"] != more[1]]
+    def read(self, statement: str, values: list[Any]) -> list[Row]:
+        found = self._matching(statement.partition(" WHERE ")[2], iter(values))
+        return sorted(found, key=lambda row: row["part"]) if "ORDER BY PART" in statement else found
 
     def plan(self, statement: str, values: list[Any]) -> list[Row]:
-        names = [name.lower() for name in re.findall(r" AS (\w+)", statement.partition(") AS N")[0])][1:]
-        new = dict(zip(names, values, strict=True))
-        new |= {name: int(new[name]) for name in ("part", "last_part")}
-        new |= {name: _time(new[name]) for name in ("run_started", "target_created")}
-        if self._where(work=new["work"], part=new["part"]):
-            return [{"number of rows inserted": 0}]
-        empty = dict.fromkeys(("reports", "error", "query_id", "loaded_at"))
-        self.rows.append({**empty, **new, "version": 1, "rows_loaded": 0})
-        return [{"number of rows inserted": 1}]
-
-    def loads(self, _: str, values: list[Any]) -> list[Row]:
-        names = ("query_id", "rows_loaded", "target_created")
-        found = [row for row in self._where(state=values[1]) if row["rows_loaded"] > 0]
-        return [{name: row[name] for name in names} for row in found]
+        names = re.findall(r" AS (\w+)", statement.partition(") AS N")[0])[1:]
+        new = {name.lower(): _typed(name, value) for name, value in zip(names, values, strict=True)}
+        is_new = not self._of(new["work"], new["part"])
+        if is_new:
+            empty = dict.fromkeys(("reports", "error", "query_id", "loaded_at", "rows_rejected"))
+            self.rows.append({**empty, **new, "planned_at": _now(), "version": 1, "rows_loaded": 0})
+        return [{"number of rows inserted": int(is_new)}]
 
     def change(self, statement: str, values: list[Any]) -> list[Row]:
-        changed = 1
-        if "SET STATE" in statement:
-            state, _, before, *ids = values
-            for row in self._where(state=before):
-                if row["query_id"] in ids:
-                    row.update(state=state, version=row["version"] + 1)
-        elif "LOADED_AT" in statement:
-            state, good, bad, work, part = values
-            for row in self._where(work=work, part=int(part)):
-                row.update(state=state, rows_loaded=int(good), rows_rejected=int(bad))
-        elif "SET WORK" in statement:
-            new, work, until = values
-            for row in self._where(work=work):
-                if row["run_started"] < _time(until):
-                    row.update(work=new, state="given up" if row["state"] == "planned" else row["state"])
-        else:
-            names = ("state", "choice", "statement", "files", "target_created", "error")
-            *given, work, part, version = values
-            fields = dict(zip(names, given, strict=True))
-            fields["target_created"] = _time(fields["target_created"])
-            changed = self._set(work, int(part), int(version), fields)
-        return [{"number of rows updated": changed}]
+        fields, _, where = statement.partition(" WHERE ")
+        given = iter(values)
+        names = re.findall(r"(\w+) = (?:PARSE_JSON\()?%s", fields)
+        new = {name.lower(): _typed(name, next(given)) for name in names}
+        found = self._matching(where, given)
+        for row in found:
+            if "IFF(STATE" in fields and row["state"] == "planned":
+                row["state"] = "given up"
+            row.update(new, version=row["version"] + ("VERSION + 1" in fields))
+        return [{"number of rows updated": len(found)}]
 
-    def files(self, _: str, values: list[str]) -> list[Row]:
-        _, stage, state, made, *_paths = values
+    def files(self, statement: str, values: list[Any]) -> list[Row]:
+        where = statement.partition(" WHERE ")[2].partition(") AS L")[0]
         return [
             {"path": file["path"], "mark": file["mark"]}
-            for row in self._where(stage=stage, state=state, target_created=_time(made))
-            if row["rows_loaded"]
+            for row in self._matching(where, iter(values))
             for file in json.loads(row["files"])
             for report in json.loads(row["reports"] or "[]")
             for one in report
@@ -166,24 +136,33 @@ class FakeLedger:
         """Mark a COPY as loaded; the number of rows that were updated."""
         found = re.search(r"WHERE WORK = '(\w+)' AND PART = (\d+) AND VERSION = (\d+) ", statement)
         assert found is not None
-        work, part, version = found[1], int(found[2]), int(found[3])
         good = sum(one.get("rows_loaded", 0) for one in result)
-        rows = self._where(work=work, part=part, target_created=created)
+        rows = [
+            row
+            for row in self._of(found[1], int(found[2]))
+            if (row["version"], row["target_created"]) == (int(found[3]), created)
+        ]
         if not rows or (good and "R.GOOD, 0) = 0" in statement):
             return 0
-        reports = [*json.loads(rows[0]["reports"] or "[]"), result]
-        new = {"state": "loaded", "reports": json.dumps(reports), "error": None, "loaded_at": _now()}
-        new |= {"rows_loaded": good or rows[0]["rows_loaded"], "query_id": str(uuid.uuid4())}
-        return self._set(work, part, version, new)
+        (row,) = rows
+        reports = [*json.loads(row["reports"] or "[]"), result]
+        row |= {"state": "loaded", "reports": json.dumps(reports), "error": None, "loaded_at": _now()}
+        row |= {"rows_loaded": good or row["rows_loaded"], "query_id": str(uuid.uuid4())}
+        row["version"] += 1
+        return 1
 
-    def _where(self, **values: Any) -> list[Row]:
-        return [row for row in self.rows if all(row[name] == value for name, value in values.items())]
+    def _of(self, work: str, part: int) -> list[Row]:
+        return [row for row in self.rows if (row["work"], row["part"]) == (work, part)]
 
-    def _set(self, work: str, part: int, version: int, values: Row) -> int:
-        found = self._where(work=work, part=part, version=version)
-        for row in found:
-            row.update(values, version=version + 1)
-        return len(found)
+    def _matching(self, where: str, values: Iterator[Any]) -> list[Row]:
+        found = self.rows
+        for name, sign, value in _CONDITION.findall(where):
+            given = 0 if value == "0" else _typed(name, next(values))
+            found = [row for row in found if _holds(row[name.lower()], sign, given)]
+        if "QUERY_ID IN (" in where:
+            ids = set(values)
+            found = [row for row in found if row["query_id"] in ids]
+        return list(found)
 
 
 class FakeAccount:
@@ -201,7 +180,6 @@ class FakeAccount:
         self.tokens: dict[str, str | None] = {}
         self.statements: dict[str, Statement] = {}
         """Of the SQL API, by their request ids."""
-        self.executed: list[str] = []
         self.ledger = FakeLedger()
         self.holds = False
         """True lets statements run and files wait until :meth:`finish`."""
@@ -212,8 +190,6 @@ class FakeAccount:
         self.created = _now()
         """The table's age."""
         self.put_at: dict[tuple[str, str], str] = {}
-        self.fits: list[str] = []
-        """Records that fit the table although they have the word "bad", as when it was altered."""
         self.names_skipped = True
         """False leaves files that COPY skips out of its result."""
         self._copied: set[tuple[str, str, str]] = set()
@@ -269,7 +245,6 @@ class FakeAccount:
         return {
             "LIST ": ("LIST", self._list),
             "PUT ": ("PUT", self._put),
-            "GET ": ("GET", self._get),
             "REMOVE ": ("REMOVE", self._remove),
             "DESCRIBE STAGE ": ("DESCRIBE", self._describe_stage),
             "DESCRIBE PIPE ": ("DESCRIBE", self._describe_pipe),
@@ -283,7 +258,7 @@ class FakeAccount:
             "SELECT * FROM": ("LEDGER", lambda *given: self.ledger.read(*given)),
             "MERGE INTO": ("PLAN", lambda *given: self.ledger.plan(*given)),
             "UPDATE ": ("PLAN", self.ledger.change),
-            "SELECT QUERY_ID, ROWS_LOADED": ("LOADS", lambda *given: self.ledger.loads(*given)),
+            "SELECT QUERY_ID, ROWS_LOADED": ("LOADS", lambda *given: self.ledger.read(*given)),
             "ALTER SESSION": ("SESSION", lambda *_: []),
             "SELECT MAX(CREATED) AS CREATED": ("AGE", self._age),
         }
@@ -334,10 +309,10 @@ class FakeAccount:
         """A COPY and the mark of it in the ledger: both happen, or nothing."""
         begin, copy, mark, check, commit = statements
         assert (begin, commit, "1 /" in check) == ("BEGIN", "COMMIT", True)
-        before = list(self.rows), list(self.history), set(self._copied), list(self.executed)
+        before = list(self.rows), list(self.history), set(self._copied)
         result = self._copy(copy)
         if not self.ledger.mark(mark, result, self.created):
-            self.rows, self.history, self._copied, self.executed = before
+            self.rows, self.history, self._copied = before
             raise StatementError(100051, "Division by zero")
         return [{"multiple statement execution": "Multiple statements executed successfully."}]
 
@@ -358,7 +333,7 @@ class FakeAccount:
             if not skipped and limit is not None and size >= int(limit[1]):
                 break
             listed = self._listed(stage, folder + name)
-            result, kept = _loaded(listed, content, options, skipped=skipped, fits=self.fits)
+            result, kept = _loaded(listed, content, options, skipped=skipped)
             results.append(result)
             rows += kept
             if not skipped:
@@ -366,7 +341,6 @@ class FakeAccount:
                 loads.append(_history_entry(name, f"{stage}/{folder}", result, pipe))
             if kept and pipe is None:
                 marks.append(mark)
-        self.executed.append(statement)
         self.rows += rows
         self.history += loads
         self._copied.update(marks)
@@ -421,13 +395,6 @@ class FakeAccount:
             return [{"status": "SKIPPED"}]
         staged[name], self.put_at[stage, name] = file.read_bytes(), self.staged_at
         return [{"status": "UPLOADED"}]
-
-    def _get(self, statement: str, _: list[str]) -> list[Row]:
-        source, target = _texts(statement)
-        stage, path = _stage_and_path(source)
-        folder = Path(target.removeprefix("file://"))
-        (folder / path.rpartition("/")[2]).write_bytes(self._content(stage, path))
-        return [{"status": "DOWNLOADED"}]
 
     def _remove(self, _: str, values: list[str]) -> list[Row]:
         stage, path = _stage_and_path(values[0])
@@ -495,12 +462,10 @@ class FakeAccount:
         return sorted(found, key=lambda one: one["last_load_time"])
 
 
-def _loaded(
-    listed: str, content: bytes, options: str, *, skipped: bool, fits: Sequence[str]
-) -> tuple[Row, list[str]]:
+def _loaded(listed: str, content: bytes, options: str, *, skipped: bool) -> tuple[Row, list[str]]:
     """The row of a COPY's result for one file, and the rows that it puts into the table."""
     lines = [] if skipped else content.decode().splitlines()
-    good = [line for line in lines if "bad" not in line or line in fits]
+    good = [line for line in lines if "bad" not in line]
     errors = len(lines) - len(good)
     policy = found[1] if (found := re.search(r"ON_ERROR = (\w+)", options)) else "ABORT_STATEMENT"
     if errors and policy == "ABORT_STATEMENT":
@@ -539,8 +504,20 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _time(text: str | None) -> dt.datetime | None:
-    return None if text is None else dt.datetime.fromisoformat(text)
+def _holds(one: Any, sign: str, other: Any) -> bool:
+    """Compare as SQL does, where nothing is equal to NULL, or different from it."""
+    if sign == "IS DISTINCT FROM":
+        return bool(one != other)
+    return None not in (one, other) and bool(_COMPARISONS[sign](one, other))
+
+
+def _typed(column: str, value: Any) -> Any:
+    """A bound value as its column has it."""
+    if value is None:
+        return None
+    if column in ("RUN_STARTED", "TARGET_CREATED", "PLANNED_AT", "LOADED_AT"):
+        return dt.datetime.fromisoformat(value)
+    return int(value) if column in ("PART", "LAST_PART", "VERSION", "ROWS_LOADED", "ROWS_REJECTED") else value
 
 
 def _md5(content: bytes) -> str:

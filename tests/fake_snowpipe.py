@@ -1,8 +1,7 @@
-"""A pipe's service in this process: for tests of everything above the transport, without a socket.
+"""A pipe's service in this process, in the place of :class:`Transports`, without a socket.
 
-It answers on the wire as the service does, and stands where :class:`Transports` stands, so that the client,
-the channel and all that is built on them are the real ones. A test can read every call in order, hold commits
-and release them, and put a fault before or after any call. Every wait ends at once.
+A test can read every call in order, hold commits and release them, and put a fault before or after any call.
+Every wait ends at once.
 """
 
 from __future__ import annotations
@@ -72,10 +71,6 @@ class Call:
     query: Mapping[str, str] = field(default_factory=dict)
     bearer: str = field(default="", repr=False)
     body: Any = None
-
-    @property
-    def attempt(self) -> int:
-        return int(self.query["retryCount"])
 
     @property
     def rows(self) -> list[Any]:
@@ -225,13 +220,10 @@ class FakeSnowpipe:
         skip: int = 0,
         times: float = 1,
     ) -> None:
-        """Put a fault before a call, which then does nothing, or after it: done, but the answer is another.
+        """Put a fault before calls, which then do nothing, or after them: done, but the answer is another.
 
         :param after: the operation; without ``error`` and ``do`` its answer is lost
-        :param error: the answer instead, or what is raised
-        :param do: what happens then; without ``error`` the call goes on
-        :param skip: so many calls go well first
-        :param times: so many calls meet it then
+        :param error: the answer instead, or what is raised; without it the call goes on after ``do``
         """
         if after is not None and error is None and do is None:
             error = UnreachableError("the answer was lost")

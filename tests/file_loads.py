@@ -14,11 +14,11 @@ import pytest
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.sources import FileSource
-from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from tests import stream_worker
 from tests.airflow_connections import SetConnection, set_connection
-from tests.local_connection import committed, connect, ids
+from tests.local_connection import commit, committed, connect, ids
 from tests.local_service import LocalService
 from tests.source_log import taken, unit_offset
 
@@ -28,15 +28,15 @@ _numbers = itertools.count(1)
 CHANNEL = "p_s_a"
 
 
-class TaskInstance:
+class TaskInstance(stream_worker.TaskInstance):
+    """One with XComs as Airflow keeps them, of an earlier run as well."""
+
     def __init__(self, run: str, number: int, before: Any) -> None:
-        self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", run, -1
-        self.try_number, self.before = number, before
-        self.start_date = dt.datetime.now(dt.UTC)
-        self.xcoms: dict[str, Any] = {}
+        super().__init__(run_id=run, try_number=number, start_date=dt.datetime.now(dt.UTC))
+        self.before = before
 
     def xcom_push(self, key: str, value: Any) -> None:
-        self.xcoms[key] = json.loads(json.dumps(value))
+        super().xcom_push(key, json.loads(json.dumps(value)))
 
     def xcom_pull(self, *, key: str, include_prior_dates: bool = False, **_: Any) -> Any:
         return self.before if include_prior_dates else self.xcoms.get(key)
@@ -76,20 +76,14 @@ class Load:
         hook = SnowpipeHook(self.conn_id, table=self.table)
         target = hook.pipe_name().address(hook.account_url())
         files = taken(FileSource(path=str(self.folder)), target)["a"]
-        source = ChannelSource(UnitOffset, files.binding)
         with self.service.client(self.table) as client:
-            opened = client.open_channel(CHANNEL)
-            continuation, rows = opened.continuation_token, opened.status.rows_inserted
-            for name in names:
-                for number, line in enumerate((self.folder / "a" / name).read_bytes().splitlines(), 1):
-                    rows += 1
-                    token = source.token(unit_offset(files, f"{name}:{number}"), rows, 0)
-                    tokens = {"continuation_token": continuation, "start_token": token, "end_token": token}
-                    body = line + b"\n"
-                    continuation = client.append_rows(
-                        CHANNEL, body, **tokens, content_encoding=None, raw_length=len(body)
-                    )
-            open_when_committed(client, CHANNEL, 120)
+            rows = client.open_channel(CHANNEL).status.rows_inserted
+        source, tokens, lines = ChannelSource(UnitOffset, files.binding), list[str](), list[str]()
+        for name in names:
+            for number, line in enumerate((self.folder / "a" / name).read_text().splitlines(), 1):
+                tokens.append(source.token(unit_offset(files, f"{name}:{number}"), rows + len(tokens) + 1, 0))
+                lines.append(line)
+        commit(self.service, self.table, CHANNEL, tokens, rows=lines)
 
     def run(self, run: str | None = None, try_number: int = 1, **arguments: Any) -> dict[str, Any]:
         self.last = self.operator(**arguments)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import requests
 
 from tests.airflow_connections import SetConnection, set_connection
-from tests.local_connection import TaskInstance, connect, ids
+from tests.local_connection import connect, ids
 from tests.local_service import LocalService
-from tests.staged_files import put, submit
+from tests.staged_files import put
+from tests.stream_worker import TaskInstance
 
 __all__ = ["set_connection"]
 
@@ -41,7 +44,16 @@ class PipeTarget:
         put(self.service, self.folder, self.stage, files)
 
     def submit(self, *paths: str) -> None:
-        submit(self.service, f"LOCAL.PUBLIC.{self.pipe}", *paths)
+        """Give files to the pipe by its REST API, as another program would."""
+        answer = requests.post(
+            f"{self.service.url}/v1/data/pipes/LOCAL.PUBLIC.{self.pipe}/insertFiles",
+            params={"requestId": str(uuid.uuid4())},
+            headers={"Authorization": f"Bearer {self.service.key_pair_jwt()}"},
+            json={"files": [{"path": path} for path in paths]},
+            verify=str(self.service.ca_file),
+            timeout=30,
+        )
+        assert answer.status_code == 200, answer.text
 
     def ids(self) -> list[int]:
         return ids(self.service, self.table)
@@ -67,6 +79,5 @@ def target(local_service: LocalService, make_target: MakeTarget) -> PipeTarget:
 
 
 def task_context(run: str = "r1", try_number: int = 1, map_index: int = -1) -> Any:
-    ti = TaskInstance(map_index)
-    ti.run_id, ti.try_number = run, try_number  # type: ignore[attr-defined]
+    ti = TaskInstance(task_id="t", map_index=map_index, run_id=run, try_number=try_number)
     return {"ti": ti, "dag_run": SimpleNamespace(start_date=BEGAN)}

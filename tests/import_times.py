@@ -1,4 +1,4 @@
-"""Who imports what in a fresh interpreter, by ``python -X importtime``."""
+"""Who imports what in a fresh interpreter."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 _LINE = re.compile(r"import time:\s+(\d+) \|\s+\d+ \| (\s*)(\S+)")
@@ -34,49 +33,41 @@ with DAG("bare", schedule=None):
 """A DAG file with nothing in it but Airflow."""
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
-    """A module, who imported it first, and the time of its own code, without what it imported in turn."""
-
-    name: str
-    importer: str | None
-    seconds: float
-
-
 class Imports:
-    """All modules that a program imported."""
+    """All modules that a program imported, by ``python -X importtime``."""
 
-    def __init__(self, found: Iterable[Import]) -> None:
-        self._found = {one.name: one for one in found}
+    def __init__(self, printed: str) -> None:
+        self._importers: dict[str, str | None] = {}
+        self._seconds: dict[str, float] = {}
+        above: list[tuple[int, str]] = []
+        # From the end: there, a module comes before what it imported.
+        for microseconds, indent, name in reversed(_LINE.findall(printed)):
+            while above and above[-1][0] >= len(indent):
+                above.pop()
+            self._importers[name] = above[-1][1] if above else None
+            self._seconds[name] = int(microseconds) / 1e6
+            above.append((len(indent), name))
 
     @property
     def names(self) -> set[str]:
-        return set(self._found)
+        return set(self._importers)
 
     @property
     def roots(self) -> set[str]:
-        return {name.partition(".")[0] for name in self._found}
+        return {name.partition(".")[0] for name in self._importers}
 
-    def seconds(self, *packages: str) -> float:
-        """The time of the modules' own code in some packages; of all modules without one."""
-        return sum(
-            one.seconds
-            for one in self._found.values()
-            if not packages or any(f"{one.name}.".startswith(f"{package}.") for package in packages)
-        )
+    def seconds(self, package: str) -> float:
+        """The time of the own code of a package's modules, without what these imported in turn."""
+        return sum(time for name, time in self._seconds.items() if f"{name}.".startswith(f"{package}."))
 
     def way_to(self, root: str) -> str:
         """Who imported a package first: ``a > b > root``."""
-        entries = [
-            name
-            for name, one in self._found.items()
-            if name.partition(".")[0] == root and (one.importer or "").partition(".")[0] != root
-        ]
-        name: str | None = entries[-1]
+        own = [name for name in self._importers if name.partition(".")[0] == root]
         way: list[str] = []
+        name: str | None = own[-1]
         while name is not None and name not in way:
             way.append(name)
-            name = self._found[name].importer if name in self._found else None
+            name = self._importers.get(name)
         return " > ".join(reversed(way))
 
 
@@ -89,7 +80,7 @@ def airflow_environment(home: Path) -> dict[str, str]:
 
 def imports_of(code: str, *arguments: str, env: Mapping[str, str]) -> Imports:
     """Run a program in a fresh interpreter and see what it imports."""
-    return Imports(_parsed(_run(code, *arguments, env=env)))
+    return Imports(_run(code, *arguments, env=env))
 
 
 def _run(code: str, *arguments: str, env: Mapping[str, str]) -> str:
@@ -113,16 +104,4 @@ for code, arguments in json.loads(sys.argv[1]):
 """
     texts = _run(run, json.dumps(programs), env=env).split(mark)[1:]
     assert len(texts) == len(programs)
-    return [Imports(_parsed(text)) for text in texts]
-
-
-def _parsed(text: str) -> list[Import]:
-    """Read the lines from the end: there, a module comes before what it imported."""
-    found: list[Import] = []
-    above: list[tuple[int, str]] = []
-    for microseconds, indent, name in reversed(_LINE.findall(text)):
-        while above and above[-1][0] >= len(indent):
-            above.pop()
-        found.append(Import(name, above[-1][1] if above else None, int(microseconds) / 1e6))
-        above.append((len(indent), name))
-    return found
+    return [Imports(text) for text in texts]

@@ -14,14 +14,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
 
 _QUIET = ("-Xshare:auto", "-Xlog:disable", "-Xlog:all=off")
 _QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *_QUIET)
-_KEPT_SECONDS = 30 * 86_400
 
 
 def cache_folder() -> Path:
@@ -49,9 +47,6 @@ def make_archive() -> Path | None:
     with (archive.parent / "class-data.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not archive.exists():
-            for other in archive.parent.glob("spark-*.jsa"):
-                if other.stat().st_mtime < time.time() - _KEPT_SECONDS:
-                    other.unlink()
             _train(archive)
     return archive
 

@@ -15,9 +15,11 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 from unittest.mock import patch
 
@@ -154,26 +156,6 @@ def _as_spark_reports_it(task: int, times: int, failure: str) -> Exception:
     )
 
 
-class ForkedSession:
-    """The job's session, which starts nothing."""
-
-    def __init__(self, _: Any) -> None:
-        self._attempts = int(os.environ.get("TASK_ATTEMPTS", "4"))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def start(self) -> Any:
-        raise AssertionError("this source needs Spark")
-
-    def executors(self) -> ForkedTasks:
-        return ForkedTasks(self._attempts)
-
-    def stop(self) -> None: ...
-
-
 def drive(plan: str) -> int:
     """Run the job of a plan's file past the points of its faults; its exit code."""
     deeds = read_deeds(Path(os.environ["DEEDS"]))
@@ -181,8 +163,10 @@ def drive(plan: str) -> int:
     timeouts = (5.0, float(os.environ.get("READ_SECONDS", "30")))
     # A process is forked from one thread only: the one that prints progress would be another.
     quiet = partial(run.ProgressLines, interval=_NEVER)
+    tasks = ForkedTasks(int(os.environ.get("TASK_ATTEMPTS", "4")))
+    session = SimpleNamespace(start=None, executors=lambda: tasks, stop=lambda: None)
     with (
-        patch.object(job, "JobSession", ForkedSession),
+        patch.object(job, "JobSession", lambda _: nullcontext(session)),
         patch.object(sink, "Transports", partial(Transports, timeouts=timeouts)),
         patch.object(run, "ProgressLines", quiet),
         doing(deeds),

@@ -1,25 +1,19 @@
-"""A stream from Spark's own Kafka source into a table, started as often as a test likes.
-
-Each run ends at what is there.
-"""
+"""A stream from Spark's own Kafka source into a table, started as often as a test likes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tests.spark_session import Door
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 @dataclass
 class TopicStream:
-    """The stream."""
+    """The stream; each run ends at what is there."""
 
-    spark: SparkSession
+    spark: Any
     door: Door
     brokers: str
     topic: str
@@ -27,14 +21,6 @@ class TopicStream:
 
     def run(self, **options: Any) -> int:
         """Load what the topic has; the number of records that were read."""
-        query = self._start(options)
-        query.awaitTermination()
-        return sum(progress.numInputRows for progress in query.recentProgress)
-
-    def tokens(self, partitions: int) -> list[str | None]:
-        return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())
-
-    def _start(self, options: dict[str, Any]) -> Any:
         kafka = {
             "kafka.bootstrap.servers": self.brokers,
             "kafka.isolation.level": "read_committed",
@@ -48,10 +34,13 @@ class TopicStream:
             "from_json(CAST(value AS STRING), 'ID BIGINT, NOTE STRING') AS row",
         ).select("channel", "offset", "row.ID", "row.NOTE")
         keys = {"channelColumn": "channel", "offsetColumn": "offset", "omitColumns": "channel,offset"}
-        return (
-            rows.writeStream.format("snowpipe")
-            .options(**self.door.options(), **keys, fixedSpread="true")
-            .option("checkpointLocation", str(self.checkpoint))
-            .trigger(availableNow=True)
-            .start()
+        writer = rows.writeStream.format("snowpipe").options(
+            **self.door.options(), **keys, fixedSpread="true"
         )
+        with_checkpoint = writer.option("checkpointLocation", str(self.checkpoint))
+        query = with_checkpoint.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+    def tokens(self, partitions: int) -> list[str | None]:
+        return list(self.door.tokens(*(f"{self.topic}_{number}" for number in range(partitions))).values())

@@ -18,10 +18,10 @@ _SECONDS = 300
 class MockCluster:
     """Librdkafka's mock brokers; they live as long as this object, for other processes too."""
 
-    def __init__(self, brokers: int = 1) -> None:
-        self._holder = Producer({"test.mock.num.brokers": brokers, "log_level": 2})
-        found = self._holder.list_topics(timeout=60).brokers.values()
-        self.address = ",".join(f"{broker.host}:{broker.port}" for broker in found)
+    def __init__(self) -> None:
+        self._holder = Producer({"test.mock.num.brokers": 1, "log_level": 2})
+        (broker,) = self._holder.list_topics(timeout=60).brokers.values()
+        self.address = f"{broker.host}:{broker.port}"
 
     def make_topic(self, topic: str) -> None:
         """Make a topic of four partitions, which is all that the mock knows."""

@@ -7,9 +7,9 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from tests import stream_worker
 from tests.airflow_connections import SetConnection
 from tests.local_service import LocalService
+from tests.stream_worker import TaskInstance
 
 RUN_AFTER = dt.datetime(2026, 1, 31, tzinfo=dt.UTC)
 
@@ -35,16 +35,9 @@ def connect_by_form(service: LocalService, set_connection: SetConnection, **chan
     return set_connection("form", conn_type="snowpipe", extra=extra, **fields)
 
 
-class TaskInstance(stream_worker.TaskInstance):
-    """As much of a running task instance as the operators ask for."""
-
-    def __init__(self, map_index: int = -1) -> None:
-        super().__init__()
-        self.task_id, self.map_index = "t", map_index
-
-
 def context(map_index: int = -1, run_after: dt.datetime = RUN_AFTER) -> Any:
-    return {"ti": TaskInstance(map_index), "dag_run": SimpleNamespace(run_after=run_after, logical_date=None)}
+    ti = TaskInstance(task_id="t", map_index=map_index)
+    return {"ti": ti, "dag_run": SimpleNamespace(run_after=run_after, logical_date=None)}
 
 
 def append(
@@ -66,11 +59,11 @@ def append(
             )
 
 
-def commit(service: LocalService, table: str, channel: str, tokens: list[str]) -> None:
-    """Send one row for each token and wait until the last one is committed."""
+def commit(service: LocalService, table: str, channel: str, tokens: list[str], **more: Any) -> None:
+    """Send one row for each token as :func:`append` does, and wait until the last one is committed."""
     from airflow_provider_snowpipe.streaming.admin import open_when_committed
 
-    append(service, table, channel, tokens)
+    append(service, table, channel, tokens, **more)
     with service.client(table) as client:
         open_when_committed(client, channel, 120)
 

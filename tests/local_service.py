@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from snowpipe_local import testing
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.auth import KeyPair
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-    from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 
 class LocalService(testing.LocalService):
@@ -23,20 +24,21 @@ class LocalService(testing.LocalService):
 
         return KeyPair(self.account, self.user, self.key_file.read_bytes())
 
-    def client(
-        self,
-        table_or_pipe: str,
-        *,
-        database: str = "LOCAL",
-        schema: str = "PUBLIC",
-        retry: RetryPolicy | None = None,
-    ) -> SnowpipeClient:
+    def write_sdk_profile(self, path: Path, **changes: Any) -> Path:
+        """Write the file with which Snowflake's SDK signs in."""
+        key = self.key_file.read_text()
+        profile = {"account": self.account, "user": self.user, "url": self.url, "private_key": key, **changes}
+        path.touch(mode=0o600)
+        path.write_text(json.dumps(profile))
+        return path
+
+    def client(self, table_or_pipe: str) -> SnowpipeClient:
         """Return our client on a table's default pipe, or on a pipe when the name ends in ``-STREAMING``."""
         from airflow_provider_snowpipe.streaming.client import SnowpipeClient
         from airflow_provider_snowpipe.streaming.names import PipeName
 
         if table_or_pipe.upper().endswith("-STREAMING"):
-            pipe = PipeName(database, schema, table_or_pipe)
+            pipe = PipeName("LOCAL", "PUBLIC", table_or_pipe)
         else:
-            pipe = PipeName.default_for_table(database, schema, table_or_pipe)
-        return SnowpipeClient(self.url, self.credentials, pipe, ca_bundle=str(self.ca_file), retry=retry)
+            pipe = PipeName.default_for_table("LOCAL", "PUBLIC", table_or_pipe)
+        return SnowpipeClient(self.url, self.credentials, pipe, ca_bundle=str(self.ca_file))

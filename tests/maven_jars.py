@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,13 @@ from tests.java_options import cache_folder
 DELTA = ("io.delta:delta-spark_4.2_2.13:4.4.0", "io.delta:delta-storage:4.4.0")
 # Made for Spark 4.1, and works with 4.2.
 AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
+SPARK_KAFKA = (
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')}",
+    f"org.apache.spark:spark-token-provider-kafka-0-10_2.13:{version('pyspark')}",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.12.1",
+)
+"""Spark's own Kafka source."""
 S3A = "org.apache.hadoop:hadoop-aws:3.5.0"
 # What s3a:// of Hadoop 3.5.0 calls of Amazon's SDK: 17 MB, where the bundle that it names has hundreds.
 S3A_NEEDS = (

@@ -11,11 +11,6 @@ def daemons_of(jvm: psutil.Process) -> list[psutil.Process]:
     return [child for child in jvm.children() if _is_daemon(child)]
 
 
-def workers_of(jvm: psutil.Process) -> list[psutil.Process]:
-    # A daemon that ends takes its workers along.
-    return [worker for daemon in daemons_of(jvm) for worker in children_of(daemon)]
-
-
 def children_of(process: psutil.Process, *, recursive: bool = False) -> list[psutil.Process]:
     """Return the children of a process, none when it has ended."""
     try:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import ssl
 import threading
@@ -15,9 +13,8 @@ from pathlib import Path
 from typing import Self
 
 import jwt
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from snowpipe_local.datadir import DataDirectory
+from snowpipe_local.listener import ensure_certificates
 
 from tests.http_server import Received, Reply, serving
 
@@ -40,12 +37,12 @@ class ScriptedService:
         self.received: list[Received] = []
         self._scripts: dict[str, deque[Reply | Callable[[Received], Reply]]] = {}
         self._lock = threading.Lock()
-        certificate, key = directory / "scripted.pem", directory / "scripted.key"
-        for file, content in zip((certificate, key), _certificate(), strict=True):
-            file.write_bytes(content)
-        self.ca_bundle = str(certificate)
+        home = DataDirectory(directory / "scripted")
+        home.create()
+        ensure_certificates(home)
+        self.ca_bundle = str(home.authority_file)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key)
+        context.load_cert_chain(home.tls_dir / "server.pem", home.tls_dir / "server.key")
         self._running = ExitStack()
         self.url = f"https://127.0.0.1:{self._running.enter_context(serving(self._answer, context))}"
         self.on("hostname", Reply(body="127.0.0.1"))
@@ -76,20 +73,3 @@ class ScriptedService:
 
 def _last(path: str) -> str:
     return path.rsplit("/", 1)[-1].rsplit(":", 1)[-1]
-
-
-def _certificate() -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "scripted service")])
-    address = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    now = dt.datetime.now(dt.UTC)
-    certificate = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(hours=1))
-        .not_valid_after(now + dt.timedelta(hours=6))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(address, critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    return certificate.public_bytes(pem), key.private_bytes(pem, form, serialization.NoEncryption())

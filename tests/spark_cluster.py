@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +15,7 @@ import pytest
 import requests
 
 from airflow_provider_snowpipe.operators.submission import launch_environment
-from tests.python_workers import children_of, kill_each
+from demo.processes import ProcessGroup
 from tests.waiting import wait_until
 
 SPARK_CLASS = Path(sys.executable).with_name("spark-class")
@@ -32,19 +30,20 @@ SPECULATION = {
     "spark.speculation.multiplier": "1.5",
     "spark.speculation.minTaskRuntime": "4s",
 }
-_NOTHING: dict[str, Any] = {"aliveworkers": 0, "activeapps": [], "completedapps": []}
 # The master's other server would take a fixed port.
 _SETTINGS = {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false"}
 _MASTER_HOST = "127.0.0.1"
 
 
 class StandaloneCluster:
-    """Master and workers, each the leader of a process group."""
+    """Master and workers."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], hosts: Sequence[str] = (_MASTER_HOST,)) -> None:
-        self._folder, self._env, self._hosts = folder, env, tuple(hosts)
+        inherited = {key: os.environ[key] for key in os.environ if not key.startswith(("SPARK_", "PYTHON"))}
+        self._env = {**inherited, **launch_environment(folder / "java"), **_SETTINGS, **env}
+        self._folder, self._hosts = folder, tuple(hosts)
+        self._group = ProcessGroup(folder / "processes.json")
         self._page = ""
-        self._processes: list[subprocess.Popen[bytes]] = []
         self.port = 0
 
     @property
@@ -58,40 +57,27 @@ class StandaloneCluster:
         options = ["--cores", "2", "--memory", "1g", "--webui-port", "0"]
         for host in self._hosts:
             self._launch(host, "worker.Worker", *options, "--work-dir", str(self._folder / "work"), self.url)
-        alive = lambda: self.state()["aliveworkers"] == len(self._hosts)  # noqa: E731
+        alive = lambda: self._workers() == len(self._hosts)  # noqa: E731
         wait_until(alive, seconds=READY_SECONDS, what="Spark's workers")
         return self
 
-    def state(self) -> dict[str, Any]:
-        """What the master reports of its workers and applications; nothing until its page is there."""
-        try:
-            answer = requests.get(f"{self._page}/json/", timeout=60, proxies={"http": ""})
-            state: dict[str, Any] = answer.json() if answer.ok else _NOTHING
-        except requests.RequestException:
-            # While the master starts its page is not there, or is not yet this one.
-            return _NOTHING
-        return state
-
     def executors(self) -> list[psutil.Process]:
-        return [process for process in self._members() if _runs_executor(process)]
+        return [process for process in self._group.members() if _runs_executor(process)]
 
     def stop(self) -> None:
-        members = self._members()
-        for process in self._processes:
-            process.send_signal(signal.SIGTERM)
-        _, alive = psutil.wait_procs(members, STOP_SECONDS)
-        kill_each(alive)
-        for process in self._processes:
-            process.wait(STOP_SECONDS)
+        self._group.stop(STOP_SECONDS)
 
-    def _members(self) -> list[psutil.Process]:
-        leaders = [psutil.Process(process.pid) for process in self._processes if process.poll() is None]
-        return [*leaders, *(child for leader in leaders for child in children_of(leader, recursive=True))]
+    def _workers(self) -> int:
+        """How many workers the master reports; none until its page is there."""
+        with suppress(requests.RequestException):
+            answer = requests.get(f"{self._page}/json/", timeout=60, proxies={"http": ""})
+            return int(answer.json()["aliveworkers"]) if answer.ok else 0
+        return 0
 
     def _find_ports(self, log: Path) -> bool:
         """Take the master's ports from its log; False while it has not bound them."""
-        assert self._processes[0].poll() is None, log.read_text()[-2000:]
         text = log.read_text()
+        assert not self._group.ended(), text[-2000:]
         port = re.search(r"Starting Spark master at spark://\S+:(\d+)", text)
         page = re.search(r"MasterWebUI.* at http://\S+:(\d+)", text)
         if port is None or page is None:
@@ -100,22 +86,10 @@ class StandaloneCluster:
         return True
 
     def _launch(self, host: str, name: str, *arguments: str) -> Path:
-        inherited = {key: os.environ[key] for key in os.environ if not key.startswith(("SPARK_", "PYTHON"))}
-        settings = launch_environment(self._folder / "java") | _SETTINGS | {"SPARK_LOCAL_IP": host}
-        path = self._folder / f"{name}-{host}.log"
-        command = [SPARK_CLASS, f"org.apache.spark.deploy.{name}", "--host", host, *arguments]
-        with path.open("ab") as log:
-            process = subprocess.Popen(
-                command,
-                env={**inherited, **settings, **self._env},
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self._processes.append(process)
-        return path
+        log = self._folder / f"{name}-{host}.log"
+        command = [str(SPARK_CLASS), f"org.apache.spark.deploy.{name}", "--host", host, *arguments]
+        self._group.start(f"{name} {host}", command, {**self._env, "SPARK_LOCAL_IP": host}, log)
+        return log
 
 
 def _runs_executor(process: psutil.Process) -> bool:

@@ -16,23 +16,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 from unittest.mock import patch
 
 import psutil
 
 from airflow_provider_snowpipe.spark.driver import rounds
-from airflow_provider_snowpipe.spark.source import Behind, SourcePartition
 from airflow_provider_snowpipe.spark.task import sink
-from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult, PartitionWork, SinkSettings
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import Part
-from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
+from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import Offset
-from airflow_provider_snowpipe.streaming.row_gate import DeadLetterStore
 from tests.checkpoints import shown
 from tests.waiting import wait_until
 
@@ -51,9 +47,9 @@ class DeedError(Exception):
 class Deed:
     """Something that happens once.
 
-    :param what: ``raise`` an exception; ``kill-worker``, ``kill-executor`` or ``kill-driver``; ``freeze``:
-        kill the executor and its daemon, and stop the worker, which lives on as a zombie until somebody
-        continues it; ``stall``: wait until :meth:`Deeds.release`
+    :param what: ``raise`` an exception; ``kill-worker`` or ``kill-driver``; ``freeze``: kill the executor and
+        its daemon, and stop the worker, which lives on as a zombie until somebody continues it; ``stall``:
+        wait until :meth:`Deeds.release`
     :param point: when
     :param partition: in whose task
     :param row: for the point ``row``: after how many rows of the attempt
@@ -143,43 +139,7 @@ class Deeds:
             return [psutil.Process()]
         daemon, executor, *_ = psutil.Process().parents()
         assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline()), executor.cmdline()
-        return [executor] if what == "kill-executor" else [daemon, executor]
-
-
-@dataclass(frozen=True)
-class WatchedPartition(SourcePartition[Any]):
-    """A partition whose rows are read past the points of the deeds."""
-
-    inner: SourcePartition[Any]
-    deeds: Deeds
-    name: str
-    offset_class: ClassVar[type[Offset]]
-
-    @classmethod
-    def around(cls, inner: SourcePartition[Any], deeds: Deeds) -> SourcePartition[Any]:
-        kept = {name: getattr(inner, name) for name in ("offset_class", "gaps_legal", "binding")}
-        kind = type("Watched", (cls,), kept)
-        watched: SourcePartition[Any] = kind(inner, deeds, inner.name)
-        return watched
-
-    def check(self, committed: Offset | None) -> None:
-        self.inner.check(committed)
-
-    def resume(self, committed: Offset | None) -> Any:
-        return self.inner.resume(committed)
-
-    def read(self, position: Any, limits: BatchLimits) -> Iterator[Part]:
-        rows = 0
-        for part in self.inner.read(position, limits):
-            self.deeds.reach("row", self.name, rows)
-            yield part
-            rows += part.rows
-
-    def behind(self, committed: Offset | None) -> Behind:
-        return self.inner.behind(committed)
-
-    def open_dead_letters(self, *given: Any) -> DeadLetterStore:
-        return self.inner.open_dead_letters(*given)
+        return [daemon, executor]
 
 
 def load_with_deeds(
@@ -192,11 +152,18 @@ def load_with_deeds(
     facts = {"partition": name, "attempt": context.attemptNumber() if context else 0}
     deeds.note(event="began", **facts)
     deeds.reach("start", name)
-    watched = dataclasses.replace(work, partition=WatchedPartition.around(work.partition, deeds))
-    writer: type[ChannelSession] = Channel if settings.sdk_profile is None else SdkChannel
-    wait, ask, flush = ChannelSession.wait_for_commit, SnowpipeClient.channel_statuses, writer.flush
+    kind = type(work.partition)
+    read, wait, flush = kind.read, Channel.wait_for_commit, Channel.flush
+    ask = SnowpipeClient.channel_statuses
 
-    def wait_past_points(channel: ChannelSession, *args: Any, **kwargs: Any) -> Any:
+    def read_past_points(partition: Any, position: Any, limits: BatchLimits) -> Iterator[Part]:
+        rows = 0
+        for part in read(partition, position, limits):
+            deeds.reach("row", name, rows)
+            yield part
+            rows += part.rows
+
+    def wait_past_points(channel: Channel, *args: Any, **kwargs: Any) -> Any:
         def ask_past_point(client: SnowpipeClient, names: Any) -> Any:
             found = ask(client, names)
             if shown(found[channel.name].committed) != str(channel.progress.sent):
@@ -209,16 +176,17 @@ def load_with_deeds(
         deeds.reach("committed", name)
         return found
 
-    def flush_past_point(channel: ChannelSession) -> None:
+    def flush_past_point(channel: Channel) -> None:
         deeds.reach("written", name)
         flush(channel)
 
     with (
-        patch.object(ChannelSession, "wait_for_commit", wait_past_points),
-        patch.object(writer, "flush", flush_past_point),
+        patch.object(kind, "read", read_past_points),
+        patch.object(Channel, "wait_for_commit", wait_past_points),
+        patch.object(Channel, "flush", flush_past_point),
     ):
         try:
-            result = sink.load_partition(settings, token, watched)
+            result = sink.load_partition(settings, token, work)
         except Exception as error:
             deeds.note(event="failed", error=type(error).__name__, **facts)
             raise

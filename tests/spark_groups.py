@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,6 @@ LIMITS = BatchLimits(rows=50, requests_per_second=50.0)
 _numbers = itertools.count(1)
 
 
-def seeds(rounds: int) -> range:
-    """Numbers that seed random deaths."""
-    first = int(os.environ.get("SNOWPIPE_SPARK_FAULT_SEED", "1"))
-    return range(first, first + int(os.environ.get("SNOWPIPE_SPARK_FAULT_ROUNDS", rounds)))
-
-
 def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **options: Any) -> SparkJob:
     """Write the groups, make a table of its own and plan its load."""
     for index, group in enumerate(GROUPS):
@@ -48,11 +42,12 @@ def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **op
     )
 
 
-def load(job: SparkJob, spark: Any, **changes: Any) -> Run:
+def load(job: SparkJob, spark: Any, session: Callable[[], Any] | None = None, **changes: Any) -> Run:
+    """Load in a Spark context of this process; the session is for sources that are queries."""
     plan = job.plan(**changes)
     key = job.service.credentials
     with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-        run = Run(plan, client, secrets=job.secrets)
+        run = Run(plan, client, session, job.secrets)
         run.prepare()
         run.load(spark)
         run.verify()

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_provider_snowpipe.spark.submit.local_spark import ensure_java_home
-from tests.maven_jars import AVRO, DELTA, S3A, S3A_NEEDS, maven_closure, maven_jars
-from tests.spark_kafka_jars import spark_kafka_jars
+from tests.maven_jars import AVRO, DELTA, S3A, S3A_NEEDS, SPARK_KAFKA, maven_closure, maven_jars
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -112,7 +111,7 @@ def _jars() -> dict[str, list[Path]]:
     """The jars that can be had; a test that needs others skips itself."""
     groups: dict[str, Callable[[], list[Path]]] = {
         "delta": lambda: maven_jars(*DELTA),
-        "kafka": spark_kafka_jars,
+        "kafka": lambda: maven_jars(*SPARK_KAFKA),
         "s3a": lambda: [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)],
         "avro": lambda: maven_jars(AVRO),
     }

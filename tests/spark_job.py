@@ -21,7 +21,6 @@ from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, write_plan
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.checkpoints import shown
 from tests.local_service import LocalService
@@ -86,10 +85,8 @@ class SparkJob:
     table: str
     source: SourceSpec
     options: dict[str, Any] = field(default_factory=dict)
-    key_pem: bytes | None = None
     conf: dict[str, str] = field(default_factory=dict)
     env: dict[str, str] = field(default_factory=dict)
-    application: Path = field(default_factory=job_file)
     launcher: tuple[str, ...] = (str(SPARK_SUBMIT),)
     start_process: Callable[..., Any] = subprocess.Popen
     secrets: SourceSecrets = field(default_factory=SourceSecrets)
@@ -128,7 +125,7 @@ class SparkJob:
         options = ["--master", master]
         options += [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
         submits = Path(self.launcher[0]).name == SPARK_SUBMIT.name
-        command = [*self.launcher, *(options if submits else []), str(self.application)]
+        command = [*self.launcher, *(options if submits else []), str(job_file())]
         with (work / "out").open("w") as out, (work / "err").open("w") as err:
             process = self.start_process(
                 [*command, str(work / "plan.json")],
@@ -159,9 +156,7 @@ class SparkJob:
 
     def _written_plan(self, changes: dict[str, Any]) -> Path:
         plan = self.plan(**changes)
-        pem = self.key_pem or Path(self.service.key_file).read_bytes()
-        key = KeyPair(self.service.account, self.service.user, pem)
-        write_credentials(key, plan.credentials_path, self.secrets)
+        write_credentials(self.service.credentials, plan.credentials_path, self.secrets)
         path = Path(plan.report_path).with_name("plan.json")
         write_plan(plan, path)
         return path

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-import requests
 import snowflake.connector
 
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
@@ -34,16 +32,3 @@ def running_copy() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StatementClient, "state", lambda client, handle, statement: StatementState(handle))
         yield
-
-
-def submit(service: LocalService, pipe: str, *paths: str) -> None:
-    """Give files to a file pipe of that full name by its REST API, as another program would."""
-    answer = requests.post(
-        f"{service.url}/v1/data/pipes/{pipe}/insertFiles",
-        params={"requestId": str(uuid.uuid4())},
-        headers={"Authorization": f"Bearer {service.key_pair_jwt()}"},
-        json={"files": [{"path": path} for path in paths]},
-        verify=str(service.ca_file),
-        timeout=30,
-    )
-    assert answer.status_code == 200, answer.text

@@ -36,11 +36,12 @@ class FileState:
 
 
 class TaskInstance:
-    """As much of a running task instance as the operator asks for."""
+    """As much of a running task instance as the operators ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, **fields: Any) -> None:
         self.dag_id, self.task_id, self.run_id, self.map_index = "d", "load", "manual__1", -1
         self.xcoms: dict[str, Any] = {}
+        vars(self).update(fields)
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.xcoms[key] = value

@@ -10,20 +10,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.channel import Channel
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource
-from airflow_provider_snowpipe.streaming.client import SnowpipeClient
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.offsets import Offset
 from tests.checkpoints import shown
 from tests.local_service import LocalService
-from tests.spark_job import ids_in, new_table, numbered_name
+from tests.spark_groups import load
+from tests.spark_job import SparkJob, ids_in, new_table, numbered_name
 
 
 class TableLoads:
@@ -33,6 +29,7 @@ class TableLoads:
         self.service, self.spark, self.folder, self.table = service, spark, folder, table
         self.rows = folder / "rows"
         self.rows.mkdir()
+        self._job = SparkJob(service, folder / "runs", table, TableLoads.spec(self))
 
     def write(self, name: str, ids: Any, **columns: Any) -> None:
         ids = list(ids)
@@ -52,27 +49,8 @@ class TableLoads:
 
     def load(self, source: SourceSpec | None = None, **changes: Any) -> tuple[Any, ...]:
         """Prepare, load and verify; the channels' reports, with positions for tokens."""
-        plan = JobPlan(
-            **{
-                "application": "tables",
-                "account_url": self.service.url,
-                "ca_bundle": str(self.service.ca_file),
-                "pipe": PipeName.default_for_table("LOCAL", "PUBLIC", self.table),
-                "channel_prefix": "test",
-                "source_name": self.table,
-                "source": source or self.spec(),
-                "report_path": str(self.folder / "report.json"),
-                "credentials_path": str(self.folder / "credentials.json"),
-                "commit_timeout": 60.0,
-                **changes,
-            }
-        )
-        key = KeyPair(self.service.account, self.service.user, Path(self.service.key_file).read_bytes())
-        with SnowpipeClient(plan.account_url, key, plan.pipe, ca_bundle=plan.ca_bundle) as client:
-            run = Run(plan, client, lambda: self.spark)
-            run.prepare()
-            run.load(self.spark.sparkContext)
-            run.verify()
+        changes["source"] = source or self.spec()
+        run = load(self._job, self.spark.sparkContext, lambda: self.spark, **changes)
         return tuple(map(_with_positions, run.channels))
 
     def commit(self, partition: str, position: Offset, source: SourceSpec) -> None:

@@ -50,30 +50,15 @@ class YarnCluster:
             "spark.yarn.stagingDir": staging.as_uri(),
         }
 
-    def containers(self, *kinds: str, application_id: str = "") -> list[psutil.Process]:
-        """The JVMs of its containers, of some kinds and of one application if they are named."""
-        # A container's command line names its folder of logs, and so the cluster and the application.
+    def containers(self, *kinds: str) -> list[psutil.Process]:
+        """The JVMs of its containers of some kinds."""
+        # A container's command line names its folder of logs, and so the cluster.
         lines = ((one, one.info["cmdline"] or []) for one in psutil.process_iter(["cmdline"]))
         return [
             one
             for one, line in lines
-            if any(kind in line for kind in kinds or (MASTER, EXECUTOR))
-            and any(str(self.folder) in word and application_id in word for word in line)
+            if any(kind in line for kind in kinds) and any(str(self.folder) in word for word in line)
         ]
-
-    def stop_manager(self) -> None:
-        """Stop the ResourceManager; containers go on."""
-        self._command("stop")
-
-    def start_manager(self) -> None:
-        """Start it again, at the same addresses and with the applications that it had."""
-        self._command("start")
-
-    def _command(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{command}\n")
-        self.process.stdin.flush()
-        assert _answer(self.process, "done") == command, (self.folder / "cluster.log").read_text()[-3000:]
 
     def logs(self) -> str:
         files = sorted(one for one in self.folder.rglob("std*") if one.is_file())
@@ -102,7 +87,8 @@ def mini_cluster(folder: Path, name: str, argument: Path) -> Iterator[tuple[subp
             command, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
         )
     try:
-        ready = _answer(process, "ready")
+        assert process.stdout is not None
+        ready = next((line.split()[1] for line in process.stdout if line.startswith("ready ")), None)
         assert ready is not None, (folder / "cluster.log").read_text()[-3000:]
         yield process, ready
     finally:
@@ -111,10 +97,3 @@ def mini_cluster(folder: Path, name: str, argument: Path) -> Iterator[tuple[subp
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-
-
-def _answer(process: subprocess.Popen[str], word: str) -> str | None:
-    """What follows a word in the next line that begins with it, None if the process has ended."""
-    assert process.stdout is not None
-    lines = iter(process.stdout.readline, "")
-    return next((line.split()[1] for line in lines if line.startswith(f"{word} ")), None)

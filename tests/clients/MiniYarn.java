@@ -1,14 +1,11 @@
-import java.io.BufferedReader;
 import java.io.FileOutputStream;
-import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.nio.file.Paths;
 import org.apache.hadoop.yarn.conf.YarnConfiguration;
 import org.apache.hadoop.yarn.server.MiniYARNCluster;
 
 /**
- * A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER. The line
- * "stop" there stops the ResourceManager alone, "start" starts one that goes on with what the last one knew.
+ * A ResourceManager and a NodeManager in one JVM, until its standard input ends: MiniYarn CONF_FOLDER.
  */
 public class MiniYarn {
   private static final long STOP_MILLIS = 5_000;
@@ -64,15 +61,7 @@ public class MiniYarn {
       }
     }
     System.out.println("ready " + manager.getConfig().get("yarn.resourcemanager.webapp.address"));
-    BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
-    for (String line = input.readLine(); line != null; line = input.readLine()) {
-      if (line.equals("stop")) {
-        manager.stopResourceManager(0);
-      } else {
-        manager.restartResourceManager(0);
-      }
-      System.out.println("done " + line);
-    }
+    while (System.in.read() != -1) {}
     // The NodeManager ends first, and its containers with it; what else is stopped waits for nothing of ours.
     Thread stop = new Thread(() -> {
       node.stop();

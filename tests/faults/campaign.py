@@ -75,13 +75,6 @@ _BROKEN = re.compile(r"^(?:AttributeError|ImportError|NameError|TypeError)\b.*",
 """What no fault brings about: a try that does not fit the code that it calls proves nothing."""
 
 
-def start_try(work: Callable[[], Any], log: Path, hit: Hit | None = None) -> Try:
-    pid = os.fork()
-    if pid == 0:
-        _be_a_worker(work, log, hit)
-    return Try(pid, log)
-
-
 def _be_a_worker(work: Callable[[], Any], log: Path, hit: Hit | None) -> None:
     code = 1
     try:
@@ -152,7 +145,6 @@ class Run:
     tries: int = 0
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
-    seconds: float = 0.0
 
     def __post_init__(self) -> None:
         self.table = f"C{self.seed}"
@@ -163,7 +155,10 @@ class Run:
     def start(self, work: Callable[[], Any], hit: Hit | None = None) -> Try:
         self.tries += 1
         self.faults += [str(hit)] if hit else []
-        return start_try(work, self.log, hit)
+        pid = os.fork()
+        if pid == 0:
+            _be_a_worker(work, self.log, hit)
+        return Try(pid, self.log)
 
     def do(self, work: Callable[[], Any]) -> bool:
         """Do something that nothing strikes; True when it succeeds."""
@@ -202,13 +197,7 @@ class Run:
             self.service.admin("faults", set=",".join(some))
 
     def until_green(self, work: Callable[[int], Any], requests: int, final: Sequence[str] = ()) -> bool:
-        """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
-
-        :param work: a try, by its number
-        :param requests: about so many requests a try makes
-        :param final: classes of errors after which nobody tries again
-        :returns: False where it ended with one of them, or never succeeded
-        """
+        """Try again until a try succeeds, which makes about so many requests, or ends with a final error."""
         is_green = until_green(
             lambda number, hit: self.start(partial(work, number), hit),
             self.draw,
@@ -284,20 +273,16 @@ class Stream:
                     run.deeds.release()
                 continue
             codes.append(one.wait())
-            if codes[-1] == 0 or _error_of(report) in ("RowsRejectedError", "SourcePositionError"):
+            error = RunReport.from_json(report.read_text()).error_type if report.exists() else None
+            if codes[-1] == 0 or error in ("RowsRejectedError", "SourcePositionError"):
                 break
         run.deeds.release()
         codes += [one.wait() for one in stalled]
         if 0 in codes:
             run.claim()
+        elif not self.reported():
+            run.notes.append("the stream never succeeded")
         return 0 in codes
-
-    def load(self) -> bool:
-        """The same; a note reports where none succeeds."""
-        is_green = self.until_green()
-        if not is_green:
-            self.run.notes.append("the stream was refused at last")
-        return is_green
 
     def reported(self) -> int:
         """Rejected rows that the drivers have reported as an error."""
@@ -305,10 +290,6 @@ class Stream:
         found = [RunReport.from_json(one.read_text()) for one in files]
         failed = [one for one in found if one.error_type == "RowsRejectedError"]
         return sum(channel.rejected for one in failed for channel in one.channels)
-
-
-def _error_of(report: Path) -> str | None:
-    return RunReport.from_json(report.read_text()).error_type if report.exists() else None
 
 
 def _stalls(one: Try, deeds: Deeds) -> bool:
@@ -341,7 +322,6 @@ def _stream(run: Run) -> None:
     deeds_of(run.deeds.folder, drawn)
     run.serve_badly()
     if not stream.until_green(beside=variant == "two-drivers"):
-        run.notes += [] if stream.reported() else ["never green"]
         return
     run.wrong["silent"] += max(0, len(bad) - stream.reported())
     if variant == "late":
@@ -349,7 +329,7 @@ def _stream(run: Run) -> None:
         run.write("a/0.ndjson", range(5_000, 5_010))
         run.expected |= set(range(5_000, 5_010))
         run.green = False
-        stream.load()
+        stream.until_green()
 
 
 # Tasks without Spark.
@@ -495,7 +475,7 @@ def _load(run: Run, way: str) -> None:
     for one in beside:
         one.wait()
     if beside:
-        stream.load()
+        stream.until_green()
     elif not run.green:
         run.notes.append("never green")
 
@@ -506,7 +486,7 @@ def _offsets(run: Run) -> None:
     run.faults.append(kind)
     run.write("a/1.ndjson", range(30))
     run.expected = set(range(30))
-    if not stream.load():
+    if not stream.until_green():
         return
     path, offset_format = str(run.folder / "backup.json"), "unit/file:line"
     if kind == "restore":
@@ -519,7 +499,7 @@ def _offsets(run: Run) -> None:
     run.write("a/2.ndjson", range(30, 60))
     if kind == "reset":
         run.expected = set(range(60))
-        if not stream.load():
+        if not stream.until_green():
             return
         run.service.sql(f"DELETE FROM {run.table} WHERE ID >= 30")
     common = {"observe_seconds": 0.05, "offset_format": offset_format}
@@ -538,11 +518,11 @@ def _offsets(run: Run) -> None:
         slow.send(signal.SIGCONT)
     run.expected = set(range(60))
     run.green = False
-    is_loaded = stream.load()
+    is_loaded = stream.until_green()
     if stops:
         slow.go_on()
     if is_loaded:
-        stream.load()
+        stream.until_green()
 
 
 PATHS: dict[str, Callable[[Run], None]] = {
@@ -572,25 +552,22 @@ def one_run(seed: int, service: LocalService, folder: Path, conn_id: str) -> Run
         run.notes.append(str(error)[:1_000])
     finally:
         service.admin("faults", clear=True)
-        run.seconds = time.time() - run.began
     service.sql(f"DROP TABLE {run.table}")
     with suppress(SqlError):
         service.sql(f"DROP STAGE {run.stage}")
     return run
 
 
-def report(runs: Sequence[Run], seconds: float) -> str:
+def report(runs: Sequence[Run]) -> str:
     """One page: runs and tries by path and by fault, and what went wrong."""
-    lines = [f"{len(runs)} runs, seeds {runs[0].seed} to {runs[-1].seed}, in {seconds:.0f} s"]
-    lines.append(f"{'path or fault':<26}" + "".join(f"{name:>8}" for name in ("runs", "tries", *KINDS)))
-    names = [*PATHS, *sorted({fault for run in runs for fault in run.faults}), "all"]
-    for name in names:
+    lines = [f"{'path or fault':<26}" + "".join(f"{name:>8}" for name in ("runs", "tries", *KINDS))]
+    for name in [*PATHS, *sorted({fault for run in runs for fault in run.faults}), "all"]:
         some = [run for run in runs if name in (run.path, *run.faults, "all")]
         counts = [len(some), sum(run.tries for run in some)]
         counts += [sum(run.wrong[kind] for run in some) for kind in KINDS]
         lines.append(f"{name:<26}" + "".join(f"{count:>8}" for count in counts))
     for run in runs:
-        lines += [f"seed {run.seed} ({run.path}): {note.splitlines()[0][:90]}" for note in run.notes]
-        if any(run.wrong.values()):
-            lines.append(f"FAILED seed {run.seed} ({run.path}): {dict(+run.wrong)}; {', '.join(run.faults)}")
+        failed = f"FAILED with {dict(+run.wrong)} under {', '.join(run.faults)}"
+        notes = [*run.notes, *([failed] if any(run.wrong.values()) else [])]
+        lines += [f"seed {run.seed} ({run.path}): {note.splitlines()[0][:200]}" for note in notes]
     return "\n".join(lines)

@@ -1,22 +1,20 @@
 """Every way of loading under seeded faults: nothing is lost, doubled, early or silent.
 
 ``SNOWPIPE_CAMPAIGN_RUNS`` sets how many runs, ``SNOWPIPE_CAMPAIGN_SEED`` from which seed on, and
-``SNOWPIPE_CAMPAIGN_PATHS`` of which paths: a failure names its seed. ``SNOWPIPE_CAMPAIGN_REPORT`` is a file
-that has the page while they go on.
+``SNOWPIPE_CAMPAIGN_PATHS`` of which paths: a failure names its seed.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.airflow_connections import SetConnection, set_connection
-from tests.faults.campaign import PATHS, Run, one_run, path_of, report
+from tests.faults.campaign import PATHS, one_run, path_of, report
 from tests.local_connection import connect
 from tests.local_service import LocalService
 
@@ -39,15 +37,12 @@ def test_no_row_is_lost_doubled_early_or_silent(
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(admin_service.ca_file))
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
     conn_id = connect(admin_service, set_connection)
-    began = time.monotonic()
     seeds = (seed for seed in itertools.count(SEED) if path_of(seed) in NAMES)
-    runs, page = list[Run](), ""
-    for seed in itertools.islice(seeds, RUNS):
-        runs.append(one_run(seed, admin_service, tmp_path / str(seed), conn_id))
-        page = report(runs, time.monotonic() - began)
-        if kept := os.environ.get("SNOWPIPE_CAMPAIGN_REPORT"):
-            Path(kept).write_text(page + "\n")
+    runs = [
+        one_run(seed, admin_service, tmp_path / str(seed), conn_id) for seed in itertools.islice(seeds, RUNS)
+    ]
 
+    page = report(runs)
     with capsys.disabled():
         print(f"\n{page}")
     assert [run.seed for run in runs if any(run.wrong.values())] == [], page

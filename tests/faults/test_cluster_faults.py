@@ -6,10 +6,7 @@ Points at which a task dies are proved without Java, in ``test_job_faults.py``.
 
 from __future__ import annotations
 
-import itertools
-import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -19,10 +16,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark import write_checked
 from tests.local_service import LocalService
-from tests.python_workers import kill_each, workers_of
 from tests.spark_cluster import HOSTS, SPECULATION, StandaloneCluster, session_on
-from tests.spark_deeds import Deed, Deeds, deeds_of, doing, drawn_deed
-from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds, seeds
+from tests.spark_deeds import Deed, Deeds, deeds_of, doing
+from tests.spark_groups import GROUPS, ROWS, assert_exact, load, load_until_it_succeeds
 from tests.spark_job import SparkJob
 from tests.spark_session import Door
 from tests.waiting import wait_until
@@ -30,10 +26,8 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.spark
 
 _KEYS = ("a", "b", "c")
-_WRITTEN = 1500
-_TRIES = 5
+_WRITTEN = 900
 _WRITE_SECONDS = 900.0
-_numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
@@ -66,34 +60,23 @@ def spark(session: Any) -> Any:
 
 @pytest.fixture
 def door(admin_service: LocalService, tmp_path: Path) -> Door:
-    return Door(admin_service, f"WRITTEN_{next(_numbers)}", tmp_path / "credentials.json").create()
+    return Door(admin_service, "WRITTEN", tmp_path / "credentials.json").create()
 
 
 def _of_b(deeds: Deeds, *events: str) -> list[dict[str, Any]]:
     return [note for event in events for note in deeds.notes(event) if note["partition"] == "b"]
 
 
-def test_a_task_is_repeated_when_its_executor_died(job: SparkJob, spark: Any, tmp_path: Path) -> None:
-    job.service.admin("faults", set="commit-delay=5")
-    deeds = deeds_of(tmp_path / "deeds", [Deed("kill-executor", "commit-wait", "b")])
-
-    with doing(deeds):
-        run = load(job, spark)
-
-    assert_exact(job)
-    assert len(deeds.notes("kill-executor")) == 1
-    assert len(_of_b(deeds, "began")) > 1
-    assert [(one.partition, one.rows, one.committed) for one in run.channels] == [
-        (group, ROWS, True) for group in GROUPS
-    ]
-
-
-def test_a_worker_that_comes_back_late_is_fenced(job: SparkJob, spark: Any, tmp_path: Path) -> None:
+def test_a_task_is_repeated_when_its_executor_died_and_its_worker_is_fenced_when_it_comes_back(
+    job: SparkJob, spark: Any, tmp_path: Path
+) -> None:
     deeds = deeds_of(tmp_path / "deeds", [Deed("freeze", "row", "b", row=200)])
 
     with doing(deeds):
-        load(job, spark)
+        run = load(job, spark)
         assert_exact(job)
+        loaded = [(one.partition, one.rows, one.committed) for one in run.channels]
+        assert loaded == [(group, ROWS, True) for group in GROUPS]
         (frozen,) = deeds.notes("freeze")
         zombie = psutil.Process(frozen["pid"])
         assert zombie.status() == psutil.STATUS_STOPPED
@@ -123,70 +106,18 @@ def test_a_job_is_exact_though_the_authors_context_speculates(
     assert_exact(job)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", seeds(rounds=2))
-def test_a_job_is_exact_under_faults_at_seeded_points(
-    job: SparkJob, spark: Any, tmp_path: Path, seed: int
-) -> None:
-    draw = random.Random(seed)
-    kinds = ("raise", "kill-worker", "kill-worker", "kill-executor")
-    drawn = [drawn_deed(draw, kinds, GROUPS, range(0, ROWS, 50)) for _ in range(3)]
-    deeds = deeds_of(tmp_path / "deeds", drawn)
-    job.service.admin("faults", set=f"commit-delay={draw.choice(['0.1', '1', '2'])}")
-
-    with doing(deeds):
-        load_until_it_succeeds(job, spark)
-
-    assert_exact(job)
-    assert any((deeds.folder / f"deed-{number}").exists() for number in range(3)), drawn
-
-
-def _kill_an_executor(cluster: StandaloneCluster) -> None:
-    """The executor's share of a shuffle is lost with it, so that Spark repeats that stage, too."""
-    cluster.executors()[0].kill()
-
-
-def _kill_all_workers(cluster: StandaloneCluster) -> None:
-    assert kill_each(worker for executor in cluster.executors() for worker in workers_of(executor))
-
-
 def test_a_checked_write_is_repeated_by_spark_when_an_executor_died(
     session: Any, cluster: StandaloneCluster, door: Door
 ) -> None:
-    _disturbed(session, door, lambda: _kill_an_executor(cluster), tries=1)
+    """An executor dies while some rows of a channel are committed and not all.
 
-    _assert_written(door)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", seeds(rounds=1))
-def test_a_checked_write_is_exact_under_faults_at_seeded_points(
-    session: Any, cluster: StandaloneCluster, door: Door, seed: int
-) -> None:
-    draw = random.Random(seed)
-    door.service.admin("faults", set=f"commit-delay={draw.choice(['0.1', '1'])}")
-
-    def fence() -> None:
-        with door.service.client(door.table) as client:
-            client.open_channel(f"{door.prefix}_{draw.choice(_KEYS)}", fail_on_uncommitted_rows=False)
-
-    def some_faults() -> None:
-        for _ in range(2):
-            time.sleep(draw.uniform(0, 1.5))
-            draw.choice([fence, lambda: _kill_all_workers(cluster), lambda: _kill_an_executor(cluster)])()
-
-    _disturbed(session, door, some_faults)
-
-    _assert_written(door)
-
-
-def _disturbed(session: Any, door: Door, fault: Callable[[], None], tries: int = _TRIES) -> None:
-    """Do something while a write has committed some rows of a channel and not all."""
+    Its share of a shuffle is lost with it, so that Spark repeats that stage, too.
+    """
     keyed = session.range(_WRITTEN).selectExpr("id AS ID", f"element_at(array{_KEYS}, int(id % 3) + 1) AS P")
     rows = keyed.repartition(3, "P").sortWithinPartitions("P", "ID")
     options = door.options(channelColumn="P", batchId=1, batchBytes=150)
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(_until_it_succeeds, lambda: write_checked(rows, options), tries)
+        writing = pool.submit(write_checked, rows, options)
 
         def under_way() -> bool:
             tokens = [token for token in door.tokens(*_KEYS).values() if token is not None]
@@ -195,7 +126,7 @@ def _disturbed(session: Any, door: Door, fault: Callable[[], None], tries: int =
 
         try:
             wait_until(under_way, seconds=600, what="the first commit")
-            fault()
+            cluster.executors()[0].kill()
             writing.result(_WRITE_SECONDS)
         except BaseException:
             while not writing.done():
@@ -203,20 +134,6 @@ def _disturbed(session: Any, door: Door, fault: Callable[[], None], tries: int =
                 wait([writing], 0.5)
             raise
 
-
-def _until_it_succeeds(write: Callable[[], object], tries: int = _TRIES) -> None:
-    """Write again as a scheduler would; what a try has committed stays."""
-    for left in reversed(range(tries)):
-        try:
-            write()
-        except Exception:
-            if not left:
-                raise
-        else:
-            return
-
-
-def _assert_written(door: Door) -> None:
     for index, key in enumerate(_KEYS):
         assert door.ids(f"P = '{key}'") == list(range(index, _WRITTEN, len(_KEYS)))
     assert all("-end~" in str(token) for token in door.tokens(*_KEYS).values())

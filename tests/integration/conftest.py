@@ -14,7 +14,7 @@ from tests.local_service import LocalService
 from tests.spark_in_process import shared_spark, spark
 
 if TYPE_CHECKING:
-    from tests.noida_broker import NoidaBroker
+    from tests.kafka_broker import NoidaBroker
 
 __all__ = ["make_target", "pem", "private_key", "set_connection", "shared_spark", "spark", "target"]
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def small_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NoidaBroker]:
     """A broker without Java."""
     pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-    from tests.noida_broker import NoidaBroker
+    from tests.kafka_broker import NoidaBroker
 
     with NoidaBroker(tmp_path_factory.mktemp("broker")) as running:
         yield running

@@ -22,7 +22,6 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import shown
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
-from tests.sdk_profile import write_sdk_profile
 from tests.spark_job import numbered_name
 from tests.spark_session import Door
 
@@ -116,7 +115,7 @@ def test_rows_go_by_the_sdk_where_a_profile_is_named(writes, tmp_path):
     pytest.importorskip("snowflake.ingest.streaming", reason="the SDK is not installed")
     with pytest.raises(ConfigurationError, match=r"none\.json"):
         writes.write([1], sdkProfile=tmp_path / "none.json")
-    writes.write([1], sdkProfile=write_sdk_profile(writes.door.service, tmp_path / "profile.json"))
+    writes.write([1], sdkProfile=writes.door.service.write_sdk_profile(tmp_path / "profile.json"))
     assert writes.door.ids() == [1]
 
 

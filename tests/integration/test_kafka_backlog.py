@@ -14,10 +14,10 @@ from airflow_provider_snowpipe.cli.definition import parser
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError
 from tests.airflow_connections import SetConnection
+from tests.kafka_broker import NoidaBroker
 from tests.kafka_topics import create_topic, produce, transaction
 from tests.local_connection import commit, make_table
 from tests.local_service import LocalService
-from tests.noida_broker import NoidaBroker
 
 _numbers = itertools.count(1)
 

@@ -32,7 +32,7 @@ pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installe
 from confluent_kafka import Consumer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.kafka_broker import PASSWORD, USER, KafkaBroker, broker_jars
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.kafka_stream import TopicStream
 from tests.kafka_topics import (
     commit_group,
@@ -42,7 +42,7 @@ from tests.kafka_topics import (
     produce,
     transaction,
 )
-from tests.spark_kafka_jars import spark_kafka_jars
+from tests.maven_jars import SPARK_KAFKA, maven_jars
 from tests.spark_session import Door
 
 pytestmark = pytest.mark.spark  # of Java, in any case
@@ -50,7 +50,7 @@ pytestmark = pytest.mark.spark  # of Java, in any case
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory):
-    with KafkaBroker(tmp_path_factory.mktemp("kafka"), broker_jars()) as running:
+    with KafkaBroker(tmp_path_factory.mktemp("kafka")) as running:
         yield running
 
 
@@ -247,7 +247,7 @@ def test_job_with_the_right_password_loads_committed_transactions_and_shows_no_s
 def test_stream_of_sparks_own_source_is_exact_with_its_checkpoint_and_without_and_is_handed_to_a_job(
     broker, topic, spark, local_service, tmp_path
 ):
-    spark_kafka_jars()
+    maven_jars(*SPARK_KAFKA)
     service = local_service
     door = Door(service, topic, tmp_path / "credentials.json", columns="ID NUMBER, NOTE VARCHAR").create()
     stream = TopicStream(spark, door, broker.address, topic, tmp_path / "checkpoint")

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from tests.checkpoints import shown
 from tests.local_service import LocalService
-from tests.sdk_profile import write_sdk_profile
 from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name
 from tests.waiting import wait_until
 
@@ -46,7 +45,7 @@ def _uploads(service: LocalService) -> list[Path]:
 def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_client(
     job: SparkJob, tmp_path: Path
 ) -> None:
-    profile = write_sdk_profile(job.service, tmp_path / "profile.json")
+    profile = job.service.write_sdk_profile(tmp_path / "profile.json")
 
     def release_commits_after_an_upload() -> None:
         try:
@@ -90,7 +89,7 @@ def test_a_profile_that_is_not_there_or_has_a_refused_key_ends_the_run_without_s
 ) -> None:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    strange = write_sdk_profile(job.service, tmp_path / "profile.json", private_key=pem)
+    strange = job.service.write_sdk_profile(tmp_path / "profile.json", private_key=pem)
 
     for profile, kind in (tmp_path / "none.json", "ConfigurationError"), (strange, "AuthenticationError"):
         finished = job.run(sdk_profile=str(profile))

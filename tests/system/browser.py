@@ -17,7 +17,6 @@ from selenium.common.exceptions import (
 from selenium.webdriver import Chrome, ChromeOptions
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
-from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support import expected_conditions
 from selenium.webdriver.support.ui import WebDriverWait
@@ -83,10 +82,6 @@ class Pages:
 
     def follow(self, label: str) -> None:
         self._click(f"//a[normalize-space()='{label}']")
-
-    def press_key_on(self, xpath: str) -> None:
-        """Follow a link as who has no mouse does."""
-        self._ready(By.XPATH, xpath).send_keys(Keys.ENTER)
 
     def choose(self, option: str) -> None:
         """Type into the dialog's list, and take the option of that name."""

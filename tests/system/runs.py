@@ -9,8 +9,10 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -27,18 +29,17 @@ RUN_SECONDS = 900.0
 PARTITIONS = ("a", "b")
 ROWS_EACH = 3_000
 ROWS = ROWS_EACH * len(PARTITIONS)
-FLIGHTS = 336_776
 
 
-def wait_for(condition: Callable[[], object], otherwise: str, timeout: float = RUN_SECONDS) -> None:
-    wait_until(condition, seconds=timeout, what=otherwise, every=0.25)
+def wait_for(condition: Callable[[], object], otherwise: str) -> None:
+    wait_until(condition, seconds=RUN_SECONDS, what=otherwise, every=0.25)
 
 
-def query(stack: Stack, statement: str, value: str) -> list[tuple[str, ...]]:
+def query(stack: Stack, statement: str, *values: str) -> list[tuple[str, ...]]:
     """Ask Airflow's database, where its API takes long or has no words."""
     uri = f"file:{stack.airflow.home / 'airflow.db'}?mode=ro"
     with closing(sqlite3.connect(uri, uri=True, timeout=30)) as connection:
-        return connection.execute(statement, (value,)).fetchall()
+        return connection.execute(statement, values).fetchall()
 
 
 class DagRun:
@@ -131,13 +132,9 @@ def mapped_run(stack: Stack) -> DagRun:
 
 
 class LoadRun(DagRun):
-    """One run of a DAG with the tasks ``stream`` and ``downstream``, with a table and files of its own.
+    """One run of a DAG with the tasks ``stream`` and ``downstream``, with a table and files of its own."""
 
-    :param folder: where its files go
-    :param conf: more of the DAG's params
-    """
-
-    def __init__(self, stack: Stack, dag_id: str, table: str, folder: Path, **conf: Any) -> None:
+    def __init__(self, stack: Stack, dag_id: str, table: str, folder: Path) -> None:
         self.table = table
         self.channels = [channel_name(dag_id, table, partition) for partition in PARTITIONS]
         stack.service.sql(f"CREATE TABLE {table} (N INTEGER)")
@@ -147,11 +144,8 @@ class LoadRun(DagRun):
             numbers = range(number * ROWS_EACH, (number + 1) * ROWS_EACH)
             file.write_text("".join(json.dumps({"N": n}) + "\n" for n in numbers))
         self._client = stack.service.client(table)
-        params = {"table": table, "data_dir": str(folder / table), **conf}
+        params = {"table": table, "data_dir": str(folder / table)}
         super().__init__(stack, dag_id, f"into_{table}", params)
-
-    def spark_link(self) -> str | None:
-        return self.api.links(self.dag_id, self.run_id, "stream")["Spark UI"]
 
     def statuses(self) -> dict[str, ChannelStatus]:
         return self._client.channel_statuses(self.channels)
@@ -169,56 +163,46 @@ class LoadRun(DagRun):
         assert self.xcom("downstream") == ROWS
 
 
-class FlightsRun(DagRun):
-    """The load of all 336,776 flights, and what all of Airflow's processes showed while it ran."""
+@dataclass
+class Observed:
+    """What all of Airflow's processes showed: their command lines, and who listened where."""
 
-    table = "FLIGHTS_OBSERVED"
+    command_lines: set[str] = field(default_factory=set)
+    listeners: set[tuple[str, str]] = field(default_factory=set)
 
-    def __init__(self, stack: Stack) -> None:
-        self.command_lines: set[str] = set()
-        self.listeners: set[tuple[str, str]] = set()
-        self._sessions: set[int] = set()
-        self._error: Exception | None = None
-        self._end = threading.Event()
-        params = {"table": self.table, "data_dir": str(stack.folder / "flights"), "batch_limits": {}}
-        super().__init__(stack, "flights_to_snowflake", f"into_{self.table}", params)
-        self._thread = threading.Thread(target=self._observe, daemon=True)
-        self._thread.start()
 
-    def wait(self) -> None:
-        """Wait until it has succeeded, and end the observation."""
-        super().wait()
-        self._end.set()
-        self._thread.join(60)
-        assert self._error is None
+@contextmanager
+def observed(stack: Stack) -> Iterator[Observed]:
+    """Watch all processes until the block ends."""
+    seen, end = Observed(), threading.Event()
 
-    def _observe(self) -> None:
+    def watch() -> None:
+        sessions, due = set[int](), 0.0
+        while not end.wait(0.2):
+            if time.monotonic() >= due:
+                sessions |= _listen(stack, seen)
+                due = time.monotonic() + 2.0
+            for pid in psutil.pids():
+                with suppress(psutil.Error, ProcessLookupError):
+                    if os.getsid(pid) in sessions:
+                        seen.command_lines.add(" ".join(psutil.Process(pid).cmdline()))
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
         try:
-            due = 0.0
-            while not self._end.wait(0.2):
-                if time.monotonic() >= due:
-                    self._listen()
-                    due = time.monotonic() + 2.0
-                self._read_command_lines()
-        except Exception as error:  # noqa: BLE001 - raised by wait()
-            self._error = error
+            yield seen
+        finally:
+            end.set()
+        watching.result()
 
-    def _listen(self) -> None:
-        for process in self.stack.airflow.members():
-            try:
-                self._sessions.add(os.getsid(process.pid))
-                self.listeners.update(
-                    (process.name(), connection.laddr.ip)
-                    for connection in process.net_connections("inet")
-                    if connection.status == psutil.CONN_LISTEN
-                )
-            except (psutil.Error, ProcessLookupError):
-                continue
 
-    def _read_command_lines(self) -> None:
-        for pid in psutil.pids():
-            try:
-                if os.getsid(pid) in self._sessions:
-                    self.command_lines.add(" ".join(psutil.Process(pid).cmdline()))
-            except (psutil.Error, ProcessLookupError):
-                continue
+def _listen(stack: Stack, seen: Observed) -> set[int]:
+    """Note who listens; the sessions of all processes."""
+    sessions = set()
+    for process in stack.airflow.members():
+        with suppress(psutil.Error, ProcessLookupError):
+            sessions.add(os.getsid(process.pid))
+            some = process.net_connections("inet")
+            addresses = {one.laddr.ip for one in some if one.status == psutil.CONN_LISTEN}
+            seen.listeners |= {(process.name(), address) for address in addresses}
+    return sessions

@@ -1,4 +1,4 @@
-"""The example DAGs of the channel operators, of a route and of commit events, under a real scheduler."""
+"""The example DAGs of the channel operators and of commit events, under a real scheduler."""
 
 from __future__ import annotations
 
@@ -48,23 +48,6 @@ def test_mapped_tasks_load_channels_of_their_own(stack: Stack, begun: DagRun) ->
         names = [f"many_channels_station_{number:03}" for number in range(3)]
         (position,) = {shown(status.committed) for status in client.channel_statuses(names).values()}
     assert str(position).endswith(":24")
-
-
-def rows_of_the_past(stack: Stack) -> DagRun:
-    """Begin a run that is to take COPY."""
-    params = {"table": "ROUTED", "folder": str(stack.folder / "routed"), "rows": 50, "history": True}
-    return DagRun(stack, "trickle_or_flood", "copy", params)
-
-
-@pytest.mark.begins(run=rows_of_the_past)
-def test_a_branch_follows_the_plan(stack: Stack, begun: DagRun) -> None:
-    begun.wait()
-    assert [begun.task(name)["state"] for name in ("copy", "append")] == ["success", "skipped"]
-    assert begun.xcom("count") == 50
-    plan = begun.xcom("route", "plan")
-    assert (plan["path"], plan["is_forced"], len(plan["estimates"])) == ("copy", False, 3)
-    (hours,) = stack.service.sql("SELECT COUNT(DISTINCT HOUR) AS N FROM ROUTED")
-    assert int(hours["N"]) == 50
 
 
 def committed_meters(stack: Stack) -> DagRun:

@@ -1,6 +1,7 @@
-"""Every page of Snowpipe in Chromium, in Airflow's frame, with a past that nobody has to wait for.
+"""The connection form and Snowpipe's pages in Chromium, with a past that nobody has to wait for, at night.
 
-The pictures of the docs are made here: ``SNOWPIPE_PICTURES=docs/pictures`` sets where they go.
+Daily, ``unit/plugins`` asks for the pages, and ``unit/hooks`` for the Test button. The pictures of the docs
+are made here: ``SNOWPIPE_PICTURES=docs/pictures`` sets where they go.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import browser
 import pytest
-from browser import Pages
+from browser import DIALOG, Pages
 from sqlalchemy import create_engine
 
 from demo.airflow_processes import AirflowProcesses
@@ -26,7 +27,9 @@ pytestmark = [
     pytest.mark.skipif(AIRFLOW < (3, 1), reason="Airflow 2 has no such pages"),
     pytest.mark.skipif(browser.missing() is not None, reason=str(browser.missing())),
 ]
-HOSTILE = "\"'><script>document.title='taken'</script>{{7*7}}#?&"
+TOAST = "//*[@data-scope='toast' and @data-part='root']"
+LABELS = ("Account URL", "Port", "User", "Token or key passphrase", "Schema")
+EXTRA_LABELS = ("Account", "Authentication", "Private key (path)", "Private key (text)", "Default pipe")
 FOURTH_CHART = "(//*[local-name()='svg'][@role='img'])[4]"
 
 
@@ -43,31 +46,27 @@ class ApiServer(AirflowProcesses):
 
 
 @pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ApiServer, AirflowTables]]:
-    """The API server, and the tables of its database."""
+def server(tmp_path_factory: pytest.TempPathFactory, local_service: LocalService) -> Iterator[ApiServer]:
     folder = tmp_path_factory.mktemp("pages")
     (folder / "dags").mkdir()
-    service = LocalService(folder / "service")
     server = ApiServer(folder / "airflow", folder / "dags")
+    lake = local_service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"]
     try:
-        service.start()
         server.prepare()
-        server.start({**service.env, "AIRFLOW_CONN_LAKE": service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"]})
+        server.start({**local_service.env, "AIRFLOW_CONN_LAKE": lake})
         engine = create_engine(f"sqlite:///{server.home / 'airflow.db'}", connect_args={"timeout": 60})
-        tables = AirflowTables(engine, first_run=1_000)
-        leave_a_past(tables, service)
-        server.wait_until_healthy()
-        yield server, tables
+        leave_a_past(AirflowTables(engine), local_service)
         engine.dispose()
+        server.wait_until_healthy()
+        yield server
     finally:
         server.stop()
-        service.kill()
 
 
 @pytest.fixture(scope="module")
-def browsed(shown: tuple[ApiServer, AirflowTables]) -> Iterator[Pages]:
-    with browser.opened(shown[0]) as pages:
-        pages.sign_in(*shown[0].login)
+def browsed(server: ApiServer) -> Iterator[Pages]:
+    with browser.opened(server) as pages:
+        pages.sign_in(*server.login)
         yield pages
 
 
@@ -160,15 +159,40 @@ def test_every_page_in_airflows_themes(pages: Pages, picture: Callable[..., None
     pages.wait_until_shown(FOURTH_CHART)
     picture(f"channel-{theme}", height=860)
     assert pages.reported_errors() == []
+    pages.follow("orders · load")
+    pages.leave_frame()
+    pages.wait_until_at("dags/orders/runs/")
 
 
-def test_hostile_names_do_nothing(pages: Pages, shown: tuple[ApiServer, AirflowTables]) -> None:
-    left = streamed({HOSTILE: {"to": HOSTILE, "rows": 1}}, connection="x", table=HOSTILE)
-    shown[1].leave(dag=HOSTILE, run=HOSTILE, task=HOSTILE, **left)
-    pages.visit("snowpipe/overview")
-    pages.wait_until_shown("//table[@id='pipes'][contains(., '{{7*7}}')]")
-    assert pages.run("return document.title") == "Overview · Snowpipe"
-    pages.press_key_on("//a[contains(., '{{7*7}}')]")
-    pages.wait_until_shown("//h1[contains(., 'Pipe')]")
-    assert pages.run("return document.title").endswith("· Snowpipe")
-    assert pages.reported_errors() == []
+def test_a_connection_made_with_the_form_hides_its_key_and_passes_its_test(
+    pages: Pages, local_service: LocalService
+) -> None:
+    service = local_service
+    service.sql("CREATE TABLE IF NOT EXISTS TESTED (N INTEGER)")
+    pages.visit("connections")
+    pages.press("Add Connection")
+    pages.fill({"connection_id": "made_by_hand"})
+    pages.choose("Snowpipe Streaming")
+    pages.wait_until_shown(*(f"{DIALOG}[contains(., '{label}')]" for label in LABELS))
+    host, port = service.url.rsplit(":", 1)
+    pages.fill({"host": host, "port": port, "login": service.user, "schema": "PUBLIC"})
+    pages.press("Extra Fields", DIALOG)
+    pages.wait_until_shown(*(f"{DIALOG}[contains(., '{label}')]" for label in EXTRA_LABELS))
+    assert pages.field("element_private_key_content").get_attribute("type") == "password"
+    extra = {
+        "account": service.account,
+        "private_key_content": service.key_file.read_text(),
+        "database": "LOCAL",
+        "table": "TESTED",
+        "ca_bundle": str(service.ca_file),
+    }
+    pages.fill({f"element_{field}": text for field, text in extra.items()})
+    pages.press("Save", DIALOG)
+    pages.wait_until_gone(DIALOG)
+
+    pages.visit("connections")
+    pages.press("Test Connection", "//tr[.//*[normalize-space()='made_by_hand']]")
+
+    answer = pages.text_of(TOAST)
+    assert "Credentials accepted" in answer
+    assert "TESTED-STREAMING is there" in answer

@@ -1,4 +1,4 @@
-"""Sensors that wait under a real scheduler and triggerer, watched through a counting proxy."""
+"""Sensors that wait under a real scheduler, behind a proxy, for ``benchmarks/deferred_sensors.py``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
 from demo.airflow_processes import AirflowProcesses
 from tests.counting_proxy import CountingProxy, StatusRequest
+from tests.local_connection import append
 from tests.waiting import wait_until
 
 TABLE, RUN_ID = "WAITING", "wait"
@@ -38,7 +39,7 @@ class Waiting:
         self.proxy.service.sql(f"CREATE OR REPLACE TABLE {TABLE} (N INTEGER)")
         self.airflow.api.add_connection("counted", self.proxy.connection())
         with self.proxy.service.client(TABLE) as client:
-            for name in [*self.channels, "x0"]:
+            for name in self.channels:
                 client.open_channel(name)
 
     def start(self) -> None:
@@ -50,26 +51,11 @@ class Waiting:
         until(lambda: self._states().get("deferred") == self.sensors, 300)
         until(lambda: self._asked_lately() == set(self.channels), 120)
 
-    def watch(self, intervals: int) -> list[StatusRequest]:
-        """What is asked during a number of poll intervals in which nothing commits."""
-        began = time.time()
-        time.sleep(intervals * POLL_SECONDS)
-        return self.proxy.since(began)
-
     def commit(self, channels: Sequence[str], token: int) -> float:
         """Commit one row to each channel; when the last of them was committed, seconds since 1970."""
-        body = json.dumps({"N": token}).encode() + b"\n"
+        for name in channels:
+            append(self.proxy.service, TABLE, name, [str(token)], rows=[json.dumps({"N": token})])
         with self.proxy.service.client(TABLE) as client:
-            for name in channels:
-                client.append_rows(
-                    name,
-                    body,
-                    continuation_token=client.open_channel(name).continuation_token,
-                    start_token=str(token),
-                    end_token=str(token),
-                    content_encoding=None,
-                    raw_length=len(body),
-                )
             until(
                 lambda: all(s.committed == str(token) for s in client.channel_statuses(channels).values()), 60
             )

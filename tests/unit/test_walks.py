@@ -14,8 +14,8 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.airflow_connections import PAT
 from tests.fake_account import FakeAccount
 from tests.fake_snowpipe import PIPE, URL, snowpipe
-from tests.local_connection import TaskInstance
 from tests.memory_source import MemoryPartition, rows
+from tests.stream_worker import TaskInstance
 from tests.unit.operators.account_in_task import install, task_context
 
 __all__ = ["snowpipe"]

@@ -24,17 +24,6 @@ LOADS: dict[str, dict[str, Any]] = {
             snowpipe_asset(**DEFERRED, channel="deferred_load_DEFERRED_a", partitioned=True),
         ],
     },
-    "yarn_load": {
-        "spark_conn_id": "spark_on_yarn",
-        "executor_memory": "512m",
-        "num_executors": 1,
-        "env_vars": "{{ params.env_vars }}",
-        "conf": "{{ params.spark_conf }}",
-        "work_path": "{{ params.work_path }}",
-        "deferrable": True,
-        "poll_interval": 1.0,
-        "status_poll_interval": 1,
-    },
 }
 
 
@@ -65,10 +54,6 @@ for dag_id, options in LOADS.items():
         params={
             "table": Param("EVENTS", type="string"),
             "data_dir": Param("/nowhere", type="string"),
-            "batch_limits": Param({}, type="object"),
-            "env_vars": Param({}, type="object"),
-            "spark_conf": Param({}, type="object"),
-            "work_path": Param("/nowhere", type="string"),
         },
     ):
         load = SnowpipeStreamOperator(
@@ -76,7 +61,6 @@ for dag_id, options in LOADS.items():
             source={"path": "{{ params.data_dir }}"},
             source_name="{{ params.table }}",
             table="{{ params.table }}",
-            batch_limits="{{ params.batch_limits }}",
             driver_memory="512m",
             **{"conf": {"spark.ui.enabled": "true"}, **options},
         )

@@ -14,8 +14,7 @@ from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSe
     catchup=False,
     render_template_as_native_obj=True,
     params={
-        "table": Param(None, type=["null", "string"]),
-        "pipe": Param(None, type=["null", "string"]),
+        "table": Param("", type="string"),
         "files": Param([], type="array"),
     },
 )
@@ -30,7 +29,6 @@ def staged_files() -> None:
         task_id="loaded",
         files="{{ params.files | tojson }}",
         table="{{ params.table }}",
-        pipe="{{ params.pipe }}",
         deferrable=True,
         poke_interval=2,
     )

@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.routing.probes import DataShape
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 from tests.fake_account import FakeAccount
-from tests.local_connection import TaskInstance
+from tests.stream_worker import TaskInstance
 from tests.unit.operators.account_in_task import install
 
 pytestmark = pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 skips tasks in its database")
