@@ -47,9 +47,9 @@ class DeedError(Exception):
 class Deed:
     """Something that happens once.
 
-    :param what: ``raise`` an exception; ``kill-worker`` or ``kill-driver``; ``freeze``: kill the executor and
-        its daemon, and stop the worker, which lives on as a zombie until somebody continues it; ``stall``:
-        wait until :meth:`Deeds.release`
+    :param what: ``raise`` an exception; ``kill-worker``, ``kill-executor`` or ``kill-driver``; ``freeze``:
+        kill the executor and its daemon, and stop the worker, which lives on as a zombie until somebody
+        continues it; ``stall``: wait until :meth:`Deeds.release`
     :param point: when
     :param partition: in whose task
     :param row: for the point ``row``: after how many rows of the attempt
@@ -139,7 +139,7 @@ class Deeds:
             return [psutil.Process()]
         daemon, executor, *_ = psutil.Process().parents()
         assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline()), executor.cmdline()
-        return [daemon, executor]
+        return [executor] if what == "kill-executor" else [daemon, executor]
 
 
 def load_with_deeds(
