@@ -6,8 +6,7 @@ from collections.abc import Iterator
 import pytest
 import zstandard
 from hypothesis import given
-from tests.fuzz.budget import cases
-from tests.fuzz.conftest import wait_for_token
+from tests.fuzz.conftest import cases, wait_for_token
 from tests.fuzz.rows import TABLE, encoded
 from tests.fuzz.wire import Wire
 

@@ -9,9 +9,8 @@ import zstandard
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz.budget import cases
-from tests.fuzz.conftest import wait_for_token
-from tests.fuzz.rows import BODIES, VALUES
+from tests.fuzz.conftest import cases, wait_for_token
+from tests.fuzz.rows import BODIES
 from tests.fuzz.wire import Wire, bearer
 from tests.streaming_rest import signed_upload
 
@@ -81,39 +80,6 @@ def test_any_file_is_taken_whole_or_refused_whole(
     assert status == 200
     taken = uploads.send(json.dumps([uploads.fragment(path, len(content))]).encode())
     assert taken == 200 or damage != "none"
-
-
-_FIELDS = st.sampled_from(
-    ["file_path", "fragment_length_bytes", "fragment_start_byte_offset", "fragment_start_offset_token",
-     "fragment_end_offset_token", "iv_base64"]
-)  # fmt: skip
-_PATHS = st.sampled_from(
-    ["../../account.json", "snowpipe-local-stage/../account.json", "/etc/passwd", "snowpipe-local-stage/0/..",
-     "", "\x00"]
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def uploaded(uploads: Uploads) -> dict[str, Any]:
-    """The right message about a file."""
-    content = uploads.encrypted(b'{"id":1}\n')
-    status, path = uploads.put(content)
-    assert status == 200
-    return uploads.fragment(path, len(content))
-
-
-@cases(0.05)
-@given(
-    changed=st.dictionaries(_FIELDS, VALUES | _PATHS, min_size=1, max_size=3),
-    missing=st.sets(_FIELDS, max_size=2),
-    form=st.sampled_from(["one", "one", "two", "object", "none"]),
-)
-def test_any_message_about_a_file_is_answered(
-    uploads: Uploads, uploaded: dict[str, Any], changed: dict[str, Any], missing: set[str], form: str
-) -> None:
-    entry = {key: value for key, value in {**uploaded, **changed}.items() if key not in missing}
-    message = {"one": [entry], "two": [entry, entry], "object": entry, "none": []}[form]
-    uploads.send(json.dumps(message).encode())
 
 
 def test_after_all_that_a_right_file_is_committed(uploads: Uploads) -> None:

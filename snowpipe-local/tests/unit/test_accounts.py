@@ -6,7 +6,6 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from snowpipe_local.accounts import Account, ensure_account, sign_key_pair_jwt
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.errors import Refusal
@@ -45,27 +44,6 @@ def test_key_pair_jwts_in_seconds_or_milliseconds_are_accepted_and_private_files
     assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
     assert "secret" not in repr(account)
     assert ensure_account(home) == account  # which a second start keeps
-
-
-def test_a_jwt_with_wrong_claims_is_a_401(home, account):
-    now = int(time.time())
-    for changes in [
-        {"sub": "LOCAL.OTHER"}, {"iss": "LOCAL.DEMO.SHA256:wrong"}, {"iss": "LOCAL.DEMO"}, {"exp": now - 600},
-        {"iat": now - 8000}, {"iat": now + 864_000}, {"iat": None}, {"exp": None}, {"exp": "soon"},
-    ]:  # fmt: skip
-        # A claim of the wrong type is refused by the JWT library already.
-        with pytest.raises(Refusal) as refusal:
-            account.verify_key_pair(_token(home, account, **changes))
-        assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
-
-
-def test_garbage_is_a_401_and_so_is_a_jwt_of_another_key(account):
-    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    for token in ["", "abc", "a.b.c", jwt.encode({"sub": "LOCAL.DEMO"}, other, algorithm="RS256")]:
-        for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
-            with pytest.raises(Refusal) as refusal:
-                verify(token)
-            assert refusal.value.status == 401
 
 
 def test_a_scoped_token_opens_the_ingest_host_only(home, account):

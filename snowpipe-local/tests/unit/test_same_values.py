@@ -112,7 +112,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_text_means_the_same_whichever_way_it_comes(local, step):
     for first, (kind, texts) in enumerate(CASES.items()):
         # Each type of times gets other ones of the texts that all of them have.
@@ -174,7 +174,7 @@ def test_no_way_stores_a_time_that_clients_cannot_read(local):
     timestamps = ["20107-05-10 00:00:00", "10000-01-01T00:00:00Z", "2024-01-01T24:00:00", "0000-12-31 10:00"]
     for kind, texts in {
         "TIME": ["24:00:00", "24:00", "24:00:00.0", "24:59:59", "2024-01-01"], "DATE": dates + NO_TIMES,
-        **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"), dates + timestamps + NO_TIMES),
+        "TIMESTAMP_NTZ": timestamps + NO_TIMES, "TIMESTAMP_TZ": timestamps,
     }.items():  # fmt: skip
         ways = Ways(local, kind, texts)
         found = {

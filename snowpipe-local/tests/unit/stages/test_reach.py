@@ -34,6 +34,7 @@ _STATEMENTS = (
     "SELECT * FROM '/etc/passwd'", 'SELECT * FROM "/etc/passwd"', "SELECT * FROM _snowpipe.channels",
     "SELECT * FROM local._snowpipe.channels", 'SELECT * FROM local."_SnowPipe".channels',
     "SELECT * FROM local.main.sqlite_master", "SELECT * FROM system.main.duckdb_tables",
+    "SELECT * FROM IDENTIFIER('local._snowpipe.tables')", "SELECT * FROM _lent_0123",
     "SELECT * FROM temp.main.x", "SELECT * FROM pg_catalog.pg_tables", "DROP SCHEMA _snowpipe",
     "INSERT INTO _snowpipe.channels SELECT 1", "DROP TABLE _snowpipe.channels",
     'DELETE FROM "_snowpipe".channels', 'TRUNCATE TABLE "_snowpipe".channels',
