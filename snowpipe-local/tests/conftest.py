@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from snowpipe_local.testing import LocalService
 
 # A busy machine takes its time for an example. A run that decides tries the same examples every time; a
-# number of cases that is asked for (tests/fuzz/budget.py) means new ones.
+# number of cases that is asked for (tests/fuzz/conftest.py) means new ones.
 settings.register_profile(
     "tests",
     deadline=None,

@@ -1,10 +1,13 @@
 """The streaming REST API of a service, by plain HTTP requests, and an open channel."""
 
+import base64
 import dataclasses
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import zstandard
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from snowpipe_local.testing import LocalService
 from tests.contract.account import Account, KeyPair, Pipe
 
@@ -74,6 +77,12 @@ def continuation(answer: requests.Response) -> str:
     assert answer.status_code == 200, answer.text
     token: str = answer.json()["next_continuation_token"]
     return token
+
+
+def encrypted(body: bytes, key: str, iv: bytes) -> bytes:
+    """Return a file's content as the SDK encrypts it with the key of a pipe."""
+    cipher = Cipher(algorithms.AES(base64.b64decode(key)[:32]), modes.CTR(iv)).encryptor()
+    return cipher.update(zstandard.compress(body, 0)) + cipher.finalize()
 
 
 def signed_upload(url: str, body: bytes, creds: dict[str, str]) -> dict[str, str]:

@@ -1,15 +1,12 @@
 """Bodies in flight at rest: encrypted on disk, also after kill -9; keys rotate while they wait."""
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zstandard
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import Rest, continuation
+from tests.streaming_rest import Rest, continuation, encrypted
 
 from tests.waiting import wait_until
 
@@ -35,8 +32,7 @@ def _keys(service: LocalService) -> set[str]:
 def _upload(rest: Rest, body: bytes) -> dict[str, object]:
     """Upload a file that is encrypted as the SDK does and return the fragment that names it."""
     key = rest.info().json()["encryption_info"]["pipe_key"]
-    cipher = Cipher(algorithms.AES(base64.b64decode(key)[:32]), modes.CTR(bytes(16))).encryptor()
-    content = cipher.update(zstandard.compress(body, 0)) + cipher.finalize()
+    content = encrypted(body, key, bytes(16))
     return {
         "file_path": rest.upload(content), "fragment_start_byte_offset": 0,
         "fragment_length_bytes": len(content), "iv_base64": "AAAAAAAAAAAAAAAAAAAAAA==",
@@ -83,8 +79,10 @@ def test_keys_rotate_while_bodies_wait_and_while_the_service_is_stopped(
     assert json.loads(service.cli("rotate-key").stdout) == {"keys": 2, "bodies": 2}
     service.admin("faults", clear=True)
     rest.wait_for_token("c", "199")
+    second = _keys(service) - first
     service.stop()
     assert json.loads(service.cli("rotate-key").stdout) == {"keys": 2, "bodies": 1}
+    assert len(_keys(service) - first - second) == 1
     service.start()
     rest = Rest(service, "T")
     _append_file(rest, continuation(rest.open("c")), fragment)

@@ -1,6 +1,5 @@
 """The command line of the local service: env, sql, status."""
 
-import io
 import json
 import os
 import subprocess
@@ -10,10 +9,9 @@ from typing import Any
 
 import jwt
 import pytest
-from rich.console import Console
 from snowpipe_local.cli import main
 from snowpipe_local.datadir import DataDirectory
-from snowpipe_local.environment import fetch_status, render, variables
+from snowpipe_local.environment import variables
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, continuation
 
@@ -163,14 +161,6 @@ def test_a_shell_that_evaluated_env_needs_no_data_dir_and_no_other_credential_op
     foreign = jwt.encode({"sub": "LOCAL.DEMO", "iss": "x"}, "k" * 32, algorithm="HS256")
     for token in ("", rest.account.scoped_token, foreign, "nonsense"):
         assert rest.account.call("GET", "/local/status", token=token).status_code == 401
-
-
-def test_the_live_view_keeps_the_channels_that_lag_most(waiting: LocalService) -> None:
-    status = fetch_status(DataDirectory(waiting.data_dir))
-    text = io.StringIO()
-    Console(file=text, width=160).print(render(status, {("LOCAL", "PUBLIC.T-STREAMING", "waits"): 12.0}, 8))
-    shown = text.getvalue()
-    assert ("waits" in shown, "done" in shown, "1 more channels" in shown) == (True, False, True)
 
 
 def test_a_service_that_does_not_answer_has_neither_status_nor_environment(waiting: LocalService) -> None:

@@ -58,9 +58,6 @@ class Door:
         form = {"grant_type": JWT_GRANT, "scope": "127.0.0.1", **form}
         return self.call("POST", "/oauth/token", token, data=form)
 
-    def scoped(self) -> str:
-        return self.account.scoped_token
-
     def access_token(self, auth: Any = None, **form: str) -> requests.Response:
         return self.call("POST", "/oauth/token-request", "", data=form, auth=auth)
 
@@ -149,7 +146,7 @@ def test_a_wrong_token_opens_nothing(door: Door) -> None:
 
 
 def test_a_scoped_token_that_expired_or_was_changed_appends_nothing(door: Door) -> None:
-    token = door.scoped()
+    token = door.account.scoped_token
     claims = jwt.decode(token, options={"verify_signature": False})
     secret, invalid = door.home.token_secret_file.read_bytes(), "SCOPED_TOKEN_INVALID"
     wrong = [
@@ -168,7 +165,7 @@ def test_a_scoped_token_that_expired_or_was_changed_appends_nothing(door: Door) 
 
 
 def test_only_a_scoped_token_appends_and_it_opens_nothing_else(door: Door) -> None:
-    scoped = door.scoped()
+    scoped = door.account.scoped_token
     assert door.append(scoped).status_code == 404
     for token in (sign_key_pair_jwt(door.home), door.pat):
         assert door.append(token).status_code == 401
@@ -203,7 +200,7 @@ def test_access_tokens_are_made_and_exchanged_as_their_kind_only(door: Door) -> 
 
 def test_credentials_of_another_data_directory_open_nothing(door: Door, crash_service: LocalService) -> None:
     other = Door(crash_service)
-    for token in (sign_key_pair_jwt(other.home), other.pat, other.scoped()):
+    for token in (sign_key_pair_jwt(other.home), other.pat, other.account.scoped_token):
         assert {answer.status_code for answer in door.tried(token)} == {401}
     assert door.login(LOGIN_NAME="DEMO", PASSWORD=other.secret("demo_password"))["code"] == "390100"
 
@@ -304,7 +301,7 @@ def test_no_secret_is_in_the_log_or_on_a_command_line_and_a_kept_connection_does
     door = Door(crash_service)
     key_pair, scoped, start = (
         sign_key_pair_jwt(door.home),
-        door.scoped(),
+        door.account.scoped_token,
         door.service.log_file.stat().st_size,
     )
     oauth = door.access_token(grant_type="client_credentials", **door.client).json()["access_token"]

@@ -221,18 +221,6 @@ def test_a_warehouse_remembers_its_size_and_state(sql):
     assert sql.refused("ALTER WAREHOUSE w SUSPEND", "ANN").code == "003001"
 
 
-def test_wrong_grants_report_what_is_wrong(sql):
-    sql.run("CREATE PIPE p AS COPY INTO t FROM @%t")
-    for statement, code in [
-        ("GRANT SELECT ON PIPE p TO ROLE r", "001003"), ("GRANT SELECT ON TABLE nope TO ROLE r", "002003"),
-        ("GRANT SELECT ON TABLE t TO ROLE nobody", "002043"),
-        ("GRANT SELECT ON TABLE t TO USER ann", "000002"),
-        ("GRANT SELECT ON TABLE t TO ROLE r SOMETIMES", "001003"),
-        ("REVOKE OWNERSHIP ON TABLE t FROM ROLE r", "000002"), ("ALTER ROLE r JUMP", "000002"),
-    ]:  # fmt: skip
-        assert sql.refused(statement).code == code
-
-
 def test_a_temporary_table_needs_no_privilege_but_that_on_a_table_it_hides(sql):
     sql.run(
         "CREATE ROLE loader", "GRANT USAGE ON DATABASE local TO ROLE loader", "CREATE TABLE kept (x INT)",

@@ -99,11 +99,13 @@ def test_a_restart_keeps_uploads_and_drops_the_queue_and_what_nobody_can_read(ho
     os.utime(stale, (time.time() - 90_000, time.time() - 90_000))
     plain = kept.with_name("plain.bin")
     plain.write_bytes(SECRET)
+    foreign = kept.with_name("foreign.bin")
+    foreign.write_bytes(b"SPB1" + b"0" * 60)
     parked = spool.park(SECRET)
     spool.rotate()
     again = start(home)
     assert again.read(kept) == SECRET
-    assert [path.exists() for path in (half, stale, plain, parked.path)] == [False] * 4
+    assert [path.exists() for path in (half, stale, plain, foreign, parked.path)] == [False] * 5
     assert len(again.key_ids) == 2
     again.remove(kept)
     assert len(again.key_ids) == 1

@@ -39,6 +39,7 @@ TABLES = (
     "l (k INT, v INT) AS SELECT * FROM VALUES (1, 5), (1, 30), (2, 20), (3, NULL)",
     "r (k INT, v INT) AS SELECT * FROM VALUES (1, 10), (2, 15)",
     "g AS SELECT 2 AS i, 2.5::FLOAT AS f",
+    "splittable (v VARCHAR) AS SELECT * FROM VALUES ('a.b'), ('c'), (NULL)",
 )
 # Behind each query the expressions that stand in its braces, and what they return; typed, with their types.
 VALUES = """
@@ -159,6 +160,13 @@ a.k, b.v FROM l a ASOF JOIN r b MATCH_CONDITION (a.v <= b.v) ORDER BY 2, 1 -> \
 l.k, r.v FROM l, r WHERE l.k = r.k (+) AND l.v > 5 ORDER BY l.k -> 1, 10 | 2, 15
 a.k, b.v FROM l a, r b WHERE b.k (+) = a.k AND b.v (+) > 12 ORDER BY 2, 1 -> \
 2, 15 | 1, None | 1, None | 3, None
+n FROM (WITH r AS (SELECT 7 n) SELECT n FROM r) -> 7; n FROM (WITH q AS (SELECT 3 n) SELECT n FROM q) w -> 3
+n FROM (WITH r AS (SELECT v + 1 AS n FROM r) SELECT MAX(n) AS n FROM r) -> 16
+m FROM (WITH a AS (SELECT 1 n), b AS (SELECT n + 1 m FROM a) SELECT m FROM b) -> 2
+v, index, p.value FROM splittable, LATERAL SPLIT_TO_TABLE(v, '.') AS p ORDER BY 1, 2 -> \
+a.b, 1, a | a.b, 2, b | c, 1, c
+COUNT(*) FROM splittable, TABLE(SPLIT_TO_TABLE(splittable.v, '.')) p -> 3
+v, value FROM splittable LEFT JOIN LATERAL SPLIT_TO_TABLE(v, '.') WHERE v IS NULL -> None, None
 COUNT(*) FROM local..l -> 4; COUNT(*) FROM TABLE('l') -> 4
 # ({0})::VARCHAR, ({0}) || '' FROM g
 f * 2 -> 5, 5; -f -> -2.5, -2.5; f + i -> 4.5, 4.5; SUM(f) * 2 -> 5, 5; SQRT(4) -> 2, 2; 1e3 -> 1000, 1000
@@ -207,6 +215,11 @@ UPPER(s) + 1 -> 3.50000 NUMBER; s::VARCHAR(1) + 1 -> 3.00000 NUMBER; NVL(s, '0')
 ABS('-3') -> 3.00000 NUMBER; ROUND('1.55', 1) -> 1.6 NUMBER; CEIL(s) -> 3 NUMBER
 COALESCE(s, n) -> 2.50000 NUMBER; IFF(n > 2, s, n) -> 2.00000 NUMBER; COALESCE(f, s) -> 0.5 FLOAT
 s > 1 -> True BOOLEAN; s < n -> False BOOLEAN; s BETWEEN 1 AND 3 -> True BOOLEAN; n = '2.0' -> True BOOLEAN
+# HASH({}) FROM single
+10::NUMBER(38,0)) = HASH(10::NUMBER(5,3) -> True; 10::NUMBER(38,0)) = HASH(10::FLOAT -> True
+100000000000000000000) = HASH(1e20 -> True; n) = HASH(2.00 -> True; NULL::INT) = HASH(NULL::FLOAT -> True
+n, s) = HASH(n::NUMBER(20,5), '2.5' -> True; z) = HASH('2024-01-01 08:00:00 Z'::TIMESTAMP_TZ -> True
+10) = HASH('10' -> False; 1, 2) = HASH(2, 1 -> False; NULL) = HASH('' -> False; TRUE) = HASH(1 -> False
 # {} FROM mixed
 w::INT -> 1; PARSE_JSON('true')::FLOAT -> 1.0; PARSE_JSON('true')::VARCHAR -> true
 n IN (SELECT s FROM mixed) -> True; n = (SELECT MAX(s) FROM mixed) -> True; NULLIF(s, 1) -> None
@@ -294,6 +307,7 @@ DECODE(t, '10:11:12', tz, ntz) -> 2026-01-01 10:00:00.000 +0530
 # Behind each number of an error what is refused with it.
 REFUSED = """
 # 000002
+GRANT SELECT ON TABLE l TO USER demo; REVOKE OWNERSHIP ON TABLE l FROM ROLE public; ALTER ROLE sysadmin JUMP
 SELECT * FROM @s
 COPY INTO l FROM (SELECT $1, $2 FROM @s WHERE $1 > 1); COPY INTO l FROM @s FILE_FORMAT = (TYPE = AVRO)
 COPY INTO l (k) FROM (SELECT seq.NEXTVAL FROM @s)
@@ -326,6 +340,7 @@ COPY INTO l (other) FROM @s; COPY INTO l FROM (SELECT $1, nonsense FROM @s)
 SELECT x.id FROM docs; SELECT "id" FROM docs; SELECT 1 FROM docs WHERE "Id" = 1; SELECT rowid FROM docs
 SELECT docs."rowid" FROM docs; UPDATE docs SET id = 1 WHERE RowId = 0
 # 001003
+GRANT SELECT ON TABLE l TO ROLE public SOMETIMES; GRANT SELECT ON STAGE s TO ROLE public
 SELECT $999999999999 FROM @s; COPY INTO texts FROM (SELECT $99999 FROM @s); SELECT $1 FROM @s/../x
 COPY INTO l FROM @s MATCH_BY_COLUMN_NAME = CASE_SENSITIVE; COPY INTO l FROM @s nonsense
 SELECT * FROM A.B.C.D; INSERT INTO LOCAL.PUBLIC..T SELECT 1; DELETE FROM A.B.C.D; UPDATE A.B.C.D SET a = 1
@@ -370,12 +385,15 @@ SELECT format('{:>1000000000}', 1)
 # 002303
 SELECT RANK() OVER (PARTITION BY id) FROM docs
 # 002003
+GRANT SELECT ON TABLE nope TO ROLE public
 SELECT $1 FROM @nowhere; SELECT $1 FROM @s (FILE_FORMAT => nowhere)
 COPY INTO nowhere FROM @s; COPY INTO l FROM @nowhere
 # 002020
 COPY INTO l FROM (SELECT $1 FROM @s)
 # 002028
 SELECT $1 FROM @s a, @s b
+# 002043
+GRANT SELECT ON TABLE l TO ROLE nobody
 # 002079
 COPY INTO l FROM (SELECT $1, count($2) FROM @s)
 # 003001

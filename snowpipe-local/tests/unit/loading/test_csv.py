@@ -79,14 +79,6 @@ def test_the_fast_path_agrees_with_the_exact_one_on_random_text():
         assert compared > 75
 
 
-def test_records_continue_over_blocks_and_the_last_needs_no_newline():
-    content = b'head\n1,"x\ny",z\n2,"longer than a block",\n3,,end'
-    found = read(content, FIELD_OPTIONALLY_ENCLOSED_BY='"', SKIP_HEADER=1)
-    assert [(row["i"], row["c0"], row["c1"], row["c2"]) for row in found] == [
-        (0, "1", "x\ny", "z"), (1, "2", "longer than a block", None), (2, "3", None, "end"),
-    ]  # fmt: skip
-
-
 def test_a_record_with_invalid_utf8_is_broken_and_its_neighbours_are_not():
     found = read(b"a,b\nc,\xff\xfe\nd,e\n", width=2)
     assert [(row["c0"], row["x"]) for row in found] == [

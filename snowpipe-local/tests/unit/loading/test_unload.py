@@ -156,15 +156,6 @@ def test_max_file_size_splits_between_sets_of_rows(local):
     assert "Max file size (1000) exceeded for unload single file mode" in error.message
 
 
-def test_parquet_has_groups_of_many_rows_and_is_split_as_well(local):
-    local.sql(f"COPY INTO @s/one/ FROM {many(20_000)} {PARQUET}")
-    assert [pq.ParquetFile(path).num_row_groups for path in paths(local, "one/*")] == [1]
-    local.sql(f"COPY INTO @s/many/ FROM {many(20_000)} {PARQUET} MAX_FILE_SIZE = 100000")
-    parts = paths(local, "many/*")
-    assert len(parts) > 1
-    assert sum(pq.read_metadata(part).num_rows for part in parts) == 20_000
-
-
 def test_partitions_are_folders_of_files_with_the_query_id(local):
     local.sql("INSERT INTO t VALUES (3, NULL), (4, 'x')")
     rows = local.sql(f"COPY INTO @s/p FROM t PARTITION BY ('b=' || b) {PLAIN} DETAILED_OUTPUT = TRUE")
@@ -316,21 +307,6 @@ def test_headers_are_the_names_of_the_columns(local):
     local.sql(f"COPY INTO @s/y FROM t {PARQUET} SINGLE = TRUE HEADER = TRUE")
     names = [pq.read_schema(paths(local, name)[0]).names for name in ("x", "y")]
     assert names == [["_COL_0", "_COL_1"], ["A", "B"]]
-
-
-def test_times_are_written_as_the_session_does(local):
-    query = (
-        "SELECT '2026-01-02 03:04:05.678'::TIMESTAMP_NTZ, '2026-01-02 03:04:05.678 +0200'::TIMESTAMP_LTZ, "
-        "'2026-01-02 03:04:05.678 +0530'::TIMESTAMP_TZ"
-    )
-    local_time, zone = "2026-01-02 01:04:05.678 +0000", "2026-01-02 03:04:05.678 +0530"
-    assert unloaded(local, query) == f"2026-01-02 03:04:05.678,{local_time},{zone}\n"
-    local.sql("ALTER SESSION SET TIMEZONE = 'America/New_York'")
-    local.sql("ALTER SESSION SET TIMESTAMP_LTZ_OUTPUT_FORMAT = 'YYYY-MM-DD HH24:MI TZH:TZM'")
-    local.sql("ALTER SESSION SET TIMESTAMP_NTZ_OUTPUT_FORMAT = 'MM/DD/YYYY'")
-    local.sql("ALTER SESSION SET DATE_OUTPUT_FORMAT = 'DD-MON-YYYY'")
-    expected = f"01/02/2026,2026-01-01 20:04 -05:00,{zone},02-Jan-2026\n"
-    assert unloaded(local, f"{query}, DATE '2026-01-02'") == expected
 
 
 COLUMNS = """

@@ -27,7 +27,6 @@ def test_references_of_every_form_are_resolved(local):
     for text, name, prefix, rest in [
         ("@s", "@LOCAL.PUBLIC.S", "", ""),
         ("@s/a/b.csv PATTERN = 'x'", "@LOCAL.PUBLIC.S/a/b.csv", "a/b.csv", "PATTERN = 'x'"),
-        ("@local.public.s/a)", "@LOCAL.PUBLIC.S/a", "a", ")"),
         ('@"My Stage"/p t', "@LOCAL.PUBLIC.My Stage/p", "p", "t"),
         ("'@s/with blank/x' (a)", "@LOCAL.PUBLIC.S/with blank/x", "with blank/x", "(a)"),
         ('\'@"LOCAL"."PUBLIC"."My Stage"\'', "@LOCAL.PUBLIC.My Stage", "", ""), ("@~/a", "@~/a", "a", ""),

@@ -80,20 +80,6 @@ def test_a_statement_beyond_the_catalog_is_refused(sql: SqlSessions) -> None:
         assert error.code in known, (statement, error)
 
 
-def test_names_of_with_clauses_are_seen_where_snowflake_sees_them(sql: SqlSessions) -> None:
-    for statement, value in (
-        ("WITH a AS (SELECT 1 n), b AS (SELECT n + 1 m FROM a) SELECT m FROM b", 2),
-        (
-            "WITH RECURSIVE r AS (SELECT 1 n UNION ALL SELECT n + 1 FROM r WHERE n < 5) SELECT max(n) FROM r",
-            5,
-        ),
-        ("WITH reached AS (SELECT 7 n) SELECT n FROM reached", 7),
-        ("WITH reached AS (SELECT n + 6 AS n FROM reached) SELECT n FROM reached", 7),
-        ("SELECT n FROM (WITH q AS (SELECT 3 n) SELECT n FROM q) w", 3),
-    ):
-        assert sql.values(statement) == [(value,)], statement
-
-
 def test_a_name_of_a_database_or_schema_stays_in_its_folder(sql: SqlSessions) -> None:
     def files() -> set[str]:
         return {str(path) for folder in (sql.folder.parent, sql.folder) for path in folder.iterdir()}

@@ -61,13 +61,6 @@ def test_options_of_the_statement_win_over_named_format_and_stage():
     assert (merged["TRIM_SPACE"], merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (False, 1, "|")
 
 
-def test_options_of_another_type_do_not_count():
-    stage = read_file_format({"TYPE": "CSV", "TRIM_SPACE": True}).settings()
-    merged = read_file_format({"TYPE": "JSON"}, stage)
-    assert (merged.type, merged["TRIM_SPACE"]) == ("JSON", False)
-    assert read_file_format({}, {"TYPE": "PARQUET"}).type == "PARQUET"
-
-
 def test_an_unknown_option_or_a_wrong_value_is_named():
     for settings, named in [
         ({"TYPE": "PDF"}, "TYPE"), ({"TYPE": "JSON", "SKIP_HEADER": 1}, "SKIP_HEADER"),
