@@ -116,7 +116,8 @@ CASES = {
 def test_a_text_means_the_same_whichever_way_it_comes(local, step):
     for first, (kind, texts) in enumerate(CASES.items()):
         # Each type of times gets other ones of the texts that all of them have.
-        texts = texts[first % step :: step] if texts is TIMES else texts
+        every = step if texts is TIMES else 2 if step > 1 and len(texts) > 4 else 1
+        texts = texts[first % every :: every]
         ways = Ways(local, kind, texts)
         local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
         found = {
