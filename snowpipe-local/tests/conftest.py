@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, settings
 from snowpipe_local.testing import LocalService
 
 # A busy machine takes its time for an example. A run that decides tries the same examples every time; a
-# number of cases that is asked for (tests/fuzz/budget.py) means new ones.
+# number of cases that is asked for (tests/fuzz/conftest.py) means new ones.
 settings.register_profile(
     "tests",
     deadline=None,
@@ -24,7 +24,6 @@ settings.register_profile(
 settings.load_profile("tests")
 
 ServiceFactory = Callable[..., LocalService]
-SetFaults = Callable[[str], None]
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +43,6 @@ def local_service(shared_service: LocalService) -> LocalService:
     """
     shared_service.drop_everything()
     return shared_service
-
-
-@pytest.fixture
-def faults(local_service: LocalService) -> Iterator[SetFaults]:
-    """Add faults to the shared service, as for ``serve --faults``; they are cleared after the test."""
-    yield local_service.set_faults
-    local_service.admin("faults", clear=True)
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,10 @@ class LocalCatalog:
         names = [column.name.lower() for column in result.columns]
         return [dict(zip(names, row, strict=True)) for row in result.rows]
 
+    def values(self, statement: str) -> list[tuple[Any, ...]]:
+        """Run a statement and return its rows without their names."""
+        return [tuple(row) for row in front.execute(self.session, statement).rows]
+
     def refused(self, statement: str, session: Session | None = None) -> SqlError:
         """Run a statement that must fail, and return its error."""
         try:

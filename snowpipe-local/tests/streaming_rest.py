@@ -1,27 +1,21 @@
-"""A client of the streaming REST API with plain HTTP requests, as a strict client would send them."""
+"""The streaming REST API of a service, by plain HTTP requests, and an open channel."""
 
-import uuid
+import base64
+import dataclasses
 from typing import Any
 from urllib.parse import urlsplit
 
 import requests
+import zstandard
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from snowpipe_local.testing import LocalService
-
-from tests.waiting import wait_until
-
-KEY_PAIR = {"grant_type": "urn:ietf:params:oauth:grant-type:jwt-bearer"}
-ACCESS_TOKEN = {
-    "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-    "subject_token_type": "programmatic_access_token",
-}
+from tests.contract.account import Account, KeyPair, Pipe
 
 
-class Rest:
-    """A client of the streaming REST API without any retry.
+class Rest(Pipe):
+    """The default pipe of a table, unless ``pipe`` names one, at a local service.
 
-    :param table: whose default pipe it uses, unless ``pipe`` names one.
-    :param bearer: JWT or programmatic access token of a user; without it, a JWT of the service's own user.
-    :param grant: what ``bearer`` is, as fields of the token request.
+    :param key_pair: of a user; without it, that of the service's own user.
     """
 
     def __init__(
@@ -32,60 +26,24 @@ class Rest:
         database: str = "LOCAL",
         schema: str = "PUBLIC",
         pipe: str | None = None,
-        bearer: str | None = None,
-        grant: dict[str, str] = KEY_PAIR,
+        key_pair: KeyPair | None = None,
     ) -> None:
-        self._base = f"{service.url}/v2/streaming"
-        self._pipe = f"databases/{database}/schemas/{schema}/pipes/{pipe or f'{table}-STREAMING'}"
-        self.http = requests.Session()
-        self.http.trust_env = False
-        self.http.verify = str(service.ca_file)
-        self.jwt = bearer or service.key_pair_jwt()
-        form = {**grant, "scope": "127.0.0.1"}
-        answer = self.call("POST", f"{service.url}/oauth/token", self.jwt, data=form)
+        own = Account.local(service)
+        target = {"database": database, "schema": schema, "key_pair": key_pair or own.key_pair}
+        super().__init__(dataclasses.replace(own, **target), pipe or f"{table}-STREAMING")  # type: ignore[arg-type]
+
+    def open(self, channel: str, **body: object) -> requests.Response:
+        """Open a channel and discard what it has not committed."""
+        return super().open(channel, **{"fail_on_uncommitted_rows": False, **body})
+
+    def upload(self, content: bytes) -> str:
+        """Upload a file as the SDK's file mode does, and return its path."""
+        location = self.info().json()["rowset_stage_location"]
+        path = f"{location['location']}rows.bin"
+        signed = signed_upload(f"{self.account.url}/{path}", content, location["creds"])
+        answer = self.account.call("PUT", f"/{path}", token="", data=content, headers=signed)
         assert answer.status_code == 200, answer.text
-        self.token = answer.text
-
-    def call(self, method: str, url: str, token: str | None, **more: Any) -> requests.Response:
-        headers = {**more.pop("headers", {})}
-        if token is not None:
-            headers["Authorization"] = f"Bearer {token}"
-        return self.http.request(method, url, headers=headers, timeout=240, **more)
-
-    def open(self, channel: str, **body: Any) -> requests.Response:
-        return self.call("PUT", f"{self._base}/{self._pipe}/channels/{channel}", self.token, json=body)
-
-    def drop(self, channel: str) -> requests.Response:
-        return self.call("DELETE", f"{self._base}/{self._pipe}/channels/{channel}", self.token)
-
-    def append(
-        self, channel: str, continuation: str, body: bytes, end: str = "", **more: Any
-    ) -> requests.Response:
-        query = {"continuationToken": continuation, "endOffsetToken": end, "startOffsetToken": ""}
-        query |= {"requestId": str(uuid.uuid4()), "retryCount": "0", **more.pop("params", {})}
-        url = f"{self._base}/data/{self._pipe}/channels/{channel}/rows"
-        return self.call("POST", url, self.token, params=query, data=body, **more)
-
-    def info(self) -> requests.Response:
-        """Ask for the pipe; the first call makes a table's default pipe."""
-        return self.call("POST", f"{self._base}/{self._pipe}:pipe-info", self.token, json={})
-
-    def bulk_status(self, *names: str) -> requests.Response:
-        url = f"{self._base}/{self._pipe}:bulk-channel-status"
-        return self.call("POST", url, self.token, json={"channel_names": names})
-
-    def statuses(self, *names: str) -> dict[str, Any]:
-        answer = self.bulk_status(*names)
-        assert answer.status_code == 200, answer.text
-        return answer.json()["channel_statuses"]
-
-    def committed(self, channel: str) -> str | None:
-        token: str | None = self.statuses(channel)[channel]["last_committed_offset_token"]
-        return token
-
-    def wait_for_token(self, channel: str, token: str, seconds: float = 120) -> dict[str, Any]:
-        wait_until(lambda: self.committed(channel) == token, seconds=seconds, what=f"token {token}")
-        return dict(self.statuses(channel)[channel])
+        return path
 
 
 class Writer:
@@ -119,6 +77,12 @@ def continuation(answer: requests.Response) -> str:
     assert answer.status_code == 200, answer.text
     token: str = answer.json()["next_continuation_token"]
     return token
+
+
+def encrypted(body: bytes, key: str, iv: bytes) -> bytes:
+    """Return a file's content as the SDK encrypts it with the key of a pipe."""
+    cipher = Cipher(algorithms.AES(base64.b64decode(key)[:32]), modes.CTR(iv)).encryptor()
+    return cipher.update(zstandard.compress(body, 0)) + cipher.finalize()
 
 
 def signed_upload(url: str, body: bytes, creds: dict[str, str]) -> dict[str, str]:

@@ -192,14 +192,10 @@ def asynchronous_statements(connection: Any) -> None:
     cursor.execute_async("SELECT count(*), max(s) FROM binds")
     cursor.get_results_from_sfqid(cursor.sfqid)
     assert cursor.fetchall() == [(501, "row 99")]
-    cursor.execute_async("SELECT 1 AS a")
     query_id = cursor.sfqid
     while connection.is_still_running(connection.get_query_status(query_id)):
         time.sleep(0.05)
     assert connection.get_query_status_throw_if_error(query_id) == QueryStatus.SUCCESS
-    other = connection.cursor()
-    other.get_results_from_sfqid(query_id)
-    assert other.fetchone() == (1,)
     cursor.execute_async("SELECT * FROM no_such_table")
 
     def fetch() -> None:
@@ -207,19 +203,6 @@ def asynchronous_statements(connection: Any) -> None:
         cursor.fetchall()
 
     assert "NO_SUCH_TABLE" in refused(fetch)
-
-
-def several_statements_run_when_they_are_counted(cursor: Any) -> None:
-    insert = "INSERT INTO several VALUES (1), (2)"
-    text = f"CREATE OR REPLACE TABLE several (id INT); {insert}; SELECT id FROM several"
-    cursor.execute(text, num_statements=3)
-    results = [cursor.fetchall()]
-    while cursor.nextset() is not None:
-        results.append(cursor.fetchall())
-    assert results[1:] == [[(2,)], [(1,), (2,)]], results
-    message = refused(lambda: cursor.execute(f"{insert}; {insert}; {insert}", num_statements=2))
-    assert message.startswith("8 "), message
-    assert cursor.execute("SELECT count(*) FROM several").fetchone() == (2,)
 
 
 def files_go_to_stages_and_come_back(cursor: Any) -> None:
@@ -303,7 +286,6 @@ def main() -> None:
     with connect(**KEY) as connection:
         every_type_and_its_null(connection.cursor())
         rows_as_pandas(connection.cursor())
-        several_statements_run_when_they_are_counted(connection.cursor())
         files_go_to_stages_and_come_back(connection.cursor())
         frames_are_written(connection)
     with connect(**PASSWORD, paramstyle="qmark") as connection:

@@ -67,16 +67,5 @@ for file_format in ("jsonl", "parquet", "csv"):
         changed = f"SELECT id, name FROM {merged['table_name']} ORDER BY id"
         assert read(changed) == [(1, "a1"), (2, "b2"), (3, "b3")]
         assert read(f"SELECT count(*) FROM {merged['table_name']}__lines") == [(6,)]
-    merged |= {"table_name": "versions", "write_disposition": {"disposition": "merge", "strategy": "scd2"}}
-    del merged["primary_key"]
-    load(orders(1, 2)[:1], pipeline, **merged)
-    load(orders(1, name="b"), pipeline, **merged)
-    versions = "SELECT name, _dlt_valid_to IS NULL FROM versions ORDER BY name"
-    assert read(versions) == [("a1", False), ("b1", True)]
     assert read("SELECT DISTINCT price, at FROM orders")[0][0] == Decimal("1.25")
-    # A new column, and a table that is dropped and made again.
-    load([{**orders(4)[0], "note": "new"}], pipeline, write_disposition="append", **how)
-    assert read("SELECT id, note FROM orders WHERE note IS NOT NULL") == [(4, "new")]
-    load(orders(9), pipeline, refresh="drop_sources", **how)
-    assert read(names) == [(9, "a9")]
 print(dlt.__version__)

@@ -4,10 +4,8 @@ Needs snowflake-snowpark-python with pandas and the variables of ``snowpipe-loca
 of its own. Prints the version.
 """
 
-import datetime as dt
 import os
 import sys
-from decimal import Decimal
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -74,36 +72,6 @@ def changes(session: Session) -> None:
     assert {row.ID: row.NAME for row in sales.collect()} == {1: "fig", 2: "plum", 9: "nut"}
 
 
-def values(session: Session) -> None:
-    """Every type as Python has it, and its null."""
-    kinds = {
-        t.LongType(): 1,
-        t.DecimalType(10, 2): Decimal("1.25"),
-        t.StringType(): "x",
-        t.BooleanType(): True,
-        t.DoubleType(): 1.5,
-        t.DateType(): dt.date(2026, 1, 2),
-        t.TimestampType(t.TimestampTimeZone.NTZ): dt.datetime(2026, 1, 2, 3, 4, 5, 678000),
-        t.TimeType(): dt.time(1, 2, 3),
-        t.BinaryType(): b"ab",
-        t.VariantType(): {"k": 1},
-        t.ArrayType(): [1, 2],
-        t.MapType(): {"a": "b"},
-    }
-    schema = t.StructType([t.StructField(f"C{number}", kind) for number, kind in enumerate(kinds)])
-    row = tuple(kinds.values())
-    frame = session.create_dataframe([row, (None,) * len(row)], schema=schema)
-    frame.write.mode("overwrite").save_as_table("park_types")
-    read = session.table("park_types")
-    first, second = read.sort(f.col("C0").asc_nulls_last()).collect()
-    assert tuple(first)[:9] == (*row[:8], bytearray(b"ab"))
-    assert tuple(first)[9:] == ('{\n  "k": 1\n}', "[\n  1,\n  2\n]", '{\n  "a": "b"\n}')
-    assert tuple(second) == (None,) * len(row)
-    # Not those of ARRAY and OBJECT: the service describes both as VARIANT.
-    described = [type(field.datatype) for field in read.schema.fields[:10]]
-    assert described == [type(kind) for kind in kinds][:10]
-
-
 def files(session: Session, folder: Path) -> None:
     """PUT, GET, COPY INTO and reading of staged files."""
     (folder / "in.csv").write_text("1,one\n2,two\n")
@@ -135,7 +103,6 @@ def main() -> None:
     assert session.sql("SELECT ?::INT + 1", params=[3]).collect() == [Row(4)]
     frames(session)
     changes(session)
-    values(session)
     files(session, Path(sys.argv[1]))
     session.close()
     print(".".join(map(str, VERSION[:3])))

@@ -82,19 +82,9 @@ def objects(engine: sa.Engine) -> None:
 
 
 def rows(engine: sa.Engine) -> None:
-    """Rows of tables: many at once, counts, a rollback, a merge."""
+    """A merge, and how many rows it changes."""
     table = Customer.__table__
     assert isinstance(table, sa.Table)
-    with engine.begin() as connection:
-        connection.execute(table.insert(), [{"name": f"n{number}"} for number in range(100)])
-        named = sa.select(sa.func.count()).where(table.c.name.like("n%"))
-        assert connection.execute(named).scalar() == 100
-        changed = connection.execute(sa.update(table).values(name="m").where(table.c.name == "n7"))
-        assert changed.rowcount == 1
-    with engine.connect() as connection:
-        connection.execute(sa.delete(table))
-        connection.rollback()
-        assert connection.execute(sa.select(sa.func.count()).select_from(table)).scalar() == 101
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE OR REPLACE TABLE alchemy_news (id INT, name VARCHAR)"))
         connection.execute(sa.text("INSERT INTO alchemy_news VALUES (-1, :name)"), {"name": "new"})

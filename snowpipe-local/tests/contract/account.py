@@ -52,14 +52,15 @@ class KeyPair:
         assert isinstance(key, RSAPrivateKey)
         return cls(account, user, key)
 
-    def bearer(self) -> str:
-        """Sign a JWT of the user, without a role."""
+    def bearer(self, role: str = "") -> str:
+        """Sign a JWT of the user, by default without a role."""
         # A JWT names the account alone, without its region.
         subject = f"{self.account.partition('.')[0]}.{self.user}".upper()
         public = self.key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
         digest = base64.b64encode(hashlib.sha256(public).digest()).decode()
         now = int(time.time())
         claims = {"iss": f"{subject}.SHA256:{digest}", "sub": subject, "iat": now, "exp": now + _JWT_SECONDS}
+        claims |= {"scp": f"session:role:{role}"} if role else {}
         return jwt.encode(claims, self.key, algorithm="RS256")
 
 
@@ -154,7 +155,8 @@ class Account:
         if token is None:
             headers["X-Snowflake-Authorization-Token-Type"] = "KEYPAIR_JWT"
         headers |= more.pop("headers", {})
-        return self.http.request(method, (host or self.url) + path, headers=headers, timeout=(20, 60), **more)
+        url = (host or self.url) + path
+        return self.http.request(method, url, headers=headers, timeout=(20, 240), **more)
 
     @cached_property
     def ingest_name(self) -> str:
@@ -203,9 +205,10 @@ class Account:
             properties["role"] = role
         target = [self.database, self.schema, pipe]
         secret.write_text(json.dumps({"properties": properties, "target": target}))
+        trusted = {"SSL_CERT_FILE": self.ca_file} if self.ca_file else {}
         done = subprocess.run(
             [sys.executable, "-c", _SDK + scenario, str(secret)],
-            env={**os.environ, "SS_LOG_LEVEL": "warn"},
+            env=os.environ | {"SS_LOG_LEVEL": "warn"} | trusted,
             capture_output=True,
             text=True,
             timeout=600,
@@ -217,7 +220,7 @@ class Account:
 
 
 _SDK = """
-import json, sys
+import json, os, sys, time
 from pathlib import Path
 from snowflake.ingest.streaming import StreamingIngestClient
 
@@ -225,8 +228,8 @@ given = json.loads(Path(sys.argv[1]).read_text())
 budgets = ("mgmt", "data", "misclassified_404", "non_scoped_auth_failure")
 properties = given["properties"] | {f"{name}_retry_total_backoff_seconds": "20" for name in budgets}
 
-def connect(name="contract"):
-    return StreamingIngestClient(name, *given["target"], profile_json=None, properties=properties)
+def connect(name="contract", **more):
+    return StreamingIngestClient(name, *given["target"], profile_json=None, properties=properties | more)
 
 def committed(channel, token):
     channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= token, timeout_seconds=180)
@@ -286,15 +289,21 @@ class Pipe:
 
     def statuses(self, *channels: str) -> dict[str, dict[str, Any]]:
         """The status of those channels that there are."""
-        answer = self.call("POST", ":bulk-channel-status", json={"channel_names": channels})
+        answer = self.bulk_status(*channels)
         assert answer.status_code == 200, answer.text
         return dict(answer.json()["channel_statuses"])
 
-    def committed(self, channel: str, token: str) -> dict[str, Any]:
+    def bulk_status(self, *channels: str) -> requests.Response:
+        return self.call("POST", ":bulk-channel-status", json={"channel_names": channels})
+
+    def committed(self, channel: str) -> str | None:
+        token: str | None = self.statuses(channel)[channel]["last_committed_offset_token"]
+        return token
+
+    def drop(self, channel: str) -> requests.Response:
+        return self.call("DELETE", f"/channels/{quote(channel, safe='')}")
+
+    def wait_for_token(self, channel: str, token: str) -> dict[str, Any]:
         """Wait until a channel has committed a token, and return its status."""
-
-        def seen() -> dict[str, Any] | None:
-            status = self.statuses(channel)[channel]
-            return status if status["last_committed_offset_token"] == token else None
-
-        return dict(wait_until(seen, seconds=SECONDS))
+        wait_until(lambda: self.committed(channel) == token, seconds=SECONDS, what=f"token {token}")
+        return dict(self.statuses(channel)[channel])

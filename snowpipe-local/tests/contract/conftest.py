@@ -18,7 +18,6 @@ def account(request: pytest.FixtureRequest) -> Iterator[Account]:
     )
     with pytest.MonkeyPatch.context() as environment:
         if account.ca_file:
-            environment.setenv("SSL_CERT_FILE", account.ca_file)
             environment.setenv("REQUESTS_CA_BUNDLE", account.ca_file)
         account.rows(f'CREATE SCHEMA "{account.database}"."{account.schema}"')
         try:

@@ -65,10 +65,13 @@ def test_submitted_files_are_loaded_once_and_reported(account: Account, put: Put
     counted = [files["a.csv"][name] for name in ("rowsInserted", "rowsParsed", "errorsSeen")]
     assert counted == [2, 2, 0]
     assert files["b.csv"]["firstError"]
+    mark = ask(account, pipe, "insertReport").json()["nextBeginMark"]
     assert ask(account, pipe, "insertFiles", "POST", json=body).status_code == 200
     put(stage, {"c.csv": "3,z\n"})
     ask(account, pipe, "insertFiles", "POST", json={"files": [{"path": "c.csv"}]})
     reported(account, pipe, 3)
+    later = ask(account, pipe, "insertReport", params={"beginMark": mark}).json()["files"]
+    assert {file["path"] for file in later} - {"b.csv"} == {"c.csv"}
     assert account.rows(f"SELECT id FROM {table} ORDER BY id") == [{"id": 1}, {"id": 2}, {"id": 3}]
 
 

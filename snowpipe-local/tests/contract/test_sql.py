@@ -102,19 +102,13 @@ def test_what_a_column_does_not_take_is_refused_with_its_code(
     ("expression", "shown"),
     [
         ("1/3", "0.333333"),
-        ("10/4::number(4,2)", "2.500000"),
         ("avg(column1) from values (1),(2)", "1.500000"),
-        ("'a' || null", None),
         ("object_construct('b',1,'a',null)::varchar", '{"b":1}'),
-        ("iff(null, 1, 2)", "2"),
         ("split_part('a.b.c', '.', -1)", "c"),
         ("try_to_number('x')", None),
-        ("to_date('2026-01-31')::varchar", "2026-01-31"),
         ("dateadd(month, 1, '2026-01-31'::date)::varchar", "2026-02-28"),
         ("'2026-01-31'::date - '2026-01-01'::date", "30"),
         ("parse_json('{\"a\":[1,2]}'):a[1]::int", "2"),
-        ("to_binary('FF')::varchar", "FF"),
-        ("5 % 3", "2"),
     ],
 )
 def test_expressions_give_the_documented_values(account: Account, expression: str, shown: str | None) -> None:

@@ -86,7 +86,7 @@ def test_a_committed_token_means_visible_rows_in_each_encoding_and_with_empty_li
         answer = pipe.append("c", token, body, str(number), headers=headers)
         assert answer.status_code in (200, 202), answer.text
         token = answer.json()["next_continuation_token"]
-    status = pipe.committed("c", "2")
+    status = pipe.wait_for_token("c", "2")
     assert account.count(table) == 5
     assert (status["rows_inserted"], status["rows_error_count"]) == (5, 0)
 
@@ -100,14 +100,14 @@ def test_a_repeated_append_is_answered_again_and_its_rows_are_there_once(account
     assert [answer.status_code for answer in answers] == [answers[0].status_code] * 2
     assert answers[0].json()["next_continuation_token"] == answers[1].json()["next_continuation_token"]
     pipe.appended("c", answers[1].json()["next_continuation_token"], line(2), "2")
-    pipe.committed("c", "2")
+    pipe.wait_for_token("c", "2")
     assert account.count(table) == 2
 
 
 def test_opening_fences_the_older_writer_and_keeps_the_committed_token(account: Account) -> None:
     table, pipe = account.streamed()
     older = pipe.appended("c", pipe.opened("c"), line(1), "1")
-    pipe.committed("c", "1")
+    pipe.wait_for_token("c", "1")
     again = pipe.open("c")
     assert again.json()["channel_status"]["last_committed_offset_token"] == "1"
     assert again.json()["channel_status"]["rows_inserted"] == 1
@@ -115,7 +115,7 @@ def test_opening_fences_the_older_writer_and_keeps_the_committed_token(account: 
     assert 400 <= refused.status_code < 500
     assert isinstance(refused.json()["code"], str)
     pipe.appended("c", again.json()["next_continuation_token"], line(2), "2")
-    pipe.committed("c", "2")
+    pipe.wait_for_token("c", "2")
     assert account.rows(f"SELECT sum(id) AS s FROM {table}") == [{"s": 3}]
 
 
@@ -134,14 +134,14 @@ def test_an_empty_end_token_moves_nothing(account: Account) -> None:
     token = pipe.appended("c", pipe.opened("c"), line(1), "1")
     token = pipe.appended("c", token, line(2))
     wait_until(lambda: account.count(table) == 2, seconds=SECONDS)
-    assert pipe.statuses("c")["c"]["last_committed_offset_token"] == "1"
+    assert pipe.committed("c") == "1"
 
 
 def test_bad_rows_are_counted_and_the_token_passes_them(account: Account) -> None:
     table, pipe = account.streamed("id INT NOT NULL, s VARCHAR(3)")
     body = line(1) + b'{"ID":"no number"}\n' + line(2, "too long") + line(3)
     pipe.appended("c", pipe.opened("c"), body, "4")
-    status = pipe.committed("c", "4")
+    status = pipe.wait_for_token("c", "4")
     assert (status["rows_inserted"], status["rows_parsed"], status["rows_error_count"]) == (2, 4, 2)
     assert status["last_error_message"]
     assert status["last_error_offset_upper_bound"] == "4"
@@ -152,7 +152,7 @@ def test_counters_grow_over_reopening(account: Account) -> None:
     _, pipe = account.streamed()
     for number in (1, 2):
         pipe.appended("c", pipe.opened("c"), line(number) + b'{"ID":"no number"}\n', str(number))
-        status = pipe.committed("c", str(number))
+        status = pipe.wait_for_token("c", str(number))
         assert (status["rows_inserted"], status["rows_error_count"]) == (number, number)
 
 
@@ -164,8 +164,8 @@ def test_status_leaves_out_channels_that_there_are_not_and_always_has_the_elasti
 @pytest.mark.guess
 def test_status_takes_a_hundred_names(pipe: Pipe) -> None:
     names = [f"n{number}" for number in range(101)]
-    assert pipe.call("POST", ":bulk-channel-status", json={"channel_names": names[:100]}).status_code == 200
-    assert pipe.call("POST", ":bulk-channel-status", json={"channel_names": names}).status_code == 400
+    assert pipe.bulk_status(*names[:100]).status_code == 200
+    assert pipe.bulk_status(*names).status_code == 400
 
 
 def test_names_of_channels_are_exact(pipe: Pipe) -> None:
@@ -176,14 +176,14 @@ def test_names_of_channels_are_exact(pipe: Pipe) -> None:
 
 def test_a_pipe_is_found_in_any_case_and_a_quoted_one_as_it_is(account: Account, pipe: Pipe) -> None:
     for name, status in ((pipe.name.lower(), 200), (f'"{pipe.name}"', 200), (f'"{pipe.name.lower()}"', 404)):
-        answer = Pipe(account, name).call("POST", ":bulk-channel-status", json={"channel_names": []})
+        answer = Pipe(account, name).bulk_status()
         assert answer.status_code == status
 
 
 def test_a_dropped_channel_is_gone_and_starts_without_a_token(pipe: Pipe) -> None:
     token = pipe.appended("dropped", pipe.opened("dropped"), line(1), "1")
-    pipe.committed("dropped", "1")
-    answer = pipe.call("DELETE", "/channels/dropped")
+    pipe.wait_for_token("dropped", "1")
+    answer = pipe.drop("dropped")
     assert answer.status_code == 200
     assert isinstance(answer.json(), dict)
     assert "dropped" not in pipe.statuses("dropped")
@@ -229,7 +229,7 @@ def test_a_token_is_set_by_sql_and_read_by_status_and_open(account: Account, tab
         "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN(%s, %s, %s)",
         f"{account.database}.{account.schema}.{table}", "moved", "41",
     )  # fmt: skip
-    assert pipe.statuses("moved")["moved"]["last_committed_offset_token"] == "41"
+    assert pipe.committed("moved") == "41"
     assert pipe.open("moved").json()["channel_status"]["last_committed_offset_token"] == "41"
 
 
@@ -240,15 +240,15 @@ def test_tokens_of_two_hundred_characters_are_kept_and_an_opening_sets_one_with_
     _, pipe = account.streamed()
     appended, opened = (f"{number}/ä {'x' * 120}:1".ljust(200, "~") for number in (1, 2))
     pipe.appended("c", pipe.opened("c"), line(1) + b'{"ID":"no number"}\n', appended)
-    pipe.committed("c", appended)
+    pipe.wait_for_token("c", appended)
     assert pipe.open("c", offset_token=opened).status_code in (200, 201)
-    status = pipe.committed("c", opened)
+    status = pipe.wait_for_token("c", opened)
     assert (status["rows_inserted"], status["rows_error_count"]) == (1, 1)
 
 
 def test_show_channels_reports_the_token_and_the_sequencers(account: Account, table: str, pipe: Pipe) -> None:
     pipe.appended("shown", pipe.opened("shown"), line(1), "7")
-    pipe.committed("shown", "7")
+    pipe.wait_for_token("shown", "7")
     rows = [row for row in account.rows(f"SHOW CHANNELS IN TABLE {table}") if row["name"] == "shown"]
     (shown,) = rows
     names = "created_on name database_name schema_name table_name client_sequencer row_sequencer offset_token"
@@ -256,10 +256,12 @@ def test_show_channels_reports_the_token_and_the_sequencers(account: Account, ta
     assert shown["offset_token"] == "7"
 
 
-def test_a_replaced_table_ends_its_channels(account: Account) -> None:
+def test_a_truncated_table_keeps_its_channels_and_a_replaced_one_ends_them(account: Account) -> None:
     table, pipe = account.streamed()
     token = pipe.appended("c", pipe.opened("c"), line(1), "1")
-    pipe.committed("c", "1")
+    pipe.wait_for_token("c", "1")
+    account.rows(f"TRUNCATE TABLE {table}")
+    assert pipe.committed("c") == "1"
     account.rows(f"CREATE OR REPLACE TABLE {table} (id INT, s VARCHAR)")
     assert pipe.append("c", token, line(2), "2").status_code >= 400
     pipe.info()
@@ -297,7 +299,7 @@ def test_values_of_each_type(account: Account) -> None:
     table, pipe = account.streamed(", ".join(f"v{n} {column}" for n, (column, _, _) in enumerate(VALUES)))
     row = {f"V{n}": sent for n, (_, sent, _) in enumerate(VALUES)}
     pipe.appended("c", pipe.opened("c"), json.dumps(row).encode() + b"\n", "1")
-    status = pipe.committed("c", "1")
+    status = pipe.wait_for_token("c", "1")
     assert status["rows_error_count"] == 0, status["last_error_message"]
     texts = [TEXTS.get(column, "{}::varchar").format(f"v{n}") for n, (column, _, _) in enumerate(VALUES)]
     shown = ", ".join(f"{text} AS v{n}" for n, text in enumerate(texts))

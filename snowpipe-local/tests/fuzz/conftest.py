@@ -1,5 +1,6 @@
 """One service to be fuzzed; after each module it must be alive, unhurt, and its committed rows right."""
 
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
+from hypothesis import HealthCheck, settings
 from snowpipe_local.testing import LocalService
 from tests.fuzz.wire import Wire
 
@@ -19,6 +21,25 @@ _RSS_BYTES = 1.5e9
 _HURT = re.compile(
     r"failed inside the service|Traceback|Exception in ASGI|^[-0-9]+ [:,0-9]+ ERROR ", re.IGNORECASE
 )
+
+
+_ASKED = os.environ.get("SNOWPIPE_FUZZ_CASES")
+_CASES = int(_ASKED or 100)
+
+
+def cases(share: float) -> settings:
+    """Return the settings of a test that takes this share of the cases, which are always the same ones.
+
+    ``SNOWPIPE_FUZZ_CASES=20000`` asks for shares of that many, with new random values (``make nightly``).
+    """
+    return settings(
+        max_examples=max(1, round(_CASES * share)),
+        derandomize=_ASKED is None,
+        database=None,
+        deadline=None,
+        print_blob=True,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @pytest.fixture(scope="session")

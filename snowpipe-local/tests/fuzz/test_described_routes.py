@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
 import schemathesis
+import snowpipe_local
 from hypothesis import given
 from hypothesis import strategies as st
 from schemathesis import Case, GenerationMode
@@ -17,11 +19,10 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from tests.fuzz.budget import cases
+from tests.fuzz.conftest import cases
 from tests.fuzz.wire import ANSWER_SECONDS, Answer, Wire, check
 
-from tests import described_routes
-
+_FILE = Path(snowpipe_local.__file__).with_name("openapi.json")
 _CHECKS = [
     not_a_server_error, status_code_conformance, content_type_conformance, response_headers_conformance,
     response_schema_conformance,
@@ -60,7 +61,7 @@ def _with_known_names(value: Any) -> Any:
     return found
 
 
-_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(described_routes.document()))
+_DESCRIPTION = schemathesis.openapi.from_dict(_with_known_names(json.loads(_FILE.read_text())))
 _OPERATIONS = {found.ok().label: found.ok() for found in _DESCRIPTION.get_all_operations()}
 
 
@@ -99,32 +100,29 @@ def test_the_answer_to_any_request_conforms_to_the_description(
     wire: Wire, session: requests.Session, headers: dict[str | None, dict[str, str]], label: str
 ) -> None:
     operation = _OPERATIONS[label]
-    (route,) = (route for route in described_routes.ROUTES if f"{route.method} {route.path}" == label)
-    modes = [operation.as_strategy(mode) for mode in _modes(route)]
+    described = operation.definition.raw
+    security = next((name for scheme in described["security"] for name in scheme), None)
+    modes = [operation.as_strategy(GenerationMode.POSITIVE)]
+    # A request of which nothing varies cannot be made wrong.
+    if "requestBody" in described or {one["in"] for one in described["parameters"]} & {"path", "query"}:
+        modes.append(operation.as_strategy(GenerationMode.NEGATIVE))
 
     @cases(1 / len(_OPERATIONS))
     @given(case=st.one_of(modes))
     def conforms(case: Case) -> None:
-        if route.path == "/session" and (case.query or {}).get("delete") == "true":
+        if operation.path == "/session" and (case.query or {}).get("delete") == "true":
             return
         if (case.path_parameters or {}).get("stage") == "the-stage":
             case.path_parameters["stage"] = _KNOWN_STAGE[-1]
         answer = case.call(
             base_url=wire.service.url,
             session=session,
-            headers=headers[route.security],
+            headers=headers[security],
             timeout=ANSWER_SECONDS,
             verify=str(wire.service.ca_file),
         )
         known = Answer(answer.status_code, (answer.headers.get("content-type") or [""])[0], answer.content)
-        check(known, route.method, route.path)
+        check(known, operation.method.upper(), operation.path)
         case.validate_response(answer, checks=_CHECKS)
 
     conforms()
-
-
-def _modes(route: described_routes.Route) -> list[GenerationMode]:
-    """A request of which nothing varies cannot be made wrong."""
-    if route.body is None and "{" not in route.path and not route.query:
-        return [GenerationMode.POSITIVE]
-    return [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]

@@ -5,15 +5,12 @@ import json
 from typing import Any
 
 import pytest
-import zstandard
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fuzz.budget import cases
-from tests.fuzz.conftest import wait_for_token
-from tests.fuzz.rows import BODIES, VALUES
+from tests.fuzz.conftest import cases, wait_for_token
+from tests.fuzz.rows import BODIES
 from tests.fuzz.wire import Wire, bearer
-from tests.streaming_rest import signed_upload
+from tests.streaming_rest import encrypted, signed_upload
 
 _IV = bytes(range(16))
 
@@ -30,7 +27,7 @@ class Uploads:
         path = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/FILED-STREAMING:pipe-info"
         info = wire.send("POST", path, bearer(wire.scoped), b"{}").json
         self.location = info["rowset_stage_location"]
-        self.key = base64.b64decode(info["encryption_info"]["pipe_key"])[:32]
+        self.key = info["encryption_info"]["pipe_key"]
         self._number = 0
 
     def put(self, body: bytes, headers: dict[str, str] | None = None) -> tuple[int, str]:
@@ -60,10 +57,6 @@ class Uploads:
             self.next, self.taken = answer.json["next_continuation_token"], self.taken + 1
         return answer.status
 
-    def encrypted(self, body: bytes) -> bytes:
-        cipher = Cipher(algorithms.AES(self.key), modes.CTR(_IV)).encryptor()
-        return cipher.update(zstandard.compress(body)) + cipher.finalize()
-
 
 @pytest.fixture(scope="module")
 def uploads(wire: Wire) -> Uploads:
@@ -75,7 +68,7 @@ def uploads(wire: Wire) -> Uploads:
 def test_any_file_is_taken_whole_or_refused_whole(
     uploads: Uploads, body: bytes, damage: str, cut: int
 ) -> None:
-    content = body if damage == "raw" else uploads.encrypted(body)
+    content = body if damage == "raw" else encrypted(body, uploads.key, _IV)
     content = content[:-cut] if damage == "cut" else content
     status, path = uploads.put(content)
     assert status == 200
@@ -83,41 +76,8 @@ def test_any_file_is_taken_whole_or_refused_whole(
     assert taken == 200 or damage != "none"
 
 
-_FIELDS = st.sampled_from(
-    ["file_path", "fragment_length_bytes", "fragment_start_byte_offset", "fragment_start_offset_token",
-     "fragment_end_offset_token", "iv_base64"]
-)  # fmt: skip
-_PATHS = st.sampled_from(
-    ["../../account.json", "snowpipe-local-stage/../account.json", "/etc/passwd", "snowpipe-local-stage/0/..",
-     "", "\x00"]
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def uploaded(uploads: Uploads) -> dict[str, Any]:
-    """The right message about a file."""
-    content = uploads.encrypted(b'{"id":1}\n')
-    status, path = uploads.put(content)
-    assert status == 200
-    return uploads.fragment(path, len(content))
-
-
-@cases(0.05)
-@given(
-    changed=st.dictionaries(_FIELDS, VALUES | _PATHS, min_size=1, max_size=3),
-    missing=st.sets(_FIELDS, max_size=2),
-    form=st.sampled_from(["one", "one", "two", "object", "none"]),
-)
-def test_any_message_about_a_file_is_answered(
-    uploads: Uploads, uploaded: dict[str, Any], changed: dict[str, Any], missing: set[str], form: str
-) -> None:
-    entry = {key: value for key, value in {**uploaded, **changed}.items() if key not in missing}
-    message = {"one": [entry], "two": [entry, entry], "object": entry, "none": []}[form]
-    uploads.send(json.dumps(message).encode())
-
-
 def test_after_all_that_a_right_file_is_committed(uploads: Uploads) -> None:
-    content = uploads.encrypted(b'{"id":7777}\n')
+    content = encrypted(b'{"id":7777}\n', uploads.key, _IV)
     _, path = uploads.put(content)
     token = str(uploads.taken)
     assert uploads.send(json.dumps([uploads.fragment(path, len(content))]).encode()) == 200

@@ -1,18 +1,15 @@
 """Several users of one service, made by its --init file, each with own credentials, roles and refusals."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jwt
 import pytest
-import requests
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
-from snowpipe_local.accounts import fingerprint
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import ACCESS_TOKEN, Rest, Writer
+from tests.contract.account import KeyPair
+from tests.streaming_rest import Rest, Writer
 
 INIT = """
 CREATE ROLE loader;
@@ -39,7 +36,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     private = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (folder / "loader.p8").write_bytes(key.private_bytes(*private))
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    (folder / "loader.pub").write_bytes(public)
     (folder / "init.sql").write_text(INIT.format(key="".join(public.decode().splitlines()[1:-1])))
     return folder
 
@@ -53,37 +49,20 @@ def service(folder: Path) -> Iterator[LocalService]:
     service.stop()
 
 
-@pytest.fixture(scope="module")
-def pat(service: LocalService) -> str:
-    [made] = service.sql("ALTER USER loader ADD PAT of_tests")
-    return str(made["token_secret"])
-
-
-def _jwt(folder: Path, role: str | None = None) -> str:
-    """A key-pair JWT of the user LOADER."""
-    now = int(time.time())
-    issuer = f"LOCAL.LOADER.{fingerprint((folder / 'loader.pub').read_text())}"
-    claims = {"iss": issuer, "sub": "LOCAL.LOADER", "iat": now, "exp": now + 600}
-    claims |= {"scp": f"session:role:{role}"} if role else {}
-    return jwt.encode(claims, (folder / "loader.p8").read_bytes(), algorithm="RS256")
+@pytest.fixture
+def key_pair(folder: Path) -> KeyPair:
+    """The one of the user LOADER."""
+    return KeyPair.read("LOCAL", "LOADER", (folder / "loader.p8").read_bytes())
 
 
 @pytest.fixture
-def loader(service: LocalService, folder: Path) -> Callable[[str], Rest]:
+def loader(service: LocalService, key_pair: KeyPair) -> Callable[[str], Rest]:
     """Return a client of the user LOADER on a pipe."""
-    return lambda pipe: Rest(service, pipe=pipe, bearer=_jwt(folder))
+    return lambda pipe: Rest(service, pipe=pipe, key_pair=key_pair)
 
 
 def _append(rest: Rest, channel: str, value: int) -> None:
     Writer(rest, channel).commit(b'{"id":%d}\n' % value, value)
-
-
-def test_each_user_streams_with_own_key_or_token(
-    service: LocalService, loader: Callable[[str], Rest], pat: str
-) -> None:
-    _append(loader("T-STREAMING"), "own_0", 0)
-    _append(Rest(service, "T", bearer=pat, grant=ACCESS_TOKEN), "own_1", 1)
-    assert service.sql("SELECT count(*) AS n FROM t") == [{"N": 2}]
 
 
 def test_insert_opens_the_default_pipe_of_its_table_until_it_is_taken_away(
@@ -116,28 +95,22 @@ def test_a_custom_pipe_needs_operate_to_write_and_monitor_to_read_its_status(
     _append(rest, "c", 5)
 
 
-def test_a_jwt_chooses_one_of_the_users_roles(service: LocalService, folder: Path) -> None:
+def test_a_jwt_chooses_one_of_the_users_roles(service: LocalService, key_pair: KeyPair) -> None:
     hidden = "ERR_TABLE_DOES_NOT_EXIST_NOT_AUTHORIZED"
     for role, status, code in (
-        (None, 200, None), ("LOADER", 200, None), ("READER", 404, hidden),
+        ("", 200, None), ("LOADER", 200, None), ("READER", 404, hidden),
         ("ACCOUNTADMIN", 403, "ROLE_NOT_GRANTED"),
     ):  # fmt: skip
-        answer = requests.post(
-            f"{service.url}/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING:pipe-info",
-            headers={"Authorization": f"Bearer {_jwt(folder, role)}"},
-            verify=str(service.ca_file),
-            timeout=240,
-        )
+        answer = Rest(service, "T").call("POST", ":pipe-info", token=key_pair.bearer(role))
         assert (answer.status_code, answer.json().get("code")) == (status, code)
 
 
 def test_a_second_start_with_the_same_file_changes_nothing_and_grants_survive_a_kill(
-    service: LocalService, loader: Callable[[str], Rest], pat: str
+    service: LocalService, loader: Callable[[str], Rest]
 ) -> None:
     service.sql("CREATE OR REPLACE TABLE kept (id INT)")
     service.sql("GRANT DELETE ON TABLE kept TO ROLE reader")
     before = json.loads((service.data_dir / "access.json").read_text())
-    assert pat not in json.dumps(before)
     assert "only reads" not in json.dumps(before) + service.log_file.read_text()
     # Without --admin there is no socket.
     assert not (service.data_dir / "admin.sock").exists()

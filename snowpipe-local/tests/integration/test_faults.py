@@ -1,59 +1,13 @@
-"""What a death at a named point leaves of rows, tokens and loads."""
+"""What a death at a named point leaves of loads."""
 
-import contextlib
 import signal
 import threading
 from pathlib import Path
 
 import psutil
 import pytest
-import requests
 import snowflake.connector
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import Rest, Writer
-
-ROW = b'{"id":0}\n'
-
-
-def _restart_after_death(service: LocalService, dying: psutil.Process) -> None:
-    assert dying.wait(timeout=300) == -signal.SIGKILL
-    service.kill()
-    service.restart()
-
-
-@pytest.mark.parametrize(
-    ("point", "rows"),
-    [
-        ("after-append-answer", {0, 1}),
-        ("after-commit", {1}),
-        pytest.param("before-append", {0}, marks=pytest.mark.nightly),
-        pytest.param("before-append-answer", {0, 1}, marks=pytest.mark.nightly),
-        pytest.param("before-commit", {0}, marks=pytest.mark.nightly),
-    ],
-)
-def test_rows_and_token_agree_after_a_death_at_a_named_point(
-    crash_service: LocalService, point: str, rows: set[int]
-) -> None:
-    service = crash_service
-    service.set_faults(f"kill-{point}=1")
-    service.sql("CREATE TABLE t (id INT)")
-    dying = psutil.Process(service.pid)
-    channel = Writer(Rest(service, "T"))
-
-    def write() -> None:
-        with contextlib.suppress(requests.RequestException):
-            channel.append(ROW, 0)
-
-    writing = threading.Thread(target=write, daemon=True)
-    writing.start()
-    _restart_after_death(service, dying)
-    writing.join(300)
-    assert not writing.is_alive()
-    committed = Rest(service, "T").committed("c")
-    (row,) = service.sql("SELECT count(*) n FROM t")
-    assert row["N"] in rows
-    assert committed == ("0" if row["N"] else None)
-
 
 ROWS = 2000
 
@@ -80,7 +34,9 @@ def test_a_death_leaves_all_files_of_a_statement_or_none(
     statement = f"COPY INTO t FROM 'file://{folder}/'"
     asking = threading.Thread(target=service.cli, args=("sql", statement), daemon=True)
     asking.start()
-    _restart_after_death(service, dying)
+    assert dying.wait(timeout=300) == -signal.SIGKILL
+    service.kill()
+    service.restart()
     asking.join()
     assert service.sql("SELECT count(*) AS n FROM t") == [{"N": files * ROWS}]
     assert service.sql("SELECT count(*) AS n FROM INFORMATION_SCHEMA.LOAD_HISTORY") == [{"N": files}]

@@ -14,7 +14,7 @@ from tests.integration.test_file_pipes import insert, numbers, put, wait_for_fil
 from tests.streaming_rest import Rest, Writer, continuation
 
 RENAMES = [
-    pytest.param("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), id="schema"),
+    pytest.param("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), id="schema", marks=pytest.mark.nightly),
     pytest.param("ALTER DATABASE d RENAME TO e", ("E", "S"), id="database"),
 ]
 
@@ -195,7 +195,7 @@ def test_readers_always_find_a_table_that_is_swapped(crash_service: LocalService
     with ThreadPoolExecutor(2) as pool:
         readers = [pool.submit(read) for _ in range(2)]
         try:
-            for _ in range(40):
+            for _ in range(16):
                 service.sql("ALTER TABLE a SWAP WITH b")
         finally:
             stop.set()

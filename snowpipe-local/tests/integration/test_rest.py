@@ -10,7 +10,6 @@ import pytest
 from snowpipe_local.testing import LocalService
 from tests.streaming_rest import Rest, continuation
 
-PIPE = "/v2/streaming/databases/LOCAL/schemas/PUBLIC/pipes/T-STREAMING"
 DATA = "/v2/streaming/data/databases/LOCAL/schemas/PUBLIC"
 ROW = b'{"id":1}\n'
 
@@ -31,24 +30,6 @@ def ids(service: LocalService) -> list[int]:
     return [row["ID"] for row in service.sql("SELECT id FROM t ORDER BY id")]
 
 
-# -- refusals ----------------------------------------------------------------------------------------------
-
-
-# -- tokens and limits -------------------------------------------------------------------------------------
-
-
-def test_tokens_are_set_at_open_kept_by_truncate_and_shown(local_service: LocalService, rest: Rest) -> None:
-    assert rest.open("c", offset_token="41").json()["channel_status"]["last_committed_offset_token"] == "41"
-    assert rest.committed("c") == "41"
-    rest.append("c", continuation(rest.open("c")), ROW, "42")
-    rest.wait_for_token("c", "42")
-    local_service.sql("TRUNCATE TABLE t")
-    assert (rest.committed("c"), ids(local_service)) == ("42", [])
-    (row,) = local_service.sql("SHOW CHANNELS LIKE 'c' IN TABLE t")
-    assert (row["table_name"], row["parent_name"], row["parent_domain"]) == ("T", "T-STREAMING", "PIPE")
-    assert (row["offset_token"], row["client_sequencer"], row["row_sequencer"]) == ("42", 2, 1)
-
-
 @pytest.mark.parametrize("end", ["", "8"], ids=["alone", "beside-an-end"])
 def test_single_offset_token_of_older_clients_is_committed_where_no_end_is_given(
     rest: Rest, token: str, end: str
@@ -60,15 +41,11 @@ def test_single_offset_token_of_older_clients_is_committed_where_no_end_is_given
 def test_rows_of_the_tables_route_are_durable_at_its_answer_and_have_no_tokens(
     local_service: LocalService, rest: Rest
 ) -> None:
-    url = f"{local_service.url}{DATA}/tables/T/rows"
     for name, status, code in (("x", 200, None), ("offsetToken", 400, "INVALID_REQUEST")):
-        sent = {"requestId": str(uuid.uuid4()), name: "1"}
-        answer = rest.call("POST", url, rest.token, params=sent, data=ROW * 2)
+        token, sent = rest.account.scoped_token, {"requestId": str(uuid.uuid4()), name: "1"}
+        answer = rest.account.call("POST", f"{DATA}/tables/T/rows", token=token, params=sent, data=ROW * 2)
         assert (answer.status_code, answer.json().get("code")) == (status, code)
         assert ids(local_service) == [1, 1]
-
-
-# -- raw bytes ---------------------------------------------------------------------------------------------
 
 
 def _raw(service: LocalService, head: str, body: bytes, *, end: bool = False) -> bytes:
@@ -94,7 +71,8 @@ def _raw(service: LocalService, head: str, body: bytes, *, end: bool = False) ->
 def _head(rest: Rest, token: str, *more: str) -> str:
     query = urlencode({"requestId": str(uuid.uuid4()), "continuationToken": token, "endOffsetToken": "1"})
     path = f"{DATA}/pipes/T-STREAMING/channels/c/rows?{query}"
-    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Authorization: Bearer {rest.token}", *more]
+    bearer = f"Authorization: Bearer {rest.account.scoped_token}"
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", bearer, *more]
     return "\r\n".join([*lines, "", ""])
 
 
@@ -111,9 +89,6 @@ def test_a_body_that_contradicts_its_length_is_never_appended(
     assert rest.append("c", token, ROW, "2").status_code == 200
     rest.wait_for_token("c", "2")
     assert ids(local_service) == [1]
-
-
-# -- process -----------------------------------------------------------------------------------------------
 
 
 def test_an_orderly_stop_commits_what_was_accepted(crash_service: LocalService) -> None:

@@ -25,7 +25,8 @@ from snowpipe_local.accounts import sign_key_pair_jwt
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.environment import fetch
 from snowpipe_local.testing import LocalService
-from tests.streaming_rest import signed_upload
+from tests.contract.account import Account
+from tests.streaming_rest import Rest
 
 from tests.conftest import ServiceFactory
 
@@ -48,33 +49,23 @@ class Door:
         self.home = DataDirectory(service.data_dir)
         self.pat = self.secret("demo_pat")
         self.client = json.loads(self.secret("oauth_client.json"))
-        self._http = requests.Session()
-        self._http.trust_env = False
-        self._http.verify = str(service.ca_file)
+        self.account = Account.local(service)
 
     def call(self, method: str, path: str, token: str, **more: Any) -> requests.Response:
-        headers = {"Authorization": f"Bearer {token}", **more.pop("headers", {})}
-        return self._http.request(method, self.service.url + path, headers=headers, timeout=240, **more)
+        return self.account.call(method, path, token=token, **more)
 
     def exchange(self, token: str, **form: str) -> requests.Response:
         form = {"grant_type": JWT_GRANT, "scope": "127.0.0.1", **form}
         return self.call("POST", "/oauth/token", token, data=form)
 
-    def scoped(self) -> str:
-        answer = self.exchange(sign_key_pair_jwt(self.home))
-        assert answer.status_code == 200
-        return answer.text
-
     def access_token(self, auth: Any = None, **form: str) -> requests.Response:
-        url = f"{self.service.url}/oauth/token-request"
-        return self._http.post(url, data=form, auth=auth, timeout=240)
+        return self.call("POST", "/oauth/token-request", "", data=form, auth=auth)
 
     def sql(self, statement: str) -> list[list[Any]]:
         return fetch(self.home, statement)[1]
 
     def login(self, **data: str) -> dict[str, Any]:
-        url = f"{self.service.url}/session/v1/login-request"
-        return dict(self._http.post(url, json={"data": data}, timeout=240).json())
+        return dict(self.call("POST", "/session/v1/login-request", "", json={"data": data}).json())
 
     def secret(self, name: str) -> str:
         return (self.service.data_dir / name).read_text().strip()
@@ -103,9 +94,6 @@ def door(local_service: LocalService) -> Door:
     door = Door(local_service)
     door.sql("CREATE TABLE safe (n INT)")
     return door
-
-
-# -- credentials --------------------------------------------------------------------------------------------
 
 
 def _part(value: Any) -> str:
@@ -158,7 +146,7 @@ def test_a_wrong_token_opens_nothing(door: Door) -> None:
 
 
 def test_a_scoped_token_that_expired_or_was_changed_appends_nothing(door: Door) -> None:
-    token = door.scoped()
+    token = door.account.scoped_token
     claims = jwt.decode(token, options={"verify_signature": False})
     secret, invalid = door.home.token_secret_file.read_bytes(), "SCOPED_TOKEN_INVALID"
     wrong = [
@@ -177,7 +165,7 @@ def test_a_scoped_token_that_expired_or_was_changed_appends_nothing(door: Door) 
 
 
 def test_only_a_scoped_token_appends_and_it_opens_nothing_else(door: Door) -> None:
-    scoped = door.scoped()
+    scoped = door.account.scoped_token
     assert door.append(scoped).status_code == 404
     for token in (sign_key_pair_jwt(door.home), door.pat):
         assert door.append(token).status_code == 401
@@ -212,12 +200,9 @@ def test_access_tokens_are_made_and_exchanged_as_their_kind_only(door: Door) -> 
 
 def test_credentials_of_another_data_directory_open_nothing(door: Door, crash_service: LocalService) -> None:
     other = Door(crash_service)
-    for token in (sign_key_pair_jwt(other.home), other.pat, other.scoped()):
+    for token in (sign_key_pair_jwt(other.home), other.pat, other.account.scoped_token):
         assert {answer.status_code for answer in door.tried(token)} == {401}
     assert door.login(LOGIN_NAME="DEMO", PASSWORD=other.secret("demo_password"))["code"] == "390100"
-
-
-# -- files --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -237,7 +222,7 @@ def test_no_file_of_the_data_directory_is_for_others(
         "CREATE STAGE files", "COPY INTO @files/deep/er FROM safe",
     ):  # fmt: skip
         door.sql(statement)
-    _upload(door, b"rows")
+    Rest(door.service, "SAFE").upload(b"rows")
     door.service.cli("env")
     # The tests themselves make the log, with the umask of the test.
     paths = [path for path in door.service.data_dir.rglob("*") if path != door.service.log_file]
@@ -245,28 +230,6 @@ def test_no_file_of_the_data_directory_is_for_others(
     for path in paths:
         mode = stat.S_IMODE(path.lstat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), f"{path} {mode:o}"
-
-
-def _upload(door: Door, body: bytes) -> str:
-    """Upload a file as the SDK's file mode does and return its path."""
-    info = door.call("POST", f"{BASE}:pipe-info", door.scoped(), json={}).json()["rowset_stage_location"]
-    path = f"{info['location']}0.ndjson"
-    url = f"{door.service.url}/{path}"
-    signed = signed_upload(url, body, info["creds"])
-    answer = requests.put(url, data=body, headers=signed, verify=str(door.service.ca_file), timeout=240)
-    assert answer.status_code == 200, answer.text
-    return path
-
-
-def test_an_upload_needs_the_key_of_its_folder(door: Door) -> None:
-    folder = _upload(door, b"first").split("/")[1]
-    invented = f"AWS4-HMAC-SHA256 Credential=SNOWPIPE{'A' * 24}/20260101/us-east-1/s3/aws4_request"
-    url = f"/snowpipe-local-stage/{folder}/1.ndjson"
-    refused = door.call("PUT", url, "", data=b"x", headers={"Authorization": invented})
-    assert (refused.status_code, refused.json()["code"]) == (403, "AccessDenied")
-
-
-# -- sockets ------------------------------------------------------------------------------------------------
 
 
 def test_every_listening_socket_is_on_loopback(local_service: LocalService) -> None:
@@ -332,16 +295,13 @@ def test_an_old_tls_version_is_refused(local_service: LocalService) -> None:
         context.wrap_socket(plain)
 
 
-# -- the log, and the end -----------------------------------------------------------------------------------
-
-
 def test_no_secret_is_in_the_log_or_on_a_command_line_and_a_kept_connection_does_not_hold_up_the_end(
     crash_service: LocalService,
 ) -> None:
     door = Door(crash_service)
     key_pair, scoped, start = (
         sign_key_pair_jwt(door.home),
-        door.scoped(),
+        door.account.scoped_token,
         door.service.log_file.stat().st_size,
     )
     oauth = door.access_token(grant_type="client_credentials", **door.client).json()["access_token"]
@@ -358,7 +318,7 @@ def test_no_secret_is_in_the_log_or_on_a_command_line_and_a_kept_connection_does
     info = door.call("POST", f"{BASE}:pipe-info", scoped, json={}).json()
     secrets["pipe key"] = info["encryption_info"]["pipe_key"]
     secrets["upload key"] = info["rowset_stage_location"]["creds"]["AWS_SECRET_KEY"]
-    _upload(door, b"x")
+    Rest(door.service, "SAFE").upload(b"x")
     logged_in = door.login(LOGIN_NAME="DEMO", PASSWORD=secrets["password"])
     secrets["session token"] = logged_in["data"]["token"]
     secrets["master token"] = logged_in["data"]["masterToken"]

@@ -1,15 +1,13 @@
-"""SQL API v2 by plain requests, an orderly stop, and the connector: transactions and the CONNECT proxy."""
+"""SQL API v2 by plain requests, and an orderly stop."""
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
 import pytest
 import requests
 from snowpipe_local.testing import LocalService
+from tests.contract.account import Account
 
 from tests.waiting import wait_until
 
@@ -20,19 +18,10 @@ class Api:
     """Plain requests to the SQL API."""
 
     def __init__(self, service: LocalService) -> None:
-        self.url = f"{service.url}/api/v2/statements"
-        self._service = service
+        self._account = Account.local(service)
 
     def call(self, method: str, path: str = "", **arguments: Any) -> requests.Response:
-        token = self._service.key_pair_jwt()
-        return requests.request(
-            method,
-            self.url + path,
-            headers={"Authorization": f"Bearer {token}"},
-            verify=str(self._service.ca_file),
-            timeout=240,
-            **arguments,
-        )
+        return self._account.call(method, f"/api/v2/statements{path}", **arguments)
 
     def submit(self, statement: str, count: int = 1, *, wait: bool = True, **more: Any) -> requests.Response:
         body = {"statement": statement, "database": "LOCAL", "schema": "PUBLIC"}
@@ -84,19 +73,6 @@ def test_a_statement_is_cancelled_by_request_or_by_its_timeout(api: Api) -> None
     assert (answer.status_code, answer.json()["code"]) == (408, "000630")
 
 
-def test_unknown_calls_and_broken_requests_are_refused(api: Api) -> None:
-    for path in ("/00000000-0000-0000-0000-000000000000", "/x/cancel", ""):
-        assert api.call("GET", path).status_code == 404
-    for body in (
-        {}, {"statement": "'"}, {"statement": "SELECT 1", "timeout": "x"}, {"bindings": 1},
-        {"statement": "SELECT ?", "bindings": {"x": 1}}, {"statement": "SELECT ?", "bindings": {"1": {}}},
-    ):  # fmt: skip
-        assert api.call("POST", json=body).status_code in {400, 422}
-    answer = api.submit("SELECT ?", bindings={"2": {"type": "FIXED", "value": "5"}})
-    assert (answer.status_code, answer.json()["code"]) == (422, "002049")
-    assert answer.json()["message"].endswith("Bind variable 1 not set.")
-
-
 def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_service: LocalService) -> None:
     service = crash_service
     proxy, before = service.env["SNOWPIPE_LOCAL_PROXY"], service.log_file.stat().st_size
@@ -128,37 +104,10 @@ def test_an_orderly_stop_cancels_what_runs_and_keeps_what_is_committed(crash_ser
 def call(service: LocalService, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
     """Send a request of the connector protocol."""
     headers = {"Authorization": f'Snowflake Token="{token}"'} if token else {}
-    verify = str(service.ca_file)
-    return dict(
-        requests.post(service.url + path, json=body, headers=headers, verify=verify, timeout=240).json()
-    )
+    return dict(Account.local(service).call("POST", path, token="", json=body, headers=headers).json())
 
 
 def service_session(service: LocalService) -> str:
     login = {"LOGIN_NAME": "DEMO", "PASSWORD": service.password}
     path = "/session/v1/login-request?databaseName=LOCAL&schemaName=PUBLIC"
     return str(call(service, path, {"data": login})["data"]["token"])
-
-
-# -- the connector ------------------------------------------------------------------------------------------
-
-
-def test_a_connector_without_host_comes_through_the_proxy(local_service: LocalService) -> None:
-    script = (
-        "import os, snowflake.connector\n"
-        "with snowflake.connector.connect(account='LOCAL', user='DEMO', authenticator='SNOWFLAKE_JWT',\n"
-        "    private_key_file=os.environ['SNOWPIPE_LOCAL_PRIVATE_KEY_FILE'],\n"
-        "    login_timeout=240) as connection:\n"
-        "    print(connection.cursor().execute('SELECT 7').fetchone())\n"
-    )
-    base = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-    proxy = local_service.env["SNOWPIPE_LOCAL_PROXY"]
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**local_service.process_env(base), "HTTPS_PROXY": proxy},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.stdout.strip() == "(7,)", done.stderr[-2000:]

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -35,6 +36,40 @@ class Answer:
 
     def json(self) -> Any:
         return json.loads(self.content)
+
+
+async def exchanged(
+    app: Any,
+    method: str,
+    path: str,
+    headers: Mapping[str, str],
+    parts: Sequence[bytes],
+    *,
+    breaks_off: bool = False,
+) -> list[Any]:
+    """Send a request to an ASGI application; its messages, none where it sent no answer."""
+    raw, _, query = path.partition("?")
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": raw,
+        "raw_path": raw.encode(),
+        "headers": [(name.encode(), value.encode("latin-1")) for name, value in headers.items()],
+        "query_string": query.encode(),
+        "client": ("127.0.0.1", 1),
+    }
+    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
+    messages[-1]["more_body"] = breaks_off
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
 
 
 class Connector:
@@ -113,31 +148,8 @@ class ServiceInProcess:
         """The same in the event loop of the caller."""
         given = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        raw, _, query = path.partition("?")
-        sent_headers = [(name.encode(), value.encode("latin-1")) for name, value in given.items()]
-        scope = {
-            "type": "http",
-            "method": method,
-            "path": raw,
-            "raw_path": raw.encode(),
-            "headers": sent_headers,
-        }
-        scope |= {"query_string": query.encode(), "client": ("127.0.0.1", 1)}
         parts = [content[at : at + 65536] for at in range(0, len(content), 65536)] or [b""]
-        messages = [
-            {"type": "http.request", "body": part, "more_body": number < len(parts) - 1}
-            for number, part in enumerate(parts)
-        ]
-        sent: list[Any] = []
-
-        async def receive() -> Any:
-            return messages.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        await self.service(scope, receive, send)
-        return Answer(sent)
+        return Answer(await exchanged(self.service, method, path, given, parts))
 
     def login(self, user: str = "DEMO", password: str | None = None, **data: Any) -> Any:
         secret = self.home.password_file.read_text().strip() if password is None else password

@@ -1,12 +1,9 @@
 import stat
-import subprocess
-import sys
 import time
 from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
 from snowpipe_local.accounts import Account, ensure_account, sign_key_pair_jwt
 from snowpipe_local.datadir import DataDirectory
 from snowpipe_local.errors import Refusal
@@ -47,27 +44,6 @@ def test_key_pair_jwts_in_seconds_or_milliseconds_are_accepted_and_private_files
     assert ensure_account(home) == account  # which a second start keeps
 
 
-def test_a_jwt_with_wrong_claims_is_a_401(home, account):
-    now = int(time.time())
-    for changes in [
-        {"sub": "LOCAL.OTHER"}, {"iss": "LOCAL.DEMO.SHA256:wrong"}, {"iss": "LOCAL.DEMO"}, {"exp": now - 600},
-        {"iat": now - 8000}, {"iat": now + 864_000}, {"iat": None}, {"exp": None}, {"exp": "soon"},
-    ]:  # fmt: skip
-        # A claim of the wrong type is refused by the JWT library already.
-        with pytest.raises(Refusal) as refusal:
-            account.verify_key_pair(_token(home, account, **changes))
-        assert (refusal.value.status, refusal.value.code) == (401, "JWT_TOKEN_INVALID")
-
-
-def test_garbage_is_a_401_and_so_is_a_jwt_of_another_key(account):
-    other = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    for token in ["", "abc", "a.b.c", jwt.encode({"sub": "LOCAL.DEMO"}, other, algorithm="RS256")]:
-        for verify in (account.verify_key_pair, account.verify_scoped_token, account.verify_any):
-            with pytest.raises(Refusal) as refusal:
-                verify(token)
-            assert refusal.value.status == 401
-
-
 def test_a_scoped_token_opens_the_ingest_host_only(home, account):
     scoped = account.issue_scoped_token("127.0.0.1")
     assert account.verify_scoped_token(scoped) == account.verify_any(scoped) == "DEMO"
@@ -79,10 +55,3 @@ def test_a_scoped_token_opens_the_ingest_host_only(home, account):
     with pytest.raises(Refusal) as refusal:
         account.issue_scoped_token("evil.example.com")
     assert refusal.value.status == 400
-
-
-def test_pyjwt_needs_no_more_than_version_2_10_has():
-    # Its constraints give Airflow 2.11 an older PyJWT than the one of these tests.
-    program = "import jwt, jwt.types\nvars(jwt.types).pop('Options', None)\nimport snowpipe_local.accounts\n"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr

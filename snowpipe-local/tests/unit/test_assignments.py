@@ -18,31 +18,10 @@ def sql(module_sql):
 
 
 # "Set operators", "IN", "VALUES"
-def test_queries_are_brought_to_the_types_of_their_relations_and_sides(sql):
-    for query, rows in [
-        ("SELECT i FROM t UNION ALL SELECT 2.5 ORDER BY 1", [(Decimal("2.5"),), (Decimal("7.0"),)]),
-        ("SELECT i FROM t UNION SELECT n / 3 FROM t ORDER BY 1", [(Decimal("0.41666667"),), (Decimal(7),)]),
-        ("WITH a AS (SELECT i FROM t UNION ALL SELECT 0.5) SELECT SUM(i) FROM a", [(Decimal("7.5"),)]),
-        ("SELECT i FROM t UNION ALL SELECT '5' ORDER BY 1", [(5,), (7,)]),
-        ("SELECT x::VARCHAR FROM (SELECT v:k AS x FROM t UNION ALL SELECT 'l') ORDER BY 1", [("l",), ("q",)]),
-        ("SELECT i FROM t WHERE i IN (SELECT 7.4)", []),
-        ("SELECT i FROM t WHERE i NOT IN (SELECT 6.6)", [(7,)]),
-        ("SELECT column1 FROM VALUES (1::INT), (2.5) ORDER BY 1", [(Decimal(1),), (Decimal("2.5"),)]),
-        (
-            "SELECT 1 UNION ALL SELECT 2.5 UNION ALL SELECT '3' UNION ALL SELECT 10.25 ORDER BY 1",
-            [(Decimal(1),), (Decimal("2.5"),), (Decimal(3),), (Decimal("10.25"),)],
-        ),
-        (
-            "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) "
-            "SELECT SUM(n) FROM r",
-            [(6,)],
-        ),
-    ]:
-        assert sql.values(query) == rows
+def test_many_queries_are_brought_to_one_type_and_one_that_is_wrong_leaves_the_transaction(sql):
     chain = " UNION ALL ".join(f"SELECT {n} AS n, '{n}', {n}.{'0' * (n % 3)}5" for n in range(1, 41))
     assert sql.values(f"SELECT COUNT(*), SUM(n) FROM ({chain})") == [(40, 820)]
     assert sql.values(f"SELECT SUM($3) FROM ({chain})".replace("$3", '"1.05"')) == [(Decimal("827.265"),)]
-    assert sql.refused("SELECT i FROM t UNION ALL SELECT 'x'").code == "100038"
     sql.run("CREATE TABLE w (i INT)", "BEGIN", "INSERT INTO w VALUES (1)")
     assert sql.refused("SELECT nope FROM w UNION ALL SELECT 1").code == "000904"
     sql.run("COMMIT")
@@ -77,3 +56,16 @@ def test_a_varchar_column_gets_the_text_of_a_value_and_a_text_is_no_variant(sql)
     assert sql.refused("INSERT INTO y (v) VALUES (PARSE_JSON('{}'))").code == "002014"
     sql.run("INSERT INTO y (v) SELECT 'a'::VARIANT", "INSERT INTO y (v) SELECT TO_VARIANT('b')")
     assert sql.values("SELECT v::VARCHAR FROM y ORDER BY 1") == [("a",), ("b",)]
+
+
+def test_products_keep_their_scale_and_names_may_have_several_types(sql):
+    assert sql.values("WITH c AS (SELECT 100000 AS a) SELECT a * a FROM c") == [(10_000_000_000,)]
+    assert sql.values("SELECT SUM(a * a) FROM (SELECT 100000 AS a)") == [(10_000_000_000,)]
+    text = "SELECT x.a * y.a, y.a * x.a FROM (SELECT 100000 AS a) x, (SELECT 2.5 AS a) y"
+    assert sql.values(text) == [(250_000, 250_000)]
+    sql.run("CREATE TABLE one AS SELECT 1.1234567891::NUMBER(38, 10) AS q, 1e-9::FLOAT AS f")
+    assert sql.values("SELECT q * q FROM (SELECT f AS q FROM one)") == [(1e-18,)]
+    product = "SELECT (p * p)::VARCHAR FROM (SELECT q * q AS p FROM one)"
+    assert sql.values(product) == [("1.593035640279",)]
+    sql.run("CREATE OR REPLACE TABLE made AS SELECT a * 2 AS p FROM (SELECT 1.25 AS a)")
+    assert sql.run("DESCRIBE TABLE made")[0]["type"].endswith(",2)")

@@ -66,14 +66,11 @@ def within(work) -> threading.Thread:
 SLOW = "FROM TABLE(GENERATOR(TIMELIMIT => 60))"
 LONG = {
     "insert": f"INSERT INTO filled SELECT 1, 'x' {SLOW}",
-    "update": f"UPDATE filled SET name = 'y' WHERE id IN (SELECT 1 {SLOW})",
-    "delete": f"DELETE FROM filled WHERE id IN (SELECT 1 {SLOW})",
     "overwrite": f"INSERT OVERWRITE INTO filled SELECT 1, 'x' {SLOW}",
     "merge": f"MERGE INTO filled USING (SELECT 1 AS id {SLOW}) AS g ON filled.id = g.id "
     "WHEN NOT MATCHED THEN INSERT (id) VALUES (g.id)",
 }
 MADE = {
-    "create": f"CREATE TABLE made AS SELECT 1 AS id {SLOW}",
     "replace": f"CREATE OR REPLACE TABLE filled AS SELECT 1 AS id {SLOW}",
 }
 
@@ -103,9 +100,8 @@ def test_channels_are_opened_and_their_rows_committed_while_a_statement_writes(s
 
 @pytest.mark.parametrize(
     "change",
-    ["ALTER TABLE filled ADD COLUMN more NUMBER", "DROP TABLE filled", "TRUNCATE TABLE filled",
-     "ALTER TABLE filled RENAME TO renamed", "CREATE OR REPLACE TABLE filled (id NUMBER)"],
-)  # fmt: skip
+    ["ALTER TABLE filled ADD COLUMN more NUMBER", "DROP TABLE filled", "TRUNCATE TABLE filled"],
+)
 def test_what_alters_a_table_waits_for_its_writer_and_channels_of_others_commit(sql, held, change):
     sql.run("CREATE TABLE filled (id NUMBER, name VARCHAR)")
     other = StreamedTable(sql.catalog.database("LOCAL"), "OTHER")

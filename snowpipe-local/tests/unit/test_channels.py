@@ -68,18 +68,6 @@ class TestOpen:
         table.database.commit([append, table.take(channel, row(2), token="2")])
         assert table.open(fail=True).committed.offset_token == "2"
 
-    def test_an_append_that_the_queue_refuses_leaves_the_channel_as_it_was(self, table):
-        channel = table.open()
-
-        def full(_: object) -> None:
-            raise Refusal(429, "RECEIVER_SATURATED", "full")
-
-        with pytest.raises(Refusal):
-            table.send(channel, row(1), token="1", enqueue=full)
-        table.database.commit([table.take(channel, row(1), token="1")])
-        assert (table.rows(), table.token()) == ([(1, None)], "1")
-        table.open(fail=True)
-
     def test_a_pipe_has_so_many_channels_and_no_more_until_one_is_dropped(self, table):
         for name, code in [
             ("", "INVALID_CHANNEL_NAME"), ("elastic", "ERR_RESERVED_CHANNEL_NAME"),
@@ -100,14 +88,6 @@ class TestOpen:
 
 
 class TestDrop:
-    def test_the_token_goes_with_the_channel(self, table):
-        channel = table.open(token="9")
-        token = channel.continuation_token
-        table.database.channels.drop(table.pipe, "c")
-        assert refused(table, channel, token) == MISSING
-        assert table.database.channels.find(table.pipe, "c") is None
-        assert table.open().committed.offset_token is None
-
     def test_a_channel_that_nobody_opened_is_neither_dropped_nor_found(self, table):
         channels = table.database.channels
         for call in (channels.drop, channels.get, lambda *one: channels.set_offset_token(*one, "1")):
@@ -118,15 +98,6 @@ class TestDrop:
             with pytest.raises(Refusal) as refusal:
                 channels.drop(table.pipe, name)
             assert (refusal.value.status, refusal.value.code) == (400, "ERR_RESERVED_CHANNEL_NAME")
-
-    def test_a_table_that_is_replaced_takes_its_channels_with_it(self, table, engine):
-        engine.faults.commit_delay = 3600.0
-        append = table.send(table.open(token="9"), row(1), token="10")
-        table.create(replace=True)
-        engine.faults.commit_delay = 0.0
-        assert append.durable.cancelled()
-        assert append.channel.is_dropped
-        assert table.open().committed.offset_token is None
 
     def test_a_table_that_is_dropped_leaves_the_channels_of_others(self, table, engine):
         other = engine.table()

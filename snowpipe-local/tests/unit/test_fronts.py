@@ -1,12 +1,18 @@
 import gzip
+import json
+import re
+from pathlib import Path
 
+import jsonschema
 import pytest
+import snowpipe_local
 import zstandard
 from snowpipe_local.engine.spool import Spool
 from snowpipe_local.errors import Refusal
 from snowpipe_local.fronts import http
-from snowpipe_local.fronts import http as encodings
 from snowpipe_local.fronts.stage_files import UPLOAD_BUCKET, Stage, decode_aws_chunked
+
+OPENAPI_FILE = Path(snowpipe_local.__file__).with_name("openapi.json")
 
 
 def _unsized(content: bytes) -> bytes:
@@ -20,9 +26,9 @@ def test_bodies_are_decoded_frame_after_frame():
         ("ZSTD", _unsized(b"abc") + _unsized(b"abc")),
         ("gzip", gzip.compress(b"abc", mtime=0) + gzip.compress(b"abc", mtime=0)),
     ]:  # fmt: skip
-        assert encodings.decode_body(body, encoding) == b"abcabc"
+        assert http.decode_body(body, encoding) == b"abcabc"
     content = bytes(range(256)) * 20_000
-    assert encodings.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
+    assert http.decode_body(_unsized(content) + _unsized(content), "zstd") == content * 2
 
 
 def test_broken_bodies_are_refused():
@@ -31,16 +37,16 @@ def test_broken_bodies_are_refused():
         ("gzip", gzip.compress(b"x" * 1000, mtime=0)[:-9], 400), ("br", b"x", 415),
     ]:  # fmt: skip
         with pytest.raises(Refusal) as refusal:
-            encodings.decode_body(body, encoding)
+            http.decode_body(body, encoding)
         assert refusal.value.status == status
 
 
 def test_a_decompression_bomb_is_refused(monkeypatch):
-    monkeypatch.setattr(encodings, "MAX_DECODED_BYTES", 1 << 20)
+    monkeypatch.setattr(http, "MAX_DECODED_BYTES", 1 << 20)
     content = bytes(2 << 20)
     for encoding, body in (("zstd", _unsized(content)), ("gzip", gzip.compress(content))):
         with pytest.raises(Refusal) as refusal:
-            encodings.decode_body(body, encoding)
+            http.decode_body(body, encoding)
         assert refusal.value.status == 413
 
 
@@ -70,3 +76,13 @@ def test_paths_outside_the_stage_are_refused(tmp_path):
             Stage(tmp_path, Spool(tmp_path, tmp_path, tmp_path.parent / f"{tmp_path.name}.keys")).path(
                 location
             )
+
+
+def test_the_service_serves_what_is_described_with_one_operation_for_each_route():
+    document = json.loads(OPENAPI_FILE.read_text())
+    schemas = document["components"]["schemas"]
+    operations = [one["operationId"] for path in document["paths"].values() for one in path.values()]
+    assert len(operations) == len(set(operations))
+    assert set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document["paths"]))) == set(schemas)
+    for schema in schemas.values():
+        jsonschema.Draft202012Validator.check_schema(schema)

@@ -93,7 +93,7 @@ def test_every_show_statement_and_view_has_its_documented_columns(sql):
 
 def test_keys_are_listed(sql):
     sql.run("CREATE TABLE k (a INT, b INT, c INT UNIQUE, PRIMARY KEY (a, b))")
-    for scope in ("IN TABLE k", "IN SCHEMA", "IN DATABASE local", "IN ACCOUNT", ""):
+    for scope in ("IN TABLE k", "IN SCHEMA", "IN ACCOUNT"):
         rows = sql.run(f"SHOW PRIMARY KEYS {scope}")
         keys = [(row["table_name"], row["column_name"], row["key_sequence"]) for row in rows]
         assert keys == [("K", "A", 1), ("K", "B", 2)], scope

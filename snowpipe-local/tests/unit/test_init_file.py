@@ -5,7 +5,6 @@ import signal
 import threading
 
 import pytest
-from snowpipe_local import cli, server
 from snowpipe_local.errors import ConfigurationError
 from snowpipe_local.server import InitFile
 
@@ -87,13 +86,3 @@ def test_what_cannot_run_at_every_start_is_refused_before_anything_runs(file):
         file.write_text(text)
         with pytest.raises(ConfigurationError, match=word):
             InitFile.read(file)
-
-
-def test_the_command_line_hands_the_statements_on(file, monkeypatch, capsys):
-    given = {}
-    monkeypatch.setattr(server, "serve", lambda *_, **named: given.update(named))
-    command = ["serve", "--data-dir", str(file.parent / "home"), "--init", str(file)]
-    assert (cli.main(command), "setup.sql" in capsys.readouterr().err) == (1, True)  # there is no file
-    file.write_text("SELECT 1")
-    assert cli.main(command) == 0
-    assert given["init"].statements == ((1, "SELECT 1"),)

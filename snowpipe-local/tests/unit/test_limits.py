@@ -39,8 +39,7 @@ def test_a_client_at_the_rate_is_never_refused_and_one_above_it_is():
     rate.take("c", 1)
 
 
-def test_limits_are_snowflakes_unless_named_and_zero_or_off_means_none():
-    assert parse_limits(None) == Limits(10, 20_000_000, 2000, 100, 4 << 20)
+def test_limits_are_named_and_zero_or_off_means_none():
     assert parse_limits("requests-per-second=0").requests_per_second == 0
     off = ChannelRate(parse_limits("off"))
     for _ in range(1000):

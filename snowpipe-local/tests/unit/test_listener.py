@@ -53,7 +53,6 @@ config = uvicorn.Config(app, lifespan="off", log_level="error", http=listener.Ti
 listener.Server(config, lambda: None).run(sockets=[door])
 """
 
-
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -135,16 +134,11 @@ def test_a_connection_without_the_head_of_a_request_is_closed_and_an_idle_one_st
             serving.move_time(2 * listener.HEADER_SECONDS)
 
 
-@pytest.mark.parametrize("is_tls", [False, True])
-def test_connections_that_ask_nothing_are_closed_for_those_that_do(tmp_path: Path, is_tls: bool) -> None:
-    home, tls = DataDirectory(tmp_path / "data"), {}
+def test_connections_that_ask_nothing_are_closed_for_those_that_do(tmp_path: Path) -> None:
+    home = DataDirectory(tmp_path / "data")
     home.create()
     listener.ensure_certificates(home)
-    if is_tls:
-        tls = {
-            "ssl_certfile": str(home.tls_dir / "server.pem"),
-            "ssl_keyfile": str(home.tls_dir / "server.key"),
-        }
+    tls = {"ssl_certfile": str(home.tls_dir / "server.pem"), "ssl_keyfile": str(home.tls_dir / "server.key")}
     trusting = ssl.create_default_context(cafile=str(home.authority_file))
     with (
         subprocess.Popen(
@@ -156,9 +150,8 @@ def test_connections_that_ask_nothing_are_closed_for_those_that_do(tmp_path: Pat
         address = ("127.0.0.1", int(serving.stdout.readline()))
 
         def asks() -> socket.socket:
-            client = open_ones.enter_context(socket.create_connection(address, timeout=60))
-            if is_tls:
-                client = open_ones.enter_context(trusting.wrap_socket(client, server_hostname="localhost"))
+            plain = open_ones.enter_context(socket.create_connection(address, timeout=60))
+            client = open_ones.enter_context(trusting.wrap_socket(plain, server_hostname="localhost"))
             client.sendall(REQUEST)
             assert b"204" in client.recv(4096)
             return client

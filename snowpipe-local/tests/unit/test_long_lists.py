@@ -30,11 +30,10 @@ def test_a_long_list_means_what_a_short_one_means_in_every_statement(sql):
         others = [other.format(number) for number in range(700, 700 + MANY)]
         for position in (0, 75, MANY) if column == "id" else (75,):
             listed = ", ".join([*others[:position], searched, *others[position:]])
-            for negated in ("NOT", ""):
-                found = f"SELECT id FROM t WHERE {column} {negated} IN ({{}}) ORDER BY 1"
-                short = sql.values(found.format(f"{searched}, {others[0]}"))
-                assert sql.values(found.format(listed)) == short
-            assert short
+            found = f"SELECT id, {column} IN ({{}}) FROM t ORDER BY 1"
+            short = sql.values(found.format(f"{searched}, {others[0]}"))
+            assert sql.values(found.format(listed)) == short
+            assert True in {answer for _, answer in short}
     listed = ", ".join(str(number) for number in range(2, MANY))
     sql.run(f"CREATE OR REPLACE TABLE c AS SELECT id FROM t WHERE id IN ({listed})")
     sql.run(f"CREATE OR REPLACE VIEW w AS SELECT id, id IN ({listed}) AS listed FROM t")
@@ -54,7 +53,7 @@ def test_a_long_list_is_one_or_two_nodes_unless_another_value_is_in_it(sql):
         return sum(1 for _ in translate.parse(f"SELECT id FROM t WHERE s IN ({', '.join(values)})").walk())
 
     for value in ["{}", "'a{}'"]:
-        assert nodes(*(value.format(number) for number in range(50_000))) < 20
+        assert nodes(*(value.format(number) for number in range(20_000))) < 20
     texts = [f"'{number}'" for number in range(MANY)]
     for value in ["'it''s'", "'back\\\\slash'", "'line\\nend'", "NULL", "-1", "1.5", "1e3", "id"]:
         assert nodes(value, *texts) > MANY

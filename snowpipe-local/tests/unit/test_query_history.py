@@ -6,7 +6,6 @@ import time
 import pytest
 from snowpipe_local import query_history
 from snowpipe_local.query_history import QueryHistory, text_hash, without_secrets
-from snowpipe_local.sql.history import query_type
 
 HISTORY = "SELECT * FROM TABLE(INFORMATION_SCHEMA.QUERY_HISTORY{0}) ORDER BY start_time, query_id"
 
@@ -145,14 +144,6 @@ def test_secrets_are_not_kept_and_other_words_stay_as_they_are():
         before = time.process_time()
         without_secrets("CREATE " + unit * (100_000 // len(unit)))
         assert time.process_time() - before < 3
-    for text, kind in [
-        ("with a as (select 1) select * from a", "SELECT"), ("COPY INTO t FROM @s", "COPY"),
-        ("copy into @s from t", "UNLOAD"), ("CREATE OR REPLACE TABLE t (a INT)", "CREATE_TABLE"),
-        ("CREATE TABLE t AS SELECT 1", "CREATE_TABLE_AS_SELECT"), ("put file://a @s", "PUT_FILES"),
-        ("describe table t", "DESCRIBE"), ("INSERT ALL INTO t SELECT 1", "MULTI_TABLE_INSERT"),
-        ("selects", "UNKNOWN"),
-    ]:  # fmt: skip
-        assert query_type(text) == kind
 
 
 def test_the_hash_of_a_statement_tries_out_no_secret(service, connector):

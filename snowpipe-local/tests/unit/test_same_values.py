@@ -112,11 +112,12 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("step", [6, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_text_means_the_same_whichever_way_it_comes(local, step):
     for first, (kind, texts) in enumerate(CASES.items()):
         # Each type of times gets other ones of the texts that all of them have.
-        texts = texts[first % step :: step] if texts is TIMES else texts
+        every = step if texts is TIMES else 2 if step > 1 and len(texts) > 4 else 1
+        texts = texts[first % every :: every]
         ways = Ways(local, kind, texts)
         local.sql("CREATE OR REPLACE TABLE texts (s VARCHAR)")
         found = {
@@ -163,9 +164,10 @@ def test_texts_for_binaries_and_of_varchars_have_their_lengths(local):
     ]  # fmt: skip
     assert found == len(found) * [{0: b"\xcd", 1: b"\xcd\xef", 2: b""}]
     assert local.refused("SELECT TO_BINARY(v) FROM (SELECT 'é' AS v)").code == "100115"
-    most = 16_777_216
-    for length, kept in ((most, most), (most + 1, 0)):
-        assert len(Ways(local, "VARCHAR", ["x" * length]).streamed().get(0, "")) == kept
+    local.sql("CREATE OR REPLACE TABLE t (v VARCHAR)")
+    for length in (16_777_216, 16_777_217):
+        MadeTable(local.database).send_at_once(json.dumps({"v": "x" * length}).encode())
+        assert local.sql("SELECT LENGTH(v) AS n FROM t") == [{"n": 16_777_216}]
 
 
 def test_no_way_stores_a_time_that_clients_cannot_read(local):
@@ -174,7 +176,7 @@ def test_no_way_stores_a_time_that_clients_cannot_read(local):
     timestamps = ["20107-05-10 00:00:00", "10000-01-01T00:00:00Z", "2024-01-01T24:00:00", "0000-12-31 10:00"]
     for kind, texts in {
         "TIME": ["24:00:00", "24:00", "24:00:00.0", "24:59:59", "2024-01-01"], "DATE": dates + NO_TIMES,
-        **dict.fromkeys(("TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIMESTAMP_TZ"), dates + timestamps + NO_TIMES),
+        "TIMESTAMP_NTZ": timestamps + NO_TIMES, "TIMESTAMP_TZ": timestamps,
     }.items():  # fmt: skip
         ways = Ways(local, kind, texts)
         found = {

@@ -1,21 +1,13 @@
-"""Options of CREATE TABLE and ALTER TABLE SET: comments, stage options, what is not known."""
+"""Options of CREATE TABLE and ALTER TABLE SET: comments, stage options, keys, what is not known."""
+
+import dataclasses
+
+import duckdb
+import pytest
 
 
 def comments(local):
     return {row["name"]: row["comment"] for row in local.sql("SHOW TABLES")}
-
-
-def test_comments_of_create_table_are_kept_and_go_with_it(local):
-    local.sql("CREATE TABLE t (a INT COMMENT 'col') ERROR_LOGGING = TRUE COMMENT = 'x'")
-    for name in "TU":
-        assert comments(local) == {name: "x"}
-        assert [row["comment"] for row in local.sql(f"DESCRIBE TABLE {name}")] == ["col"]
-        if name == "T":
-            local.sql("ALTER TABLE t RENAME TO u")
-    local.sql("DROP TABLE u")
-    local.sql("CREATE TABLE u (a INT)")
-    assert comments(local) == {"U": ""}
-    assert [row["comment"] for row in local.sql("DESCRIBE TABLE u")] == [None]
 
 
 def test_alter_table_sets_several_options_and_unknown_ones_are_refused(local):
@@ -27,8 +19,7 @@ def test_alter_table_sets_several_options_and_unknown_ones_are_refused(local):
     (row,) = local.sql("SHOW TABLES")
     assert (row["comment"], row["error_logging"]) == ("", "N")
     for statement, word in [
-        ("CREATE TABLE u (a INT) FOO = 1", "FOO"), ("ALTER TABLE t SET FOO = 1", "FOO"),
-        ("ALTER TABLE t UNSET FOO", "FOO"),
+        ("CREATE TABLE u (a INT) FOO = 1", "FOO"), ("ALTER TABLE t UNSET FOO", "FOO"),
         ("CREATE TABLE u (a INT) STAGE_FILE_FORMAT = (TYPE = CSV FOO = 1)", "FOO"),
     ]:  # fmt: skip
         assert word in local.refused(statement).message
@@ -43,7 +34,7 @@ def test_a_transient_table_is_shown_as_one(local):
     assert {row["name"]: row["kind"] for row in local.sql("SHOW TABLES")} == {
         "U": "TABLE", "V": "TRANSIENT", "W": "TRANSIENT",
     }  # fmt: skip
-    assert [tuple(row.values()) for row in local.sql(shown)] == [("U", "NO"), ("V", "YES"), ("W", "YES")]
+    assert local.values(shown) == [("U", "NO"), ("V", "YES"), ("W", "YES")]
     [ddl] = local.sql("SELECT GET_DDL('TABLE', 'w')")[0].values()
     assert ddl.startswith("create or replace TRANSIENT TABLE W (")
     local.sql("CREATE OR REPLACE TABLE w (a INT)")
@@ -90,3 +81,21 @@ def test_columns_have_part_in_keys_and_new_ones_need_values_for_the_rows(local):
         assert "non-empty table 'FILLED'" in local.refused(f"ALTER TABLE filled ADD COLUMN {column}").message
     local.sql("ALTER TABLE filled ADD COLUMN c INT NOT NULL DEFAULT 5")
     assert local.sql("SELECT c FROM filled") == [{"c": 5}]
+
+
+def test_the_key_is_shown_and_one_that_no_row_can_have_is_refused(local):
+    local.sql('CREATE TABLE keyed (id INT, "At" TIMESTAMP_NTZ) CLUSTER BY LINEAR(id, TO_DATE("At"))')
+    assert [row["cluster_by"] for row in local.sql("SHOW TABLES")] == ['LINEAR(ID, TO_DATE("At"))']
+    for key, reason in (("nope", "invalid identifier 'NOPE'"), ("(SELECT 1)", "CLUSTER BY")):
+        error = local.refused(f"CREATE TABLE refused (id INT) CLUSTER BY ({key})")
+        assert reason.upper() in error.message.upper(), key
+
+
+def test_a_column_of_the_key_cannot_be_lost(local):
+    local.sql("CREATE TABLE t (k INT, other INT) CLUSTER BY (k)")
+    table = local.database.tables.find("PUBLIC", "T")
+    assert table is not None
+    kept = dataclasses.replace(table, columns=table.columns[1:])
+    with pytest.raises(duckdb.BinderException):
+        local.database.tables.change(kept, [f'ALTER TABLE {table.path} DROP COLUMN "K"'])
+    assert local.database.tables.find("PUBLIC", "T") == table

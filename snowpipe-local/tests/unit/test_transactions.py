@@ -9,7 +9,7 @@ from tests.unit.sql_sessions import SqlSessions
 
 FAILING = (
     "SELECT 1/0", "SELEC", "INSERT INTO t VALUES (90), (NULL)", "UPDATE t SET id = 1/0",
-    "INSERT OVERWRITE INTO t SELECT 1/0", "COPY INTO t FROM @%t FILES = ('missing.csv')",
+    "COPY INTO @%t FROM (SELECT 1/0)", "COPY INTO t FROM @%t FILES = ('missing.csv')",
 )  # fmt: skip
 
 
@@ -113,11 +113,8 @@ def test_ddl_that_cannot_be_read_commits_nothing_and_what_was_read_commits(sql: 
     for unread in [
         "CREATE TABLE other (id INT", "CREATE TABLE other (id NOTYPE)",
         "CREATE TABLE other (id INT) NO_SUCH_OPTION = 1", "CREATE TABLE other AS SELECT nope FROM t",
-        "ALTER TABLE t", "ALTER TABLE t ADD COLUMN other NOTYPE",
-        "ALTER TABLE t RENAME COLUMN id TO other garbage",
-        "ALTER TABLE t ALTER COLUMN id SET DATA TYPE NOTYPE", "ALTER TABLE t SET COMMENT = 'x' garbage",
-        "ALTER TABLE t CLUSTER BY (id) garbage", "ALTER TABLE t RENAME TO other garbage",
-        "ALTER TABLE t SWAP WITH other garbage", "ALTER TABLE t DROP COLUMN id garbage",
+        "ALTER TABLE t ADD COLUMN other NOTYPE", "ALTER TABLE t ALTER COLUMN id SET DATA TYPE NOTYPE",
+        "ALTER TABLE t SET COMMENT = 'x' garbage", "ALTER TABLE t RENAME TO other garbage",
     ]:  # fmt: skip
         sql.run("BEGIN", "INSERT INTO t VALUES (2)")
         sql.refused(unread)
@@ -131,23 +128,3 @@ def test_ddl_that_cannot_be_read_commits_nothing_and_what_was_read_commits(sql: 
         sql.run("BEGIN", "INSERT INTO t VALUES (2)", ddl, "ROLLBACK")
         assert ids(sql) == [1, 2]
         sql.run("DELETE FROM t WHERE id = 2")
-
-
-def test_the_result_of_dml_counts_the_rows_of_each_kind(sql: SqlSessions) -> None:
-    for statement, columns in [
-        ("INSERT INTO t VALUES (2), (3)", {"number of rows inserted": 2}),
-        ("UPDATE t SET t.id = 5", {"number of rows updated": 1, "number of multi-joined rows updated": 0}),
-        ("DELETE FROM t", {"number of rows deleted": 1}),
-        (
-            "MERGE INTO t USING (SELECT column1 AS i FROM VALUES (1), (2), (3)) s ON t.id = s.i "
-            "WHEN MATCHED THEN UPDATE SET t.id = s.i + 10 WHEN NOT MATCHED THEN INSERT (id) VALUES (s.i)",
-            {"number of rows inserted": 2, "number of rows updated": 1},
-        ),
-        (
-            "MERGE INTO t AS x USING (SELECT 1 AS i) s ON x.id = s.i WHEN MATCHED THEN DELETE",
-            {"number of rows deleted": 1},
-        ),
-    ]:
-        begin(sql)
-        assert sql.run(statement) == [columns]
-    assert sql.refused("UPDATE t SET other.id = 5").code == "000904"

@@ -29,7 +29,7 @@ def other(local):
 
 
 def files(local: LocalCatalog) -> list[tuple[object, ...]]:
-    return [tuple(row.values()) for row in local.sql(FILES)]
+    return local.values(FILES)
 
 
 def test_loads_of_all_databases_show_with_their_tables(local):
@@ -114,19 +114,14 @@ def test_nothing_in_the_database_can_be_changed(local):
         (f"INSERT INTO {COPIES} (file_name) VALUES ('x')", "003001"), (f"DELETE FROM {COPIES}", "003001"),
         ("CREATE TABLE snowflake.account_usage.t (id INT)", "003001"),
         ("CREATE SCHEMA snowflake.s", "003001"), ("DROP DATABASE snowflake", "003001"),
-        ("DROP DATABASE IF EXISTS snowflake", "003001"), ("DROP SCHEMA snowflake.account_usage", "003001"),
         (f"DROP VIEW {COPIES}", "003001"), ("ALTER DATABASE snowflake RENAME TO d", "003001"),
         ("COMMENT ON DATABASE snowflake IS 'x'", "003001"), ("USE DATABASE snowflake", "003001"),
         ("CREATE DATABASE snowflake", "002002"), ("ALTER DATABASE local RENAME TO snowflake", "002002"),
         ("SELECT * FROM snowflake.account_usage.tables", "002003"),
-        ("SELECT * FROM snowflake.other.copy_history", "002003"),
         ("GRANT USAGE ON DATABASE snowflake TO ROLE r", "001003"),
-        ("GRANT IMPORTED PRIVILEGES ON DATABASE local TO ROLE r", "001003"),
         ("GRANT SELECT ON FUTURE TABLES IN DATABASE snowflake TO ROLE r", "001003"),
         ("GRANT DATABASE ROLE snowflake.nobody TO ROLE r", "002003"),
-        ("GRANT DATABASE ROLE local.r TO ROLE r", "002003"),
         ("GRANT DATABASE ROLE snowflake.usage_viewer TO ROLE nobody", "002043"),
-        ("GRANT DATABASE ROLE usage_viewer TO ROLE r", "001003"),
     ]:  # fmt: skip
         assert local.refused(statement).code == code
         assert local.sql("SHOW GRANTS TO ROLE r") == []

@@ -64,13 +64,3 @@ def test_the_history_ends_after_14_days_and_with_the_rows(local):
     assert len(history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ")) == 1
     local.sql("TRUNCATE TABLE t")
     assert history(local, "'t', '2020-01-01'::TIMESTAMP_LTZ") == []
-
-
-def test_wrong_arguments_are_refused(local):
-    for arguments, code in [
-        ("TABLE_NAME => 'nowhere', START_TIME => CURRENT_TIMESTAMP()", "002003"),
-        ("TABLE_NAME => 't'", "001003"), ("START_TIME => CURRENT_TIMESTAMP()", "001003"),
-        ("TABLE_NAME => 't', START_TIME => CURRENT_TIMESTAMP(), NONSENSE => 1", "001003"),
-    ]:  # fmt: skip
-        statement = f"SELECT * FROM TABLE(INFORMATION_SCHEMA.COPY_HISTORY({arguments}))"
-        assert local.refused(statement).code == code

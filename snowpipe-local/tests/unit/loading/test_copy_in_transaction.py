@@ -118,9 +118,6 @@ def test_ddl_and_a_later_failure_of_the_session_keep_a_copy(api: Api) -> None:
     assert api.state()[:2] == ([["1"], ["2"]], [["after"]])
 
 
-# -- Two at the same time --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
 def test_who_claims_the_same_work_waits_for_the_first_one(api: Api, ending: str) -> None:
     first = api.session("BEGIN", CLAIM, COPY, DONE)

@@ -96,15 +96,6 @@ def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
     assert json.loads(next(iter(row.values())))["executionState"] == "RUNNING"
 
 
-def test_the_information_schema_lists_file_pipes(local):
-    local.sql("CREATE PIPE q AUTO_INGEST = TRUE COMMENT = 'hi' AS COPY INTO t FROM @s/in/")
-    columns = "pipe_name, notification_channel_name, definition, comment"
-    found = local.sql(f"SELECT {columns} FROM INFORMATION_SCHEMA.PIPES ORDER BY 1")
-    assert [tuple(row.values()) for row in found] == [
-        ("P", None, "COPY INTO t FROM @s", None), ("Q", "local", "COPY INTO t FROM @s/in/", "hi"),
-    ]  # fmt: skip
-
-
 def test_refresh_covers_the_last_7_days(local):
     old, new = local.put("old.csv", b"1\n"), local.put("new.csv", b"2\n")
     week_ago = time.time() - 8 * DAY_MS / 1000
@@ -164,11 +155,3 @@ def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):
         local.sql("DROP PIPE p")
         with pytest.raises(SqlError, match="exist"):
             submit(local, "a.csv")
-
-
-def test_altering_a_pipe_that_there_is_not_is_its_own_error(local):
-    assert local.refused("ALTER PIPE nope SET PIPE_EXECUTION_PAUSED = TRUE").code == "002003"
-    local.sql(
-        "CREATE PIPE streamed AS COPY INTO t FROM (SELECT $1:id FROM TABLE(DATA_SOURCE(TYPE => 'STREAMING')))"
-    )
-    assert local.refused("ALTER PIPE streamed SET COMMENT = 'x'").code == "000002"

@@ -119,9 +119,3 @@ def test_creating_and_moving_need_the_privilege_and_make_the_role_the_owner(loca
     assert owner("LOCAL", "OTHER", "YOURS") == "LOADER"
     local.sql(f"DROP {kind} local.other.yours", session=ann)
     assert local.refused(f"CREATE OR REPLACE {kind} local.public.{kind[0]}", ann).code == "002003"
-
-
-def test_a_user_stage_is_its_users_own(local, ann):
-    local.sql("COPY INTO @~/x FROM (SELECT 1)", session=ann)
-    assert len(local.sql("LIST @~", session=ann)) == 1
-    assert local.sql("LIST @~") == []

@@ -11,6 +11,7 @@ from snowpipe_local.fronts import stage_files
 from snowpipe_local.fronts.stage_files import BUCKET, StageFilesFront
 from snowpipe_local.stages.files import Transfer
 from snowpipe_local.stages.storage import Storage
+from tests.unit.service_in_process import exchanged
 
 UPLOAD = Transfer(True, "s1", "in/", ("/tmp/x",))  # noqa: S108
 DOWNLOAD = Transfer(False, "s1", "in/", ("in/a",), local_folder="/tmp")  # noqa: S108
@@ -42,29 +43,15 @@ def _call(
     parts: Sequence[bytes] = (b"",),
     *,
     token: str | None = None,
-    headers: Sequence[tuple[bytes, bytes]] = (),
+    described: str = "",
     breaks_off: bool = False,
 ) -> tuple[int, bytes]:
+    headers = {"x-goog-meta-encryptiondata": described} if described else {}
     if transfer is not None:
-        token = token or _token(front, transfer)
-        headers = [*headers, (b"authorization", f"Bearer {token}".encode())]
+        headers["authorization"] = f"Bearer {token or _token(front, transfer)}"
     path = f"/{BUCKET}/s1/{name}"
-    scope = {
-        "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
-    }  # fmt: skip
-    messages = [{"type": "http.request", "body": part, "more_body": True} for part in parts]
-    messages[-1]["more_body"] = breaks_off
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> dict[str, Any]:
-        return messages.pop(0) if messages else {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(dict(message))
-
-    asyncio.run(front.answer(scope, receive, send))
-    status = sent[0]["status"] if sent else 0
-    return status, b"".join(message.get("body", b"") for message in sent[1:])
+    sent = asyncio.run(exchanged(front.answer, method, path, headers, parts, breaks_off=breaks_off))
+    return sent[0]["status"] if sent else 0, b"".join(message.get("body", b"") for message in sent[1:])
 
 
 def _token(front: StageFilesFront, transfer: Transfer) -> str:
@@ -94,7 +81,7 @@ def test_a_path_names_a_file_of_the_stage_or_is_refused(front, storage):
     assert _call(front, "PUT", "in/c", UPLOAD, [b"x"])[0] == 400
 
 
-def _encrypted(master: bytes, content: bytes) -> tuple[bytes, tuple[bytes, bytes]]:
+def _encrypted(master: bytes, content: bytes) -> tuple[bytes, str]:
     """Encrypt a file as Snowflake's drivers do: its own key, which the master key wraps."""
     key, iv = b"0123456789abcdef", b"fedcba9876543210"
     padded, body = (_padded(key), _padded(content))
@@ -104,7 +91,7 @@ def _encrypted(master: bytes, content: bytes) -> tuple[bytes, tuple[bytes, bytes
         "WrappedContentKey": {"EncryptedKey": base64.b64encode(wrapping.update(padded)).decode()},
         "ContentEncryptionIV": base64.b64encode(iv).decode(),
     }
-    return cipher.update(body), (b"x-goog-meta-encryptiondata", json.dumps(described).encode())
+    return cipher.update(body), json.dumps(described)
 
 
 def _padded(content: bytes) -> bytes:
@@ -120,14 +107,14 @@ def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage):
         body, header = _encrypted(master, content)
         parts = [body[:1_000_003], body[1_000_003:]]
 
-        assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, headers=[header])[0] == 200
+        assert _call(front, "PUT", "in/a", UPLOAD, parts, token=token, described=header)[0] == 200
         assert storage.internal("s1").path("in/a").read_bytes() == content
 
         foreign = _encrypted(b"k" * 16, b"")[1]
         for broken, described in (
-            (body[:-1], header), (body, (header[0], b"{}")), (body, (header[0], b"no JSON")), (body, foreign),
+            (body[:-1], header), (body, "{}"), (body, "no JSON"), (body, foreign),
         ):  # fmt: skip
-            status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, headers=[described])
+            status, answer = _call(front, "PUT", "in/b", UPLOAD, [broken], token=token, described=described)
             assert (status, json.loads(answer)["code"]) == (400, "INVALID_ENCRYPTION")
         assert [file.path for file in storage.internal("s1").list("")] == ["in/a"]
         assert list(storage.incoming.iterdir()) == []

@@ -1,7 +1,7 @@
 import pytest
 from snowpipe_local.errors import SqlError
 from snowpipe_local.sql.reader import Reader
-from snowpipe_local.stages.definition import FileFormat, Word, read_file_format, read_literal
+from snowpipe_local.stages.definition import Word, read_file_format, read_literal
 
 
 def test_settings_of_every_form_are_read_and_the_rest_is_returned():
@@ -46,14 +46,6 @@ def test_literals_are_read_with_their_escapes():
         assert read_literal(text) == (value, "c")
 
 
-def test_a_format_has_the_defaults_of_its_type():
-    csv, json = FileFormat("CSV"), FileFormat("JSON")
-    assert (csv["FIELD_DELIMITER"], csv["RECORD_DELIMITER"], csv["NULL_IF"]) == (",", "\n", ("\\N",))
-    assert csv["ERROR_ON_COLUMN_COUNT_MISMATCH"] is True
-    assert json["STRIP_OUTER_ARRAY"] is False
-    assert "SKIP_HEADER" not in json
-
-
 def test_delimiters_are_read_in_every_notation():
     for written, delimiter in [
         ("NONE", None), ("0x1f", "\x1f"), (r"\x1F", "\x1f"), (r"\037", "\x1f"), (r"\t", "\t"), ("||", "||"),
@@ -69,24 +61,16 @@ def test_options_of_the_statement_win_over_named_format_and_stage():
     assert (merged["TRIM_SPACE"], merged["SKIP_HEADER"], merged["FIELD_DELIMITER"]) == (False, 1, "|")
 
 
-def test_options_of_another_type_do_not_count():
-    stage = read_file_format({"TYPE": "CSV", "TRIM_SPACE": True}).settings()
-    merged = read_file_format({"TYPE": "JSON"}, stage)
-    assert (merged.type, merged["TRIM_SPACE"]) == ("JSON", False)
-    assert read_file_format({}, {"TYPE": "PARQUET"}).type == "PARQUET"
-
-
 def test_an_unknown_option_or_a_wrong_value_is_named():
     for settings, named in [
         ({"TYPE": "PDF"}, "TYPE"), ({"TYPE": "JSON", "SKIP_HEADER": 1}, "SKIP_HEADER"),
         ({"NO_SUCH": 1}, "NO_SUCH"), ({"SKIP_HEADER": -1}, "SKIP_HEADER"),
-        ({"SKIP_HEADER": True}, "SKIP_HEADER"), ({"TRIM_SPACE": "maybe"}, "TRIM_SPACE"),
+        ({"TRIM_SPACE": "maybe"}, "TRIM_SPACE"),
         ({"COMPRESSION": "RAR"}, "COMPRESSION"), ({"ESCAPE": "ab"}, "ESCAPE"), ({"NULL_IF": (1,)}, "NULL_IF"),
         ({"PARSE_HEADER": True, "SKIP_HEADER": 1}, "SKIP_HEADER"), ({"ESCAPE": "é"}, "ESCAPE"),
         ({"FIELD_OPTIONALLY_ENCLOSED_BY": "x"}, "FIELD_OPTIONALLY_ENCLOSED_BY"),
         ({"FIELD_DELIMITER": "aa", "RECORD_DELIMITER": "aabb"}, "FIELD_DELIMITER"),
-        ({"FIELD_DELIMITER": "\n"}, "FIELD_DELIMITER"), ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"),
-        ({"ENCODING": "ROT13"}, "ENCODING"), ({"ENCODING": 5}, "ENCODING"),
+        ({"RECORD_DELIMITER": "x" * 21}, "RECORD_DELIMITER"), ({"ENCODING": "ROT13"}, "ENCODING"),
     ]:  # fmt: skip
         with pytest.raises(SqlError) as error:
             read_file_format(settings)  # type: ignore[arg-type]

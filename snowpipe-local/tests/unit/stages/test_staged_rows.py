@@ -1,10 +1,14 @@
-"""SELECT from staged files ("Querying Data in Staged Files")."""
+"""SELECT from staged files ("Querying Data in Staged Files"), and INFER_SCHEMA of them."""
 
 import gzip
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
+from snowpipe_local.errors import SqlError
+from tests.local_catalog import LocalCatalog
 
 
 @pytest.fixture
@@ -16,10 +20,6 @@ def local(local):
     return local
 
 
-def values(local, statement):
-    return [tuple(row.values()) for row in local.sql(statement)]
-
-
 def test_fields_and_metadata_of_csv_files(local):
     rows = local.sql(
         "SELECT metadata$filename, metadata$file_row_number, t.$2, $1::INT + 1 AS n, t.$3 "
@@ -29,28 +29,28 @@ def test_fields_and_metadata_of_csv_files(local):
         ("in/a.csv", 2, "y", 3, None), ("in/b.csv", 1, "z", 4, None),
     ]  # fmt: skip
     assert list(rows[0]) == ["metadata$filename", "metadata$file_row_number", "$2", "n", "$3"]
-    assert values(local, "SELECT $1 FROM @s/nothing") == []
+    assert local.values("SELECT $1 FROM @s/nothing") == []
 
 
 def test_formats_of_the_statement_and_of_the_stage_and_a_pattern(local):
     local.put("c.txt.gz", gzip.compress(b"a|b\n7|8\n"))
     for name in ("bars", "'bars'", "'local.public.bars'", "local.public.bars"):
         options = f"FILE_FORMAT => {name}, PATTERN => '.*[.]txt[.]gz'"
-        assert values(local, f"SELECT $1, $2 FROM @s ({options})") == [("7", "8")]
-    assert values(local, "SELECT $2 FROM '@local.public.s/in/b.csv'") == [("z",)]
+        assert local.values(f"SELECT $1, $2 FROM @s ({options})") == [("7", "8")]
+    assert local.values("SELECT $2 FROM '@local.public.s/in/b.csv'") == [("z",)]
     local.sql("CREATE STAGE st FILE_FORMAT = (FORMAT_NAME = 'bars')")
     local.put("x", b"a|b\n1|2\n", "ST")
-    assert values(local, "SELECT $2 FROM @st") == [("2",)]
+    assert local.values("SELECT $2 FROM @st") == [("2",)]
 
 
 def test_json_and_parquet_have_one_variant(local):
     local.put("j.json", b'{"a": {"b": 5}, "c": [1, 2]}\n')
     pq.write_table(pa.table({"id": [1], "name": ["x"]}), local.put("p.parquet", b""))
     local.sql("CREATE FILE FORMAT pq TYPE = PARQUET")
-    assert values(local, "SELECT $1:a.b::INT, $1:c[1]::INT FROM @s/j.json (FILE_FORMAT => js)") == [(5, 2)]
-    assert values(local, "SELECT $1:name::VARCHAR FROM @s/p.parquet (FILE_FORMAT => pq)") == [("x",)]
+    assert local.values("SELECT $1:a.b::INT, $1:c[1]::INT FROM @s/j.json (FILE_FORMAT => js)") == [(5, 2)]
+    assert local.values("SELECT $1:name::VARCHAR FROM @s/p.parquet (FILE_FORMAT => pq)") == [("x",)]
     flat = "SELECT f.value::INT v FROM @s/j.json (FILE_FORMAT => js) t, LATERAL FLATTEN(t.$1:c) f ORDER BY v"
-    assert values(local, flat) == [(1,), (2,)]
+    assert local.values(flat) == [(1,), (2,)]
     assert local.refused("SELECT $2 FROM @s/j.json (FILE_FORMAT => js)").code == "001003"
 
 
@@ -68,25 +68,44 @@ def test_rows_go_into_tables_joins_subqueries_and_transactions(local):
         ("SELECT $1, (SELECT max($1) FROM @s/in/a.csv) AS m FROM @s/in/b.csv", [("3", "2")]),
         ("SELECT v.$2 FROM (VALUES (1, 'x')) v", [("x",)]),
     ):  # fmt: skip
-        assert values(local, query) == expected
+        assert local.values(query) == expected
     for statement in ("BEGIN", "INSERT INTO t SELECT $1, $2 FROM @s/in/b.csv", "COMMIT"):
         local.sql(statement)
     local.sql(
         "MERGE INTO t USING (SELECT $1 AS id, 'm' AS name FROM @s/in/a.csv) n ON t.id = n.id "
         "WHEN MATCHED THEN UPDATE SET name = n.name"
     )
-    assert values(local, "SELECT count(*), count_if(name = 'm') FROM t") == [(4, 2)]
+    assert local.values("SELECT count(*), count_if(name = 'm') FROM t") == [(4, 2)]
 
 
-def test_what_cannot_be_read_is_refused(local):
-    local.sql("CREATE TABLE t (a INT)")
-    for statement, code in [
-        ("SELECT * FROM @s", "000002"), ("SELECT $1 FROM @nowhere", "002003"),
-        ("SELECT $1 FROM @s (FILE_FORMAT => nowhere)", "002003"), ("SELECT $1 FROM @s a, @s b", "002028"),
-        ("SELECT t.$1 FROM @s", "000904"), ("SELECT $999999999999 FROM @s", "001003"),
-        ("COPY INTO t FROM (SELECT $99999 FROM @s)", "001003"),
-        ("SELECT $1 FROM @s (PATTERN => '(')", "100048"),
-        ("SELECT $1 FROM @s/in (FILE_FORMAT => js)", "100069"), ("SELECT $1 FROM @s/../x", "001003"),
+def inferred(local: LocalCatalog, arguments: str) -> dict[str, dict[str, Any]]:
+    for name, kind in (("pq", "PARQUET"), ("oc", "ORC"), ("csv", "CSV")):
+        local.sql(f"CREATE OR REPLACE FILE FORMAT {name} TYPE = {kind}")
+    pq.write_table(pa.table({"ID": pa.array([1], pa.int32()), "ok": [True]}), local.put("a.parquet", b""))
+    pq.write_table(pa.table({"ID": [1.5], "extra": ["x"]}), local.put("b.parquet", b""))
+    orc.write_table(pa.table({"id": [1]}), local.put("c.orc", b""))
+    rows = local.sql(f"SELECT * FROM TABLE(INFER_SCHEMA({arguments})) ORDER BY ORDER_ID")
+    return {row["column_name"]: row for row in rows}
+
+
+def test_inferred_columns_of_different_files_are_joined(local):
+    found = inferred(local, "LOCATION => '@s', FILE_FORMAT => 'pq', FILES => ('a.parquet', 'b.parquet')")
+    assert (found["ID"]["type"], found["ID"]["filenames"]) == ("REAL", "a.parquet, b.parquet")
+    assert found["extra"]["filenames"] == "b.parquet"
+
+
+def test_case_of_inferred_columns_can_be_ignored_and_orc_is_read(local):
+    found = inferred(local, "LOCATION => '@s/c', FILE_FORMAT => 'oc', IGNORE_CASE => TRUE")
+    assert {name: row["type"] for name, row in found.items()} == {"ID": "NUMBER(38, 0)"}
+
+
+def test_a_wrong_call_of_infer_schema_reports_what_is_wrong(local):
+    for arguments, named in [
+        ("FILE_FORMAT => 'pq'", "LOCATION"), ("LOCATION => '@s'", "FILE_FORMAT"),
+        ("LOCATION => '@s', FILE_FORMAT => 'pq', COLOUR => 1", "takes"),
+        ("LOCATION => '@s/c', FILE_FORMAT => 'pq'", "c.orc"),
+        ("LOCATION => '@s', FILE_FORMAT => 'csv'", "CSV"),
+        ("LOCATION => '@none', FILE_FORMAT => 'pq'", "NONE"),
     ]:  # fmt: skip
-        error = local.refused(statement)
-        assert error.code == code, (statement, error)
+        with pytest.raises(SqlError, match=named):
+            inferred(local, arguments)
