@@ -24,10 +24,7 @@ from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.airflow_connections import pem, private_key
-from tests.scripted_service import Reply, ScriptedService, error
-
-__all__ = ["pem", "private_key"]
+from tests.scripted_service import Reply, error
 
 NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
 TABLE = ("DB", "S", 'T"x')
@@ -180,11 +177,6 @@ class TestReportThenSql:
 
 
 class TestClient:
-    @pytest.fixture
-    def service(self, tmp_path):
-        with ScriptedService(tmp_path) as running:
-            yield running
-
     @pytest.fixture
     def client(self, service, pem):
         def client(pipe="P"):

@@ -14,11 +14,8 @@ from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.airflow_connections import pem, private_key
 from tests.refusals import refused
-from tests.scripted_service import Reply, ScriptedService
-
-__all__ = ["pem", "private_key"]
+from tests.scripted_service import Reply
 
 NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
 PIPE = PipeName("DB", "S", "P")
@@ -108,12 +105,6 @@ class TestOutcome:
         before = load("a", "LOADED")
         result = Submission.planned(files("a", "b"), [before], NOW).result("P")
         assert (result["submitted"], result["loaded_before"]) == (["b"], {"a": before.result()})
-
-
-@pytest.fixture
-def service(tmp_path):
-    with ScriptedService(tmp_path) as running:
-        yield running
 
 
 @pytest.fixture

@@ -183,13 +183,6 @@ def _bound(statement: str, values: tuple[str, ...]) -> str:
     return statement % tuple(converter.quote(converter.escape(converter.to_snowflake(one))) for one in values)
 
 
-@pytest.mark.parametrize("path", ["a\0b", "a\ud800b"], ids=["nul", "surrogate"])
-def test_a_character_that_no_statement_can_have_is_refused_with_the_path(path: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        CopyInto(TABLE, f"@ST/{path}").statement()
-    assert repr(path)[1:-1] in str(refused.value)
-
-
 def test_a_pipe_with_other_blanks_in_its_path_is_another_one() -> None:
     definition = PipeDefinition(CopyInto(TABLE, '@"DB"."S".ST/a b', OPTIONS))
     other = CopyInto(TABLE, '@"DB"."S".ST/a  b', OPTIONS).statement()

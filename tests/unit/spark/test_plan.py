@@ -74,7 +74,6 @@ def test_channel_is_named_after_prefix_source_and_partition_and_a_source_has_a_n
 
 
 def test_wrong_plan_is_refused_by_key_and_value():
-    by_name = {"type": "name"}
     for text, named in [
         ("not json", "not JSON"),
         ("[]", "list"),
@@ -96,17 +95,12 @@ def test_wrong_plan_is_refused_by_key_and_value():
         (_changed(columns={}), "plan columns is {}: give a list"),
         (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
-        (_changed(source={"path": "/d", "kind": "rabbit"}), "source kind is 'rabbit': it must be one of"),
-        (_changed(source={"path": "/d", "partitions": "name"}), "lacks the key 'regex'"),
-        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "("}}), "no regular expression"),
-        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "x"}}), "a group (?P<partition>"),
         (_changed(source={"path": "/d", "pattern": "../*.log"}), "leaves the source's path"),
         (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),
         (_changed(pipe={"database": "D"}), "plan pipe lacks the key"),
         (_changed(columns=[{"name": "A"}]), "plan columns[0] lacks the key 'type'"),
         (_changed(columns=[{"name": "A", "type": "NUMBR"}]), "column type 'NUMBR' is unknown"),
         (_changed(check_rows=True, columns=[]), "the plan has no columns"),
-        (_changed(dead_letter_path="/dead"), "on_error is 'abort': set on_error='dead_letter'"),
     ]:
         refused(ConfigurationError, JobPlan.from_json, [text], named)
     secret = _changed(private_key="s3cret")

@@ -350,8 +350,3 @@ def test_after_a_failure_no_task_begins_and_those_that_run_come_to_their_end():
         LocalTasks("local[2]").run(work, list(range(50)))
     assert 0 in ended
     assert len(ended) < 49
-
-
-def test_no_task_is_needed_where_every_channel_is_at_its_end():
-    partition = MemoryPartition("0", rows(4))
-    assert TaskRounds(LocalTasks("local[2]")).locate({"c": partition}, {"c": IntegerOffset(3)}) == []

@@ -15,8 +15,6 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
-from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -201,12 +199,6 @@ def test_executor_or_jvm_of_another_version_is_refused_with_both_and_patch_relea
         module.require_same_spark(SimpleNamespace(version="3.5.1"))
     Versions("4.2.1.vendor3", "1.0").require(driver)
     module.require_same_spark(SimpleNamespace(version=f"{pyspark.__version__}-vendor"))
-
-
-def test_source_that_needs_the_plan_of_a_query_is_refused_over_spark_connect():
-    source = open_source(TableSourceSpec(offset_column="ID", query="SELECT 1 ID", name="one"), "fail")
-    with pytest.raises(ConfigurationError, match="spark-submit"):
-        source.with_spark(RemoteSession)
 
 
 class Server:

@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import binding_of, loaded, token
-from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
+from tests.fake_snowpipe import PIPE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
 ONE_PART_A_REQUEST = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
@@ -236,13 +236,6 @@ class TestResume:
             assert (result.error_type, result.error.count("channel 'c'")) == (kind, 1)
         assert snowpipe.did() == ["status c"] * 3
 
-    @pytest.mark.parametrize(("rebind", "sent"), [("continue", [4, 5]), ("restart", [0, 1, 2, 3, 4, 5])])
-    def test_token_of_another_source_is_taken_over_or_left_on_request(self, snowpipe, load, rebind, sent):
-        snowpipe.channel("c", **loaded(3, 9, 2, 2, binding=binding_of("q")))
-        result = load(settings=replace(SETTINGS, rebind=rebind, run="r2"))
-        assert ids(snowpipe) == sent
-        assert result.token == snowpipe.channels["c"].committed == token(5, 9 + len(sent), 2, run="r2")
-
     def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
         snowpipe.channel("c", committed="3")
         result = load(settings=replace(SETTINGS, has_bare_tokens=True))
@@ -286,22 +279,6 @@ class TestAnswers:
         result = load()
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert result.retries == 2
-
-    @pytest.mark.parametrize(
-        ("answer", "kind"),
-        [
-            (error(409, STALE), errors.ChannelFencedError),
-            (error(409, ROW_SEQ_GAP), errors.ChannelInvalidError),
-            (error(410), errors.PipeFailedOverError),
-        ],
-        ids=str,
-    )
-    def test_refused_append_ends_the_attempt_without_another_request(self, snowpipe, load, answer, kind):
-        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-        with pytest.raises(errors.ApiError) as refused:
-            load()
-        assert type(refused.value) is kind
-        assert snowpipe.did("append", "open", "status")[1:] == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("appends", [0, 1, 2])
     def test_stale_attempt_ends_and_never_opens_the_channel_again(self, snowpipe, load, appends):
@@ -379,12 +356,6 @@ class TestDeadLetters:
         assert (result.dead_lettered, snowpipe.channels["c"].position) == (len(bad), "7")
         assert self.positions(tmp_path) == [str(number) for number in bad]
 
-    def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
-        seen = []
-        snowpipe.fault(before="append", do=lambda: seen.append(self.positions(tmp_path)))
-        load(self.BAD, settings=aside)
-        assert "1" in seen[0]
-
     def test_bad_rows_go_to_the_store_of_the_source(self, snowpipe, load, aside, tmp_path):
         opened = []
 
@@ -400,9 +371,12 @@ class TestDeadLetters:
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []
 
-    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
+    def test_bad_row_is_safe_before_one_behind_it_is_sent_and_a_zombies_file_removed_after_the_commit(
+        self, snowpipe, load, aside, tmp_path
+    ):
         def leave_file():
             """A zombie, which cut its parts elsewhere, puts row 4 aside once more."""
+            assert "1" in self.positions(tmp_path)
             folder = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
             bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
             folder.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")

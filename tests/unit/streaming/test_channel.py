@@ -105,9 +105,8 @@ class TestBatches:
     @pytest.mark.parametrize(
         ("limit", "ends"), [({"rows": 12}, ["11", "23", "29"]), ({"raw_bytes": 100}, ["11", "22", "29"])]
     )
-    @pytest.mark.parametrize("compression", ["zstd", "gzip", "none"])
-    def test_close_by_rows_and_by_bytes(self, snowpipe, limit, ends, compression):
-        with open_channel(snowpipe, compression=compression, **limit) as channel:
+    def test_close_by_rows_and_by_bytes(self, snowpipe, limit, ends):
+        with open_channel(snowpipe, **limit) as channel:
             for n in range(30):
                 put(channel, n, n)
         assert [call.positions[1] for call in snowpipe.appends()] == ends

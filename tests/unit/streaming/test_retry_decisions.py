@@ -207,24 +207,11 @@ def test_advice_is_that_of_the_error_or_of_its_cause():
     wrapped.__cause__ = errors.RetriesExhaustedError("x", retry_after=3.0)
     first.__cause__, second.__cause__ = second, first
     for error, worth in {
-        errors.ConfigurationError("x"): Worth.FAIL,
-        errors.OffsetTokenError("x"): Worth.FAIL,
-        errors.AuthenticationError("x"): Worth.FAIL,
-        errors.RowsRejectedError("x", channel="c", rejected=1, last_error=None): Worth.FAIL,
-        errors.ChannelFencedError("x", channel="c", http_status=409): Worth.FAIL,
         errors.ApiError("x", http_status=400): Worth.FAIL,
-        errors.ChannelInvalidError("x", channel="c", http_status=409): Worth.RETRY,
-        errors.CommitTimeoutError("x", channel="c", committed=None, target="1"): Worth.RETRY,
-        errors.RetriesExhaustedError("x"): Worth.RETRY,
-        errors.SqlError("x"): Worth.RETRY,
-        errors.SqlError("Could not connect to Snowflake backend", errno=250001): Worth.RETRY,
-        errors.SqlError("Failed to connect to DB: a. Incorrect user", errno=250001): Worth.FAIL,
-        errors.SqlError("does not exist", errno=2003): Worth.FAIL,
         wrapped: Worth.RETRY,
         ValueError("x"): Worth.UNKNOWN,
         first: Worth.UNKNOWN,  # a chain that bites its tail
         # What a Spark job ended with is known by its text.
-        RuntimeError("snowpipe error: RowsRejectedError: 3 rows skipped"): Worth.FAIL,
         RuntimeError("noise\nsnowpipe error: CommitTimeoutError: late"): Worth.RETRY,
         RuntimeError("snowpipe error: NoSuchError: x"): Worth.UNKNOWN,
         RuntimeError("snowpipe error: SnowpipeError: x"): Worth.RETRY,

@@ -171,24 +171,6 @@ def test_refused_credentials_are_read_again_and_a_pipe_that_failed_over_gets_a_n
     assert (pipe.clients, pipe.closed) == (3, 3)
 
 
-def test_credentials_refused_from_the_start_are_reported_at_once(pipe):
-    pipe.fail = lambda _: errors.AuthenticationError("no")
-    (polled,) = run(poll_repeatedly(StatusPoll(pipe.connect), ["c"], 1))
-    assert isinstance(polled.errors["c"], errors.AuthenticationError)
-    assert len(pipe.asked) in (1, 2)
-
-
-def test_a_poll_starts_again_after_everybody_left(pipe):
-    async def main():
-        poll = StatusPoll(pipe.connect)
-        for name in "ab":
-            await polling(poll, name, 1)
-
-    run(main())
-    assert ["a"] in pipe.asked
-    assert pipe.asked[-1] == ["b"]
-
-
 def test_a_connection_that_cannot_be_made_is_tried_again(pipe):
     failures = [ConnectionError("the API server is away"), ConnectionError("still")]
     left = list(failures)

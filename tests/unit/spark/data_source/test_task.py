@@ -117,11 +117,6 @@ def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed
     assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
 
 
-def test_rows_out_of_order_are_refused(snowpipe, run):
-    assert run([0, 2, 1], **ORDERED).error_type == "ContinuityError"
-    assert snowpipe.did("append") == []
-
-
 def test_each_value_of_the_channel_column_has_its_channel(snowpipe, run):
     outcome = run([3, 4], partitions=None, channelColumn="ID", **ORDERED)
     assert [one.channel for one in outcome.channels] == ["ds_3", "ds_4"]

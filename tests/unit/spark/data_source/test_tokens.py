@@ -11,7 +11,7 @@ from airflow_provider_snowpipe.spark.driver.credentials import standing_credenti
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.scripted_service import Reply, ScriptedService, scoped_token
+from tests.scripted_service import Reply, scoped_token
 from tests.unit.spark.data_source.write_options import write_options
 
 
@@ -28,11 +28,6 @@ def replace_credentials(file):
 
 
 class TestToken:
-    @pytest.fixture
-    def service(self, tmp_path):
-        with ScriptedService(tmp_path) as running:
-            yield running
-
     @pytest.fixture
     def options(self, service, file):
         return self.of(service, credentialsFile=str(file))

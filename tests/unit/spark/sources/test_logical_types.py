@@ -41,7 +41,7 @@ TYPES = [  # the schema's type and name, the value as JSON has it, the row's val
 UNKNOWN = [("int64", "com.acme.Ticks"), ("string", "com.acme.Money"), ("bytes", f"{DEBEZIUM}time.Date")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def registry():
     with RegistryService() as service:
         yield service
@@ -50,6 +50,11 @@ def registry():
 def _connect(kind, name, **more):
     extra = SCALED if name.endswith("Decimal") else {}
     return {"type": kind, "optional": True, "name": name, "version": 1, **extra, **more}
+
+
+def _registered(kind, name, **more):
+    scale = {"connect.parameters": {"scale": "2"}} if name.endswith("Decimal") else {}
+    return {"type": kind, "connect.version": 1, **scale, **more}
 
 
 def _envelopes(field, *values):
@@ -79,9 +84,7 @@ def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
     registry, kind, name, value, expected, column
 ):
     kinds = {"int32": "integer", "int64": "integer", "string": "string", "bytes": "string"}
-    field = {"type": kinds[kind], "title": name, "connect.version": 1, "connect.type": kind}
-    if name.endswith("Decimal"):
-        field["connect.parameters"] = {"scale": "2"}
+    field = _registered(kinds[kind], name, **{"title": name, "connect.type": kind})
     optional = {"oneOf": [{"type": "null"}, field]}
     registry.add(1, json.dumps({"type": "object", "properties": {"F": optional}}), "JSON")
     part = part_of([head(1) + json.dumps({"F": one}).encode() for one in (value, None)], registry.url)
@@ -91,9 +94,7 @@ def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
 @OF_TYPES
 def test_a_value_of_avro_has_the_type_of_its_schemas_name(registry, kind, name, value, expected, column):
     kinds = {"int32": "int", "int64": "long", "string": "string", "bytes": "bytes"}
-    field = {"type": kinds[kind], "connect.version": 1, "connect.name": name}
-    if name.endswith("Decimal"):
-        field["connect.parameters"] = {"scale": "2"}
+    field = _registered(kinds[kind], name, **{"connect.name": name})
     schema = {"type": "record", "name": "R", "fields": [{"name": "F", "type": ["null", field]}]}
     value = base64.b64decode(value) if kind == "bytes" else value
     registry.add(1, json.dumps(schema), "AVRO")

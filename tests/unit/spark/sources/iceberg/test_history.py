@@ -46,11 +46,6 @@ def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, dat
     assert _positions(history, committed) == everything[done:]
 
 
-def test_a_snapshot_without_rows_is_a_position_too():
-    HISTORY.check(BatchRowOffset(4, 0), "fail")
-    assert _positions(HISTORY, BatchRowOffset(4, 0)) == _all(HISTORY)[5:]
-
-
 def test_position_that_is_not_in_the_history_is_refused():
     for history, committed, message in [
         (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),

@@ -8,7 +8,9 @@ import uuid
 from dataclasses import replace
 from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,10 +34,11 @@ LIMITS = BatchLimits(rows=4)
 @pytest.fixture(scope="module", autouse=True)
 def iceberg():
     """PyIceberg, when the first test runs: every process collects this file."""
-    global IcebergTable, ManifestContent, ManifestFile, types, write_manifest_list
+    global IcebergTable, ManifestContent, snapshots, types
 
     from pyiceberg import types
-    from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+    from pyiceberg.manifest import ManifestContent
+    from pyiceberg.table import snapshots
 
     from tests.iceberg_tables import IcebergTable
 
@@ -189,9 +192,12 @@ class TestStartingSnapshot:
         _refused(partition, "starting_snapshot=77 is not among the kept")
         assert _ids(partition, 1, 1) == [1, 2]
 
-    def test_with_delete_files_is_refused(self, orders):
-        snapshot = orders.append(range(3))
-        _add_delete_manifest(orders.table)
+    def test_with_delete_files_is_refused(self, orders, monkeypatch):
+        snapshot, own = orders.append(range(3)), snapshots.Snapshot.manifests
+        deletes = SimpleNamespace(
+            content=ManifestContent.DELETES, has_added_files=lambda: True, added_snapshot_id=0
+        )
+        monkeypatch.setattr(snapshots.Snapshot, "manifests", lambda *given: [*own(*given), deletes])
         _refused(_partition(orders, starting_snapshot=snapshot), "holds delete files")
 
     def test_numbers_its_rows_otherwise_than_those_that_it_appended(self, orders):
@@ -219,26 +225,6 @@ class TestStartingSnapshot:
         starting = _partition(table, starting_snapshot=start)
         assert sorted(_ids(starting)) == [0, 1, 2, 5, 6]
         assert _ids(starting, 1, 4) == [6]
-
-
-def _add_delete_manifest(table: Any) -> None:
-    """Write the current snapshot's manifest list again, with a manifest of delete files more."""
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io)
-    facts = {name: 1 for name in ("manifest_length", "sequence_number", "min_sequence_number")}
-    kinds = [(what, of) for what in ("added", "existing", "deleted") for of in ("files", "rows")]
-    deletes = ManifestFile.from_args(
-        2,
-        manifest_path="file:///nowhere.avro",
-        partition_spec_id=0,
-        content=ManifestContent.DELETES,
-        added_snapshot_id=snapshot.snapshot_id,
-        **{**facts, **{f"{what}_{of}_count": 0 for what, of in kinds}, "added_files_count": 1},
-    )
-    out = table.io.new_output(snapshot.manifest_list)
-    out.exists = lambda: False
-    with write_manifest_list(2, out, snapshot.snapshot_id, None, 1, "deflate") as writer:
-        writer.add_manifests([*manifests, deletes])
 
 
 def test_columns_come_out_as_the_table_has_them_now(tmp_path):
@@ -379,6 +365,7 @@ def test_no_secret_of_the_catalog_shows_or_travels(orders):
 
 
 NOWHERE = "http://127.0.0.1:1"
+ABSENT = {"side_effect": PackageNotFoundError}
 
 
 def test_error_of_a_catalog_shows_no_secret(orders):
@@ -413,14 +400,9 @@ def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
     assert binding().source_digest != before.source_digest
 
 
-@pytest.mark.parametrize("found", ["0.9.1", None])
-def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkeypatch, found):
-    def version(name: str) -> str:
-        if found is None:
-            raise PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(reader, "version", version)
-    message = rf"needs pyiceberg 0\.12, and this Python has {found or 'none'}: install .*\[iceberg\]"
+@pytest.mark.parametrize(("version", "found"), [({"return_value": "0.9.1"}, "0.9.1"), (ABSENT, "none")])
+def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkeypatch, version, found):
+    monkeypatch.setattr(reader, "version", Mock(**version))
+    message = rf"needs pyiceberg 0\.12, and this Python has {found}: install .*\[iceberg\]"
     with pytest.raises(ConfigurationError, match=message):
         reader.require_pyiceberg()

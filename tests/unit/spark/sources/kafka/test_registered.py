@@ -204,18 +204,17 @@ class Proto:
 
     def message(self, name, fields):
         """A message of optional fields, each of a primitive type or of a message's with a dot."""
-        from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto
+        from google.protobuf.descriptor_pb2 import DescriptorProto
 
         made = DescriptorProto(name=name)
         for number, (field, kind) in enumerate(fields.items(), start=1):
-            named = {"type_name": kind, "type": FieldDescriptorProto.TYPE_MESSAGE}
-            plain = (
-                {}
-                if kind.startswith(".")
-                else {"type": getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}")}
-            )
+            of_type = "MESSAGE" if kind.startswith(".") else kind.upper()
             made.field.add(
-                name=field, number=number, label=FieldDescriptorProto.LABEL_OPTIONAL, **(plain or named)
+                name=field,
+                number=number,
+                type=f"TYPE_{of_type}",
+                label="LABEL_OPTIONAL",
+                type_name=kind if kind.startswith(".") else None,
             )
         return made
 

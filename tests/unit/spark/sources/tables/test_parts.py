@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import accumulate
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -142,28 +143,6 @@ def test_columns_show_the_run_and_the_row_of_a_version():
     assert json.loads(bytes(part.body)) == {"R": "r", "K": "1"}
 
 
-class Values:
-    """A DataFrame of one column, as much of it as its names of partitions take."""
-
-    def __init__(self, *values: str | None) -> None:
-        self._values = values
-
-    def select(self, column: str) -> Values:
-        assert column == "string of K"
-        return self
-
-    def distinct(self) -> Values:
-        return Values(*dict.fromkeys(self._values))
-
-    def collect(self) -> list[tuple[str | None]]:
-        return [(one,) for one in self._values]
-
-
-class Column(str):
-    def cast(self, kind: str) -> str:
-        return f"{kind} of {self}"
-
-
 @pytest.mark.parametrize(
     ("values", "kind", "word"),
     [
@@ -173,9 +152,12 @@ class Column(str):
     ],
 )
 def test_values_of_a_column_are_the_partitions_in_order_and_none_is_refused(monkeypatch, values, kind, word):
-    monkeypatch.setattr(reader, "column_of", Column)
-    found: Any = Values("b", "a", "b", "c")
-    assert partition_names(found, "K", "lake.t") == ("a", "b", "c")
-    wrong: Any = Values(*values)
+    column, frame = MagicMock(), MagicMock()
+    monkeypatch.setattr(reader, "column_of", {"K": column}.get)
+    found = frame.select.return_value.distinct.return_value.collect
+    found.return_value = [("b",), ("a",), ("c",)]
+    assert partition_names(frame, "K", "lake.t") == ("a", "b", "c")
+    frame.select.assert_called_with(column.cast.return_value)
+    found.return_value = [(one,) for one in values]
     with pytest.raises(kind, match=word):
-        partition_names(wrong, "K", "lake.t")
+        partition_names(frame, "K", "lake.t")
