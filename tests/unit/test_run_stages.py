@@ -8,13 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import tomllib
 
 import pytest
 
 from scripts.run_stages import REPOSITORY, STAGES, WORKERS, Outcome, Run, Stage, read_run, summary
-from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -43,34 +41,6 @@ def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute, tmp_pa
         signal.signal(signal.SIGINT, before)
     assert outcome.result.startswith("stopped")
     assert (tmp_path / "int").exists()
-
-
-def test_interrupt_ends_a_stage_that_has_only_just_begun(execute, monkeypatch):
-    """The interrupt comes while the stage's process is being made."""
-    began = []
-    interrupted, ended, make = threading.Event(), threading.Event(), subprocess.Popen
-
-    def interrupt(*_):
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    def begin(*words, **options):
-        began.append(make(*words, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interrupted.wait(60)
-        ended.wait(0.5)  # a run that does not know of the process ends without it
-        return began[0]
-
-    monkeypatch.setattr(subprocess, "Popen", begin)
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            execute(Stage("long", "exec sleep 600"))
-        ended.set()
-        wait_until(lambda: began[0].poll() is not None, seconds=20, what="the stage's end")
-    finally:
-        signal.signal(signal.SIGINT, before)
-        began[0].kill()
 
 
 def test_stage_that_grew_by_a_tenth_fails_unless_the_machine_is_as_slow():

@@ -63,12 +63,6 @@ class TestStatement:
         ]:
             refused(ConfigurationError, copied.validation, ["RETURN_ERRORS"], word)
 
-    def test_remedy_for_files_of_another_format_is_the_format(self):
-        remedy = copy().format_remedy(["a.csv", "b.v2.json"])
-        assert "'b.v2.json' is JSON" in remedy
-        assert copy(file_format={"type": "CSV"}).format_remedy(["A.PARQUET"]) == ""
-        assert copy().format_remedy(["a.csv"]) == ""
-
 
 class TestOptions:
     def test_each_is_written_once_with_columns_that_are_no_plain_names_in_quotes(self):

@@ -54,18 +54,15 @@ def test_the_newest_load_counts_and_none_before_the_timestamp():
     assert waiting.see(PolledLoads([load("a", "LOADED", 4)]), 1).state is WaitState.COMPLETE
 
 
-def test_a_failure_has_the_first_error_and_ten_failures_are_named():
+def test_a_failure_has_the_first_error():
     error = FirstError("Numeric value 'x'\n is not recognized.", 3, 5, '"T"["ID":1]')
-    names = [f"f{number:02}" for number in range(14)]
 
     bad = load("b", "LOAD_FAILED", rows_parsed=7, first_error=error)
     verdict = watch("a", "b").see(PolledLoads([bad]), 0)
-    many = watch(*names).see(PolledLoads([load(name, "LOAD_FAILED") for name in names]), 0).message
 
     assert (verdict.state, verdict.reason) == (WaitState.FAILED, FilesFailure.LOAD_FAILED)
     assert "1 of 2 files did not load: 'b' is LOAD_FAILED with 0 of 7 rows: Numeric value" in verdict.message
     assert '(line 3, character 5, column "T"["ID":1]). Fix the files' in verdict.message
-    assert ("'f09'" in many, "'f10'" in many, "; and 4 more." in many) == (True, False, True)
 
 
 def test_what_is_accepted_is_chosen():
@@ -126,11 +123,9 @@ class TestErrors:
         for error, reason in {
             errors.ConfigurationError("no database"): FilesFailure.CONFIGURATION,
             errors.PipeNotFoundError("no pipe", http_status=404): FilesFailure.REFUSED,
-            errors.SqlError("no table", errno=2003): FilesFailure.REFUSED,
             errors.SqlError("no network", errno=250_003): None,
         }.items():
-            verdict = watch("a").see(PolledLoads(error=error), 0)
-            assert (verdict.reason, verdict.state is WaitState.WAITING) == (reason, reason is None)
+            assert watch("a").see(PolledLoads(error=error), 0).reason is reason
 
 
 def test_timestamps_are_read_as_templates_render_them():

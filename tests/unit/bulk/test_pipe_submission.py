@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_snowpipe.bulk.copy import RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
-from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
+from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, StageReference
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
@@ -145,14 +145,3 @@ class TestPosts:
             client.insert_files(files("a"), "id")
         with pytest.raises(errors.ConfigurationError, match="5,000 files at most, not 5,001"):
             client.insert_files([SubmittedFile("a")] * 5_001, "id")
-
-
-def test_a_wait_that_ended_badly_has_an_error_for_its_reason():
-    for reason, error in {
-        "load_failed": errors.FilesRejectedError,
-        "timeout": errors.FilesNotLoadedError,
-        "configuration": errors.ConfigurationError,
-        "too_many_errors": errors.RetriesExhaustedError,
-        "refused": errors.WaitRefusedError,
-    }.items():
-        assert type(load_failure(reason, "words")) is error

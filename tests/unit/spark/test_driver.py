@@ -1,7 +1,6 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
 import time
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from unittest.mock import MagicMock
@@ -334,34 +333,6 @@ class TestRounds:
         run.verify()
 
         assert (script, by_channel(run, "rows")) == ([], {"job_src_p": 1})
-
-    def test_progress_asks_with_each_rounds_token(self, snowpipe, make_run, monkeypatch):
-        asked, bearers, bundles = [], [], []
-
-        def lines(client, partitions, start, *, began, done):
-            before = len(snowpipe.calls)
-            with client() as one:
-                one.channel_statuses(list(partitions))
-            asked.append((done(), *snowpipe.did()[before:]))
-            bearers.append((snowpipe.calls[-1].bearer, shown(start["job_src_a"].committed)))
-            return nullcontext()
-
-        def transports(bundle, timeouts):
-            bundles.append(bundle)
-            return snowpipe
-
-        monkeypatch.setattr(driver, "ProgressLines", lines)
-        stands(snowpipe, "job_src_a", "1")
-        run = make_run(replace(Q, name="a"), SLOW, ca_bundle="ca")
-        monkeypatch.setattr("airflow_provider_snowpipe.streaming.client.Transports", transports)
-        load(run)
-
-        status = "status job_src_a,job_src_p"
-        assert asked == [(0, status), *[(1, status)] * (len(asked) - 1)]
-        assert len(asked) > 1
-        opened_with = dict.fromkeys(call.bearer for call in snowpipe.calls if call.operation == "open")
-        assert list(dict.fromkeys(bearers)) == [(bearer, "1") for bearer in opened_with]
-        assert set(bundles) == {"ca"}
 
     def test_position_of_an_earlier_round_stays_when_the_token_ends_a_later_one(self, make_run):
         run = make_run(SLOW, wait_for_commit=False)

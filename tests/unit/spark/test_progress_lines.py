@@ -6,7 +6,7 @@ from dataclasses import replace
 from threading import Event
 from types import SimpleNamespace
 
-from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels, Poll, Totals
+from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
 from airflow_provider_snowpipe.spark.driver.report import ChannelStart
 from airflow_provider_snowpipe.spark.driver.session import ProgressLines
 from airflow_provider_snowpipe.spark.source import Behind
@@ -16,16 +16,6 @@ from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import token
 from tests.memory_source import MemoryPartition, rows
-
-
-def test_estimate_is_by_rows_where_bytes_are_not_known_and_there_is_none_while_nothing_moves():
-    totals = Totals(Poll(0.0, rows_behind=1_000))
-    totals.take(Poll(2.0, 200, rows_behind=800))
-    still = Totals(Poll(0.0, bytes_behind=1_000))
-    for second in (2.0, 4.0, 6.0):
-        still.take(Poll(second, bytes_behind=1_000))
-    line = "done=0/1 rows=200 rows_per_second=100 rows_behind<=800 seconds_left<=8"
-    assert (totals.line("done=0/1"), still.seconds_left()) == (line, None)
 
 
 class BehindPartition(MemoryPartition):

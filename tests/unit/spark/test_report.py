@@ -1,7 +1,6 @@
 """The reports of both jobs, and the addresses that they name."""
 
 import json
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -40,23 +39,6 @@ def test_report_of_written_files_comes_back_unchanged():
 def test_text_that_is_no_report_is_refused(text):
     with pytest.raises(ConfigurationError, match="run report"):
         RunReport.from_json(text)
-
-
-def test_a_store_that_refuses_reports_its_innermost_reason(monkeypatch):
-    from py4j.protocol import Py4JJavaError
-
-    def thrown(text, cause=None):
-        return MagicMock(__str__=lambda _: text, getCause=lambda: cause)
-
-    refused, inner = Py4JJavaError.__new__(Py4JJavaError), thrown("403 Forbidden")
-    refused.java_exception = thrown("Error getting 'lake'", thrown("execution failed", inner))
-    jvm = MagicMock()
-    jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.side_effect = refused
-    monkeypatch.setattr(report, "_jvm", lambda: jvm)
-
-    with pytest.raises(ConfigurationError, match="Error getting 'lake'; 403 Forbidden") as shown:
-        report.report_folder("gs://lake/loads/report.json").check()
-    assert "execution failed" not in str(shown.value)
 
 
 def test_addresses_of_an_applications_page_come_from_sparks_own_settings():

@@ -4,7 +4,6 @@ import pickle
 import threading
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -105,23 +104,10 @@ def test_error_that_is_not_ours_stays_as_it_is(spark):
         one_task_each(spark, lambda item: 1 // item, [0])
 
 
-def tracker():
-    """Spark's status tracker: one job whose last stage loads, one that has ended, one without a stage."""
-    jobs = {1: SimpleNamespace(stageIds=[4, 5]), 2: None, 3: SimpleNamespace(stageIds=[])}
-    return SimpleNamespace(
-        getActiveJobsIds=lambda: list(jobs),
-        getJobInfo=jobs.get,
-        getStageInfo=lambda stage: SimpleNamespace(numCompletedTasks=stage),
-    )
-
-
-def test_source_decides_how_its_partitions_become_tasks_and_finished_ones_are_counted(spark):
-    frames = MemoryFrameSource([OWN])
-    assert isinstance(rounds_of(frames, spark), FrameRounds)
+def test_source_decides_how_its_partitions_become_tasks(spark):
+    assert isinstance(rounds_of(MemoryFrameSource([OWN]), spark), FrameRounds)
     for source in (MemorySource([]), None):
         assert isinstance(rounds_of(source, spark), TaskRounds)
-    for source in (frames, None):
-        assert rounds_of(source, SimpleNamespace(statusTracker=tracker)).finished_channels(10) == 15
 
 
 class TestConnect:

@@ -73,7 +73,6 @@ def test_session_gets_the_settings_of_exactly_once(start):
     ("remote", "address"),
     [
         ("sc://host:1", "sc://host:1/;session_id="),
-        ("sc://host:1/", "sc://host:1/;session_id="),
         ("sc://host:1/;use_ssl=true;", "sc://host:1/;use_ssl=true;session_id="),
     ],
 )

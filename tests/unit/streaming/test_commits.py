@@ -408,15 +408,6 @@ class TestStandstill:
             verdict = str(one.see(seen(c1=at), 10.0))
             assert not [word for word in words if word not in verdict]
 
-    @pytest.mark.parametrize(("channels", "more"), [(5, "a:10. "), (8, "; and 3 more. ")])
-    def test_of_many_channels_names_a_few_and_counts_the_others(self, channels, more):
-        names = [f"c{number}" for number in range(channels)]
-        one = watch(dict.fromkeys(names, "a:10"), stall_seconds=1)
-        one.see(seen(**dict.fromkeys(names)), 0.0)
-        text = str(one.see(seen(**dict.fromkeys(names)), 5.0))
-        assert text.startswith(f"{channels} of {channels} channels committed nothing")
-        assert ("'c4' stands" in text, "'c5'" in text, more in text) == (True, False, True)
-
 
 NAMES = [f"c{number:03}" for number in range(250)]
 

@@ -6,7 +6,6 @@ import pytest
 
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
@@ -133,20 +132,6 @@ class TestOwnership:
     @pytest.fixture
     def earlier(self, snowpipe, client):
         return EarlierChannels(client, snowpipe.listed, LAST)
-
-    def test_positions_come_from_other_channels_and_from_the_last_run(self, snowpipe, earlier):
-        snowpipe.channel("foreign", committed="41")
-        snowpipe.channel("old_p", **loaded(5, 6))
-        channels = [own(one, rebind="continue") for one in ("none", "p", "q")]
-        checked = {}
-
-        moved = earlier.hand_over(channels, lambda name, position: checked.update({name: position}))
-
-        assert moved == {"new_p": 6, "new_q": 8}
-        assert checked == {"new_p": IntegerOffset(5), "new_q": IntegerOffset(7)}
-        assert {"foreign", "new_p", "new_q"} == snowpipe.channels.keys()
-        found = [Checkpoint.parse(snowpipe.channels[name].committed) for name in ("new_p", "new_q")]
-        assert [(str(one.position), one.rows, one.run) for one in found] == [("5", 0, "r1"), ("7", 0, "r1")]
 
     def test_the_error_of_a_new_channel_differs_from_that_of_one_with_rows_of_another_source(
         self, snowpipe, earlier

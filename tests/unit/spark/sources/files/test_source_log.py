@@ -244,10 +244,10 @@ def loads(tmp_path):
 
 class TestFilesThatAreTheSame:
     def test_that_grow_are_read_on_in_the_order_of_many_entries(self, loads):
-        for number in range(60):
-            loads.write(f"eu/{'b' if number == 30 else 'a'}.ndjson", number)
+        for number in range(30):
+            loads.write(f"eu/{'b' if number == 10 else 'a'}.ndjson", number)
             loads.run()
-        assert (str(loads.committed["eu"]), loads.table) == ("60/a.ndjson:59", list(range(60)))
+        assert (str(loads.committed["eu"]), loads.table) == ("30/a.ndjson:29", list(range(30)))
 
     def test_whose_last_line_was_taken_without_its_end_may_get_it_and_no_more(self, loads):
         path = loads.write("eu/a.ndjson", 1)
@@ -261,18 +261,6 @@ class TestFilesThatAreTheSame:
         path.write_bytes(path.read_bytes() + b', "A": 1}\n')
         with pytest.raises(SnowpipeError, match="complete"):
             loads.run()
-
-    def test_by_another_name_leave_theirs_to_a_new_one(self, loads):
-        loads.write("eu/a.log.ndjson", 1, 2)
-        loads.run(dies_after=0)
-        for number in (3, 5):
-            loads.rename("a.log", f"a.log.{number}")
-            loads.write("eu/a.log.ndjson", number)
-            loads.run()
-        loads.write("eu/a.log.3.ndjson", 7)
-        loads.run()
-
-        assert sorted(loads.table) == [1, 2, 3, 5, 7]
 
     def test_with_swapped_names(self, loads):
         loads.load(a=1)
@@ -507,16 +495,16 @@ def test_of_racing_planners_one_at_a_time_adds_an_entry_and_none_is_lost_by_snap
 
     def add(worker: int) -> int:
         added = 0
-        while added < 20:
+        while added < 10:
             added += store.append(store.read(), events(worker * 100 + added)) is not None
         return added
 
     with ThreadPoolExecutor(4) as pool:
-        assert sum(pool.map(add, range(4))) == 80
+        assert sum(pool.map(add, range(4))) == 40
 
-    expected = [*(worker * 100 + one for worker in range(4) for one in range(20)), 999]
+    expected = [*(worker * 100 + one for worker in range(4) for one in range(10)), 999]
     log = store.read()
-    assert (log.number, sorted(log.committed())) == (81, expected)
+    assert (log.number, sorted(log.committed())) == (41, expected)
     assert len(list((tmp_path / "log").iterdir())) < 30
     assert store.append(early, events(1_000)) is None  # a snapshot took the place of its entry
     assert sorted(store.read().committed()) == expected

@@ -5,7 +5,6 @@ import os
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -99,15 +98,16 @@ def test_a_missing_bucket_is_named(lake):
         storage_of("s3://nowhere/in", lake.secrets).create("a", b"1")
 
 
-def test_more_objects_than_a_page_are_listed_each_once(lake, put):
-    names = [f"{n:04}.ndjson" for n in range(1010)]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(put, names))
+def test_more_objects_than_a_page_are_listed_each_once(lake, put, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
+    names = [f"{n:02}.ndjson" for n in range(25)]
+    for name in names:
+        put(name)
     assert [one.name for one in lake.storage.files()] == names
 
 
 def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake, put):
-    data = random.Random(7).randbytes(40 << 20)
+    data = random.Random(7).randbytes(20 << 20)
     put("big", data)
     path = f"{lake.url}/big"
 
@@ -125,7 +125,7 @@ def test_any_part_of_an_object_is_what_is_stored_there(lake, put):
     put("big", data)
 
     with lake.storage.open(f"{lake.url}/big") as stream:
-        for _ in range(60):
+        for _ in range(15):
             at = chance.randrange(len(data) + 9)
             stream.seek(at)
             for size in chance.choices([0, 1, 5, 1000, 4 << 20, 9 << 20], k=chance.randrange(1, 6)):
@@ -208,8 +208,13 @@ class TestWireThatIsSlowCutOrLost:
 
         return make
 
-    @pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "a.parquet", "a.orc", "a.avro"])
-    @pytest.mark.parametrize("fault", ["503", "closed", "cut", "lost"])
+    @pytest.mark.parametrize(
+        ("name", "fault"),
+        [
+            *(("a.ndjson", fault) for fault in ("503", "closed", "cut", "lost")),
+            *((f"a.{ending}", "cut") for ending in ("ndjson.gz", "parquet", "orc", "avro")),
+        ],
+    )
     def test_has_its_failed_requests_repeated(self, wire, through, name, fault):
         file, reader = through(name)
         wire.disturb(fault, 1 if fault == "lost" else 3, "GET")
