@@ -89,7 +89,6 @@ def read(home):
 
 @pytest.fixture(scope="module")
 def parsed(read, home):
-    """What a DAG processor finds in the folder."""
     return json.loads((home / "found.json").read_text())
 
 

@@ -345,8 +345,6 @@ def test_lists_are_tuples_field_names_columns_and_texts_or_dictionaries_values()
 
 
 class TestInTasks:
-    """Templates, XComs, mapping and serialization, in a real DAG without a scheduler."""
-
     def test_templates_are_rendered_and_a_shared_value_stays(self) -> None:
         source = KafkaSource(conn_id="{{ c }}", topics=["{{ t }}"], options={"client.id": "{{ t }}"},
                              start="timestamp", start_timestamp="{{ at }}")  # fmt: skip

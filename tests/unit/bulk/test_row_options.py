@@ -110,19 +110,9 @@ def test_compression_is_the_same_where_the_files_leave_one_reading():
 )  # fmt: skip
 def test_what_cannot_be_judged_is_reported(statement, doubts):
     judged = RowOptions.of_statement(f"COPY INTO T FROM @S {statement}")
-
     assert judged.doubts() == doubts
     if isinstance(judged.file_format, str | None):
         assert judged.differences(RowOptions.of(form("CSV"))) == []
-
-
-def test_options_without_a_file_format_leave_the_stages_own_which_cannot_be_judged():
-    for given in ({}, {"file_format": None}):
-        judged = RowOptions.of({"enforce_length": False, **given})
-
-        assert judged.file_format is None
-        assert [one.option for one in judged.differences(RowOptions.of(JSON))] == ["ENFORCE_LENGTH"]
-        assert ["no FILE_FORMAT" in doubt for doubt in judged.doubts()] == [True]
 
 
 def test_parts_of_a_statement_are_read_past_comments_and_texts():
@@ -146,14 +136,6 @@ def test_parts_of_a_statement_are_read_past_comments_and_texts():
         judged = RowOptions.of_statement(statement)
         found = (judged.columns, judged.transforms, dict(judged.options), judged.file_format)
         assert (statement, *found) == (statement, columns, transforms, options, None)
-
-
-def test_format_of_a_statement_is_read_with_what_follows_it():
-    form = "(type => csv, null_if = ('a', 'b') field_delimiter = '\\t' skip_header = 2)"
-    judged = RowOptions.of_statement(f"COPY INTO T FROM @S file_format = {form} force = true")
-
-    expected = {"TYPE": "csv", "NULL_IF": ("a", "b"), "FIELD_DELIMITER": "\t", "SKIP_HEADER": 2}
-    assert (judged.file_format, dict(judged.options)) == (expected, {"FORCE": "true"})
 
 
 def test_columns_are_compared_only_where_both_name_them_and_nothing_behind_a_selection_is():

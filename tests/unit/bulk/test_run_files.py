@@ -75,15 +75,6 @@ class TestCompaction:
         refused(ConfigurationError, CompactOptions.of, ["yes", {"size": 5}, {"kind": "xml"}])
         assert (CompactOptions.of(True), CompactOptions.of(False)) == (CompactOptions(), None)
 
-    def test_files_that_have_the_right_size_are_left_alone(self):
-        for files, worth in [
-            ([("a.ndjson", 10 * MB)], False),
-            ([("a.ndjson", 1 * MB), ("b.ndjson", 1 * MB)], True),
-            ([("a.ndjson", 4_000 * MB)], True),
-        ]:
-            form = CompactOptions().form_of([name for name, _ in files])
-            assert form.is_worth_it(files, CompactOptions().target_file_bytes) is worth
-
     def test_the_name_goes_by_the_content_and_by_how_it_is_combined(self):
         files = [("a", 1, "x"), ("b", 2, "y")]
         key = content_key(files, CompactOptions())

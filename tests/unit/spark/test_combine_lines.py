@@ -12,7 +12,6 @@ from airflow_provider_snowpipe.spark.driver.combine_lines import (
     combine,
     cut_lines,
     header_of,
-    sampled_ratio,
 )
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
@@ -85,12 +84,6 @@ def test_another_header_or_a_file_that_changed_since_it_was_listed_is_refused(tm
     (tmp_path / "a").write_bytes(b"1\n2\n")
     with pytest.raises(SourcePositionError, match="had 12 bytes and has 4 now"):
         combine([LineSlice(files[0], 0, 12)], tmp_path / "x.gz", None)
-
-
-def test_the_ratio_is_measured_on_what_is_not_compressed(tmp_path):
-    files = written(tmp_path, {"a": b'{"a": 1}\n' * 10_000, "b.gz": gzip.compress(b"x")})
-    assert 0 < sampled_ratio(files) < 0.1
-    assert sampled_ratio(files[1:]) == 0.25
 
 
 def test_a_byte_order_mark_is_in_no_line(tmp_path):

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.spark.submit.file_boundary import (
 from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, PartlyStreamedError
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from tests.refusals import refused
 
 SINCE = dt.date(2026, 1, 31)
 TOKEN = "3/a.ndjson:5~u1.9c0f6a2d41b7e3aa.120.r1.0"
@@ -29,13 +30,8 @@ def position(
     return PartitionPosition("p", "x_p", FILES, offset, rest, hold)
 
 
-def names(files: tuple[SourceFile, ...]) -> str:
-    return "".join(one.name for one in files)
-
-
-@pytest.mark.parametrize(
-    ("committed", "growing", "share"),
-    [
+def test_copy_takes_the_files_that_no_stream_has_begun():
+    for committed, growing, share in [
         (None, False, "abc"),
         ("1/a:0", False, "abc"),
         ("1/a:10", False, "bc"),
@@ -43,11 +39,9 @@ def names(files: tuple[SourceFile, ...]) -> str:
         ("4/c:1", False, ""),
         ("1/a:10", True, "b"),
         ("4/c:1", True, ""),
-    ],
-    ids=["nothing-in", "before-a", "after-a", "file-gone", "all-in", "growing", "growing-all-in"],
-)
-def test_copy_takes_the_files_that_no_stream_has_begun(committed, growing, share):
-    assert names(share_of_copy(position(committed), growing=growing)) == share
+    ]:
+        found = "".join(one.name for one in share_of_copy(position(committed), growing=growing))
+        assert (committed, growing, found) == (committed, growing, share)
 
 
 def test_what_a_file_has_got_is_left_to_the_stream():
@@ -56,18 +50,11 @@ def test_what_a_file_has_got_is_left_to_the_stream():
         share_of_copy(replace(position("4/c:1"), files=(*FILES, grown)))
 
 
-@pytest.mark.parametrize(
-    ("given", "done"),
-    [
-        (position("4/c:5"), True),
-        (position("4/c:5", rest=True), False),
-        (position("2/b:5"), False),
-        (position("4/c:5", hold=Hold(1, 10, SINCE, "0" * 12)), False),
-    ],
-    ids=["all-in", "rest", "file-left", "copying"],
-)
-def test_a_partition_is_done_when_no_row_is_left(given, done):
-    assert given.is_done is done
+def test_a_partition_is_done_when_no_row_is_left():
+    assert position("4/c:5").is_done
+    assert not position("4/c:5", rest=True).is_done
+    assert not position("2/b:5").is_done
+    assert not position("4/c:5", hold=Hold(1, 10, SINCE, "0" * 12)).is_done
 
 
 @pytest.mark.parametrize("pipe", [None, "P", 'a "b" - é.~', "DB.S.P-1"])
@@ -78,7 +65,5 @@ def test_a_hold_is_read_as_it_was_written(pipe):
     assert held_apart(held(TOKEN, str(hold))) == (TOKEN, str(hold))
 
 
-@pytest.mark.parametrize("text", ["", "copy", "1-2-20260131", "1-2-20260131-xyz"])
-def test_what_is_no_hold_is_refused(text):
-    with pytest.raises(OffsetTokenError, match="hold"):
-        Hold.parse(text)
+def test_what_is_no_hold_is_refused():
+    refused(OffsetTokenError, Hold.parse, ["", "copy", "1-2-20260131", "1-2-20260131-xyz"], "hold")

@@ -5,8 +5,6 @@ import sys
 import traceback
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 
 from airflow_provider_snowpipe.spark.driver.credentials import (
     credentials_text,
@@ -18,21 +16,15 @@ from airflow_provider_snowpipe.spark.driver.credentials import (
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken, ScopedToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from tests.airflow_connections import PASSPHRASE
 from tests.refusals import refused
 
 
-@pytest.fixture(scope="module")
-def key_pair():
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-
+@pytest.fixture
+def key_pair(pem, encrypted_pem):
     def make(passphrase):
-        encryption = (
-            serialization.BestAvailableEncryption(passphrase.encode())
-            if passphrase
-            else serialization.NoEncryption()
-        )
-        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
-        return KeyPair("ACME", "LOADER", pem, passphrase, role="INGEST")
+        key = encrypted_pem if passphrase else pem
+        return KeyPair("ACME", "LOADER", key, passphrase, role="INGEST")
 
     return make
 
@@ -42,7 +34,7 @@ def path(tmp_path):
     return tmp_path / "c.json"
 
 
-@pytest.mark.parametrize("passphrase", [None, "s3cret"])
+@pytest.mark.parametrize("passphrase", [None, PASSPHRASE])
 def test_key_pair_and_secrets_of_the_source_come_back_and_their_file_is_gone(path, key_pair, passphrase):
     given, secrets = key_pair(passphrase), SourceSecrets({"sasl.password": "hunter2"})
     write_credentials(given, path, secrets)
@@ -56,7 +48,7 @@ def test_key_pair_and_secrets_of_the_source_come_back_and_their_file_is_gone(pat
 
 
 def test_a_variable_that_passes_through_a_shell_holds_plain_letters_only(monkeypatch, key_pair):
-    given, others = key_pair("pass'\"$(x)"), SourceSecrets({"sasl.password": "a b\n'$`"})
+    given, others = key_pair(PASSPHRASE), SourceSecrets({"sasl.password": "a b\n'$`"})
     text = credentials_text(given, others)
     assert text.replace("+", "").replace("/", "").replace("=", "").isalnum()
     monkeypatch.setenv("SNOWPIPE_SECRET", text)
@@ -129,6 +121,13 @@ def test_a_file_that_the_driver_gets_by_name_stays_where_it_is(path):
         assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
 
 
+BROKEN = {
+    "raise LookupError('hidden')": "'ask' of module 'vault_.*LookupError",
+    "return {'token': 'hidden'}": "returned dict: let it return the object",
+    "return 'hidden'": "what function 'ask'.*holds no JSON",
+}
+
+
 class TestFunctionThatIsAsked:
     ADDRESS = "python:vault_of_tests:ask"
 
@@ -143,21 +142,9 @@ class TestFunctionThatIsAsked:
         vault.write_text("""def ask():\n    return '{"kind": "pat", "token": "t"}'\n""")
         assert driver_credentials(self.ADDRESS) == (ProgrammaticAccessToken("t"), SourceSecrets())
 
-    @pytest.mark.parametrize(
-        ("code", "message"),
-        [
-            (
-                "def ask():\n    raise LookupError('hidden')\n",
-                "'ask' of module 'vault_.*LookupError",
-            ),
-            ("def ask():\n    return {'token': 'hidden'}\n", "returned dict: let it return the object"),
-            ("def ask():\n    return 'hidden'\n", "what function 'ask'.*holds no JSON"),
-            ("def other():\n    pass\n", "no function 'ask'.*submit it by py_files"),
-        ],
-        ids=["raises", "other type", "no JSON", "no function"],
-    )
+    @pytest.mark.parametrize(("code", "message"), BROKEN.items())
     def test_whatever_else_it_does_is_an_error_without_secrets(self, vault, code, message):
-        vault.write_text(code)
+        vault.write_text(f"def ask():\n    {code}\n")
         with pytest.raises(ConfigurationError, match=message) as refusal:
             driver_credentials(self.ADDRESS)
         assert "hidden" not in "".join(traceback.format_exception(refusal.value))

@@ -165,12 +165,6 @@ def test_run_that_could_not_begin_has_no_channels_and_no_bookmark(snowpipe, make
     assert len(snowpipe.calls) == calls
 
 
-def test_channel_without_rows_and_token_has_no_target(make_run):
-    run = make_run(MemoryPartition("p", ()), wait_for_commit=False)
-    whole(run)
-    assert by_channel(run, "to_token") == by_channel(run, "target_token") == {"job_src_p": None}
-
-
 class TestPrepare:
     def test_token_that_is_not_a_checkpoint_names_the_channel(self, snowpipe, make_run):
         snowpipe.channel("job_src_q", committed="a.log:3")
@@ -233,8 +227,6 @@ class TestPrepare:
 
 
 class TestRunWithoutRows:
-    """Sources are compared with the committed tokens before Spark is started."""
-
     def test_is_small_where_all_partitions_are(self, snowpipe, opens, monkeypatch):
         for behind, expected in [
             ([Behind(10), Behind(None, 10)], True),
@@ -367,8 +359,6 @@ class TestRounds:
 
 
 class TestEndWithoutRows:
-    """Nothing of what a run read was a row: the driver sets the token behind it."""
-
     BAD = MemoryPartition("p", tuple({"ID": "x"} for _ in range(4)))
 
     @pytest.fixture
@@ -410,13 +400,6 @@ class TestEndWithoutRows:
         assert sum(len(pq.read_table(file)) for file in tmp_path.rglob("*.parquet")) == 4
         assert snowpipe.channels["job_src_p"].position == "3"
 
-    def test_only_the_channels_that_it_concerns_are_set(self, snowpipe, make_run, rules):
-        run = make_run(P, replace(self.BAD, name="q"), replace(self.BAD, name="r"), **rules)
-        whole(run)
-        assert by_channel(run, "target_token") == {"job_src_p": "5", "job_src_q": "3", "job_src_r": "3"}
-        opens = [call for call in snowpipe.calls if call.operation == "open"]
-        assert [call.channel for call in opens if "offset_token" in call.body] == ["job_src_q", "job_src_r"]
-
     def test_token_passes_it_behind_the_rows_of_an_earlier_round(self, snowpipe, make_run, rules):
         run = make_run(replace(SLOW, rows=({"ID": 0}, {"ID": 1}, *self.BAD.rows)), **rules)
         whole(run)
@@ -451,22 +434,6 @@ class TestVerify:
         del snowpipe.channels["job_src_q"]
         with pytest.raises(errors.CommitTimeoutError, match="ERR_CHANNEL_DOES_NOT_EXIST"):
             run.verify()
-
-    @pytest.mark.parametrize("on_error", ["abort", "continue", "dead_letter"])
-    def test_rejected_rows_fail_the_run_unless_it_continues(self, snowpipe, make_run, tmp_path, on_error):
-        snowpipe.rejects = lambda row: row["ID"] in (1, 4)
-        checked = {"dead_letter_path": str(tmp_path), "columns": COLUMNS}
-        run = make_run(P, on_error=on_error, **(checked if on_error == "dead_letter" else {}))
-        load(run)
-
-        if on_error == "continue":
-            run.verify()
-        else:
-            with pytest.raises(errors.RowsRejectedError) as refused:
-                run.verify()
-            assert refused.value.rejected == 2
-        assert by_channel(run, "rejected") == {"job_src_p": 2}
-        assert by_channel(run, "rows") == {"job_src_p": 6}
 
     def test_channel_that_counts_other_rows_fails_the_run_if_it_is_to(self, snowpipe, make_run):
         stands(snowpipe, "job_src_p", "3")

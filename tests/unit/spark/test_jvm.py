@@ -21,7 +21,6 @@ def _java(folder, answer, code=0):
 
 @pytest.fixture
 def no_java(monkeypatch, tmp_path):
-    """A PATH with a shell and no Java."""
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
     (bin_dir / "sh").symlink_to("/bin/sh")

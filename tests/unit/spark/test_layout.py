@@ -10,8 +10,6 @@ ADAPTIVE, SORTED, SIZE, COST, ZONE = plan_order.PINNED
 
 
 class Session:
-    """What a session's settings are."""
-
     def __init__(self):
         self.conf = self
         self.settings = {ADAPTIVE: "true", SORTED: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}

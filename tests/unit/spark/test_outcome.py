@@ -24,7 +24,6 @@ def status(position, name="c", inserted=106, errors=7, **more):
 
 
 def settled(offsets="integer", position=9, now=None, **changes):
-    """The report with some changes, settled by a status."""
     (one,) = outcome.settle([replace(REPORT, **changes)], {"c": now or status(position)}, offsets)
     return one
 
@@ -58,16 +57,6 @@ def test_rows_are_those_sent_or_those_that_the_service_counted_and_rejected_ones
 def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_not_its_rows():
     one = settled(now=status(9, inserted=100, latency_ms=12), rows=0, rejected_before=4)
     assert (one.rejected, one.rows, one.latency_ms) == (3, 0, 12)
-
-
-@pytest.mark.parametrize("position", [None, 8])
-def test_channel_behind_its_target_is_refused(position):
-    now = {"c": status(position), "d": status(9, "d")}
-    reports = outcome.settle([replace(REPORT, channel="d"), REPORT], now, "integer")
-    with pytest.raises(errors.CommitTimeoutError) as missing:
-        outcome.refuse_missing_commits(PIPE, reports, now)
-    found = (missing.value.channel, missing.value.committed, missing.value.target)
-    assert found == ("c", now["c"].committed, REPORT.target_token)
 
 
 def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_the_run_that_left_them():

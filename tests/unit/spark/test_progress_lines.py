@@ -60,8 +60,6 @@ START_OF_BOTH = {name: ChannelStart(10, 0, 0, rows_behind=100) for name in "ab"}
 
 
 class TestFollowedChannels:
-    """Whoever follows a run from elsewhere knows what it found, and what is committed since."""
-
     def test_polls_that_have_some_of_the_channels_add_up(self):
         channels = FollowedChannels(START_OF_BOTH)
         for at, inserted in (50.0, {"a": 20}), (60.0, {"b": 30, "other": 1_000}), (70.0, {"other": 2_000}):

@@ -143,7 +143,6 @@ class TestJobSession:
 
     @pytest.fixture
     def spark(self, monkeypatch):
-        """What PySpark starts."""
         started = SimpleNamespace(contexts=[], sessions=[])
 
         def context(settings):

@@ -93,8 +93,6 @@ def work(partition=SIX, committed=None):
 
 @pytest.fixture
 def load(snowpipe):
-    """Run one attempt of the task, with a token of its own."""
-
     def run(partition=SIX, committed=None, settings=SETTINGS, life=None):
         return load_partition(settings, snowpipe.scoped_token(life), work(partition, committed))
 
@@ -119,46 +117,10 @@ def test_task_sends_every_row_in_order_with_its_tokens_and_ends_at_the_commit(sn
     assert [[row["ID"] for row in call.rows] for call in appends] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_received_rows_are_no_success_until_they_are_committed_within_the_limit_of_the_plan(snowpipe, load):
-    snowpipe.holds_commits = True
-    with pytest.raises(errors.CommitTimeoutError) as late:
-        load(settings=replace(SETTINGS, commit_timeout=7.0))
-    assert (late.value.committed, late.value.target) == (None, "5")
-    assert 5 < sum(snowpipe.clock.slept) <= 7
-
-
-def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
-    snowpipe.holds_commits = True
-    result = load(settings=replace(SETTINGS, wait_for_commit=False))
-    assert (result.position, result.rows) == (IntegerOffset(5), 6)
-    assert snowpipe.channels["c"].committed is None
-    assert snowpipe.did("status") == ["status c"]
-
-
-def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
-    snowpipe.clock.sleep(1000.0)
-    took = iter((2.0, 5.0, 3.0))
-    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-    result = load()
-    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
-    assert result.commit_seconds == pytest.approx(0.05 + 0.07)
-
-
 def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load):
     result = load(GapsPartition("p", rows(6), gaps_legal=False))
     assert result.error_type == "ContinuityError"
     assert "append c 4..5" not in snowpipe.did("append")
-
-
-def test_position_that_was_found_is_not_searched_again(snowpipe, load, monkeypatch):
-    known, read, whole = work(SIX, 1), [], MemoryPartition.read
-    monkeypatch.setattr(MemoryPartition, "resume", None)
-    monkeypatch.setattr(MemoryPartition, "read", lambda *asked: read.append(asked[1:]) or whole(*asked))
-    snowpipe.channel("c", **loaded(1))
-    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
-    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
 
 
 @pytest.mark.parametrize("gaps_legal", [True, False])
@@ -212,12 +174,6 @@ def test_attempt_after_a_crash_brings_each_row_once(snowpipe, load, when, call, 
 
 
 class TestResume:
-    @pytest.mark.parametrize("found", [None, 1])
-    def test_token_is_read_again_at_open_and_the_position_found_again(self, snowpipe, load, found):
-        snowpipe.channel("c", **loaded(3))
-        load(committed=found)
-        assert snowpipe.did("append") == ["append c 4..5"]
-
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
         snowpipe.channel("c", **loaded(9))
         result = load()
@@ -326,13 +282,8 @@ class TestShortToken:
         assert (result.channel, result.complete, result.error_type) == ("c", False, None)
         assert snowpipe.calls == []
 
-    def test_token_that_is_refused_while_it_lives_is_an_error(self, snowpipe, load):
-        snowpipe.fault(before="status", error=error(401, "390303"), times=1000)
-        assert load(life=0.5).error_type == "AuthenticationError"
-
 
 def put_aside(path):
-    """The bad rows of all files below a folder, in the order of their names."""
     return [row for file in sorted(path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 

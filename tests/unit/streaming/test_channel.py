@@ -251,8 +251,6 @@ OTHERS = {
 
 
 class TestSource:
-    """Whose rows a channel has committed, and how many, is in its token."""
-
     @pytest.mark.parametrize(("foreign", "kind", "word"), OTHERS.values(), ids=OTHERS)
     def test_a_token_of_another_one_is_noticed_before_and_after_the_open_and_in_the_wait(
         self, snowpipe, foreign, kind, word

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.checkpoint import (
@@ -81,6 +81,7 @@ POSITIONS = st.one_of(
 
 
 class TestText:
+    @settings(max_examples=50)
     @given(position=POSITIONS, rows=st.integers(0, 10**15 - 1), errors=st.integers(0, 10**15 - 1))
     def test_is_read_as_it_was_written(self, position, rows, errors):
         one = Checkpoint(position, EU.digest, rows, run_mark("dag task", "2026-11-28T02:05:00+00:00"), errors)
@@ -227,8 +228,6 @@ class TestStart:
 
 
 class TestSetTokens:
-    """Tokens that somebody sets match the channel's counters."""
-
     def test_leave_rejected_rows_unreported_that_were_so(self):
         for known, counted, errors in [(3, 9, 3), (3, 2, 2), (0, 9, 0)]:
             now = status(f"a:9~f1.00112233445566aa.12.r1.{known}", 10, counted)

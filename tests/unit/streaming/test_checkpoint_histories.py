@@ -552,6 +552,6 @@ class Histories(RuleBasedStateMachine):
         assert found == {name: replace(one, unreported=0, excess=0) for name, one in self.channels.items()}
 
 
-@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [100, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(histories):
     run_histories(Histories, settings=settings(max_examples=histories, stateful_step_count=20))

@@ -197,8 +197,6 @@ def carried(*target, **options):
 
 
 class TestTargets:
-    """A checkpoint, or a bare position and its format, and the rejected rows that were reported."""
-
     def test_checkpoint_names_its_positions_itself_and_a_bare_one_is_of_the_named_format(self):
         for targets, later, earlier in [
             (CommitTargets.parse({"c": token(9)}), token(10), token(8)),
@@ -427,8 +425,6 @@ class Source:
 
 
 class TestRound:
-    """One round of status requests: whose failure is whose, and which refusals are asked again in halves."""
-
     def test_only_a_refusal_of_the_request_is_asked_again_in_halves(self):
         names = ["bad", "b", "c", "d"]
         for http_status, again in {200: False, 399: False, 400: True, 499: True, 500: False}.items():

@@ -187,20 +187,6 @@ def test_race_of_a_stream_against_a_load_of_the_rest_loses_and_doubles_nothing(s
         race(snowpipe.clock, seed)
 
 
-def test_moving_a_token_is_described_by_its_effect_on_the_rows():
-    for old, new, known, text in [
-        ("5", "9", False, "the next writer"),
-        (None, "9", True, "rows up to the new token will not"),
-        ("9", "9", True, "the token stays"),
-        ("9", "5", True, "back: rows after the new token will be sent AGAIN"),
-        ("5", "9", True, "forward: rows between the two will NOT"),
-    ]:
-        assert admin.direction(old, new, IntegerOffset if known else None, "c").startswith(text)
-    for old, new in [("5", "a:b"), ("a:b", "5")]:
-        with pytest.raises(errors.OffsetTokenError, match="'c'"):
-            admin.direction(old, new, IntegerOffset, "c")
-
-
 class TestReset:
     """A reset to row 43 of a channel that has committed row 57, and is polled every half second."""
 
@@ -229,12 +215,6 @@ class TestReset:
         assert str(done) == f"offset token of channel 'c': {now} -> {token(43, rows=58)}"
         assert str(admin.OffsetReset("c", None, "43")) == "offset token of channel 'c': NULL -> 43"
         assert snowpipe.clock.slept == []
-
-    @pytest.mark.parametrize(("options", "seconds"), [({}, 10), ({"observe_seconds": 1.2}, 1.2)])
-    def test_channel_is_watched_for_the_given_time(self, snowpipe, reset, options, seconds):
-        assert (reset(**options).old, snowpipe.channels["c"].position) == (self.THEN, "43")
-        assert snowpipe.clock.slept[0] == 0.5
-        assert sum(snowpipe.clock.slept) == pytest.approx(seconds)
 
     def test_signs_of_a_writer_stop_it(self, snowpipe, reset):
         seen = [ChannelState(ChannelStatus("c", "SUCCESS", str(token))) for token in (57, 57, 58)]
@@ -308,8 +288,6 @@ class TestRestore:
 
 
 class TestReported:
-    """Rejected rows that a run has reported are in the token, so that no later run reports them."""
-
     @pytest.fixture(autouse=True)
     def rejected(self, snowpipe):
         snowpipe.rejects = lambda row: row["ID"] in (3, 12)

@@ -112,8 +112,6 @@ def own(partition, committed=None, lost="", **changes):
 
 
 class TestOwnership:
-    """A channel without a token is compared with what earlier runs and other channels have of its source."""
-
     @pytest.mark.parametrize("before", [own("other"), own("p", token(7, 8)), own("q", rebind="restart")])
     def test_each_channel_without_a_token_is_compared_with_the_last_runs(self, before):
         with pytest.raises(errors.SourcePositionError, match=r"'new_p'.*'old_p'.*7~i1"):

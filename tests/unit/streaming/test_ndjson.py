@@ -3,7 +3,6 @@
 import base64
 import datetime as dt
 import json
-import uuid
 from decimal import Decimal
 
 import pyarrow as pa
@@ -20,7 +19,6 @@ INT = pa.int64()
 
 
 def texts(values, kind=None, **options):
-    """The JSON text of each value of one column."""
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     lines = encode_ndjson(pa.table({"c": array}), NdjsonOptions(**options)).decode().split("\n")
     assert lines.pop() == ""
@@ -110,17 +108,6 @@ def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
     rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
     assert encode_ndjson(table.slice(3, 4)) == rows
     assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
-
-
-def test_uuids_become_their_text_and_nulls_stay():
-    values = [uuid.UUID(int=number * 0x0123456789ABCDEF0F1E2D3C4B5A6978 % (1 << 128)) for number in range(50)]
-    column = pa.array([None if one.int % 7 == 0 else one.bytes for one in values], pa.uuid())
-    nested = pa.StructArray.from_arrays([column], names=["V"])
-    rows = pa.table({"U": column, "S": nested}).slice(3)
-    written = [json.loads(line) for line in encode_ndjson(rows).splitlines()]
-    expected = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
-    assert [row["U"] for row in written] == expected
-    assert [row["S"]["V"] for row in written] == expected
 
 
 DAY = 86_400

@@ -160,8 +160,6 @@ async def written(store, *rows, first_poll=0):
 
 @pytest.mark.asyncio
 class TestJournal:
-    """Messages are written down before they go and forgotten when they have arrived."""
-
     @pytest.fixture
     def store(self):
         return AssetState()

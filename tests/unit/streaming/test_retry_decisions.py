@@ -58,7 +58,6 @@ class _Script:
 
     @property
     def made(self):
-        """The number of each attempt."""
         return [int(content["query"]["retryCount"]) for content in self.sent]
 
 

@@ -48,7 +48,6 @@ def _faults(*rows):
 
 @pytest.fixture
 def checked_alone(monkeypatch):
-    """The rows that are checked one by one."""
     seen = []
     whole = RowValues.fault
     monkeypatch.setattr(RowValues, "fault", lambda self, line: seen.append(line) or whole(self, line))
@@ -118,21 +117,6 @@ class TestValues:
             assert faults(check, first) == ([] if first is not bad else [71, 72])
             assert first is bad or checked_alone == []
             assert faults(check, bad) == [71, 72]
-
-    @pytest.mark.parametrize(
-        ("kind", "texts"),
-        [
-            ("NUMBER(38,0)", ['"1"', "2", '"3"', "4.5"]),
-            ("FLOAT", ['"1"', "2"]),
-            ("BOOLEAN", ["1", "0"]),
-            ("TIMESTAMP_NTZ(9)", ["1767312000", "1767312001"]),
-            ("VARCHAR(4)", ["12", "13"]),
-        ],
-    )
-    def test_column_that_is_written_in_its_own_way_is_learned_once(self, checked_alone, parses, kind, texts):
-        body = "".join(f'{{"C":{text}}}\n' for text in texts * 100).encode()
-        assert RowCheck([TableColumn("C", kind)]).check(body).faults == ()
-        assert (checked_alone, len(parses)) == ([], 1)
 
     def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines(self):
         found = RowCheck(COLUMNS).check(b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}')
@@ -240,7 +224,7 @@ class TestKeys:
             found = {one: fault.column and fault.column.upper() for one, fault in faults.items()}
             assert found == ({1: column.upper()} if column else {})
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(st.dictionaries(TEXT, VALUE, max_size=4), max_size=5), st.booleans(), st.booleans())
     def test_are_those_that_a_parser_of_json_finds(self, rows, is_ascii, is_compact):
         forms = {"ensure_ascii": is_ascii, "separators": (",", ":") if is_compact else (" , ", " : ")}

@@ -256,8 +256,6 @@ class TestOneDirectoryForTwoPipes:
 
 
 class TestFolder:
-    """The files of dead letters of one channel."""
-
     BAD = DeadLetter(None, 7, None, "bad", b"raw")
 
     def write(self, path, start, offset_class=IntegerOffset):

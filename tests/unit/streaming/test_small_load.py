@@ -43,8 +43,6 @@ def numbered(rows=ROWS, batch=7):
 
 @pytest.fixture
 def append(snowpipe):
-    """Run one try of a batch."""
-
     def run(rows=ROWS, batch=7, source=SOURCE, **rules):
         own = AppendRules(batch, **{"commit_timeout": 60.0, **rules})
         with snowpipe.client() as client:
@@ -209,8 +207,6 @@ def test_column_that_numbers_rows_has_a_position_in_each_that_grows():
 
 
 class TestRejectedRows:
-    """Rows that the service skips are reported once: by the run that sent them, or by the one after it."""
-
     @pytest.fixture(autouse=True)
     def bad_row(self, snowpipe):
         snowpipe.rejects = lambda row: row["ID"] == 2
@@ -390,8 +386,6 @@ class PutAside:
 
 
 class TestAdmission:
-    """Rows that are put aside before they are sent: the token passes them, once."""
-
     @pytest.fixture
     def admit(self, snowpipe, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.append._PART_BYTES", 1)

@@ -276,8 +276,6 @@ def message_after(pipe, began, change, **start):
 
 
 class TestFollowing:
-    """Channels are followed by the beginning of their names."""
-
     def test_finds_them_and_those_that_are_made_later_from_their_first_row(self):
         pipe = Pipe(p_a=1, p_b=2, other=9)
 

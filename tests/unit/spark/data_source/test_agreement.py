@@ -84,14 +84,6 @@ def test_first_task_refuses_for_all_when_one_does_and_names_it(others):
     assert others.reported(0) == "w:refuses"
 
 
-def test_other_task_refuses_when_the_first_does(others):
-    task = others.begun(1, t0="compares")
-    others.at_poll(1, 0, "refuses")
-    with pytest.raises(RefusedByAnotherError, match=r"'ds_1'.*'ds_0'"):
-        task.wait()
-    assert len(others.polls()) == 2
-
-
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("now", [None, "another:compares"], ids=["gone", "taken"])
 def test_write_whose_channel_another_one_opened_sends_and_reports_nothing(others, snowpipe, number, now):
@@ -174,14 +166,6 @@ def test_channels_of_a_comparison_are_dropped_once_and_no_others(others, snowpip
     forget(others.client, CHANNELS)
     assert sorted(snowpipe.did("drop")) == [f"drop {marker(0)}", f"drop {marker(2)}"]
     assert {"ds_0", "ds_2"} <= snowpipe.channels.keys()
-
-
-def test_other_task_reads_all_once_and_then_its_own_channel_and_the_first(others):
-    task = others.begun(1, t0="agrees")
-    others.at_poll(2, 0, "sends")
-    task.wait()
-    assert others.polls() == [ALL, *[f"{marker(0)},{marker(1)}"] * 2]
-    assert others.reported(1) == "w:agrees"
 
 
 def test_messages_of_another_write_are_ignored(others):

@@ -199,15 +199,12 @@ def test_abort_reports_which_rows_may_be_in_the_table():
     assert "channels ds_*" in line
 
 
-@pytest.mark.parametrize(
-    ("more", "batch", "query", "identity"),
-    [
+def test_batch_is_identified_by_number_and_query_or_by_a_column():
+    for more, batch, query, identity in [
         ({}, 5, None, BatchIdentity(5, GIVEN_WRITER, 2)),
         ({}, 5, "q", BatchIdentity.of_query(5, "q", 2)),
         ({"offset_column": "ID", "partitions": None}, 5, "q", None),
         ({"partitions": None}, 5, None, BatchIdentity(5, GIVEN_WRITER, 0)),
         ({}, None, "q", None),
-    ],
-)
-def test_batch_is_identified_by_number_and_query_or_by_a_column(more, batch, query, identity):
-    assert identity_of(replace(options(), **more), batch, query) == identity
+    ]:
+        assert identity_of(replace(options(), **more), batch, query) == identity

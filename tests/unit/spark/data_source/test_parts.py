@@ -59,13 +59,6 @@ def test_replay_goes_on_behind_the_committed_row_wherever_batches_were_cut(commi
     assert str(parts[-1].end) == str(_end(IDS, 10, final=True))
 
 
-def test_positions_carry_batch_row_and_the_digest_of_all_rows_so_far():
-    parts = _digested(IDS)
-    assert [part.rows for part in parts] == [3, 1, 3, 1, 2]
-    assert [str(part.end) for part in parts] == [str(_end(IDS, n, n == 10)) for n in (3, 4, 7, 8, 10)]
-    assert [BatchDigestOffset.parse(str(part.start)).row for part in parts] == [1, 4, 5, 8, 9]
-
-
 def test_replay_with_other_rows_or_order_is_refused_before_anything_is_given():
     for replayed, committed, text in [
         ([0, 1, 3, 2, 4], _end(range(5), 4), "other rows, or another order"),

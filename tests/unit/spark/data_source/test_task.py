@@ -18,8 +18,6 @@ ORDERED = {"offsetColumn": "ID"}
 
 @pytest.fixture
 def run(snowpipe):
-    """Run one attempt at a partition of a batch."""
-
     def run(ids=IDS, batch=5, writer=WRITER, seen=None, life=None, size=2, partition=0, **more):
         options = write_options(batchBytes="20", commitTimeout="60", **more)
         identity = None if options.offset_column else BatchIdentity(batch, writer, options.partitions or 0)
@@ -36,15 +34,6 @@ def loaded(snowpipe, channel="ds_0"):
 
 def target(outcome):
     return outcome.channels[0].target_token
-
-
-def test_batch_that_is_committed_is_compared_and_not_sent_again_and_the_next_one_follows(snowpipe, run):
-    first = run()
-    appends = len(snowpipe.appends())
-    assert target(run()) == target(first)
-    assert len(snowpipe.appends()) == appends
-    run([6, 7], batch=6)
-    assert loaded(snowpipe) == [*IDS, 6, 7]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -115,12 +104,6 @@ def test_values_of_an_offset_column_are_the_tokens_and_rows_behind_the_committed
     assert snowpipe.channels["ds_0"].committed == target(outcome)
     assert shown(target(outcome)) == "5"
     assert [row["ID"] for call in snowpipe.appends()[appends:] for row in call.rows] == [3, 4, 5]
-
-
-def test_each_value_of_the_channel_column_has_its_channel(snowpipe, run):
-    outcome = run([3, 4], partitions=None, channelColumn="ID", **ORDERED)
-    assert [one.channel for one in outcome.channels] == ["ds_3", "ds_4"]
-    assert (loaded(snowpipe, "ds_3"), loaded(snowpipe, "ds_4")) == ([3], [4])
 
 
 def test_token_that_expired_before_the_task_began_leaves_the_batch_incomplete(snowpipe, run):

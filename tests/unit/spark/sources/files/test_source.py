@@ -116,12 +116,6 @@ class TestPartitions:
         (group,) = _groups(tmp_path, format="parquet", partitions=ByKey("day", as_columns=True))
         assert group.files[0].values == (("at", "10:30"), ("day", None))
 
-    def test_have_files_of_the_size_that_was_listed(self, tmp_path):
-        _make(tmp_path, "a/1.ndjson")
-        (group,) = _groups(tmp_path)
-        (tmp_path / "a/1.ndjson").write_text("{}\n{}\n")
-        assert group.files[0].size == 3
-
 
 def _partition(path, **options):
     return taken(FileSourceSpec(str(path), partitions="all", **options), "account/pipe")["all"]
@@ -224,8 +218,6 @@ def test_reading_goes_on_behind_the_committed_line_of_a_unit(group):
 
 
 class TestMetadata:
-    """Columns that show where rows are from, in every format."""
-
     def rows(self, path, **options):
         columns = {"SRC": "filename", "ROW": "file_row_number", "AT": "file_last_modified", "U": "unit"}
         (partition,) = taken(FileSourceSpec(str(path), metadata=columns, **options), "account/pipe").values()

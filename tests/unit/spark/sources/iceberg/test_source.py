@@ -20,11 +20,7 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.iceberg import reader
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourcePositionError,
-    SourceUnavailableError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
@@ -87,7 +83,7 @@ def _ids(partition: IcebergPartition, *committed: int) -> list[int]:
 
 
 def _refused(partition: IcebergPartition, message: str, *committed: int) -> None:
-    with pytest.raises(SourcePositionError, match=message):
+    with pytest.raises(errors.SourcePositionError, match=message):
         partition.check(BatchRowOffset(*committed) if committed else None)
 
 
@@ -212,11 +208,13 @@ class TestStartingSnapshot:
     def test_is_what_an_upgraded_table_begins_with(self, tmp_path):
         table = IcebergTable(tmp_path / "lake", version=1)
         table.append(range(3))
-        with pytest.raises(ConfigurationError, match=r"format version 1, .* format-version to 2"):
+        with pytest.raises(errors.ConfigurationError, match=r"format version 1, .* format-version to 2"):
             _partitions(table)
         with table.table.transaction() as change:
             change.upgrade_table_version(2)
-        with pytest.raises(SourcePositionError, match="no snapshot yet that was made in format version 2"):
+        with pytest.raises(
+            errors.SourcePositionError, match="no snapshot yet that was made in format version 2"
+        ):
             _partitions(table)
         start = table.append([5])
         table.append([6])
@@ -305,7 +303,9 @@ def test_resume_reads_no_row_group_before_the_committed_row(orders, tmp_path):
     partition = _partition(orders)
 
     assert _ids(partition, 1, 950) == list(range(950, 1000))
-    with pytest.raises(SourceUnavailableError, match=r"many.parquet' cannot be read .* or it is damaged"):
+    with pytest.raises(
+        errors.SourceUnavailableError, match=r"many.parquet' cannot be read .* or it is damaged"
+    ):
         _ids(partition, 1, 850)
 
 
@@ -316,10 +316,10 @@ def test_data_file_that_is_gone_or_replaced_is_refused(orders):
     (file,) = snapshot.files
 
     pq.write_table(pa.table({"ID": [1]}), file.path.removeprefix("file://"))
-    with pytest.raises(SourcePositionError, match=r"has 1 row, its snapshot states 3"):
+    with pytest.raises(errors.SourcePositionError, match=r"has 1 row, its snapshot states 3"):
         _rows(partition)
     gone = replace(snapshot, files=(replace(file, path=f"{file.path}.gone"),))
-    with pytest.raises(SourcePositionError, match="is gone: its snapshot expired"):
+    with pytest.raises(errors.SourcePositionError, match="is gone: its snapshot expired"):
         _rows(replace(partition, history=replace(partition.history, snapshots=(gone,))))
 
 
@@ -336,10 +336,18 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
 
 def test_source_that_is_not_there_is_refused_with_the_remedy(parted):
     for source, kind, message in [
-        ({"partition_by": "NOTE"}, ConfigurationError, r"partition_by is 'NOTE', .* by \['FILE'\]"),
-        ({"partition_by": "FILE"}, SourcePositionError, "has no rows, so that 'FILE' gives no partition"),
-        ({"table": "lake.none"}, SourcePositionError, "'test.lake.none' is not there: NoSuchTableError"),
-        ({"options": {"type": "odd"}}, ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
+        ({"partition_by": "NOTE"}, errors.ConfigurationError, r"partition_by is 'NOTE', .* by \['FILE'\]"),
+        (
+            {"partition_by": "FILE"},
+            errors.SourcePositionError,
+            "has no rows, so that 'FILE' gives no partition",
+        ),
+        (
+            {"table": "lake.none"},
+            errors.SourcePositionError,
+            "'test.lake.none' is not there: NoSuchTableError",
+        ),
+        ({"options": {"type": "odd"}}, errors.ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
     ]:
         with pytest.raises(kind, match=message):
             _partitions(parted, **source)
@@ -350,7 +358,7 @@ def test_rows_of_before_the_partition_field_are_refused(orders):
     with orders.table.update_spec() as change:
         change.add_identity("FILE")
     orders.append([4])
-    with pytest.raises(ConfigurationError, match="no value of the partition field 'FILE'"):
+    with pytest.raises(errors.ConfigurationError, match="no value of the partition field 'FILE'"):
         _partitions(orders, partition_by="FILE")
 
 
@@ -372,9 +380,9 @@ def test_error_of_a_catalog_shows_no_secret(orders):
     for options, secrets, kind in [
         (
             {"type": "rest", "uri": NOWHERE, "oauth2-server-uri": f"{NOWHERE}/sign"},
-            *({"credential": "me:hush"}, SourceUnavailableError),
+            *({"credential": "me:hush"}, errors.SourceUnavailableError),
         ),
-        ({}, {"type": "hush"}, ConfigurationError),
+        ({}, {"type": "hush"}, errors.ConfigurationError),
     ]:
         spec = source_spec(orders.source(options=options))
         with pytest.raises(kind, match="catalog") as refused:
@@ -404,5 +412,5 @@ def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
 def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkeypatch, version, found):
     monkeypatch.setattr(reader, "version", Mock(**version))
     message = rf"needs pyiceberg 0\.12, and this Python has {found}: install .*\[iceberg\]"
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(errors.ConfigurationError, match=message):
         reader.require_pyiceberg()

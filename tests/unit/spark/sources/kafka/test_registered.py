@@ -114,8 +114,6 @@ def test_registry_that_does_not_run_is_named_in_time(monkeypatch):
 
 
 class TestProtobuf:
-    """Messages of files that are written here, and registered as Confluent's serializer does it."""
-
     @pytest.fixture
     def proto(self, registry):
         return Proto(registry)

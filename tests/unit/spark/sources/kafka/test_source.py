@@ -11,11 +11,7 @@ import pytest
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.kafka import reader
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourcePositionError,
-    SourceUnavailableError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, IntegerOffset
 
@@ -57,7 +53,6 @@ def write(cluster, topic):
 
 @pytest.fixture
 def committed(cluster, topic):
-    """What a group has committed in each partition."""
     return lambda group: group_offsets(cluster.address, group, topic, 4)
 
 
@@ -98,10 +93,12 @@ def test_partition_travels_to_an_executor_and_shows_no_secret(source, write):
 
 
 def test_secrets_that_kafka_does_not_know_are_refused(source):
-    with pytest.raises(ConfigurationError, match=r"takes no secret 'password'") as caught:
+    with pytest.raises(errors.ConfigurationError, match=r"takes no secret 'password'") as caught:
         source({"password": "hunter2"})
     assert "hunter2" not in str(caught.value)
-    with pytest.raises(ConfigurationError, match=r"takes no secrets, but was given SourceSecrets\(a\)"):
+    with pytest.raises(
+        errors.ConfigurationError, match=r"takes no secrets, but was given SourceSecrets\(a\)"
+    ):
         open_source(source_spec({"path": "/data"}), "fail", SourceSecrets({"a": "hunter2"}))
 
 
@@ -148,10 +145,12 @@ class TestGroup:
 def test_committed_position_behind_the_end_is_another_topic(source, write):
     write(range(3))
     (zero, *_) = source().partitions()
-    with pytest.raises(SourcePositionError, match=r"offset 3 is committed, but partition 0 .* ends before 3"):
+    with pytest.raises(
+        errors.SourcePositionError, match=r"offset 3 is committed, but partition 0 .* ends before 3"
+    ):
         zero.check(IntegerOffset(3))
     zero.check(IntegerOffset(2))
-    with pytest.raises(SourcePositionError, match=r"no Kafka offset"):
+    with pytest.raises(errors.SourcePositionError, match=r"no Kafka offset"):
         zero.check(FileLineOffset("a", 1))
 
 
@@ -159,9 +158,9 @@ def test_topics_are_found_by_name_or_pattern_or_named(source, cluster, topic):
     cluster.make_topic(f"{topic}x")
     found = source(topics=[], topic_pattern=f"{topic}.?").partitions()
     assert {one.topic for one in found} == {topic, f"{topic}x"}
-    with pytest.raises(SourcePositionError, match=r"no topic of .* matches 'nothing'"):
+    with pytest.raises(errors.SourcePositionError, match=r"no topic of .* matches 'nothing'"):
         source(topics=[], topic_pattern="nothing").partitions()
-    with pytest.raises(SourcePositionError, match=r"topic 'nowhere' does not exist on"):
+    with pytest.raises(errors.SourcePositionError, match=r"topic 'nowhere' does not exist on"):
         source(topics=["nowhere"]).partitions()
 
 
@@ -217,17 +216,19 @@ class TestEnd:
 
 def test_brokers_that_do_not_answer_are_named_in_time_also_while_reading(source, write):
     away = {"bootstrap_servers": "127.0.0.1:1", "timeout_seconds": 0.1}
-    with pytest.raises(SourceUnavailableError, match=r"Kafka at 127.0.0.1:1: topic 't': no answer"):
+    with pytest.raises(errors.SourceUnavailableError, match=r"Kafka at 127.0.0.1:1: topic 't': no answer"):
         source(topics=["t"], **away).partitions()
 
     write(range(3))
     (zero, *_) = source().partitions()
     for name, value in away.items():
         object.__setattr__(zero.settings.spec, name, value)
-    with pytest.raises(SourceUnavailableError, match=r"nothing came for . s at offset 0, ahead of the end 3"):
+    with pytest.raises(
+        errors.SourceUnavailableError, match=r"nothing came for . s at offset 0, ahead of the end 3"
+    ):
         _read(zero)
 
 
 def test_setting_that_the_client_refuses_is_named_without_a_secret(source):
-    with pytest.raises(ConfigurationError, match=r"refuses its settings.*security.protocol"):
+    with pytest.raises(errors.ConfigurationError, match=r"refuses its settings.*security.protocol"):
         source(options={"security.protocol": "HUSH"}).partitions()

@@ -22,11 +22,7 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     keyed_parts,
     versioned_parts,
 )
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    ContinuityError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchRowOffset,
@@ -88,7 +84,7 @@ class TestKeyedParts:
             ([[0, 1], [2, 3], [3]], [0, 1]),
         ]:
             found: list[Any] = []
-            with pytest.raises(ContinuityError, match=r"two rows have K = [23]: neither"):
+            with pytest.raises(errors.ContinuityError, match=r"two rows have K = [23]: neither"):
                 found.extend(_keyed(*map(_batch, batches)))
             assert _body(found) == _lines(*sent)
 
@@ -98,7 +94,7 @@ class TestKeyedParts:
             ([[5, None]], IntegerOffset, "1 rows have NULL in 'K'"),
             ([["a", "B"]], LexicographicOffset, "comes after"),
         ]:
-            with pytest.raises(ContinuityError, match=words):
+            with pytest.raises(errors.ContinuityError, match=words):
                 list(_keyed(*map(_batch, batches), kind=kind))
 
     def test_of_text_are_ordered_by_code_points(self):
@@ -122,11 +118,11 @@ class TestVersionedParts:
     def test_of_a_version_with_fewer_rows_than_are_committed_are_refused_unsent(self):
         early, gone = _batch([1, 2], [4, 4]), _batch([1], [5])
         for batches in ([early], [early, gone], [gone]):
-            with pytest.raises(SourcePositionError, match="'4:3' is committed"):
+            with pytest.raises(errors.SourcePositionError, match="'4:3' is committed"):
                 self.parts(*batches, committed=BatchRowOffset(4, 3))
 
     def test_out_of_order_are_refused(self):
-        with pytest.raises(ContinuityError, match="older version"):
+        with pytest.raises(errors.ContinuityError, match="older version"):
             self.parts(_batch([1], [2]), _batch([2], [1]))
 
 
@@ -146,9 +142,9 @@ def test_columns_show_the_run_and_the_row_of_a_version():
 @pytest.mark.parametrize(
     ("values", "kind", "word"),
     [
-        (("a", None), ConfigurationError, "NULL"),
-        (("", "a"), ConfigurationError, "empty"),
-        ((), SourcePositionError, "rows"),
+        (("a", None), errors.ConfigurationError, "NULL"),
+        (("", "a"), errors.ConfigurationError, "empty"),
+        ((), errors.SourcePositionError, "rows"),
     ],
 )
 def test_values_of_a_column_are_the_partitions_in_order_and_none_is_refused(monkeypatch, values, kind, word):
