@@ -109,15 +109,6 @@ class TestPipeHistory:
         assert (pipe.marks, len(pipe.scans)) == ([None, "m1", "m2"], 1)
         assert pipe.scans[0] <= ago(days=1)
 
-    def test_recent_loads_need_no_scan_and_none_goes_back_further_than_history_does(self):
-        pipe, old = Pipe(), Pipe()
-
-        PipeHistory(pipe).loads([question("a", since=ago(minutes=5))], NOW)
-        PipeHistory(old).loads([question("a", since=ago(days=60))], NOW)
-
-        assert pipe.scans == []
-        assert dt.timedelta(days=13) < NOW - old.scans[0] < dt.timedelta(days=14)
-
     def test_a_new_question_gets_the_whole_report_again(self):
         for second, scans in ((question("b", since=ago(minutes=2)), 1), (question("a"), 2)):
             pipe, first = Pipe(), question("a")

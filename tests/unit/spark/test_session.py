@@ -2,6 +2,7 @@
 
 import os
 import pickle
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from threading import Event
@@ -15,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
+from airflow_provider_snowpipe.spark.sources.tables import plan_order
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -236,3 +238,45 @@ def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path,
     with pytest.raises(ConfigurationError, match=call.called[0].__name__):
         module.one_connect_task_each(Server(call), str, ["item"])
     assert list(tmp_path.iterdir()) == []
+
+
+ADAPTIVE, SORTED, SIZE, COST, ZONE = plan_order.PINNED
+
+
+class Session:
+    def __init__(self):
+        self.conf = self
+        self.settings = {ADAPTIVE: "true", SORTED: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+        self.get, self.set = self.settings.__getitem__, self.settings.__setitem__
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error):
+    session = Session()
+    own = dict(session.settings)
+
+    def ask():
+        assert session.settings == {**plan_order.PINNED, ADAPTIVE: "true"}
+        if error:
+            raise error
+
+    with suppress(RuntimeError), plan_order.pinned_layout(session):
+        assert session.settings == plan_order.PINNED
+        with suppress(RuntimeError), plan_order.free_layout(session):
+            ask()
+        assert session.settings == plan_order.PINNED
+        if error:
+            raise error
+
+    assert session.settings == own
+
+
+def test_settings_that_differ_are_reported_however_spark_spells_them():
+    session = Session()
+    assert plan_order.unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+    plan_order.pin_layout(session)
+    assert plan_order.unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "FALSE", SIZE: f"{1 << 40}b", COST: f"{1 << 40}B", ZONE: "utc"}
+    assert plan_order.unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
+    assert plan_order.unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}

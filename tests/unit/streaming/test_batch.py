@@ -80,15 +80,6 @@ class TestCompressor:
             assert batch.take(ratio) == []
             assert batch.take(ratio, following=1) == [first]
 
-    def test_expectation_is_that_of_the_first_batch_and_moves_by_three_tenths_of_the_difference(self):
-        compressor = Compressor(BatchLimits(wire_bytes=100_000))
-        expected = None
-        for part in (_part(0, 50), _line(50, 20_000), _part(51, 10)):
-            (batch,) = compressor.close([part])
-            ratio = batch.raw_bytes / len(batch.body)
-            expected = ratio if expected is None else expected + 0.3 * (ratio - expected)
-            assert compressor.ratio == expected
-
     def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next(self):
         compressor = Compressor(BatchLimits(wire_bytes=20_000))
         parts = [_part(10 * number, 10) for number in range(4)]
@@ -141,15 +132,6 @@ class TestOpenBatch:
             batch.add(part)
             assert batch.take(ratio, following) == ([part] if is_taken else [])
             assert batch.parts == ([] if is_taken else [part])
-
-    def test_it_is_taken_when_the_bytes_or_rows_of_a_batch_are_in_it(self):
-        for limits, sizes in [({"raw_bytes": 200}, (100, 100, 1)), ({"rows": 3}, (10, 10, 10))]:
-            batch, parts = OpenBatch(BatchLimits(**limits)), [_line(n, size) for n, size in enumerate(sizes)]
-            taken = []
-            for part in parts:
-                batch.add(part)
-                taken.append(batch.take(100.0))
-            assert taken == [[], [], parts]
 
     def test_it_begins_again_when_it_was_taken_with_the_age_of_its_first_rows(self, monkeypatch):
         now = [50.0]

@@ -2,13 +2,11 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.streaming import batch, errors
-from airflow_provider_snowpipe.streaming import channel as channel_module
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelCounters
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -121,32 +119,6 @@ class TestBatches:
             snowpipe.clock.sleep(limit.get("age_seconds", 0.0))
             assert sent.wait(60)
             assert snowpipe.did("append") == ["append c 0..1"]
-
-    def test_wait_for_more_until_they_are_old(self, snowpipe, monkeypatch):
-        now, waits, sent = [0.0], threading.Semaphore(0), threading.Event()
-
-        def report():
-            sent.set()
-            waits.release(2)  # both at once: the batch is not to be sent by then
-
-        for module in (batch, channel_module):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        snowpipe.fault(after="append", do=report)
-        with open_channel(snowpipe, age_seconds=0.05) as channel:
-            wait = channel._changed.wait
-
-            def counted(seconds=None):
-                if seconds is not None:
-                    waits.release()
-                return wait(seconds)
-
-            monkeypatch.setattr(channel._changed, "wait", counted)
-            put(channel, 0, 0)
-            for _ in range(2):  # the sender waits for the batch's age, and once more
-                assert waits.acquire(timeout=60)
-            assert not sent.is_set()
-            now[0] = 0.05
-            assert sent.wait(60)
 
     def test_are_compressed_by_one_thread_at_a_time(self, snowpipe):
         """The codec of gzip has a state: two threads in it end the process."""

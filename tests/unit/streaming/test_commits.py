@@ -396,16 +396,6 @@ class TestStandstill:
         verdict = one.see(PolledStatuses({"c1": status("c1", "a:1", "ERR_X")}), 20.0)
         assert (verdict.state, verdict.reason is FailureReason.STALLED) == (WaitState.FAILED, False)
 
-    def test_of_a_channel_without_a_token_or_a_distance_counts_as_well(self):
-        for targets, format_name, at, words in [
-            ({"c1": "a:10"}, "file:line", None, ("'c1' stands at NULL since", "before its target a:10")),
-            ({"c1": "b"}, "lexicographic", "a", ("(10 s), before its target b",)),
-        ]:
-            one = watch(targets, format_name, stall_seconds=10)
-            one.see(seen(c1=at), 0.0)
-            verdict = str(one.see(seen(c1=at), 10.0))
-            assert not [word for word in words if word not in verdict]
-
 
 NAMES = [f"c{number:03}" for number in range(250)]
 

@@ -6,7 +6,6 @@ import random
 import pytest
 
 from airflow_provider_snowpipe.streaming.offset_events import (
-    ChannelMark,
     OffsetWatch,
     Step,
     Watermark,
@@ -88,17 +87,6 @@ class TestEveryMove:
         assert (message["rows"], message["total_rows"]) == (8, 16)
 
 
-class TestEveryRows:
-    def test_is_reported_when_all_channels_together_reach_the_next_multiple(self):
-        one = watch(10)
-        assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
-        message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
-        assert (message["first"], message["last"], message["total_rows"]) == (10, 10, 12)
-        assert set(message["channels"]) == {"c1", "c2"}
-        message = reported(one, polled(made=2, c1=("8", 8)))  # made again, so that its rows are added
-        assert (message["first"], message["last"], message["rows"]) == (20, 20, 8)
-
-
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])
 @pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 500), marks=pytest.mark.nightly)])
 def test_steps_tile_the_commits_whenever_the_watch_dies(seeds, every):
@@ -134,11 +122,6 @@ def tiled(chance, every):
     if every is not None:
         reached = [n for m in messages for n in range(m["first"], m["last"] + every, every)]
         assert reached == list(range(every, sum(rows.values()) + 1, every))
-
-
-def test_a_watermark_survives_json():
-    mark = Watermark(True, 12, {"c": ChannelMark("a:1", 4, 1_700_000_000_000), "n": ChannelMark()})
-    assert Watermark.from_json(json.loads(json.dumps(mark.to_json()))) == mark
 
 
 async def reopened(store):

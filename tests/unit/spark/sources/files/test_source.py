@@ -3,11 +3,9 @@
 import gzip
 import json
 import os
-from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.report import ChannelStart, fewer_files
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_metadata
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
@@ -22,7 +20,6 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
-from tests.checkpoints import token as checkpoint
 from tests.file_formats import numbered_rows, write_file
 from tests.source_log import taken, unit_offset
 
@@ -150,36 +147,6 @@ class TestPositions:
         assert not is_done("1.ndjson:1")
         assert is_done("2.csv:1", format="csv")
         assert is_done("3.txt:1", format={"type": "text", "growing": True})
-
-    def test_of_a_unit_that_the_log_has_as_complete_are_not_behind(self, tmp_path):
-        for number in (1, 2):
-            (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
-        partition = _partition(tmp_path, pattern="*.log")
-        known = replace(partition, group=replace(partition.group, committed={1: 10}))
-        inside, end = (unit_offset(partition, f"1.log:{line}") for line in (9, 10))
-        assert (partition.behind(end).bytes, known.behind(inside).bytes) == (330, 330)
-        assert known.behind(end).bytes == 300
-
-    @pytest.mark.parametrize(
-        ("start", "token"),
-        [(None, None), (None, "2/2.log:7"), ("1/1.log:1", "2/2.log:9"), ("2/2.log:7", "5/5.log:1")],
-    )
-    def test_have_the_bytes_behind_of_the_driver_for_whoever_follows_it(self, tmp_path, start, token):
-        for number in range(1, 6):
-            (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
-        partition = _partition(tmp_path, pattern="*.log")
-        begun, reached = (one and partition.offset_class.parse(one) for one in (start, token))
-        committed = None if reached is None else checkpoint(reached)
-        files, left = partition.files_behind(begun), partition.behind(reached).bytes
-
-        def behind(files):
-            return ChannelStart(0, 0, 0, files_behind=tuple(files)).backlog(committed).bytes
-
-        assert behind(files) == left
-        # Several files that count as one may be too much, and are never too little.
-        first, *more = fewer_files(files, 2)
-        assert (first.unit, len(more)) == (files[-(-len(files) // 2) - 1].unit, min(1, len(files) - 1))
-        assert left <= behind((first, *more)) <= partition.behind(begun).bytes
 
 
 @pytest.fixture

@@ -384,17 +384,6 @@ class TestOtherLoads:
         linked.run()
         assert str(linked.committed["eu"]) == "1/a.ndjson:1"
 
-    def test_that_plan_and_commit_meanwhile_keep_their_units(self, loads):
-        loads.write("eu/a.ndjson", 1)
-        first, _ = loads.plan()
-        loads.write("eu/b.ndjson", 2, 3)
-        loads.run(dies_after=1)
-        first.mark_complete({"eu": loads.committed["eu"]})
-        (partition,) = loads.source().partitions()
-        assert sorted(partition.group.committed) == [1]
-        loads.run()
-        assert loads.table == [1, 2, 3]
-
     def test_by_another_channel_take_a_partition_only_by_rebinding(self, loads):
         loads.write("eu/1.ndjson", 1)
 

@@ -5,21 +5,16 @@ import os
 import random
 import re
 import time
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
-from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from tests.disturbed_store import wire_to
 from tests.file_formats import numbered_rows, write_file
 from tests.refusals import refused
@@ -301,26 +296,3 @@ def test_a_connection_that_the_readers_cannot_use_is_refused():
     secrets = SourceSecrets({"azure_storage_account_name": "mine", "azure_storage_account_key": "a2V5"})
     with pytest.raises(errors.ConfigurationError, match="another account than 'mine'"):
         list(storage_of("abfss://lake@yours.dfs.core.windows.net/in", secrets).files())
-
-
-def test_a_lost_log_of_objects_is_made_again(lake, put):
-    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        put(name, LINE * 2)
-    commits = {"a": LastCommit("p_src_a", UnitOffset(2, "2.ndjson", 1), 3, unchanged=True)}
-    spec = FileSource(path=lake.url)
-    made = rebuild(spec, "account/pipe", lake.secrets, commits)
-    put("a/0.ndjson", b'{"ID": 3}\n')
-
-    source = open_source(spec, "fail", lake.secrets).for_target("account/pipe")
-    partitions = {one.name: one for one in source.partitions()}
-    position, binding = made.positions["a"]
-    assert binding == partitions["a"].binding
-    partitions["a"].check(position)
-    loaded = {
-        name: [bytes(part.body) for part in one.read(one.resume(at), BatchLimits())]
-        for name, one, at in (("a", partitions["a"], position), ("b", partitions["b"], None))
-    }
-    assert loaded == {"a": [LINE, b'{"ID": 3}\n'], "b": [LINE * 2]}
-
-    with pytest.raises(errors.SourcePositionError, match="rows were loaded"):
-        rebuild(spec, "account/other", lake.secrets, {"a": replace(commits["a"], rows=9)})

@@ -60,7 +60,7 @@ def google(s3, bucket):
     params=[
         "s3",
         "webhdfs",
-        "gs",
+        pytest.param("gs", marks=pytest.mark.nightly),
         pytest.param("az://lake", marks=pytest.mark.nightly),
         pytest.param(f"abfss://lake@{ACCOUNT}.dfs.core.windows.net", marks=pytest.mark.nightly),
     ]
@@ -236,11 +236,6 @@ class TestRefusals:
         for ask in (lambda: storage.stat(storage.path("a")), lambda: storage.read("a")):
             with pytest.raises(FileNotFoundError):
                 ask()
-
-    def test_name_the_user_whom_the_cluster_does_not_allow_it(self, hdfs, storage):
-        hdfs.put("/in/a", b"1")
-        hdfs.allowed = "somebody".__eq__
-        self.check_all(storage, errors.ConfigurationError, "user=ambient", "HADOOP_USER_NAME")
 
     def test_are_worth_another_try_where_no_name_node_answers(self, hdfs):
         with fake_webhdfs() as other:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-import uuid
 from dataclasses import replace
-from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 from typing import Any
@@ -15,12 +13,16 @@ from unittest.mock import Mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.iceberg import reader
+from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, SnapshotRows
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
@@ -99,15 +101,6 @@ def test_rows_come_in_the_order_of_snapshots_and_files_with_their_numbers(orders
     assert _ids(partition, 3, 1) == []
     assert partition.behind(BatchRowOffset(2, 1)).rows == 5
     assert partition.behind(BatchRowOffset(3, 1)).bytes == 0
-
-
-def test_each_value_of_a_partition_field_is_a_partition(parted):
-    parted.append(range(10))
-    parted.append([11, 13])
-    found = _partitions(parted, partition_by="FILE")
-    odd = [1, 3, 5, 7, 9, 11, 13]
-    assert {name: _ids(one) for name, one in found.items()} == {"g0": [0, 2, 4, 6, 8], "g1": odd}
-    assert _ids(found["g1"], 1, 4) == [9, 11, 13]
 
 
 def test_compaction_adds_no_rows_and_those_that_were_not_committed_are_missed_when_it_expires(orders):
@@ -243,34 +236,6 @@ def test_columns_come_out_as_the_table_has_them_now(tmp_path):
         [("NEW", "b"), ("ID", 2**40), ("PRICE", 0.25), ("MORE", "m")],
     ]
     assert "MORE" not in _rows(_partition(orders, explicit_nulls=False))[0]
-
-
-def test_values_of_every_type_are_faithful(tmp_path):
-    inner = pa.struct([("a", pa.int64()), ("l", pa.list_(pa.struct([("x", pa.string())])))])
-    columns = {
-        "B": (True, pa.bool_(), True),
-        "D": (Decimal("12345678901234567.8901"), pa.decimal128(38, 4), pytest.approx(12345678901234567.8901)),
-        "AT": (1_700_000_000_123_456, pa.timestamp("us", "UTC"), "2023-11-14T22:13:20.123456Z"),
-        "LOCAL": (1_700_000_000_123_456, pa.timestamp("us"), "2023-11-14T22:13:20.123456"),
-        "DAY": (19_000, pa.date32(), "2022-01-08"),
-        "CLOCK": (3_600_000_001, pa.time64("us"), "01:00:00.000001"),
-        "BIN": (b"\xff\x00", pa.binary(), "/wA="),
-        "U": (uuid.UUID(int=255).bytes, pa.uuid(), "00000000-0000-0000-0000-0000000000ff"),
-        "S": ({"a": 1, "l": [{"x": "y"}]}, inner, {"a": 1, "l": [{"x": "y"}]}),
-        "M": ([("k", 1)], pa.map_(pa.string(), pa.int64()), {"k": 1}),
-    }
-    rows = pa.table({name: pa.array([value, None], kind) for name, (value, kind, _) in columns.items()})
-    table = IcebergTable(tmp_path / "lake", schema=rows.schema)
-    table.table.append(rows)
-    partition = _partition(table)
-
-    first, second = _rows(partition)
-
-    assert first == {name: expected for name, (_, _, expected) in columns.items()}
-    assert set(second.values()) == {None}
-    assert _rows(partition, BatchRowOffset(1, 1)) == [second]
-    (part,) = partition.read(partition.resume(None), LIMITS)
-    assert b"12345678901234567.8901" in bytes(part.body)
 
 
 def _name_columns(orders: IcebergTable) -> None:
@@ -414,3 +379,49 @@ def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkey
     message = rf"needs pyiceberg 0\.12, and this Python has {found}: install .*\[iceberg\]"
     with pytest.raises(errors.ConfigurationError, match=message):
         reader.require_pyiceberg()
+
+
+def _snapshot(version: int, *rows: int) -> SnapshotRows:
+    files = tuple(DataFile(f"{version}-{number}", count, 100) for number, count in enumerate(rows))
+    return SnapshotRows(version, 1000 + version, files, "")
+
+
+SNAPSHOTS = (_snapshot(3, 2, 3), _snapshot(5, 4), _snapshot(7, 1))
+HISTORY = History("lake.t", versions=(3, 4, 5, 7), snapshots=SNAPSHOTS, oldest=1003)
+OLDER = replace(HISTORY, complete=False, earlier=BatchRowOffset(2, 6))
+
+
+def _positions(history: History, committed: BatchRowOffset | None) -> list[tuple[int, int]]:
+    return [
+        (piece.version, piece.before + row)
+        for piece in history.pieces_after(committed)
+        for row in range(piece.skip + 1, piece.file.rows + 1)
+    ]
+
+
+def _all(history: History) -> list[tuple[int, int]]:
+    return [(one.version, row + 1) for one in history.snapshots for row in range(one.rows)]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5), st.data())
+def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, data):
+    snapshots = tuple(_snapshot(number, *rows) for number, rows in enumerate(counts, 1))
+    history = History("lake.t", tuple(range(1, len(counts) + 1)), snapshots, oldest=1001)
+    everything = _all(history)
+    done = data.draw(st.integers(0, len(everything)))
+    committed = BatchRowOffset(*everything[done - 1]) if done else None
+    history.check(committed, "fail")
+    assert _positions(history, committed) == everything[done:]
+
+
+def test_position_that_is_not_in_the_history_is_refused():
+    for history, committed, message in [
+        (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),
+        (History("lake.t"), (1, 1), "the latest snapshot of 'lake.t' has sequence number none"),
+        (HISTORY, (4, 1), "sequence number 4 has 0 row"),
+        (HISTORY, (3, 6), "sequence number 3 has 5 row"),
+        (HISTORY, (2, 6), "begins with sequence number 3"),
+        (OLDER, (1, 9), "goes on with snapshot 1003"),
+    ]:
+        with pytest.raises(SourcePositionError, match=message):
+            history.check(BatchRowOffset(*committed), "fail")
