@@ -50,22 +50,6 @@ def test_stage_that_grew_by_a_tenth_fails_unless_the_machine_is_as_slow():
         assert any(line.startswith("grew") for line in summary([outcome], 1)) is fails
 
 
-def test_tests_skips_and_failures_of_a_stage_are_summed_up(execute, tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('n', range(2))\n"
-        "def test_needs_a_browser(n): pytest.skip('no chromium on this machine')\n"
-        "def test_adds(): assert 1 + 1 == 3, 'of no use'\n"
-    )
-    (outcome,) = execute(Stage("some", '"$PYTHON" -m pytest -q -p tests.report_plugin -c /dev/null $HERE'))
-
-    lines = list(summary([outcome], 1))
-
-    assert (outcome.result, len(outcome.tests)) == ("failed: exit 1", 3)
-    assert re.search(r"\nFAILED: .*test_adds\n(.*\n)*E .*of no use", "\n".join(lines))
-    assert "proved less: Chromium was missing, so 2 skipped" in lines
-
-
 def test_every_committed_stage_can_be_read_and_every_make_target_is_in_its_help():
     content = tomllib.loads(STAGES.read_text())
     makefile = (REPOSITORY / "Makefile").read_text()

@@ -168,12 +168,6 @@ def test_a_wrong_value_is_refused_by_its_name_and_what_it_may_be() -> None:
             make()
 
 
-def test_an_unknown_key_is_refused_without_a_value_that_may_be_secret() -> None:
-    with pytest.raises(ConfigurationError, match=r"sasl\.password") as refused:
-        source_spec({"kind": "kafka", "topics": ["t"], "sasl.password": "hush"})
-    assert "hush" not in str(refused.value)
-
-
 def test_the_repr_shows_what_was_given_and_no_secret() -> None:
     url = {"url": "jdbc:x://h/d?user=u&password=hush", "dbPassword": "hush"}
     for value, shown in [
@@ -330,20 +324,6 @@ def test_a_secret_of_a_connection_is_in_no_plan() -> None:
             assert not re.search("hus(h|%68)", text)
 
 
-def test_lists_are_tuples_field_names_columns_and_texts_or_dictionaries_values() -> None:
-    for given, value in [
-        ({"format": "csv"}, FileSource("/data", format=Csv())),
-        ({"format": {"type": "csv", "columns": ["A"]}}, FileSource("/data", format=Csv(columns=("A",)))),
-        ({"format": {"type": "ndjson"}, "partitions": "directory"}, FileSource("/data")),
-        ({"partitions": {"type": "key", "key": "day"}}, FileSource("/data", partitions=ByKey("day"))),
-    ]:
-        assert source_spec({"path": "/data", **given}) == value  # type: ignore[dict-item]
-    made = KafkaSource(conn_id="c", topics="t", metadata=["offset"])  # type: ignore[arg-type]
-
-    assert made == KafkaSource(conn_id="c", topics=("t",), metadata={"KAFKA_OFFSET": "offset"})
-    assert Csv(columns=["A"]).columns == ("A",)
-
-
 class TestInTasks:
     def test_templates_are_rendered_and_a_shared_value_stays(self) -> None:
         source = KafkaSource(conn_id="{{ c }}", topics=["{{ t }}"], options={"client.id": "{{ t }}"},
@@ -413,15 +393,6 @@ class TestInTasks:
         monkeypatch.setattr(SnowpipeBranchOperator, "choose_branch", lambda self, _: seen.append(self.source))
         route.choose_branch({})  # type: ignore[typeddict-item]
         assert seen == [topics.as_json()]
-
-    def test_a_dag_is_serialized_as_with_dictionaries(self) -> None:
-        def written(source: Any) -> dict[str, Any]:
-            with DAG("d", schedule=None) as dag:
-                SnowpipeStreamOperator(task_id="load", source=source, table="T", **POLICY)
-            return _written(dag)
-
-        source = KafkaSource(conn_id="events", topics=["{{ t }}"])
-        assert written(source) == written(source.as_json())
 
     def test_a_mapped_task_takes_them(self) -> None:
         sources = [KafkaSource(conn_id="events", topics=[topic]) for topic in ("a", "{{ t }}")]

@@ -58,14 +58,6 @@ def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path):
     assert 66_000 < min(sizes) <= max(sizes) < 150_000
 
 
-def test_the_same_lines_give_the_same_bytes(tmp_path):
-    (slices,) = cut_lines(written(tmp_path, {"a": b"1\n", "b": b"2"}), 100, 1.0)
-    for name in ("x.gz", "y.gz"):
-        combine(slices, tmp_path / name, None)
-    assert (tmp_path / "x.gz").read_bytes() == (tmp_path / "y.gz").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "x.gz", "y.gz"]
-
-
 def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path):
     bodies = [b"%d,x\n" % n * 50 for n in range(6)]
     files = written(tmp_path, {f"{n}": b"id,name\r\n" + body for n, body in enumerate(bodies)})

@@ -114,13 +114,6 @@ def test_other_content_is_refused_without_showing_it(path):
         assert "hidden" not in str(error)
 
 
-def test_a_file_that_the_driver_gets_by_name_stays_where_it_is(path):
-    write_credentials(OAuthToken("t"), path, SourceSecrets({"sasl.password": "p"}))
-    for _ in range(2):
-        credentials, secrets = driver_credentials(f"file:{path}")
-        assert (credentials, secrets.values) == (OAuthToken("t"), {"sasl.password": "p"})
-
-
 BROKEN = {
     "raise LookupError('hidden')": "'ask' of module 'vault_.*LookupError",
     "return {'token': 'hidden'}": "returned dict: let it return the object",

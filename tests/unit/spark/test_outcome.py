@@ -72,11 +72,6 @@ def test_rows_are_those_sent_or_those_that_the_service_counted_and_rejected_ones
         assert (one.rows, one.rejected) == (6, rejected)
 
 
-def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_not_its_rows():
-    one = settled(now=status(9, inserted=100, latency_ms=12), rows=0, rejected_before=4)
-    assert (one.rejected, one.rows, one.latency_ms) == (3, 0, 12)
-
-
 def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_the_run_that_left_them():
     known = {"last_error_offset_upper_bound": "8"}
     now = {name: status(9, name, last_error_message=f"error of {name}", **known) for name in "abc"}
@@ -196,12 +191,9 @@ def test_addresses_of_an_applications_page_come_from_sparks_own_settings():
     yarn, master = "spark.yarn.historyServer.address", "spark.master.ui.historyServerUrl"
     for page, settings, running, ended in [
         (own, {}, own, None),
-        (None, {}, None, None),
         (own, {"spark.ui.reverseProxy": "true", **proxy}, "https://hub/spark/proxy/app-1/", None),
-        (own, proxy, own, None),
         (own, {**logged, yarn: "history:18080"}, own, "http://history:18080/history/app-1/"),
         (None, {**logged, master: "https://history/"}, None, "https://history/history/app-1/"),
-        (own, {yarn: "history:18080"}, own, None),
         (own, {**logged, yarn: "${hadoopconf-rm}:18080"}, own, None),
         ("javascript:alert(1)", {}, None, None),
     ]:

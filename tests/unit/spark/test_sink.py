@@ -25,7 +25,7 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.checkpoints import binding_of, loaded, token
+from tests.checkpoints import loaded
 from tests.fake_snowpipe import PIPE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
@@ -180,17 +180,6 @@ class TestResume:
         assert result.error_type == "SourcePositionError"
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
-
-    def test_token_of_another_source_is_reported_before_an_open(self, snowpipe, load):
-        channel, another = snowpipe.channel("c"), token(3, binding=binding_of("q"))
-        for channel.committed, kind in [
-            (token("a.log:3"), "OffsetTokenError"),
-            ("", "OffsetTokenError"),
-            (another, "SourceChangedError"),
-        ]:
-            result = load()
-            assert (result.error_type, result.error.count("channel 'c'")) == (kind, 1)
-        assert snowpipe.did() == ["status c"] * 3
 
     def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
         snowpipe.channel("c", committed="3")

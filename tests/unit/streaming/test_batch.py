@@ -94,16 +94,6 @@ class TestCompressor:
             ratio += 0.3 * (batch.raw_bytes / len(batch.body) - ratio)
         assert compressor.ratio == pytest.approx(ratio)
 
-    @pytest.mark.parametrize("compression", ["zstd", "gzip"])
-    def test_rows_are_compressed_by_the_quickest_level_and_just_the_wire_limit_is_sent_whole(
-        self, compression
-    ):
-        part = _part(0, 50)
-        body = pa.Codec(compression, compression_level=1).compress(part.body, asbytes=True)
-        for limits in ({"compression": compression}, {"compression": compression, "wire_bytes": len(body)}):
-            (batch,) = Compressor(BatchLimits(**limits)).close([part])
-            assert (batch.body, type(batch.body), batch.encoding) == (body, bytes, compression)
-
 
 @pytest.mark.parametrize(("stop_at", "taken"), [(102.0, 2), (102.5, 3), (100.0, 0), (104.0, 4)])
 def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):

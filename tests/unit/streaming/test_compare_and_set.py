@@ -216,12 +216,6 @@ class TestReset:
 
         return reset
 
-    def test_run_that_ends_between_the_watch_and_the_fence_stops_it(self, snowpipe, reset):
-        snowpipe.fault(before="open", do=lambda: stream(snowpipe, 58))
-        with pytest.raises(errors.OffsetTokenMovedError):
-            reset(observe_seconds=0)
-        assert snowpipe.channels["c"].position == "58"
-
     def test_overwriting_reports_the_token_that_was_really_there(self, snowpipe, reset):
         now = token(58, rows=58)
         snowpipe.fault(before="open", do=lambda: setattr(snowpipe.channels["c"], "committed", now))

@@ -31,9 +31,7 @@ def test_values_are_written_exactly():
         ([2**64 - 1], pa.uint64(), [str(2**64 - 1)]),
         ([0.1, None], pa.float32(), ["0.1", "null"]),
         ([Decimal("1.2300"), None], pa.decimal128(18, 4), ["1.2300", "null"]),
-        ([Decimal("9" * 34 + ".9999")], pa.decimal128(38, 4), ["9" * 34 + ".9999"]),
         ([Decimal("-0.5")], pa.decimal256(60, 4), ['"-0.5000"']),
-        ([True, False, None], pa.bool_(), ["true", "false", "null"]),
         (['q"\n\t\\é\u2028', ""], pa.string(), [r'"q\"\n\t\\é' + '\u2028"', '""']),
         (["v", None], pa.string_view(), ['"v"', "null"]),
         ([dt.date(1, 1, 1), dt.date(9999, 12, 31)], pa.date32(), ['"0001-01-01"', '"9999-12-31"']),
@@ -47,7 +45,6 @@ def test_values_are_written_exactly():
         ([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), INT), ['{"a":1,"b":null}', "null", "{}"]),
         ([[(7, "x")]], pa.map_(INT, pa.string()), ['{"7":"x"}']),
         ([b"\x00\xff", None, b""], pa.binary(), ['"AP8="', "null", '""']),
-        ([b"ab"], pa.binary(2), ['"YWI="']),
         ([[b"a", None]], pa.list_(pa.binary()), ['["YQ==",null]']),
         ([{"k": b"zz"}], pa.struct([("k", pa.binary())]), ['{"k":"eno="}']),
     ]:

@@ -129,24 +129,6 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe):
     assert len(pipe.asked) <= seconds / (INTERVAL * 0.9) + 2
 
 
-def test_a_waiter_with_a_short_interval_speeds_the_poll_up_and_its_leaving_slows_it_down(pipe):
-    async def main():
-        poll = StatusPoll(pipe.connect)
-        slow = polling(poll, "slow", 99, interval=60.0)
-        await polling(poll, "fast", 5, interval=0.05)
-        before = len(pipe.asked)
-        await asyncio.sleep(0.3)
-        after = len(pipe.asked)
-        slow.cancel()
-        await asyncio.wait([slow])
-        return before, after
-
-    before, after = run(main())
-
-    assert before >= 5
-    assert after - before <= 1
-
-
 @pytest.mark.parametrize("down", [errors.RetriesExhaustedError("away"), ZeroDivisionError("unforeseen")])
 def test_a_failed_round_is_reported_to_all_and_the_next_one_comes(pipe, down):
     pipe.fail = lambda count: down if count == 1 else None
@@ -227,17 +209,6 @@ def test_waiters_come_and_go_and_nothing_is_left(pipe):
 
     assert (pipe.clients, pipe.closed) == (3, 3)
     assert [one() for one in polls] == [None] * 3
-
-
-def test_pollers_of_one_pipe_and_event_loop_share_and_others_do_not(pipe):
-    async def main():
-        return [shared_poll(("conn", name), pipe.connect) for name in "PPQ"]
-
-    one, same, other = run(main())
-
-    assert one is same
-    assert one is not other
-    assert run(main())[0] is not one
 
 
 class Following:

@@ -187,11 +187,6 @@ class TestSettle:
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
         assert settle_channel(DONE)[0].committed
 
-    def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
-        snowpipe.channel("ds_0")
-        (report,) = settle_channel(ChannelReport("ds_0", "ds_0", dead_lettered=4))
-        assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
-
 
 def test_abort_reports_which_rows_may_be_in_the_table():
     done = replace(DONE, target_token="5:1/2-00000000-00000001-0-end")

@@ -241,15 +241,11 @@ def test_values_of_avro_keep_every_digit(avro):
     ]
     inner = {"type": "record", "name": "In", "fields": nested}
     for kind, value, written in (
-        ("boolean", True, True),
-        ("int", -5, -5),
         ("long", 2**63 - 1, 2**63 - 1),
-        ("float", 0.5, "0.5"),
         ("double", 0.1, "0.1"),
         ("bytes", b"\xff", "/w=="),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
         ({"type": "fixed", "name": "F", "size": 2}, b"\xff\x00", "/wA="),
-        ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
         ({"type": "map", "values": ["null", "long"]}, {"k": 1, "n": None}, {"k": 1, "n": None}),
         (_logical("int", "date"), dt.date(2024, 2, 29), "2024-02-29"),
         (_logical("int", "time-millis"), dt.time(1, 2, 3, 4000), "01:02:03.004"),
@@ -261,7 +257,6 @@ def test_values_of_avro_keep_every_digit(avro):
         (wide, Decimal(10) ** 40, "1" + "0" * 40 + ".00"),
         (_logical("string", "uuid"), uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (["null", _logical("long", "timestamp-millis")], None, None),
-        (["int", "null", "long"], 2**40, 2**40),
         (["float", "double"], 0.1, "0.1"),
         (inner, {"a": b"\xff", "b": None, "c": [b"\x00"]}, {"a": "/w==", "b": None, "c": ["AA=="]}),
     ):
@@ -315,14 +310,12 @@ def test_every_row_of_uneven_and_empty_groups_can_be_resumed_after(tmp_path):
 NS = 1709251199123456789
 VALUES = {  # the value, its type, and what is written
     "DEC": (Decimal("12345678901234567.012345678"), pa.decimal128(38, 9), "12345678901234567.012345678"),
-    "I64": (2**63 - 1, pa.int64(), 2**63 - 1),
     "TS_US": (NS // 1000, pa.timestamp("us"), "2024-02-29T23:59:59.123456"),
     "TS_NS": (NS, pa.timestamp("ns"), "2024-02-29T23:59:59.123456789"),
     "TS_Z": (NS, pa.timestamp("ns", "UTC"), "2024-02-29T23:59:59.123456789Z"),
     "DAY": (dt.date(2024, 2, 29), pa.date32(), "2024-02-29"),
     "BIN": (b"\x00\xff\n", pa.binary(), "AP8K"),
     "F32": (0.1, pa.float32(), "0.1"),
-    "OK": (True, pa.bool_(), True),
     "NESTED": ({"a": [1, None], "b": {"c": "x"}}, None, {"a": [1, None], "b": {"c": "x"}}),
     "MAP": ([("k", 1.5)], pa.map_(pa.string(), pa.float64()), {"k": "1.5"}),
     "NIL": (None, pa.string(), None),

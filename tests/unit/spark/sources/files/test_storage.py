@@ -73,14 +73,6 @@ def test_a_name_that_the_client_cannot_ask_for_is_refused_with_its_remedy(lake, 
     assert lake.url in str(wrong.value)
 
 
-def test_marks_of_folders_are_no_files_and_an_empty_bucket_has_none(lake, put):
-    assert lake.groups() == {}
-    for name in ("", "day/", "day/deep/"):
-        put(name, b"")
-    put("day/a.ndjson")
-    assert [one.name for one in lake.storage.files()] == ["day/a.ndjson"]
-
-
 def test_a_missing_bucket_is_named(lake):
     with pytest.raises(errors.SourceMissingError, match="s3://nowhere/in"):
         list(storage_of("s3://nowhere/in", lake.secrets).files())

@@ -193,10 +193,6 @@ class TestEnvelopeOfKafkaConnect:
         assert rows_of_part(part) == [{"A": 2}]
         assert undecoded(part) == [(10, values[0]), (12, values[2]), (13, values[3])]
 
-    def test_is_loaded_as_it_is_where_the_source_disclaims_it(self):
-        (row,) = rows_of_part(part_of([enveloped(b"{}")], connect_envelope=False))
-        assert row.keys() == {"schema", "payload"}
-
 
 pytest.importorskip("confluent_kafka.schema_registry", reason="the extra 'kafka' is not installed")
 
