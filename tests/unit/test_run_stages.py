@@ -1,7 +1,5 @@
 """The runner of stages behind ``make``, and the lists of accepted mutants."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

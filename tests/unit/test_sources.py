@@ -1,7 +1,5 @@
 """Typed sources: the same as their dictionaries, in every operator that takes them; row policies."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

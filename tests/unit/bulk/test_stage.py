@@ -1,7 +1,5 @@
 """Files in a stage: which an upload leaves out, and paths that mean the same in every statement."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from typing import Any

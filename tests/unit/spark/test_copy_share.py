@@ -1,7 +1,5 @@
 """Where streaming ends and COPY begins in a series of files."""
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The offset token says whose rows these are, how they are numbered and how many, and what was reported."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import pytest

@@ -1,7 +1,5 @@
 """A batch that comes again over several channels, as a whole, against a scripted service; no Spark."""
 
-from __future__ import annotations
-
 import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor

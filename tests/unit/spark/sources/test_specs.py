@@ -1,7 +1,5 @@
 """The specifications of all sources: what they are called, bind and refuse, and those of other packages."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from contextlib import closing

@@ -1,7 +1,5 @@
 """The source log: histories of a folder of files against a plain model, and what a log is as files."""
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -1,7 +1,5 @@
 """Arrow batches of ready rows become parts: whole rows, in order, never one of a tie."""
 
-from __future__ import annotations
-
 import json
 from itertools import accumulate
 from typing import Any
