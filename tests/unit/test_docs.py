@@ -125,10 +125,8 @@ def prose(page):
 
 def anchors(page):
     """Fragments of a page's headings, as GitHub and MyST make them."""
-    headings = (
-        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one)
-        for one in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    )
+    found = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
+    headings = (re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", one) for one in found)
     return {re.sub(r"[^\w -]", "", one.strip().lower()).replace(" ", "-") for one in headings}
 
 

@@ -100,18 +100,16 @@ def by_a_submitted_load(error):
 
 
 def by_the_commit_watch(error):
-    watch = commits.CommitWatch(
-        CommitTargets.parse({"c": "1"}, "integer"), commits.RetryBudget(max_consecutive_errors=2)
-    )
+    budget = commits.RetryBudget(max_consecutive_errors=2)
+    watch = commits.CommitWatch(CommitTargets.parse({"c": "1"}, "integer"), budget)
     verdict = watch.see(commits.PolledStatuses(errors={"c": error}), 0.0)
     assert verdict is not None
     return verdict.state is commits.WaitState.WAITING
 
 
 def by_the_files_watch(error):
-    watch = FilesWatch(
-        ExpectedFiles(("a",)), None, Tolerance(), commits.RetryBudget(max_consecutive_errors=2)
-    )
+    budget = commits.RetryBudget(max_consecutive_errors=2)
+    watch = FilesWatch(ExpectedFiles(("a",)), None, Tolerance(), budget)
     return watch.see(PolledLoads(error=error), 0.0).state is commits.WaitState.WAITING
 
 
@@ -166,11 +164,8 @@ def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_t
 @pytest.mark.parametrize("reason", commits.FailureReason)
 def test_a_failed_wait_for_commits_has_the_answer_of_its_error(reason):
     only_waits = {commits.FailureReason.TOO_MANY_ERRORS, commits.FailureReason.STALLED}
-    load = reason in {
-        commits.FailureReason.CHANNEL_MISSING,
-        commits.FailureReason.CHANNEL_INVALID,
-        *only_waits,
-    }
+    lost = {commits.FailureReason.CHANNEL_MISSING, commits.FailureReason.CHANNEL_INVALID}
+    load = reason in lost | only_waits
     event = {"status": "failure", "reason": reason.value, "message": "because"}
     sensor = SnowpipeCommitSensor(task_id="s", targets={"c": "1"}, table="T")
 

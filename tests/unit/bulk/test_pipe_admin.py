@@ -6,17 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from airflow_provider_snowpipe.bulk import file_pipe_admin as pipes
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions, RunIdentity
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
-from airflow_provider_snowpipe.bulk.file_pipe_admin import (
-    PIPE_STATUS,
-    FilePipeAdmin,
-    ListedPipe,
-    PipeChange,
-    PipeDefinition,
-    PipeStatus,
-    PipeTarget,
-)
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance
 from airflow_provider_snowpipe.bulk.staged_files import ExpectedFiles, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -40,7 +32,7 @@ def copy(location="@S/in", **options):
 class TestDefinition:
     def test_is_its_options_and_its_copy(self):
         names = {"integration": "it's", "aws_sns_topic": "arn:topic", "error_integration": "ERRORS"}
-        definition = PipeDefinition(copy(on_error="SKIP_FILE"), auto_ingest=True, comment="c", **names)
+        definition = pipes.PipeDefinition(copy(on_error="SKIP_FILE"), auto_ingest=True, comment="c", **names)
 
         assert definition.create(PIPE) == (
             f"CREATE PIPE {QUOTED} AUTO_INGEST = TRUE ERROR_INTEGRATION = ERRORS AWS_SNS_TOPIC = 'arn:topic' "
@@ -53,27 +45,27 @@ class TestDefinition:
         options = {"on_error": "ABORT_STATEMENT", "size_limit": 1, "purge": True, "force": True}
         for option, value in options.items():
             with pytest.raises(ConfigurationError, match=f"options has {option}="):
-                PipeDefinition(copy(**{option: value}))
-        refused(ConfigurationError, PipeDefinition, [copy("@~/in")], "'@~'")
+                pipes.PipeDefinition(copy(**{option: value}))
+        refused(ConfigurationError, pipes.PipeDefinition, [copy("@~/in")], "'@~'")
         with pytest.raises(ConfigurationError, match="auto_ingest"):
-            PipeDefinition(copy(), integration="EVENTS")
+            pipes.PipeDefinition(copy(), integration="EVENTS")
 
 
 class TestChanges:
     def admin(self, state="RUNNING"):
         def run(statement, values):
-            if statement == PIPE_STATUS:
+            if statement == pipes.PIPE_STATUS:
                 return [{"status": json.dumps({"executionState": state})}]
             assert statement.startswith("DESCRIBE PIPE")
             return [{"definition": "COPY INTO T FROM @S", "notification_channel": None}]
 
-        return FilePipeAdmin(run, PIPE, is_rehearsal=True)
+        return pipes.FilePipeAdmin(run, PIPE, is_rehearsal=True)
 
     def test_name_the_pipe_and_are_one_statement_each(self):
         paused = f"ALTER PIPE {QUOTED} SET PIPE_EXECUTION_PAUSED ="
-        assert self.admin().pause() == PipeChange(True, (f"{paused} TRUE",))
-        assert self.admin("PAUSED").resume() == PipeChange(True, (f"{paused} FALSE",))
-        assert self.admin().drop() == PipeChange(True, (f"DROP PIPE IF EXISTS {QUOTED}",))
+        assert self.admin().pause() == pipes.PipeChange(True, (f"{paused} TRUE",))
+        assert self.admin("PAUSED").resume() == pipes.PipeChange(True, (f"{paused} FALSE",))
+        assert self.admin().drop() == pipes.PipeChange(True, (f"DROP PIPE IF EXISTS {QUOTED}",))
         assert self.admin().alter(comment="", error_integration="my errors").statements == (
             f"ALTER PIPE {QUOTED} UNSET COMMENT",
             f'ALTER PIPE {QUOTED} SET ERROR_INTEGRATION = "my errors"',
@@ -97,7 +89,9 @@ class TestChanges:
 
 class TestStatus:
     def status(self, **fields):
-        return PipeStatus.read(json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **fields}))
+        return pipes.PipeStatus.read(
+            json.dumps({"executionState": "RUNNING", "pendingFileCount": 0, **fields})
+        )
 
     def test_of_a_pipe_that_has_work_to_do_reports_what_waits(self):
         found = self.status(
@@ -119,7 +113,7 @@ class TestStatus:
         assert self.status(fault="broken").error == "broken"
 
     def test_that_is_none_is_refused(self):
-        refused(SqlError, PipeStatus.read, ["", "[]", "{}", None, "no JSON"], "no state of a pipe")
+        refused(SqlError, pipes.PipeStatus.read, ["", "[]", "{}", None, "no JSON"], "no state of a pipe")
 
 
 class TestTarget:
@@ -134,16 +128,16 @@ class TestTarget:
             ("COPY INTO t (a, \"b\") FROM '@%t/it''s here'", ("DB", "S", "T"), '@"DB"."S".%t/it\'s here'),
             (f"COPY INTO o.s.t FROM {transformed}", ("O", "S", "T"), "@o.s.st/p"),
         ]:
-            target = PipeTarget.of(self.PIPE, statement)
+            target = pipes.PipeTarget.of(self.PIPE, statement)
             assert (target.table, str(target.stage)) == (table, stage)
-        unreadable = ["", "COPY INTO t", "SELECT 1", "COPY INTO t FROM (SELECT 1)"]
+        wrong = ["", "COPY INTO t", "SELECT 1", "COPY INTO t FROM (SELECT 1)"]
         refused(
-            ConfigurationError, lambda one: PipeTarget.of(self.PIPE, one), unreadable, "DB.S.P", "MONITOR"
+            ConfigurationError, lambda one: pipes.PipeTarget.of(self.PIPE, one), wrong, "DB.S.P", "MONITOR"
         )
 
     def test_a_path_below_the_location_is_a_prefix_and_another_location_is_refused(self):
         def below(given, location="@st/in"):
-            target = PipeTarget.of(self.PIPE, f"COPY INTO t FROM {location}")
+            target = pipes.PipeTarget.of(self.PIPE, f"COPY INTO t FROM {location}")
             return target.below(StageReference.parse(given), self.PIPE)
 
         assert below("@st", "@st") == below('@"ST"/in') == ""
@@ -158,7 +152,7 @@ class TestTarget:
         copy = CopyInto(("LOCAL", "PUBLIC", "T"), '@"LOCAL"."PUBLIC".S/a--b/').statement()
         local_service.sql(f"CREATE PIPE other.p AS {copy} PATTERN = '.*[.]csv'")
         shown = SnowpipeBulkHook(conn_id, table="T").run_sql('SHOW PIPES IN DATABASE "LOCAL"')
-        (pipe,) = [ListedPipe.read(row) for row in shown]
+        (pipe,) = [pipes.ListedPipe.read(row) for row in shown]
 
         assert pipe.name == PipeName("LOCAL", "OTHER", "P")
         assert pipe.target.table == ("LOCAL", "PUBLIC", "T")
@@ -166,7 +160,7 @@ class TestTarget:
         stage = StageReference.parse('@"LOCAL"."PUBLIC".S')
         assert [pipe.takes(path, stage) for path in ("a--b/1.csv", "a/1.csv", "a--b/1.json")] == [1, 0, 0]
         streaming = {"kind": "STREAMING", "name": "T-STREAMING", "definition": "COPY INTO T"}
-        assert ListedPipe.read(streaming) is None
+        assert pipes.ListedPipe.read(streaming) is None
 
 
 NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
@@ -261,10 +255,7 @@ class TestOutcome:
 
 @pytest.fixture
 def client(service, pem):
-    key, retry = (
-        KeyPair("ACCOUNT", "USER", pem.encode()),
-        RetryPolicy(budget_seconds=20, initial_seconds=0.01),
-    )
+    key, retry = KeyPair("A", "USER", pem.encode()), RetryPolicy(budget_seconds=20, initial_seconds=0.01)
     made = FilePipeClient(service.url, key, PLAIN, ca_bundle=service.ca_bundle, retry=retry)
     yield made
     made.close()

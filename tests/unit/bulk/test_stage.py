@@ -106,9 +106,8 @@ TABLE = ("DB", "S", "T")
 OPTIONS = CopyOptions(pattern=".*[.]csv", on_error="SKIP_FILE", file_format={"type": "CSV"})
 HARD = ("--", "/*", "*/", "$$", "''", "\\'", "  ", "%s", "//x", *"'\"\\\n\r ;%(@")
 CHARACTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",))
-PATHS = st.lists(
-    st.one_of(st.sampled_from(HARD), st.text(CHARACTERS, max_size=4)), min_size=1, max_size=6
-).map("".join)
+PIECES = st.one_of(st.sampled_from(HARD), st.text(CHARACTERS, max_size=4))
+PATHS = st.lists(PIECES, min_size=1, max_size=6).map("".join)
 
 
 def meant(path: str) -> str:

@@ -107,9 +107,8 @@ class TestRemembered:
         files = {path: StagedFile(path, staged_at=now - dt.timedelta(days)) for path, days in ages.items()}
         files["unknown"] = StagedFile("unknown")
 
-        found = unknown_since(
-            StagedFiles(files, StageReference.parse("@S")), [load("loaded"), load("elsewhere")]
-        )
+        staged = StagedFiles(files, StageReference.parse("@S"))
+        found = unknown_since(staged, [load("loaded"), load("elsewhere")])
         assert found == ["old", "unknown"]
 
 

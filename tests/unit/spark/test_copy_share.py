@@ -6,11 +6,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
-from airflow_provider_snowpipe.spark.submit.file_boundary import (
-    Hold,
-    PartitionPosition,
-    share_of_copy,
-)
+from airflow_provider_snowpipe.spark.submit.file_boundary import Hold, PartitionPosition, share_of_copy
 from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
 from airflow_provider_snowpipe.streaming.errors import OffsetTokenError, PartlyStreamedError
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset

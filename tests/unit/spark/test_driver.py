@@ -501,8 +501,6 @@ def test_what_the_run_finds_is_handed_on_before_it_sends(snowpipe, make_run, mon
     ((channels, script),) = found
     (began,) = {one.began_ms for one in channels.values()}
     assert before <= began <= time.time() * 1_000
-    assert channels == {
-        "job_src_p": ChannelStart(2, 1, began, 4, files),
-        "job_src_q": ChannelStart(4, 0, began, 0, ()),
-    }
+    first, second = ChannelStart(2, 1, began, 4, files), ChannelStart(4, 0, began, 0, ())
+    assert channels == {"job_src_p": first, "job_src_q": second}
     assert len(script) == 1

@@ -272,10 +272,8 @@ class TestFollowedChannels:
     def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self):
         now = int(time.time() * 1_000)
         files = tuple(FileBehind(unit, size, now) for unit, size in ((1, 100), (2, 200), (3, 60)))
-        start = {
-            "a": ChannelStart(0, 0, 0, files_behind=files),
-            "done": ChannelStart(9, 0, 0, 0, files_behind=()),
-        }
+        begun = ChannelStart(0, 0, 0, files_behind=files)
+        start = {"a": begun, "done": ChannelStart(9, 0, 0, 0, files_behind=())}
         channels = FollowedChannels(start, began=0.0)
         one, two, three = (token(UnitOffset(unit, "a.log", unit)) for unit in (1, 2, 3))
 

@@ -5,14 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan import (
-    JobPlan,
-    LinesToCombine,
-    RowsToWrite,
-    WritePlan,
-    read_plan,
-    write_plan,
-)
+from airflow_provider_snowpipe.spark.driver import plan as plans
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -40,11 +34,11 @@ def _changed(**changes):
 
 
 def test_plan_comes_back_unchanged_from_its_file_or_the_argument_itself(tmp_path):
-    write_plan(PLAN, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == read_plan(f"\n{PLAN.to_json()}") == PLAN
+    plans.write_plan(PLAN, tmp_path / "plan.json")
+    assert plans.read_plan(tmp_path / "plan.json") == plans.read_plan(f"\n{PLAN.to_json()}") == PLAN
     assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)
     with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
-        read_plan(tmp_path / "none.json")
+        plans.read_plan(tmp_path / "none.json")
 
 
 def test_every_field_of_a_plan_comes_back():
@@ -103,12 +97,12 @@ def test_wrong_plan_is_refused_by_key_and_value():
     assert "s3cret" not in str(error)
 
 
-WRITE = WritePlan(
+WRITE = plans.WritePlan(
     "app",
     "file:///shared/a1",
     "a1",
     "/run/report.json",
-    rows=RowsToWrite(path="/in", format="csv", options={"header": "true"}),
+    rows=plans.RowsToWrite(path="/in", format="csv", options={"header": "true"}),
     columns=COLUMNS,
     target_file_bytes=5_000,
 )
@@ -116,10 +110,10 @@ WRITE = WritePlan(
 
 class TestWritePlan:
     def test_comes_back_as_it_was_written(self, tmp_path):
-        lines = LinesToCombine(("/a", "/b"), ".csv", True)
+        lines = plans.LinesToCombine(("/a", "/b"), ".csv", True)
         for plan in (WRITE, replace(WRITE, rows=None, lines=lines)):
             (tmp_path / "plan.json").write_text(plan.to_json())
-            assert WritePlan.read(tmp_path / "plan.json") == plan
+            assert plans.WritePlan.read(tmp_path / "plan.json") == plan
 
     def test_has_one_source_without_a_secret(self):
         for source, words in [
@@ -129,7 +123,7 @@ class TestWritePlan:
             ({"path": "/in", "options": {"password": "x"}}, "looks like a secret"),
             ("t", "give a mapping, or in JSON an object"),
         ]:
-            refused(ConfigurationError, RowsToWrite.from_mapping, [source], words)
+            refused(ConfigurationError, plans.RowsToWrite.from_mapping, [source], words)
 
     def test_that_cannot_be_done_is_refused(self):
         wrong = [{"rows": None}, {"folder": ""}, {"target_file_bytes": 1}]

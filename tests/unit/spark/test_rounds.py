@@ -170,9 +170,8 @@ class TestQuery:
         for before, reached, after in [(None, 4, 4), (2, 4, 4), (2, None, 2), (None,) * 3, (0, None, 0)]:
             work = FrameWork("c", None, at(before), at(9))
             result = PartitionResult("c", at(reached), complete=False)
-            assert FrameRounds(None, None).unfinished([work], [result]) == [
-                replace(work, committed=at(after))
-            ]
+            left = FrameRounds(None, None).unfinished([work], [result])
+            assert left == [replace(work, committed=at(after))]
 
     def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(self, snowpipe, run):
         snowpipe.channel("cp", **loaded(3, 4))

@@ -10,11 +10,7 @@ import pytest
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
-from airflow_provider_snowpipe.spark.task.sink import (
-    PartitionWork,
-    SinkSettings,
-    load_partition,
-)
+from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel

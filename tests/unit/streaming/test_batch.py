@@ -10,14 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming import batch as batch_module
-from airflow_provider_snowpipe.streaming.batch import (
-    BURST_SECONDS,
-    AdmittedParts,
-    Compressor,
-    OpenBatch,
-    Pace,
-    Part,
-)
+from airflow_provider_snowpipe.streaming.batch import Compressor, OpenBatch, Part
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -62,12 +55,8 @@ class TestCompressor:
         wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
         wrong += [("bytes_per_second", 0), ("age_seconds", -1)]
         refused(ConfigurationError, lambda limit: BatchLimits(**dict([limit])), wrong)
-        refused(
-            ConfigurationError,
-            Compressor(BatchLimits(wire_bytes=5000)).close,
-            [[_line(3, 9000)]],
-            "rows 3 to 3",
-        )
+        too_large = [[_line(3, 9000)]]
+        refused(ConfigurationError, Compressor(BatchLimits(wire_bytes=5000)).close, too_large, "rows 3 to 3")
 
     def test_first_batch_is_cut_by_what_rows_usually_compress_to(self):
         for limits, expected in [
@@ -105,7 +94,7 @@ def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
             yield line
             now[0] += 1.0
 
-    parts = AdmittedParts(one_a_second(), lambda part: part, stop_at)
+    parts = batch_module.AdmittedParts(one_a_second(), lambda part: part, stop_at)
 
     assert list(parts) == lines[:taken]
     assert parts.complete is (taken == len(lines))
@@ -144,7 +133,7 @@ class TestPace:
     def sent(self, raw_bytes, seconds, **limits):
         """The timestamps of the appends of a writer that always has the next one ready."""
         now = [100.0]
-        pace = Pace(BatchLimits(**limits), lambda: now[0])
+        pace = batch_module.Pace(BatchLimits(**limits), lambda: now[0])
         timestamps = []
         while now[0] < 100.0 + seconds:
             wait = pace.take(raw_bytes)
@@ -159,7 +148,7 @@ class TestPace:
         assert timestamps[:6] == [0.0, 0.0, 0.0, 0.0, pytest.approx(0.0), pytest.approx(0.5)]
         for seconds in (5.0, 60.0):
             sent = len(self.sent(3_000_000, seconds, bytes_per_second=20e6)) * 3_000_000
-            assert 20e6 * seconds < sent <= 20e6 * (seconds + BURST_SECONDS) + 3_000_000
+            assert 20e6 * seconds < sent <= 20e6 * (seconds + batch_module.BURST_SECONDS) + 3_000_000
         for raw_bytes, rate, limits in [(100, 10.0, {}), (10**9, 5.0, {"bytes_per_second": None})]:
             sent = len(self.sent(raw_bytes, 30.0, requests_per_second=rate, **limits))
-            assert sent == pytest.approx(rate * (30.0 + BURST_SECONDS), abs=2)
+            assert sent == pytest.approx(rate * (30.0 + batch_module.BURST_SECONDS), abs=2)

@@ -460,9 +460,8 @@ class Histories(RuleBasedStateMachine):
         rows = [{"ID": one} for one in self.rows(job)]
         source = MemorySource([Read("p", rows, source=job.source, reading=job.reading)])
         self.patch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
-        plan = replace(
-            PLAN, channel_prefix=job.prefix, rebind=rebind, run=f"r{self.runs}", last_checkpoints=self.known
-        )
+        named = {"run": f"r{self.runs}", "last_checkpoints": self.known}
+        plan = replace(PLAN, channel_prefix=job.prefix, rebind=rebind, **named)
         run = Run(plan, self.client, object, list_channels=self.snowpipe.listed)
         end, rejected = "loaded", 0
         try:

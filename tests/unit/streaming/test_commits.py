@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming import errors, offsets
 from airflow_provider_snowpipe.streaming.commits import (
     CommitState,
     CommitVerdict,
@@ -21,15 +21,6 @@ from airflow_provider_snowpipe.streaming.commits import (
     poll_statuses,
 )
 from airflow_provider_snowpipe.streaming.names import counted
-from airflow_provider_snowpipe.streaming.offsets import (
-    BatchRowOffset,
-    FileLineOffset,
-    IntegerOffset,
-    LexicographicOffset,
-    TopicPartitionOffset,
-    UnitOffset,
-    known_formats,
-)
 from airflow_provider_snowpipe.streaming.progress import (
     ChannelStatus,
     ChannelTarget,
@@ -60,8 +51,8 @@ def test_decision_about_one_channel():
         [None, "8", "9", "10"], ["SUCCESS", "ERR_CHANNEL_INVALID"], [None, "9"], [None, 4, 5], [False, True]
     ):
         found = status("c", committed, code, rows_error_count=5)
-        position = None if committed is None else IntegerOffset.parse(committed)
-        progress = None if target is None else Progress(position, IntegerOffset.parse(target))
+        position = None if committed is None else offsets.IntegerOffset.parse(committed)
+        progress = None if target is None else Progress(position, offsets.IntegerOffset.parse(target))
 
         one = decide(found, progress, rejected_baseline=baseline, is_last=is_last)
 
@@ -76,7 +67,9 @@ def test_decision_about_one_channel():
             expected = CommitState.STALLED if is_last else CommitState.BEHIND
         assert (one.state, one.has_target) == (expected, has_target)
         assert one.rejected == (1 if baseline == 4 else 0)
-    default = decide(status("c", "8", rows_error_count=5), Progress(IntegerOffset(8), IntegerOffset(9)))
+    default = decide(
+        status("c", "8", rows_error_count=5), Progress(offsets.IntegerOffset(8), offsets.IntegerOffset(9))
+    )
     assert (default.state, default.rejected) == (CommitState.BEHIND, 0)
 
 
@@ -179,12 +172,14 @@ class TestVerdict:
 NUMBERS = st.integers(0, 1200)
 FILES = st.sampled_from(["9", "10", "a.log", "a.ndjson", "log:7", "messages_10.log", "messages_9.log"])
 POSITIONS = {
-    "integer": st.builds(IntegerOffset, NUMBERS),
-    "file:line": st.builds(FileLineOffset, FILES, NUMBERS),
-    "unit/file:line": st.builds(UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
-    "topic:partition:offset": st.builds(TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
-    "batch:row": st.builds(BatchRowOffset, NUMBERS, NUMBERS),
-    "lexicographic": st.builds(LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])),
+    "integer": st.builds(offsets.IntegerOffset, NUMBERS),
+    "file:line": st.builds(offsets.FileLineOffset, FILES, NUMBERS),
+    "unit/file:line": st.builds(offsets.UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
+    "topic:partition:offset": st.builds(offsets.TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
+    "batch:row": st.builds(offsets.BatchRowOffset, NUMBERS, NUMBERS),
+    "lexicographic": st.builds(
+        offsets.LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])
+    ),
 }
 
 
@@ -222,9 +217,8 @@ class TestTargets:
         assert CommitTargets.parse(text).targets["c"] == target
         assert all_targets(loads) == all_targets(json.dumps(loads)) == {"a": "1", "b": "2", "c": "3"}
         assert all_targets([{"a": "1"}, {"a": "1"}]) == {"a": "1"}
-        refused(
-            errors.ConfigurationError, all_targets, [[{"a": "1"}, {"a": "2"}]], "channel 'a': '1' and '2'"
-        )
+        two = [{"a": "1"}, {"a": "2"}]
+        refused(errors.ConfigurationError, all_targets, [two], "channel 'a': '1' and '2'")
         refused(errors.ConfigurationError, all_targets, [5, "text", b"bytes"], "targets")
 
     def test_are_a_mapping_of_channel_names_to_targets_or_its_json(self):
@@ -273,7 +267,7 @@ class TestTargets:
         committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
         other = data.draw(st.sampled_from([None, *sorted(POSITIONS)]), "format given")
         owed = token(target) if data.draw(st.booleans(), "target is a checkpoint") else str(target)
-        assert known_formats() - set(POSITIONS) == {"batch:row/digest"}
+        assert offsets.known_formats() - set(POSITIONS) == {"batch:row/digest"}
         try:
             targets = CommitTargets.parse({"c": owed}, other)
         except errors.OffsetTokenError:

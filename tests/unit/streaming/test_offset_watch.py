@@ -5,20 +5,13 @@ import random
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.offset_events import (
-    OffsetWatch,
-    Step,
-    Watermark,
-    WatermarkJournal,
-    fed_by,
-    journals_fed_by,
-)
+from airflow_provider_snowpipe.streaming import offset_events
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 from tests.asset_state import AssetState
 from tests.checkpoints import token
 
 PIPE = "DB.S.T-STREAMING"
-BEGUN = Watermark(begun=True)
+BEGUN = offset_events.Watermark(begun=True)
 
 
 def polled(made=1, **channels):
@@ -32,7 +25,7 @@ def polled(made=1, **channels):
 
 
 def watch(every_rows=None, watermark=BEGUN):
-    return OffsetWatch(PIPE, every_rows, watermark)
+    return offset_events.OffsetWatch(PIPE, every_rows, watermark)
 
 
 def reported(one, statuses):
@@ -45,7 +38,7 @@ def reported(one, statuses):
 
 
 def test_what_is_committed_before_is_no_news_and_channels_that_turn_up_are_from_their_first_row():
-    one = watch(watermark=Watermark())
+    one = watch(watermark=offset_events.Watermark())
     assert one.see(polled(c1=("1", 1))) is None, "the channels are not known yet"
     one.start_with(["c1", "c2"])
 
@@ -102,7 +95,7 @@ def tiled(chance, every):
     for _ in range(200):
         rows[chance.choice("abc")] += chance.randrange(5)
         if chance.random() < 0.1:
-            one = watch(every, Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
+            one = watch(every, offset_events.Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
         asked = chance.sample("abc", chance.randrange(4))
         step = one.see(polled(**{name: (str(rows[name]), rows[name]) for name in asked}))
         if step is not None and chance.random() < 0.9:
@@ -126,17 +119,17 @@ def tiled(chance, every):
 
 async def reopened(store):
     """What another process finds: the messages it has to send again, and where it goes on."""
-    journal = WatermarkJournal(store, "k")
+    journal = offset_events.WatermarkJournal(store, "k")
     messages = await journal.load()
     assert all(message["redelivered"] for message in messages)
     return [message["id"] for message in messages], journal.watermark.rows
 
 
 async def written(store, *rows, first_poll=0):
-    journal = WatermarkJournal(store, "k")
+    journal = offset_events.WatermarkJournal(store, "k")
     await journal.load()
     for poll, number in enumerate(rows, first_poll):
-        await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+        await journal.write(offset_events.Step(offset_events.Watermark(True, number), {"id": str(number)}))
         journal.sent_with(poll)
     return journal
 
@@ -158,16 +151,16 @@ class TestJournal:
         again = await written(store, 4, first_poll=9)
         await again.arrived(9)
         assert await reopened(store) == ([], 4)
-        await again.write(Step(Watermark(True, 5)))
+        await again.write(offset_events.Step(offset_events.Watermark(True, 5)))
         assert await reopened(store) == ([], 5)
 
     async def test_a_message_that_could_not_be_written_down_is_not_kept(self, store):
         journal = await written(store, 1)
         store.broken = True
         with pytest.raises(RuntimeError, match="answer"):
-            await journal.write(Step(Watermark(True, 2), {"id": "2"}))
+            await journal.write(offset_events.Step(offset_events.Watermark(True, 2), {"id": "2"}))
         store.broken = False
-        await journal.write(Step(Watermark(True, 3), {"id": "3"}))
+        await journal.write(offset_events.Step(offset_events.Watermark(True, 3), {"id": "3"}))
         assert await reopened(store) == (["1", "3"], 3)
 
     async def test_without_a_store_the_memory_is_the_process(self):
@@ -179,8 +172,8 @@ class TestJournal:
         class Stream:
             """A source of polls."""
 
-        stream, journal = Stream(), WatermarkJournal(None, "")
-        with fed_by(stream, journal):
-            assert journals_fed_by(stream) == [journal]
-            assert journals_fed_by(Stream()) == []
-        assert journals_fed_by(stream) == []
+        stream, journal = Stream(), offset_events.WatermarkJournal(None, "")
+        with offset_events.fed_by(stream, journal):
+            assert offset_events.journals_fed_by(stream) == [journal]
+            assert offset_events.journals_fed_by(Stream()) == []
+        assert offset_events.journals_fed_by(stream) == []

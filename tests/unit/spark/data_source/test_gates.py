@@ -4,15 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source import agreement, gates
+from airflow_provider_snowpipe.spark.data_source import agreement, gates, parts
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError, forget
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
-from airflow_provider_snowpipe.spark.data_source.parts import (
-    GIVEN_WRITER,
-    BatchIdentity,
-    SupersededError,
-    channel_source,
-)
 from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
@@ -24,19 +18,21 @@ from tests.fake_snowpipe import MISSING, error
 from tests.unit.spark.data_source.write_options import write_options as options
 
 WRITER = "00000001"
-MINE = BatchIdentity(5, WRITER, 2)
+MINE = parts.BatchIdentity(5, WRITER, 2)
 BY_COLUMN = {"partitions": None, "channelColumn": "K"}
 
 
 def token(batch=5, row=2, writer=WRITER, channel="ds_0", rows=0, errors=0, **more):
-    source = channel_source(options(**more), channel, BatchIdentity(batch, writer, 2))
+    source = parts.channel_source(options(**more), channel, parts.BatchIdentity(batch, writer, 2))
     return source.token(BatchDigestOffset(batch, row, 7, final=True), rows, errors)
 
 
 def ordered(value, channel="ds_0", **more):
     """The token of a value of the offset column."""
     is_number = isinstance(value, int)
-    source = channel_source(options(offsetColumn="ID", **more), channel, None, integer_offsets=is_number)
+    source = parts.channel_source(
+        options(offsetColumn="ID", **more), channel, None, integer_offsets=is_number
+    )
     return source.token(IntegerOffset(value) if is_number else LexicographicOffset(value), 0, 0)
 
 
@@ -86,10 +82,10 @@ class TestPrepare:
         snowpipe.channel("ds_7", committed=token(channel="ds_7"))
         seen = seen_by()
         seen.check(options(), MINE)
-        with pytest.raises(SupersededError):
+        with pytest.raises(parts.SupersededError):
             seen.check(options(), replace(MINE, batch=4))
         with pytest.raises(errors.SourceChangedError, match="ds_7"):
-            seen.check(options(), BatchIdentity(6, "00000002", 2))
+            seen.check(options(), parts.BatchIdentity(6, "00000002", 2))
 
     @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
     def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):
@@ -198,10 +194,10 @@ def test_abort_reports_which_rows_may_be_in_the_table():
 
 def test_batch_is_identified_by_number_and_query_or_by_a_column():
     for more, batch, query, identity in [
-        ({}, 5, None, BatchIdentity(5, GIVEN_WRITER, 2)),
-        ({}, 5, "q", BatchIdentity.of_query(5, "q", 2)),
+        ({}, 5, None, parts.BatchIdentity(5, parts.GIVEN_WRITER, 2)),
+        ({}, 5, "q", parts.BatchIdentity.of_query(5, "q", 2)),
         ({"offset_column": "ID", "partitions": None}, 5, "q", None),
-        ({"partitions": None}, 5, None, BatchIdentity(5, GIVEN_WRITER, 0)),
+        ({"partitions": None}, 5, None, parts.BatchIdentity(5, parts.GIVEN_WRITER, 0)),
         ({}, None, "q", None),
     ]:
         assert identity_of(replace(options(), **more), batch, query) == identity

@@ -7,14 +7,8 @@ import pytest
 from pyspark.sql import types
 
 from airflow_provider_snowpipe.spark.data_source import gates
+from airflow_provider_snowpipe.spark.data_source import options as module
 from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token
-from airflow_provider_snowpipe.spark.data_source.options import (
-    OPTIONS,
-    WriteOptions,
-    check_schema,
-    is_integer,
-    unknown_columns,
-)
 from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
@@ -30,7 +24,7 @@ DEAD = {"onError": "dead_letter", "deadLetterPath": "/dead"}
 def test_option_names_have_no_case_sparks_own_are_ignored_and_defaults_are_those_of_the_job():
     given = {name.lower(): value for name, value in LEAST.items()}
     of_spark = {"checkpointlocation": "/ck", "queryname": "q"}
-    options = WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
+    options = module.WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
     assert (options.pipe, options.channel(3)) == (PipeName("DB", "S", "T-STREAMING"), "ds_3")
     assert (options.on_error, options.commit_timeout, options.limits.compression) == ("abort", 600.0, "zstd")
     assert (options.limits.raw_bytes, write_options().limits.raw_bytes) == (1000, 16 * 1024 * 1024)
@@ -84,7 +78,7 @@ def test_a_write_needs_a_batch_id_or_an_offset_column_and_a_stream_counts_itself
 def test_every_option_has_a_row_in_the_reference(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "reference" / "data-source.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert listed[: len(OPTIONS)] == list(OPTIONS)
+    assert listed[: len(module.OPTIONS)] == list(module.OPTIONS)
 
 
 TEXT = types.StringType()
@@ -96,7 +90,7 @@ def _struct(**columns):
 
 def _check(columns, **more):
     by_column = {"partitions": None} if "channelColumn" in more else {}
-    check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
+    module.check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
 
 
 def test_every_type_that_ndjson_carries_is_taken():
@@ -134,14 +128,14 @@ def test_key_columns_are_checked():
     ]:
         refused(ConfigurationError, lambda given: _check(columns, **given), [more], *words)
     schema = _struct(a=types.LongType(), b=TEXT).jsonValue()
-    assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
+    assert [module.is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
 
 
 def test_columns_for_which_the_table_has_none_are_named_or_refused():
     table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
 
     def found(*names, known=table, **more):
-        return unknown_columns(
+        return module.unknown_columns(
             _struct(**dict.fromkeys(names, TEXT)).jsonValue(), write_options(**more), known
         )
 

@@ -11,19 +11,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files import spec as files
 from airflow_provider_snowpipe.spark.sources.files.listing import binding_of
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    AllFiles,
-    Avro,
-    ByKey,
-    ByName,
-    Csv,
-    FileSource,
-    Ndjson,
-    Orc,
-    Parquet,
-    Text,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import ByKey, Csv, FileSource
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -220,9 +210,9 @@ def digest(source: FileSource, partition: str = "p") -> str:
 
 
 def test_what_decides_the_rows_of_a_partition_or_their_numbers_gives_another_binding():
-    forms = [Ndjson(), Text(), Parquet(), Orc(), Avro()]
+    forms = [files.Ndjson(), files.Text(), files.Parquet(), files.Orc(), files.Avro()]
     forms += [Csv(**{name: value, "column_names": ["ID"]}) for name, value in CSV_EDITS.items()]
-    splits = [AllFiles(), ByName("(?P<partition>.).*"), ByName("(?P<partition>..).*")]
+    splits = [files.AllFiles(), files.ByName("(?P<partition>.).*"), files.ByName("(?P<partition>..).*")]
     splits += [ByKey("day"), ByKey("hour"), ByKey("day", as_columns=True)]
     found = [digest(FILES), digest(FILES, "q"), digest(replace(FILES, pattern="*.csv"))]
     found += [digest(replace(FILES, format=one)) for one in forms]

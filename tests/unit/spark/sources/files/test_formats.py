@@ -28,11 +28,7 @@ from airflow_provider_snowpipe.spark.sources.files.avro_format import (
     read_header,
     rows_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    compression_of,
-    pieces,
-    reader_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, pieces, reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     Avro,
     Csv,
@@ -348,10 +344,8 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
     far = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1)]
     rows = pa.table({"TS": pa.array(far, pa.timestamp("us"))})
     pq.write_table(rows, tmp_path / "a", use_deprecated_int96_timestamps=True)
-    assert [row["TS"] for row in _values(listed(tmp_path / "a"))] == [
-        "9999-12-31T23:59:59.999999",
-        "0001-01-01T00:00:00",
-    ]
+    first, second = (row["TS"] for row in _values(listed(tmp_path / "a")))
+    assert (first, second) == ("9999-12-31T23:59:59.999999", "0001-01-01T00:00:00")
 
 
 def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):

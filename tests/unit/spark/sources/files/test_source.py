@@ -6,17 +6,11 @@ import os
 
 import pytest
 
+from airflow_provider_snowpipe.spark.sources.files import spec as files_spec
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_metadata
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    ByKey,
-    ByName,
-    FileGroup,
-    FileSourceSpec,
-    Ndjson,
-    SourceFile,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
@@ -35,8 +29,8 @@ def _groups(root, **options):
     return [one.group for one in taken(FileSourceSpec(str(root), **options), "account/pipe").values()]
 
 
-BY_NAME = {"pattern": "*.log", "partitions": ByName(r"(?P<partition>[a-z]+)_\d+\.log")}
-BY_DAY = {"format": "parquet", "partitions": ByKey("day")}
+BY_NAME = {"pattern": "*.log", "partitions": files_spec.ByName(r"(?P<partition>[a-z]+)_\d+\.log")}
+BY_DAY = {"format": "parquet", "partitions": files_spec.ByKey("day")}
 HIDDEN = ["a/1.ndjson", "a/_2.ndjson", "a/.1.ndjson", "a/.snapshot/1.ndjson", ".checkpoints/1.ndjson"]
 OF_DAYS = [
     "region=eu/day=2024-01-01/a.parquet",
@@ -110,7 +104,7 @@ class TestPartitions:
 
     def test_have_decoded_values_for_columns(self, tmp_path):
         _make(tmp_path, "at=10%3A30/day=__HIVE_DEFAULT_PARTITION__/a.parquet")
-        (group,) = _groups(tmp_path, format="parquet", partitions=ByKey("day", as_columns=True))
+        (group,) = _groups(tmp_path, format="parquet", partitions=files_spec.ByKey("day", as_columns=True))
         assert group.files[0].values == (("at", "10:30"), ("day", None))
 
 
@@ -159,7 +153,7 @@ def group(tmp_path):
         SourceFile("a.log", str(tmp_path / "a.log"), 9, unit=4),
         SourceFile("b.log", str(tmp_path / "b.log"), 13, unit=6, start=9, after_line=3),
     ]
-    return FileGroup("web", tuple(files), gone=frozenset(), committed={4: 3})
+    return files_spec.FileGroup("web", tuple(files), gone=frozenset(), committed={4: 3})
 
 
 def test_reading_goes_on_behind_the_committed_line_of_a_unit(group):
@@ -175,13 +169,13 @@ def test_reading_goes_on_behind_the_committed_line_of_a_unit(group):
         "6/b.log:4": Resume(2, 4, 11),
         "7/c.log:1": Resume(3, 0, 0),
     }.items():
-        found = resume_after(group, Ndjson(), token and UnitOffset.parse(token))
+        found = resume_after(group, files_spec.Ndjson(), token and UnitOffset.parse(token))
 
         assert found == expected, token
         left = group.files[found.file_index + found.done :]
         assert [file.unit for file, _ in files_to_read(group, found)] == [file.unit for file in left]
     with pytest.raises(SourcePositionError, match="line 4"):
-        resume_after(group, Ndjson(), UnitOffset(2, "b.log", 4))
+        resume_after(group, files_spec.Ndjson(), UnitOffset(2, "b.log", 4))
 
 
 class TestMetadata:
@@ -195,9 +189,8 @@ class TestMetadata:
     def test_is_of_each_row_its_file_and_its_number(self, tmp_path, ending):
         write_file(tmp_path / "eu" / f"a.{ending}", numbered_rows("x", range(10)))
         found = list(self.rows(tmp_path, format=ending, pattern=f"*.{ending}"))
-        assert [(one["SRC"], one["ROW"], one["U"]) for one in found] == [
-            (f"eu/a.{ending}", row, 1) for row in range(1, 11)
-        ]
+        expected = [(f"eu/a.{ending}", row, 1) for row in range(1, 11)]
+        assert [(one["SRC"], one["ROW"], one["U"]) for one in found] == expected
         assert [int(one["ID"]) for one in found] == list(range(10))
         assert found[0]["AT"].startswith("20")
 

@@ -10,15 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import settings, stateful
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
 
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
@@ -106,18 +99,15 @@ class Loads:
                 parts += 1
                 before = self.committed.get(name)
                 assert before is None or part.start.follows(before)
-                self.table += [
-                    json.loads(line)["ID"] for line in bytes(part.body).splitlines() if line.strip()
-                ]
+                lines = filter(bytes.strip, bytes(part.body).splitlines())
+                self.table += [json.loads(line)["ID"] for line in lines]
                 self.committed[name] = part.end
                 self.bindings[name] = partition.binding.digest
         if dies_after is None:
-            source.mark_complete(
-                {name: self.committed[name] for name in partitions if name in self.committed}
-            )
+            source.mark_complete({one: self.committed[one] for one in partitions if one in self.committed})
 
 
-class Histories(RuleBasedStateMachine):
+class Histories(stateful.RuleBasedStateMachine):
     """Files come, grow, change, go and get other names between the runs of one load."""
 
     growing = False
@@ -146,7 +136,7 @@ class Histories(RuleBasedStateMachine):
     def file(self, data: st.DataObject) -> Path:
         return data.draw(st.sampled_from(self.files()))
 
-    @rule(
+    @stateful.rule(
         partition=st.sampled_from(PARTITIONS), name=st.sampled_from(NAMES), count=st.integers(0, 5),
         unfinished=st.booleans(),
     )  # fmt: skip
@@ -160,8 +150,8 @@ class Histories(RuleBasedStateMachine):
             out.write(added.removesuffix(b"\n") if unfinished else added)
         self.green = False
 
-    @precondition(lambda self: self.files())
-    @rule(data=st.data(), longer=st.integers(-1, 2))
+    @stateful.precondition(lambda self: self.files())
+    @stateful.rule(data=st.data(), longer=st.integers(-1, 2))
     def replace(self, data: st.DataObject, longer: int) -> None:
         """Put other rows into a file."""
         path = self.file(data)
@@ -170,8 +160,8 @@ class Histories(RuleBasedStateMachine):
         path.write_bytes(self.lines(max(0, rows)))
         self.green = False
 
-    @precondition(lambda self: self.replaced)
-    @rule(data=st.data())
+    @stateful.precondition(lambda self: self.replaced)
+    @stateful.rule(data=st.data())
     def bring_back(self, data: st.DataObject) -> None:
         """Put the former content back, with its time."""
         path = data.draw(st.sampled_from(sorted(self.replaced)))
@@ -180,23 +170,23 @@ class Histories(RuleBasedStateMachine):
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
         self.green = False
 
-    @precondition(lambda self: self.files())
-    @rule(data=st.data(), name=st.sampled_from((*NAMES, "z.ndjson")))
+    @stateful.precondition(lambda self: self.files())
+    @stateful.rule(data=st.data(), name=st.sampled_from((*NAMES, "z.ndjson")))
     def rename(self, data: st.DataObject, name: str) -> None:
         path = self.file(data)
         if not (path.parent / name).exists() and path not in self.replaced:
             path.rename(path.parent / name)
             self.green = False
 
-    @precondition(lambda self: self.files() and self.green)
-    @rule(data=st.data())
+    @stateful.precondition(lambda self: self.files() and self.green)
+    @stateful.rule(data=st.data())
     def remove(self, data: st.DataObject) -> None:
         """After a load that succeeded."""
         path = self.file(data)
         path.unlink()
         self.replaced.pop(path, None)
 
-    @rule(dies_after=st.none() | st.integers(0, 4), races=st.booleans())
+    @stateful.rule(dies_after=st.none() | st.integers(0, 4), races=st.booleans())
     def run(self, dies_after: int | None, races: bool) -> None:
         there = {
             json.loads(line)["ID"]
@@ -217,7 +207,7 @@ class Histories(RuleBasedStateMachine):
         if dies_after is None:
             assert there <= set(self.loads.table), "rows are lost"
 
-    @invariant()
+    @stateful.invariant()
     def no_row_is_there_twice(self) -> None:
         twice = [row for row, count in Counter(self.loads.table).items() if count > 1]
         assert not twice
@@ -230,7 +220,9 @@ class GrowingHistories(Histories):
 @pytest.mark.parametrize("machine", [Histories, GrowingHistories])
 @pytest.mark.parametrize("examples", [30, pytest.param(1_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(machine, examples):
-    run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=25))
+    stateful.run_state_machine_as_test(
+        machine, settings=settings(max_examples=examples, stateful_step_count=25)
+    )
 
 
 @pytest.fixture

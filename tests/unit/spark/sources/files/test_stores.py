@@ -36,9 +36,8 @@ def azurite(tmp_path_factory):
 
 def _as_google_is_asked(request):
     """Google's XML interface is S3's, but for the name of the condition."""
-    signed = (
-        b"authorization: AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, Signature=1\r\n"
-    )
+    key = b"Credential=A/20260101/us-east-1/s3/aws4_request, Signature=1"
+    signed = b"authorization: AWS4-HMAC-SHA256 " + key + b"\r\n"
     request = re.sub(rb"(?i)authorization: [^\r]*\r\n", b"", request)
     request = re.sub(rb"^([A-Z]+ \S+ HTTP/1.1\r\n)", rb"\1" + signed, request)
     return request.replace(b"x-goog-if-generation-match: 0", b"if-none-match: *")
@@ -51,9 +50,8 @@ def google(s3, bucket):
         wire.edit = _as_google_is_asked
         key = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
         extra = {"keyfile_dict": key, "endpoint_url": f"http://127.0.0.1:{wire.port}"}
-        yield Store(
-            f"gs://{bucket}/in", options_of(web_connection(None, None, "google_cloud_platform", **extra))
-        )
+        options = options_of(web_connection(None, None, "google_cloud_platform", **extra))
+        yield Store(f"gs://{bucket}/in", options)
 
 
 @pytest.fixture(

@@ -219,9 +219,8 @@ class TestStartingSnapshot:
 
 
 def test_columns_come_out_as_the_table_has_them_now(tmp_path):
-    old = pa.table(
-        {"ID": pa.array([1], pa.int32()), "OLD": ["a"], "GONE": [5], "PRICE": pa.array([0.5], pa.float32())}
-    )
+    price = pa.array([0.5], pa.float32())
+    old = pa.table({"ID": pa.array([1], pa.int32()), "OLD": ["a"], "GONE": [5], "PRICE": price})
     orders = IcebergTable(tmp_path / "lake", schema=old.schema)
     orders.table.append(old)
     with orders.table.update_schema() as change:

@@ -9,11 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.errors import (
-    AuthenticationError,
-    EncodingError,
-    SourceUnavailableError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
 from tests.jumping_time import JumpingTime
 from tests.schema_registry import RegistryService
@@ -86,15 +82,8 @@ def test_metadata_columns_come_before_the_fields_of_the_value():
 
     assert made.fields == set(fields)
     shown = [{"key": "a", "value": "x"}, {"key": "a", "base64": "/w=="}, {"key": "b"}]
-    first = {
-        "T": "orders",
-        "P": 3,
-        "O": 10,
-        "S": "2023-11-14T22:13:20.123Z",
-        "K": "k1",
-        "H": shown,
-        "R": "r1",
-    }
+    first = {"T": "orders", "P": 3, "O": 10, "S": "2023-11-14T22:13:20.123Z", "K": "k1"}
+    first |= {"H": shown, "R": "r1"}
     assert rows_of_part(part) == [{**first, "A": 1}, {"T": "orders", "P": 3, "O": 11, "R": "r1"}]
     assert list(rows_of_part(part)[0]) == [*first, "A"]
 
@@ -117,7 +106,7 @@ def test_binary_keys_are_base64_or_refused():
     records = records_of([b"{}"], keys=[b"\xff"])
     part = writer(metadata=["key"], key_format="bytes").part(records)
     assert rows_of_part(part) == [{"KAFKA_KEY": "/w=="}]
-    with pytest.raises(EncodingError, match=r"is not UTF-8: use key_format='bytes'"):
+    with pytest.raises(errors.EncodingError, match=r"is not UTF-8: use key_format='bytes'"):
         writer(metadata=["key"]).part(records)
 
 
@@ -133,7 +122,7 @@ def test_tombstones_are_dropped_or_loaded_or_refused():
     assert rows_of_part(part_of([None], tombstones="null", value_column="V")) == [{"V": None}]
     text = part_of([None, b""], tombstones="null", value_column="V", value_format="text")
     assert rows_of_part(text) == [{"V": None}, {"V": ""}]
-    with pytest.raises(EncodingError, match=r"offset 10 is a tombstone.*tombstones='drop'"):
+    with pytest.raises(errors.EncodingError, match=r"offset 10 is a tombstone.*tombstones='drop'"):
         part_of(values)
 
 
@@ -158,7 +147,7 @@ class TestEnvelopeOfKafkaConnect:
             b' {\n "payload" : {"A": 1}, "schema" : {"type": "struct", "fields": []} } ',
             enveloped(b"null"),
         ]:
-            with pytest.raises(EncodingError, match=r"offset 11 .*connect_envelope"):
+            with pytest.raises(errors.EncodingError, match=r"offset 11 .*connect_envelope"):
                 part_of([None, value, b'{"A":1}'], tombstones="drop")
 
     def test_is_not_what_has_columns_called_schema_and_payload(self):
@@ -281,7 +270,7 @@ def test_registry_with_a_password_takes_it_from_the_secrets():
     with RegistryService("loader:hunter2") as service:
         service.add(1, json.dumps(FIRST), "AVRO")
         assert len(rows(service, "hunter2")) == 1
-        with pytest.raises(AuthenticationError, match=r"refused \(HTTP 401\)") as caught:
+        with pytest.raises(errors.AuthenticationError, match=r"refused \(HTTP 401\)") as caught:
             rows(service, "wrong1")
     assert "wrong1" not in str(caught.value)
 
@@ -289,7 +278,7 @@ def test_registry_with_a_password_takes_it_from_the_secrets():
 def test_registry_that_does_not_run_is_named_in_time(monkeypatch):
     client = pytest.importorskip("confluent_kafka.schema_registry").SchemaRegistryClient
     monkeypatch.setattr(sys.modules[client.__module__], "time", JumpingTime())
-    with pytest.raises(SourceUnavailableError, match=r"schema registry http://127.0.0.1:1: schema 1"):
+    with pytest.raises(errors.SourceUnavailableError, match=r"schema registry http://127.0.0.1:1: schema 1"):
         part_of([_first()], "http://127.0.0.1:1", value_format="avro")
 
 
@@ -299,14 +288,12 @@ class TestProtobuf:
         return Proto(registry)
 
     def test_messages_become_their_own_json(self, registry, proto):
-        file = proto.file(
-            "order.proto", "shop", {"Other": {}, "Order": ORDER}, "google/protobuf/timestamp.proto"
-        )
+        timestamp = "google/protobuf/timestamp.proto"
+        file = proto.file("order.proto", "shop", {"Other": {}, "Order": ORDER}, timestamp)
         file.message_type[1].nested_type.add(name="Line").CopyFrom(proto.message("Line", {"sku": "string"}))
         proto.register(file, 5)
-        order = proto.make(
-            "shop.Order", order_id=9007199254740993, note="ä", at={"seconds": 1700000000, "nanos": 5000}
-        )
+        at = {"seconds": 1700000000, "nanos": 5000}
+        order = proto.make("shop.Order", order_id=9007199254740993, note="ä", at=at)
         line = proto.make("shop.Order.Line", sku="x")
         good = head(5) + b"\x02\x02" + order
 
@@ -404,9 +391,8 @@ class Proto:
         return file
 
     def register(self, file, number, **more):
-        self.registry.add(
-            number, "", "PROTOBUF", serialized=base64.b64encode(file.SerializeToString()).decode(), **more
-        )
+        serialized = base64.b64encode(file.SerializeToString()).decode()
+        self.registry.add(number, "", "PROTOBUF", serialized=serialized, **more)
         self.pool.Add(file)
 
     def make(self, name, **fields):

@@ -12,36 +12,26 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.tables import reader
+from airflow_provider_snowpipe.spark.sources.tables import rows as module
 from airflow_provider_snowpipe.spark.sources.tables.reader import partition_names
-from airflow_provider_snowpipe.spark.sources.tables.rows import (
-    POSITION,
-    VERSION,
-    RowColumns,
-    keyed_parts,
-    versioned_parts,
-)
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import (
-    BatchRowOffset,
-    IntegerOffset,
-    LexicographicOffset,
-)
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset
 
 LIMITS = BatchLimits(rows=4)
 
 
 def _batch(keys: list[Any], versions: list[int] | None = None, text: pa.DataType | None = None) -> Any:
     lines = [f'{{"K":"{key}"}}\n' for key in keys]
-    columns = {POSITION: pa.array(keys), LINE: pa.array(lines, text or pa.string())}
+    columns = {module.POSITION: pa.array(keys), LINE: pa.array(lines, text or pa.string())}
     if versions is not None:
-        columns[VERSION] = pa.array(versions, pa.int64())
+        columns[module.VERSION] = pa.array(versions, pa.int64())
     return pa.record_batch(columns)
 
 
 def _keyed(*batches: Any, committed: Any = None, kind: Any = IntegerOffset, **extra: Any) -> Any:
     options = {"column": "K", "value": lambda position: position.sort_key()[0], "offset": kind, **extra}
-    return keyed_parts(iter(batches), committed, LIMITS, **options)
+    return module.keyed_parts(iter(batches), committed, LIMITS, **options)
 
 
 def _body(parts: list[Any]) -> bytes:
@@ -103,7 +93,7 @@ class TestKeyedParts:
 
 class TestVersionedParts:
     def parts(self, *batches: Any, committed: BatchRowOffset | None = None) -> list[tuple[str, str, int]]:
-        parts = versioned_parts(iter(batches), committed, LIMITS, column="K")
+        parts = module.versioned_parts(iter(batches), committed, LIMITS, column="K")
         return [(str(part.start), str(part.end), part.rows) for part in parts]
 
     def test_number_rows_within_their_version_over_all_batches(self):
@@ -125,15 +115,15 @@ class TestVersionedParts:
 
 
 def test_columns_show_the_run_and_the_row_of_a_version():
-    extra = RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
+    extra = module.RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
     batches = [_batch([1, 2, 5, 1, 2], [7, 7, 7, 8, 8])]
-    parts = versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
+    parts = module.versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
 
     assert [json.loads(line) for line in _body(list(parts)).splitlines()] == [
         {"R": "r1", "V": version, "N": row, "K": key}
         for version, row, key in ((7, 2, "2"), (7, 3, "5"), (8, 1, "1"), (8, 2, "2"))
     ]
-    (part,) = _keyed(_batch([1]), extra=RowColumns({"R": "run_id"}, "r"))
+    (part,) = _keyed(_batch([1]), extra=module.RowColumns({"R": "run_id"}, "r"))
     assert json.loads(bytes(part.body)) == {"R": "r", "K": "1"}
 
 
