@@ -100,9 +100,8 @@ def modules():
     objects = [entry["class-name"] for entry in info["task-decorators"]]
     objects += [path for kind in ("extra-links", "notifications") for path in info.get(kind, ())]
     policy = {"airflow_provider_snowpipe.policies.retry"} if AIRFLOW >= (3, 3) else set()
-    return (
-        found | {path.rpartition(".")[0] for path in objects} | {"airflow_provider_snowpipe.sources"} | policy
-    )
+    of_objects = {path.rpartition(".")[0] for path in objects}
+    return found | of_objects | {"airflow_provider_snowpipe.sources"} | policy
 
 
 def heavy(found, bare):

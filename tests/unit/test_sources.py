@@ -14,6 +14,7 @@ import pytest
 from airflow.models.connection import Connection
 from airflow.providers.common.compat.sdk import DAG, BaseOperator
 
+from airflow_provider_snowpipe import sources as kinds
 from airflow_provider_snowpipe.decorators.append import SnowpipeAppendDecoratedOperator
 from airflow_provider_snowpipe.decorators.route import SnowpipeRouteDecoratedOperator
 from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
@@ -21,25 +22,7 @@ from airflow_provider_snowpipe.operators.branch import SnowpipeBranchOperator
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
-from airflow_provider_snowpipe.sources import (
-    AllFiles,
-    Avro,
-    ByDirectory,
-    ByKey,
-    ByName,
-    Csv,
-    DeltaSource,
-    FileSource,
-    IcebergSource,
-    KafkaSource,
-    Ndjson,
-    Orc,
-    Parquet,
-    TableSource,
-    Text,
-    bulk_values,
-    stream_values,
-)
+from airflow_provider_snowpipe.sources import Csv, FileSource, KafkaSource, Ndjson, TableSource
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, RowsToWrite
 from airflow_provider_snowpipe.spark.source import SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
@@ -50,11 +33,7 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW
 
 OUTPUT: Any = BaseOperator(task_id="other").output
-POLICY: dict[str, Any] = {
-    "on_error": "dead_letter",
-    "dead_letter_path": "/rejected/{{ x }}",
-    "unknown_columns": "warn",
-}
+POLICY: Any = {"on_error": "dead_letter", "dead_letter_path": "/rejected/{{ x }}", "unknown_columns": "warn"}
 
 # Together the dictionaries of a class have each of its fields with another value than its default.
 DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
@@ -69,19 +48,19 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"path": "s3://lake/in", "conn_id": "bucket"},
     ],
     Ndjson: [{"growing": True}, {"compression": "gzip"}],
-    Text: [{"column": "ROW", "compression": "none", "growing": True}],
+    kinds.Text: [{"column": "ROW", "compression": "none", "growing": True}],
     Csv: [
         {"columns": ["A"], "header": False, "column_names": ["A", "B"], "delimiter": ";", "quote": "'",
          "escape": "\\", "null_values": ["NULL"], "growing": True},
         {"compression": "zstd"},
     ],
-    Parquet: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
-    Orc: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
-    Avro: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
-    ByDirectory: [{}],
-    ByName: [{"regex": "(?P<partition>[a-z]+).*"}],
-    ByKey: [{"key": "day", "as_columns": True}],
-    AllFiles: [{}],
+    kinds.Parquet: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
+    kinds.Orc: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
+    kinds.Avro: [{"columns": ["A"], "non_finite": "null", "unknown_types": "ignore"}],
+    kinds.ByDirectory: [{}],
+    kinds.ByName: [{"regex": "(?P<partition>[a-z]+).*"}],
+    kinds.ByKey: [{"key": "day", "as_columns": True}],
+    kinds.AllFiles: [{}],
     KafkaSource: [
         {
             "bootstrap_servers": "k:9092", "topics": ["a", "b"], "start": "timestamp",
@@ -100,12 +79,12 @@ DICTIONARIES: dict[type[Any], list[dict[str, Any]]] = {
         {"offset_column": "ID", "path": "/t", "format": "csv", "options": {"sep": ";"}, "binary": "HEX",
          "non_finite": "null", "explicit_nulls": False, "metadata": {"R": "run_id"}},
     ],
-    DeltaSource: [
+    kinds.DeltaSource: [
         {"order_by": "ID", "path": "/t", "offset_type": "text", "partition_by": "K", "starting_version": 3,
          "binary": "HEX", "non_finite": "null", "explicit_nulls": False, "metadata": {"V": "version"}},
         {"order_by": "ID", "table": "t"},
     ],
-    IcebergSource: [
+    kinds.IcebergSource: [
         {"table": "s.t", "catalog": "c", "options": {"type": "rest"}, "partition_by": "K",
          "starting_snapshot": 9, "binary": "HEX", "non_finite": "null", "explicit_nulls": False,
          "conn_id": "lake", "metadata": {"N": "row"}},
@@ -175,7 +154,7 @@ def test_the_repr_shows_what_was_given_and_no_secret() -> None:
             TableSource(path=OUTPUT, options=url),
             "{'url': 'jdbc:x://h/d?user=u&password=…', 'dbPassword': '…'}",
         ),
-        (IcebergSource(table=OUTPUT, options={"uri": "a://me:hush@h/d"}), "{'uri': 'a://…@h/d'}"),
+        (kinds.IcebergSource(table=OUTPUT, options={"uri": "a://me:hush@h/d"}), "{'uri': 'a://…@h/d'}"),
     ]:
         assert shown in repr(value)
         assert "hush" not in repr(value)
@@ -347,9 +326,9 @@ class TestInTasks:
         assert source == before
 
     def test_templates_of_nested_values_are_rendered(self) -> None:
-        form, partitions = Csv(delimiter="{{ d }}", columns=["{{ c }}"]), ByKey("{{ k }}")
+        form, partitions = Csv(delimiter="{{ d }}", columns=["{{ c }}"]), kinds.ByKey("{{ k }}")
         typed = FileSource("/in", format=form, partitions=partitions)
-        rendered = FileSource("/in", format=Csv(delimiter=";", columns=("A",)), partitions=ByKey("day"))
+        rendered = FileSource("/in", format=Csv(delimiter=";", columns=("A",)), partitions=kinds.ByKey("day"))
         for source in (typed, typed.as_json(), {"path": "/in", "format": form, "partitions": partitions}):
             load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
             _render(load, d=";", c="A", k="day")
@@ -365,9 +344,8 @@ class TestInTasks:
     def test_the_output_of_another_task_makes_it_an_upstream_task(self) -> None:
         with DAG("d", schedule=None):
             form: Any = Ndjson(growing=BaseOperator(task_id="before").output)  # type: ignore[arg-type]
-            load = SnowpipeStreamOperator(
-                task_id="load", source=FileSource(path="/in", format=form), table="T"
-            )
+            source = FileSource(path="/in", format=form)
+            load = SnowpipeStreamOperator(task_id="load", source=source, table="T")
         assert load.upstream_task_ids == {"before"}
 
     def test_every_operator_takes_them(self) -> None:
@@ -440,7 +418,7 @@ def test_the_policy_for_rows_may_be_default_arguments_and_is_checked_where_the_o
 
 def test_a_stream_needs_an_order_and_a_bulk_load_refuses_one() -> None:
     rows = TableSource(path="/t", format="csv", options={"sep": ";"})
-    assert bulk_values(rows) == {"path": "/t", "format": "csv", "options": {"sep": ";"}}
+    assert kinds.bulk_values(rows) == {"path": "/t", "format": "csv", "options": {"sep": ";"}}
     with pytest.raises(ConfigurationError, match="offset_column is empty"):
         SnowpipeStreamOperator(task_id="a", source=rows, table="T")
     with pytest.raises(ConfigurationError, match="unknown key 'offset_column'"):
@@ -457,4 +435,4 @@ def test_a_source_that_an_operator_cannot_take_is_refused(operator: Any, more: d
 
 @pytest.mark.parametrize("text", ["@stage/path", "{{ source }}", None])
 def test_what_is_no_typed_value_stays_as_it_is(text: Any) -> None:
-    assert stream_values(text) is bulk_values(text) is text
+    assert kinds.stream_values(text) is kinds.bulk_values(text) is text

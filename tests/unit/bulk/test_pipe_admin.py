@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -131,9 +132,7 @@ class TestTarget:
             target = pipes.PipeTarget.of(self.PIPE, statement)
             assert (target.table, str(target.stage)) == (table, stage)
         wrong = ["", "COPY INTO t", "SELECT 1", "COPY INTO t FROM (SELECT 1)"]
-        refused(
-            ConfigurationError, lambda one: pipes.PipeTarget.of(self.PIPE, one), wrong, "DB.S.P", "MONITOR"
-        )
+        refused(ConfigurationError, partial(pipes.PipeTarget.of, self.PIPE), wrong, "DB.S.P", "MONITOR")
 
     def test_a_path_below_the_location_is_a_prefix_and_another_location_is_refused(self):
         def below(given, location="@st/in"):

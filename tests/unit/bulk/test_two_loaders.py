@@ -39,10 +39,9 @@ def others(*loads, files=None, loader=None):
 
 
 def refusal(*loads, files=None, loader=None):
+    given = files or staged("in/a.csv", "in/b.csv")
     with pytest.raises(FilesGivenTwiceError) as raised:
-        refuse_files_of_others(
-            files or staged("in/a.csv", "in/b.csv"), loads, table="T", now=NOW, loader=loader
-        )
+        refuse_files_of_others(given, loads, table="T", now=NOW, loader=loader)
     return raised.value
 
 

@@ -112,11 +112,6 @@ def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, r
     assert shared.release_session_on_close == (refusal == "closed")
 
 
-def test_server_that_cannot_be_reached_is_asked_once(start):
-    with pytest.raises(PySparkException, match="UNAVAILABLE"):
-        start(PySparkException("UNAVAILABLE"), RemoteSession(), remote="sc://host")
-
-
 def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     running = RemoteSession()
     assert start(running, remote="sc://host", running=running) == (running, [*SETTINGS, START])

@@ -58,17 +58,6 @@ class TestCompressor:
         too_large = [[_line(3, 9000)]]
         refused(ConfigurationError, Compressor(BatchLimits(wire_bytes=5000)).close, too_large, "rows 3 to 3")
 
-    def test_first_batch_is_cut_by_what_rows_usually_compress_to(self):
-        for limits, expected in [
-            (BatchLimits(wire_bytes=1000, compression="zstd"), 1700),
-            (BatchLimits(wire_bytes=1000, compression="none"), 850),
-            (BatchLimits(wire_bytes=1000, raw_bytes=1200), 1200),
-        ]:
-            ratio, batch, first = Compressor(limits).ratio, OpenBatch(limits), _line(0, expected)
-            batch.add(first)
-            assert batch.take(ratio) == []
-            assert batch.take(ratio, following=1) == [first]
-
     def test_batch_that_does_not_fit_is_cut_and_its_compression_expected_of_the_next(self):
         compressor = Compressor(BatchLimits(wire_bytes=20_000))
         parts = [_part(10 * number, 10) for number in range(4)]

@@ -430,9 +430,7 @@ class TestFile:
 
         refused(errors.ConfigurationError, read, wrong, "x.json is no offset backup")
         refused(errors.ConfigurationError, read, [token], "channel 'a' has the token 7")
-        refused(
-            errors.ConfigurationError, read, [_changed("version", to=2)], "x.json", "version 2", "version 1"
-        )
+        refused(errors.ConfigurationError, read, [_changed("version", to=2)], "x.json", "version 2")
 
 
 def _kept(**tokens):

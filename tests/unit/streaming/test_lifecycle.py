@@ -9,7 +9,7 @@ from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_ch
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
-from tests.checkpoints import binding_of, loaded, source_of, token
+from tests.checkpoints import binding_of, source_of, token
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
@@ -130,19 +130,6 @@ class TestOwnership:
     @pytest.fixture
     def earlier(self, snowpipe, client):
         return EarlierChannels(client, snowpipe.listed, LAST)
-
-    def test_the_error_of_a_new_channel_differs_from_that_of_one_with_rows_of_another_source(
-        self, snowpipe, earlier
-    ):
-        snowpipe.channel("new_q", **loaded(1, 2, binding=binding_of("q")))
-        snowpipe.channel("old_p", **loaded(5, 6))
-        unknown = replace(earlier, last={})
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' is new, and channel 'old_p'"):
-            unknown.hand_over([own("q", token(1, 2, binding=binding_of("q"))), own("p")])
-        other = own("p", token(9, 9, binding=binding_of("q")), rebind="continue")
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' has rows of another source, and"):
-            unknown.hand_over([other])
-        assert "old_p" in snowpipe.channels
 
     def test_a_position_of_another_kind_is_refused_by_its_channel(self, snowpipe, earlier):
         other = token("a:9", 6)

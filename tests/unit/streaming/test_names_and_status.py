@@ -2,7 +2,7 @@
 
 from airflow_provider_snowpipe.bulk.copy import CopyOptions
 from airflow_provider_snowpipe.streaming import names
-from airflow_provider_snowpipe.streaming.arguments import SentRows, check_one_of, known_arguments
+from airflow_provider_snowpipe.streaming.arguments import check_one_of, known_arguments
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -105,13 +105,3 @@ def test_wrong_argument_is_named_with_those_there_are_and_its_value_unless_that_
     }.items():
         (error,) = refused(ConfigurationError, read, [{name: value}], name)
         assert "hunter2" not in str(error)
-
-
-def test_rows_that_are_sent_later_are_added_up_and_the_longest_request_stays():
-    numbers = dict(rows=1, bytes=2, append_seconds=3.0, commit_seconds=4.0, requests=5, request_seconds=6.0)
-    more = dict(longest_request=7.0, retries=8, dead_lettered=9, undecoded=10, unknown_columns={"A": 11})
-    first = SentRows(**numbers, **more)
-    later = SentRows(rows=100, bytes=100, longest_request=0.5, unknown_columns={"A": 100, "B": 1})
-    expected = {"rows": 101, "bytes": 102, "unknown_columns": {"A": 111, "B": 1}}
-    assert first.and_then(later).counts() == {**first.counts(), **expected}
-    assert later.and_then(first).longest_request == 7.0

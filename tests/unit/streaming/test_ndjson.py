@@ -87,9 +87,8 @@ def test_tables_and_types_that_no_line_can_hold_are_refused_and_no_rows_are_no_b
     refused(EncodingError, encode_ndjson, [pa.table({"id": [1], "ID": [2]})], "'id' and 'ID'", "same column")
     refused(EncodingError, encode_ndjson, [pa.table({})], "no columns")
     for name in ("n", "é"):
-        doubles = [
-            pa.Table.from_arrays([one] * len(names), names) for names in ([name, name], ["id", name, name])
-        ]
+        two, three = [name] * 2, ["id", *[name] * 2]
+        doubles = [pa.Table.from_arrays([one] * len(names), names) for names in (two, three)]
         refused(EncodingError, encode_ndjson, doubles, "same column")
         refused(EncodingError, texts, [pa.StructArray.from_arrays([one, one], [name, name])], "two fields")
     assert encode_ndjson(pa.table({"a": pa.array([], INT)})) == b""

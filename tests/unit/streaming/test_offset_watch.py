@@ -62,7 +62,7 @@ class TestEveryMove:
 
     def test_of_several_channels_is_one_message(self):
         first, same, other = (
-            reported(watch(), polled(c2=("1", 1), c1=("b", rows), c3=(None, 0))) for rows in (4, 4, 5)
+            reported(watch(), polled(c2=("1", 1), c1=("b", n), c3=(None, 0))) for n in (4, 4, 5)
         )
         assert first == same
         assert first["id"] != other["id"]
@@ -167,13 +167,3 @@ class TestJournal:
         journal = await written(None, 1)
         await journal.arrived(0)
         assert journal.watermark.rows == 1
-
-    async def test_is_found_by_its_stream_while_it_reads_it(self):
-        class Stream:
-            """A source of polls."""
-
-        stream, journal = Stream(), offset_events.WatermarkJournal(None, "")
-        with offset_events.fed_by(stream, journal):
-            assert offset_events.journals_fed_by(stream) == [journal]
-            assert offset_events.journals_fed_by(Stream()) == []
-        assert offset_events.journals_fed_by(stream) == []

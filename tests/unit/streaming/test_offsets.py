@@ -58,8 +58,6 @@ def test_tokens_at_the_edges_of_their_formats_are_read_and_written():
         "17/a/b:c.log:20": UnitOffset(17, "a/b:c.log", 20),
         "t:0:0": topic("t", 0, 0),
         "a:b:3:20": topic("a:b", 3, 20),
-        "0:0": BatchRowOffset(0, 0),
-        "x": LexicographicOffset("x"),
         "17:5000/9f3ac1d2-end": share(17, 5000, final=True),
         "0:1/00000000": BatchDigestOffset(0, 1, 0),
     }.items():

@@ -14,7 +14,6 @@ from airflow_provider_snowpipe.streaming.offset_events import FollowRules, Offse
 from airflow_provider_snowpipe.streaming.polling import (
     ChannelListing,
     StatusPoll,
-    shared_listing,
     shared_poll,
 )
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
@@ -270,14 +269,3 @@ class TestFollowing:
 
         assert message_after(pipe, lambda _: pipe.listings >= 2, heal, start="beginning")["rows"] == 1
         assert "RuntimeError: no sign-in" in caplog.text
-
-    def test_shares_one_listing_with_those_who_ask_at_once(self):
-        pipe = Pipe(a=1)
-
-        async def main():
-            listing = shared_listing("key", pipe.names)
-            assert shared_listing("key", pipe.names) is listing
-            return await asyncio.gather(*(listing.names(60) for _ in range(5)))
-
-        assert run(main()) == [("a",)] * 5
-        assert pipe.listings == 1

@@ -7,7 +7,6 @@ import pytest
 from airflow_provider_snowpipe.spark.data_source import agreement, gates, parts
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError, forget
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
-from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming import errors
@@ -98,10 +97,6 @@ class TestPrepare:
         asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
         assert asked == [f"ds_{number}" for number in range(200)]
 
-    def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
-        assert seen_by(offsetColumn="ID", **BY_COLUMN).committed == {}
-        assert snowpipe.did("status") == []
-
 
 DONE = ChannelReport("ds_0", "ds_0", target_token=token(), rows=2, errors_before=3, rejected_before=3)
 LEFT = TaskOutcome(0, 0, (replace(DONE, rows=1),))
@@ -182,14 +177,6 @@ class TestSettle:
             settle_channel(DONE, onImbalance="fail")
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
         assert settle_channel(DONE)[0].committed
-
-
-def test_abort_reports_which_rows_may_be_in_the_table():
-    done = replace(DONE, target_token="5:1/2-00000000-00000001-0-end")
-    line = _describe_abort(options(), [TaskOutcome(0, 0, (done,)), None], "batch=5")
-    assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
-    assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
-    assert "channels ds_*" in line
 
 
 def test_batch_is_identified_by_number_and_query_or_by_a_column():

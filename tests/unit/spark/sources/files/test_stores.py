@@ -363,13 +363,6 @@ class TestConnection:
 
             assert {one.path for one in gateway.requests("in")} == {"/gateway/lake/webhdfs/v1/in"}
 
-    @pytest.mark.parametrize(
-        "extra", [{"cookies": {"a": "b"}}, {"headers": {"a": "b"}}, {"proxy_user": "me"}]
-    )
-    def test_with_what_the_client_does_not_use_is_refused(self, extra):
-        with pytest.raises(errors.ConfigurationError, match=next(iter(extra))):
-            options_of(web_connection("nn", **extra))
-
     def test_of_another_store_or_host_is_refused(self, hdfs):
         foreign = storage_of(f"{hdfs.url}/in", SourceSecrets({"aws_access_key_id": "canary"}))
         other = storage_of(f"{hdfs.url}/in", options_of(web_connection("other", port=9870)))
