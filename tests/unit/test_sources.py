@@ -431,8 +431,3 @@ def test_a_stream_needs_an_order_and_a_bulk_load_refuses_one() -> None:
 def test_a_source_that_an_operator_cannot_take_is_refused(operator: Any, more: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=r"source is .*'/in'"):
         operator(task_id="a", source=FileSource(path="/in"), table="T", **more)
-
-
-@pytest.mark.parametrize("text", ["@stage/path", "{{ source }}", None])
-def test_what_is_no_typed_value_stays_as_it_is(text: Any) -> None:
-    assert kinds.stream_values(text) is kinds.bulk_values(text) is text

@@ -72,6 +72,15 @@ def test_channels_get_their_own_positions_by_one_task_each_and_finished_ones_are
     assert spark.jobs == ([] if quick else [3])
 
 
+def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypatch):
+    partitions = {f"c{number}": QuickPartition(str(number), rows(4)) for number in range(4)}
+    clock = iter([0.0, 0.9, 1.0, 1.1])
+    monkeypatch.setattr(rounds_module.time, "monotonic", lambda: next(clock))
+    works = TaskRounds(spark).locate(partitions, {**dict.fromkeys(partitions, at(1)), "c3": None})
+    assert [(work.channel, work.resume_at) for work in works] == [("c0", 2), ("c1", 2), ("c2", 2), ("c3", 0)]
+    assert spark.jobs == [2]
+
+
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
     with pytest.raises(errors.SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": at(70), "c2": None})

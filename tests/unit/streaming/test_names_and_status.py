@@ -74,7 +74,6 @@ def test_remedy_is_the_grant_on_the_object_that_snowflake_names():
         "Stage 'D.S.\"in\"' does not exist or not authorized": 'READ, WRITE ON STAGE D.S."in" TO ROLE …',
         "Object 'D.T' does not exist or not authorized": "…, for a view GRANT SELECT ON VIEW D.T TO ROLE …",
         "View 'D.V' does not exist or not authorized": "right, GRANT SELECT ON VIEW D.V TO ROLE …",
-        "Insufficient privileges to operate on pipe 'P'": "GRANT MONITOR, OPERATE ON PIPE P TO ROLE …",
         "Insufficient privileges to operate on warehouse 'W'": "GRANT USAGE ON WAREHOUSE W TO ROLE …",
     }.items():
         assert grant in names.grant_remedy(f"SQL compilation error: {message}")

@@ -116,7 +116,7 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe):
         poll = StatusPoll(pipe.connect)
         clock = asyncio.get_running_loop().time
         began = clock()
-        waiters = [polling(poll, "a", 5)]
+        waiters = [polling(poll, "slow", 1, interval=60.0), polling(poll, "a", 5)]
         for number in range(40):
             await asyncio.sleep(INTERVAL / 20)
             waiters.append(polling(poll, f"b{number}", 1))
@@ -126,6 +126,7 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe):
     seconds = run(main())
 
     assert len(pipe.asked) <= seconds / (INTERVAL * 0.9) + 2
+    assert seconds < 60, "the fastest one sets the pace"
 
 
 @pytest.mark.parametrize("down", [errors.RetriesExhaustedError("away"), ZeroDivisionError("unforeseen")])
@@ -202,6 +203,7 @@ def test_waiters_come_and_go_and_nothing_is_left(pipe):
                     task.cancel()
                 await asyncio.wait(leaving)
         assert asyncio.all_tasks() == before
+        assert shared_poll("key", pipe.connect) is not shared_poll("other", pipe.connect)
 
     run(main())
     gc.collect()
