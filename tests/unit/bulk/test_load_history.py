@@ -96,6 +96,9 @@ class TestPipeHistory:
             assert history.loads([asked], NOW + dt.timedelta(seconds=seconds)) == []
 
         assert [load.path for load in first] == ["old", "new"]
+        PipeHistory(pipe).loads([question("a", since=ago(days=60))], NOW)
+        assert dt.timedelta(days=13) < NOW - pipe.scans.pop() < dt.timedelta(days=14)
+        assert pipe.marks.pop() is None
         assert (pipe.marks, len(pipe.scans)) == ([None, "m1", "m2"], 1)
         assert pipe.scans[0] <= ago(days=1)
 

@@ -96,7 +96,6 @@ def test_other_content_is_refused_without_showing_it(path):
         "{",
         "[]",
         '{"kind": "password", "token": "hidden"}',
-        '{"kind": "pat"}',
         '{"kind": "pat", "token": 7}',
         '{"kind": "pat", "token": "hidden", "extra": "hidden"}',
         '{"kind": "key_pair", "account": "A", "user": "U"}',

@@ -3,6 +3,7 @@
 import base64
 import datetime as dt
 import json
+import uuid
 from decimal import Decimal
 
 import pyarrow as pa
@@ -44,6 +45,7 @@ def test_values_are_written_exactly():
         ([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), INT), ['{"a":1,"b":null}', "null", "{}"]),
         ([[(7, "x")]], pa.map_(INT, pa.string()), ['{"7":"x"}']),
         ([b"\x00\xff", None, b""], pa.binary(), ['"AP8="', "null", '""']),
+        ([uuid.UUID(int=7).bytes, None], pa.uuid(), [f'"{uuid.UUID(int=7)}"', "null"]),
         ([[b"a", None]], pa.list_(pa.binary()), ['["YQ==",null]']),
         ([{"k": b"zz"}], pa.struct([("k", pa.binary())]), ['{"k":"eno="}']),
     ]:

@@ -131,7 +131,6 @@ def test_paths_are_taken_as_they_are_written_and_templates_checked_when_they_are
 # Printed by Utils.deriveTableName of the Kafka connector 4.1.0 itself, run by Java.
 CONNECTORS = {
     "SHOP": "SHOP",
-    "a": "A_97",
     "my-shop": "MY_SHOP_1462868599",
     "9lives": "_9LIVES_1734846574",
     "größe": "GR__E_98762257",

@@ -122,7 +122,8 @@ class TestPieces:
             assert b"".join(stored(PACK[ending](TEXT), offset, read_bytes=read_bytes)) == TEXT[offset:]
 
     def test_are_those_of_all_parts(self, stored, ending):
-        assert b"".join(stored(PACK[ending](TEXT[:100]) + PACK[ending](TEXT[100:]))) == TEXT
+        padding, pack = bytes(8) if ending == "xz" else b"", PACK[ending]
+        assert b"".join(stored(pack(TEXT[:100]) + padding + pack(TEXT[100:]) + padding)) == TEXT
 
     def test_that_are_cut_off_or_followed_by_others_are_an_error_and_no_end(self, stored, ending):
         packed = PACK[ending](TEXT)
@@ -311,7 +312,6 @@ VALUES = {  # the value, its type, and what is written
     "TS_Z": (NS, pa.timestamp("ns", "UTC"), "2024-02-29T23:59:59.123456789Z"),
     "DAY": (dt.date(2024, 2, 29), pa.date32(), "2024-02-29"),
     "BIN": (b"\x00\xff\n", pa.binary(), "AP8K"),
-    "F32": (0.1, pa.float32(), "0.1"),
     "NESTED": ({"a": [1, None], "b": {"c": "x"}}, None, {"a": [1, None], "b": {"c": "x"}}),
     "MAP": ([("k", 1.5)], pa.map_(pa.string(), pa.float64()), {"k": "1.5"}),
     "NIL": (None, pa.string(), None),
