@@ -116,7 +116,7 @@ def test_rounds_keep_the_interval_however_many_join_late(pipe):
         poll = StatusPoll(pipe.connect)
         clock = asyncio.get_running_loop().time
         began = clock()
-        waiters = [polling(poll, "slow", 1, interval=60.0), polling(poll, "a", 5)]
+        waiters = [polling(poll, "slow", 3, interval=60.0), polling(poll, "a", 5)]
         for number in range(40):
             await asyncio.sleep(INTERVAL / 20)
             waiters.append(polling(poll, f"b{number}", 1))
