@@ -1,4 +1,4 @@
-"""What the committed tokens show of a run, and the error that ended it."""
+"""What the committed tokens show of a run, the error that ended it, its reports and its progress lines."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""The job's Spark: its settings, sessions that are shared, its versions, and an end that waits for Spark."""
+"""The job's Spark: its settings and layout, shared sessions, versions, and an end that waits for Spark."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""Setting a committed token: fence, read, compare, set, read again, with a stream at every point between."""
+"""Setting a committed token with a stream at every point between; backups, and what a restore sets."""
 
 import datetime as dt
 import itertools

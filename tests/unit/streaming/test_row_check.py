@@ -1,4 +1,4 @@
-"""The checks of rows against columns: of values, and how little is read of good rows; and of keys."""
+"""Checks of rows against columns, by value and by key; columns as described, inferred, written as DDL."""
 
 import json
 from collections import Counter

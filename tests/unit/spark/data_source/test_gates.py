@@ -1,4 +1,4 @@
-"""The driver's two gates against a scripted service: what it finds before, and what is committed after."""
+"""The driver's two gates, and what tasks report when they agree on a begun batch; the others are scripted."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Options of a write, and the DataFrame's columns that they are compared with."""
+"""Options of a write, the DataFrame's columns, and what its driver asks for once: a token, columns."""
 
 import json
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""The Iceberg source on real tables: what it reads, in which order, and what it refuses."""
+"""The Iceberg source on real tables: what it reads, where a channel goes on, and what it refuses."""
 
 from __future__ import annotations
 

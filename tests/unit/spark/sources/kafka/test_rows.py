@@ -1,4 +1,4 @@
-"""Values of records without a registry: which rows they are, and which are none."""
+"""Values of records, with a registry and without one: which rows they are, and which are none."""
 
 import base64
 import json
