@@ -204,6 +204,12 @@ class TestCompaction:
         refused(ConfigurationError, CompactOptions.of, ["yes", {"size": 5}, {"kind": "xml"}])
         assert (CompactOptions.of(True), CompactOptions.of(False)) == (CompactOptions(), None)
 
+    def test_files_that_have_the_right_size_are_left_alone(self):
+        for sizes, worth in [([10], False), ([1, 1], True), ([4_000], True)]:
+            files = [(f"{number}.ndjson", size * MB) for number, size in enumerate(sizes)]
+            form = CompactOptions().form_of([name for name, _ in files])
+            assert form.is_worth_it(files, CompactOptions().target_file_bytes) is worth
+
     def test_the_name_goes_by_the_content_and_by_how_it_is_combined(self):
         files = [("a", 1, "x"), ("b", 2, "y")]
         key = content_key(files, CompactOptions())

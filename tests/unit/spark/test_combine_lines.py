@@ -72,6 +72,12 @@ def test_another_header_or_a_file_that_changed_since_it_was_listed_is_refused(tm
         combine_lines.combine([combine_lines.LineSlice(files[0], 0, 12)], tmp_path / "x.gz", None)
 
 
+def test_the_ratio_is_measured_on_what_is_not_compressed(tmp_path):
+    files = written(tmp_path, {"a": b'{"a": 1}\n' * 10_000, "b.gz": gzip.compress(b"x")})
+    assert 0 < combine_lines.sampled_ratio(files) < 0.1
+    assert combine_lines.sampled_ratio(files[1:]) == 0.25
+
+
 def test_a_byte_order_mark_is_in_no_line(tmp_path):
     mark = b"\xef\xbb\xbf"
     texts = {"a": mark + b"id\n1\n", "b.gz": gzip.compress(mark + b"id\n2\n"), "c": b"id\n3"}

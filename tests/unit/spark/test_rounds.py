@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
 from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, Behind, FrameWork
 from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition
-from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions, load_batches
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -174,13 +174,6 @@ class TestQuery:
         assert [one.complete for one in (*first, *second)] == [False, True]
         assert source.asked == [{"cp": None}, {"cp": at(2)}]
         assert (ids(snowpipe, "cp"), rest) == ([0, 1, 2, 3, 4, 5], [])
-
-    def test_next_round_goes_on_from_the_new_committed_position_or_else_the_one_before(self):
-        for before, reached, after in [(None, 4, 4), (2, 4, 4), (2, None, 2), (None,) * 3, (0, None, 0)]:
-            work = FrameWork("c", None, at(before), at(9))
-            result = PartitionResult("c", at(reached), complete=False)
-            left = FrameRounds(None, None).unfinished([work], [result])
-            assert left == [replace(work, committed=at(after))]
 
     def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(self, snowpipe, run):
         snowpipe.channel("cp", **loaded(3, 4))

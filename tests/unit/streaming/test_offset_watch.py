@@ -60,17 +60,6 @@ class TestEveryMove:
         message = reported(one, polled(c1=(token(10, rows=11, errors=1), 10)))
         assert (message["rows"], message["channels"]["c1"]["previous_rows"]) == (1, 9)
 
-    def test_of_several_channels_is_one_message(self):
-        first, same, other = (
-            reported(watch(), polled(c2=("1", 1), c1=("b", n), c3=(None, 0))) for n in (4, 4, 5)
-        )
-        assert first == same
-        assert first["id"] != other["id"]
-        before = {"previous_token": None, "previous_rows": 0}
-        channels = {"c1": {"token": "b", "rows": 4, **before}, "c2": {"token": "1", "rows": 1, **before}}
-        assert first.pop("id")
-        assert first == {"pipe": PIPE, "channels": channels, "rows": 5, "total_rows": 5}
-
     def test_a_channel_made_again_counts_from_zero(self):
         one = watch()
         reported(one, polled(c1=("8", 8)))

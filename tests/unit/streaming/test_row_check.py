@@ -130,6 +130,17 @@ class TestValues:
             assert first is bad or checked_alone == []
             assert faults(check, bad) == [71, 72]
 
+    def test_column_that_is_written_in_its_own_way_is_learned_once(self, checked_alone, parses):
+        for kind, texts in [
+            ("NUMBER(38,0)", '"1" 2 "3" 4.5'),
+            ("BOOLEAN", "1 0"),
+            ("TIMESTAMP_NTZ(9)", "1767312000 1767312001"),
+            ("VARCHAR(4)", "12 13"),
+        ]:
+            body = "".join(f'{{"C":{text}}}\n' for text in texts.split() * 100).encode()
+            assert RowCheck([TableColumn("C", kind)]).check(body).faults == ()
+            assert (checked_alone, parses.pop(), parses) == ([], 1, [])
+
     def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines(self):
         found = RowCheck(COLUMNS).check(b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}')
         nothing = RowCheck(COLUMNS).check(b"x\n\ny\n")

@@ -250,11 +250,11 @@ EXAMPLES = Path(__file__).parents[4] / "docs" / "examples"
 def installed(tmp_path, monkeypatch):
     """Install a distribution with an entry point for the example."""
 
-    def install():
+    def install(name="SqliteSource"):
         about = tmp_path / "sqlite_source-1.0.dist-info"
         about.mkdir()
         (about / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-source\nVersion: 1.0\n")
-        points = "[airflow_provider_snowpipe.sources]\nsqlite = sqlite_source:SqliteSource\n"
+        points = f"[airflow_provider_snowpipe.sources]\nsqlite = sqlite_source:{name}\n"
         (about / "entry_points.txt").write_text(points)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.syspath_prepend(EXAMPLES)
@@ -308,3 +308,9 @@ def test_unknown_kind_is_refused_with_those_that_are_known_and_fields_are_checke
         source_spec({"kind": "mysql"})
     with pytest.raises(ConfigurationError, match="'table'"):
         source_spec({"kind": "sqlite", "database": "orders.db"})
+
+
+def test_an_entry_point_of_a_broken_package_is_named(installed):
+    installed("Misspelt")
+    with pytest.raises(ConfigurationError, match=r"'sqlite_source:Misspelt'.*cannot be imported"):
+        source_spec({"kind": "sqlite"})

@@ -141,6 +141,14 @@ class TestPositions:
         assert is_done("2.csv:1", format="csv")
         assert is_done("3.txt:1", format={"type": "text", "growing": True})
 
+    def test_have_the_files_behind_whose_bytes_are_those_behind(self, tmp_path):
+        for number in range(1, 6):
+            (tmp_path / f"{number}.log").write_bytes(b"{}\n" * 10**number)
+        partition = _partition(tmp_path, pattern="*.log")
+        for start, units in ((None, 5), (UnitOffset(2, "2.log", 7), 4)):
+            files = partition.files_behind(start)
+            assert (len(files), sum(one.bytes for one in files)) == (units, partition.behind(start).bytes)
+
 
 @pytest.fixture
 def group(tmp_path):
