@@ -36,5 +36,4 @@ def conn_id(local_service, set_connection):
 
 @pytest.fixture
 def table(local_service):
-    """A new table of two columns for each test."""
     return make_table(local_service, f"T{next(_numbers)}")

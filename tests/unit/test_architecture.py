@@ -20,6 +20,7 @@ ABSENT = {
 }
 ARCHIVED = ("spark.driver", "spark.sources", "spark.task", "spark.data_source")
 NOT_ARCHIVED = ["airflow", f"{PACKAGE}.routing", f"{PACKAGE}.sources", f"{PACKAGE}.hooks"]
+PYSPARKS_CLASSES = f"{PACKAGE}.spark.data_source.source"
 IMPORT_WITHOUT = """
 import importlib, json, os, sys, traceback
 import cryptography.x509, jwt, numpy, pyarrow.compute, requests  # once for all that need them
@@ -65,6 +66,7 @@ def test_rooms_import_where_what_they_must_do_without_is_absent():
     groups = {
         **{room: (absent, _modules(room)) for room, absent in ABSENT.items()},
         **{f"archived {room}": (NOT_ARCHIVED, _modules(room)) for room in ARCHIVED},
+        "spark, before it starts": (["pyspark"], sorted({*_modules("spark")} - {PYSPARKS_CLASSES})),
         "metadata": (["airflow", "pyarrow", "requests", "numpy"], [f"{PACKAGE}.get_provider_info"]),
         "absent": (["airflow"], [f"{PACKAGE}.hooks.snowpipe"]),
     }

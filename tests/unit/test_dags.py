@@ -89,7 +89,6 @@ def read(home):
 
 @pytest.fixture(scope="module")
 def parsed(read, home):
-    """What a DAG processor finds in the folder."""
     return json.loads((home / "found.json").read_text())
 
 
@@ -101,9 +100,8 @@ def modules():
     objects = [entry["class-name"] for entry in info["task-decorators"]]
     objects += [path for kind in ("extra-links", "notifications") for path in info.get(kind, ())]
     policy = {"airflow_provider_snowpipe.policies.retry"} if AIRFLOW >= (3, 3) else set()
-    return (
-        found | {path.rpartition(".")[0] for path in objects} | {"airflow_provider_snowpipe.sources"} | policy
-    )
+    of_objects = {path.rpartition(".")[0] for path in objects}
+    return found | of_objects | {"airflow_provider_snowpipe.sources"} | policy
 
 
 def heavy(found, bare):
@@ -137,17 +135,3 @@ def test_every_file_is_read_by_the_airflow_it_is_for(parsed):
         assert set(TASKS[dag].split()) <= set(parsed["dags"][dag])
     if "catch_up" in parsed["schedules"]:
         assert parsed["schedules"]["catch_up"] == [False, 1, "*/5 * * * *"]
-
-
-def test_a_shipped_file_is_written_once_and_never_half(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(DAGS_FOLDER))
-    from flights_to_snowflake import _write_once
-
-    file = tmp_path / "flights-2013-01.ndjson"
-    _write_once(file, b"one\n")
-    first = file.stat()
-    _write_once(file, b"one\n")
-    assert file.stat().st_mtime_ns == first.st_mtime_ns
-    _write_once(file, b"two\n")
-    assert file.read_bytes() == b"two\n"
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]

@@ -1,5 +1,7 @@
 """What tasks report to Airflow's metrics, with a receiver instead of statsd."""
 
+import re
+
 from airflow_provider_snowpipe.metrics import METRICS, count_change, count_load
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -17,11 +19,16 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
     late = {"target_token": "7", "rows": 1, "bytes": 10, "dead_lettered": 2}
     b = ChannelReport("b", "b", **late, append_seconds=0.125, requests=1, request_seconds=0.05)
     c = ChannelReport("c", "c", **late, commit_seconds=0.5)
-    empty = ChannelReport("d", "d", latency_ms=600)
+    empty = ChannelReport("d", "d", latency_ms=600, files_found=2)
 
     count_load((one, b, c, empty), PIPE, "Op", waited=True, run_seconds=2.0)
+    for what in ("opened", "dropped", "reset", "backed_up", "restored"):
+        count_change(what, pipe="DB.S.T-STREAMING", operator="Op")
 
-    assert {name: value for name, (value, _) in receiver.sent.items()} == {
+    assert set(receiver.sent) == {f"snowpipe.{name}" for name in METRICS}
+    values = {name: value for name, (value, _) in receiver.sent.items()}
+    loads = {name: values[name] for name in values if not re.search("channels_|backlog", name)}
+    assert loads == {
         "snowpipe.rows": 5,
         "snowpipe.bytes": 70,
         "snowpipe.rejected": 1,
@@ -43,16 +50,5 @@ def test_a_load_reports_counts_latencies_and_lag_with_tags(receiver):
 def test_what_was_not_measured_is_not_reported(receiver):
     report = ChannelReport("c", "c", target_token="5", commit_seconds=1.0)
     count_load((report,), PIPE, "Op", waited=False, run_seconds=2.0)
-    assert not {"snowpipe.commit_latency", "snowpipe.append_latency", "snowpipe.commit_lag"} & set(
-        receiver.sent
-    )
-
-
-def test_the_list_of_metrics_is_what_tasks_report(receiver):
-    measured = {"requests": 1, "request_seconds": 0.1, "longest_request": 0.1, "files_found": 2}
-    report = ChannelReport("c", "c", latency_ms=5, **measured)
-    count_load((report,), PIPE, "Op", waited=True, run_seconds=1.0)
-    for what in ("opened", "dropped", "reset", "backed_up", "restored"):
-        count_change(what, pipe="P", operator="Op")
-    assert set(receiver.sent) == {f"snowpipe.{name}" for name in METRICS}
-    assert receiver.sent["snowpipe.channels_reset"][1] == {"pipe": "P", "operator": "Op"}
+    unknown = {"snowpipe.commit_latency", "snowpipe.append_latency", "snowpipe.commit_lag"}
+    assert not unknown & set(receiver.sent)

@@ -1,7 +1,5 @@
 """The provider's metadata: a mistake in it stops every ``airflow`` command."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import importlib.util

@@ -89,9 +89,8 @@ def test_an_entry_has_every_argument_and_marks_the_templates(generated):
 def test_each_error_has_a_code_that_stays_and_a_remedy_of_its_own(generated):
     found = generated.error_classes()
 
-    assert {one.error_id: one.__name__ for one in found} == {
-        f"SP{at:02}": one for at, one in enumerate(ERRORS.split())
-    }
+    expected = {f"SP{at:02}": one for at, one in enumerate(ERRORS.split())}
+    assert {one.error_id: one.__name__ for one in found} == expected
     assert [one for one in found if "error_id" not in vars(one) or "remedy" not in vars(one)] == []
     assert len({one.remedy for one in found}) == len(found)
     named_by_pages = {

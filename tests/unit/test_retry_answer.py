@@ -4,11 +4,7 @@ import importlib
 import pkgutil
 
 import pytest
-from airflow.providers.common.compat.sdk import (
-    AirflowException,
-    AirflowFailException,
-    AirflowOptionalProviderFeatureException,
-)
+from airflow.providers.common.compat import sdk
 
 import airflow_provider_snowpipe
 from airflow_provider_snowpipe.bulk.copy_reports import GivenUpError
@@ -90,28 +86,26 @@ def by_the_retry_policy(error):
 
 
 def by_an_operator(error):
-    with pytest.raises((SnowpipeError, AirflowFailException)) as ended, failing_at_once():
+    with pytest.raises((SnowpipeError, sdk.AirflowFailException)) as ended, failing_at_once():
         raise error
-    return ended.type is not AirflowFailException
+    return ended.type is not sdk.AirflowFailException
 
 
 def by_a_submitted_load(error):
-    return type(end_of_task(error)) is AirflowException
+    return type(end_of_task(error)) is sdk.AirflowException
 
 
 def by_the_commit_watch(error):
-    watch = commits.CommitWatch(
-        CommitTargets.parse({"c": "1"}, "integer"), commits.RetryBudget(max_consecutive_errors=2)
-    )
+    budget = commits.RetryBudget(max_consecutive_errors=2)
+    watch = commits.CommitWatch(CommitTargets.parse({"c": "1"}, "integer"), budget)
     verdict = watch.see(commits.PolledStatuses(errors={"c": error}), 0.0)
     assert verdict is not None
     return verdict.state is commits.WaitState.WAITING
 
 
 def by_the_files_watch(error):
-    watch = FilesWatch(
-        ExpectedFiles(("a",)), None, Tolerance(), commits.RetryBudget(max_consecutive_errors=2)
-    )
+    budget = commits.RetryBudget(max_consecutive_errors=2)
+    watch = FilesWatch(ExpectedFiles(("a",)), None, Tolerance(), budget)
     return watch.see(PolledLoads(error=error), 0.0).state is commits.WaitState.WAITING
 
 
@@ -123,7 +117,7 @@ def test_every_class_of_error_has_an_expected_answer():
         if not any(f".{room}" in module.name for room in ("plugins", "cli", "queues", "policies")):
             try:
                 importlib.import_module(module.name)
-            except AirflowOptionalProviderFeatureException:  # of a later Airflow
+            except sdk.AirflowOptionalProviderFeatureException:  # of a later Airflow
                 continue
             except ModuleNotFoundError as error:
                 if not (error.name or "").startswith("airflow."):  # what a later Airflow has
@@ -166,19 +160,16 @@ def test_an_attempt_of_a_spark_task_reports_what_no_attempt_can_fix_and_raises_t
 @pytest.mark.parametrize("reason", commits.FailureReason)
 def test_a_failed_wait_for_commits_has_the_answer_of_its_error(reason):
     only_waits = {commits.FailureReason.TOO_MANY_ERRORS, commits.FailureReason.STALLED}
-    load = reason in {
-        commits.FailureReason.CHANNEL_MISSING,
-        commits.FailureReason.CHANNEL_INVALID,
-        *only_waits,
-    }
+    lost = {commits.FailureReason.CHANNEL_MISSING, commits.FailureReason.CHANNEL_INVALID}
+    load = reason in lost | only_waits
     event = {"status": "failure", "reason": reason.value, "message": "because"}
     sensor = SnowpipeCommitSensor(task_id="s", targets={"c": "1"}, table="T")
 
     assert reason.error_class.retryable is load
-    assert type(end_of_wait(event)) is (AirflowException if load else AirflowFailException)
-    with pytest.raises(AirflowException) as ended:
+    assert type(end_of_wait(event)) is (sdk.AirflowException if load else sdk.AirflowFailException)
+    with pytest.raises(sdk.AirflowException) as ended:
         sensor.execute_complete({}, event)
-    assert ended.type is (AirflowException if reason in only_waits else AirflowFailException)
+    assert ended.type is (sdk.AirflowException if reason in only_waits else sdk.AirflowFailException)
 
 
 def test_a_failed_wait_for_files_has_the_answer_of_its_error():
@@ -191,6 +182,6 @@ def test_a_failed_wait_for_files_has_the_answer_of_its_error():
         error = load_failure(reason.value, "because")
 
         assert type(error) is reason.error_class
-        with pytest.raises(AirflowException) as ended:
+        with pytest.raises(sdk.AirflowException) as ended:
             sensor.execute_complete({}, event)
-        assert (ended.type is AirflowException) is error.retryable
+        assert (ended.type is sdk.AirflowException) is error.retryable

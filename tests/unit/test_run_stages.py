@@ -1,20 +1,16 @@
 """The runner of stages behind ``make``, and the lists of accepted mutants."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
 import tomllib
 
 import pytest
 
-from scripts.run_stages import REPOSITORY, STAGES, WORKERS, Outcome, Run, Stage, read_run, summary
-from tests.waiting import wait_until
+from scripts.run_stages import REPOSITORY, STAGES, WORKERS, Run, Stage, read_run, summary
 
 
 @pytest.fixture
@@ -43,57 +39,6 @@ def test_stage_that_takes_too_long_is_stopped_with_its_processes(execute, tmp_pa
         signal.signal(signal.SIGINT, before)
     assert outcome.result.startswith("stopped")
     assert (tmp_path / "int").exists()
-
-
-def test_interrupt_ends_a_stage_that_has_only_just_begun(execute, monkeypatch):
-    """The interrupt comes while the stage's process is being made."""
-    began = []
-    interrupted, ended, make = threading.Event(), threading.Event(), subprocess.Popen
-
-    def interrupt(*_):
-        interrupted.set()
-        raise KeyboardInterrupt
-
-    def begin(*words, **options):
-        began.append(make(*words, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        assert interrupted.wait(60)
-        ended.wait(0.5)  # a run that does not know of the process ends without it
-        return began[0]
-
-    monkeypatch.setattr(subprocess, "Popen", begin)
-    before = signal.signal(signal.SIGINT, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            execute(Stage("long", "exec sleep 600"))
-        ended.set()
-        wait_until(lambda: began[0].poll() is not None, seconds=20, what="the stage's end")
-    finally:
-        signal.signal(signal.SIGINT, before)
-        began[0].kill()
-
-
-def test_stage_that_grew_by_a_tenth_fails_unless_the_machine_is_as_slow():
-    for cpu, slowness, fails in ((109, 1.0, False), (111, 1.0, True), (150, 1.4, False), (160, 1.4, True)):
-        outcome = Outcome(Stage("s", "", cpu_seconds=100), "passed", cpu=cpu, slowness=slowness)
-        assert outcome.failed is fails
-        assert any(line.startswith("grew") for line in summary([outcome], 1)) is fails
-
-
-def test_tests_skips_and_failures_of_a_stage_are_summed_up(execute, tmp_path):
-    (tmp_path / "test_it.py").write_text(
-        "import pytest\n"
-        "@pytest.mark.parametrize('n', range(2))\n"
-        "def test_needs_a_browser(n): pytest.skip('no chromium on this machine')\n"
-        "def test_adds(): assert 1 + 1 == 3, 'of no use'\n"
-    )
-    (outcome,) = execute(Stage("some", '"$PYTHON" -m pytest -q -p tests.report_plugin -c /dev/null $HERE'))
-
-    lines = list(summary([outcome], 1))
-
-    assert (outcome.result, len(outcome.tests)) == ("failed: exit 1", 3)
-    assert re.search(r"\nFAILED: .*test_adds\n(.*\n)*E .*of no use", "\n".join(lines))
-    assert "proved less: Chromium was missing, so 2 skipped" in lines
 
 
 def test_every_committed_stage_can_be_read_and_every_make_target_is_in_its_help():

@@ -7,23 +7,16 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
 from airflow_provider_snowpipe.streaming.progress import ChannelTarget
 from tests.airflow_connections import statuses
 from tests.airflow_version import AIRFLOW
 from tests.example_dags import DAGS_FOLDER, runs_here
 from tests.local_connection import TaskInstance
-from tests.source_log import groups_of
 
 if AIRFLOW < (3, 0):
     pytest.skip("the README's DAG imports airflow.sdk", allow_module_level=True)
 
 README = Path(__file__).parents[2] / "README.md"
-MAKERS = [
-    ("catch_up", "ship", {"ship_lines": 0}),
-    ("load_by_router", "make_files", {"rows": 0, "day": "2013-01-01"}),
-]
-"""Examples that can be set to make no rows, and the task that makes them."""
 WAITING = {"README": "ship_logs", "flights_to_snowflake": "flights_to_snowflake", "catch_up": "catch_up"}
 """What has a task that waits for the commits of a stream, and the function that makes its DAG."""
 
@@ -48,18 +41,3 @@ def test_sensor_succeeds_at_once_where_the_stream_sent_nothing(service, service_
         status = {"last_committed_offset_token": committed, "rows_error_count": 2}
         service.on("bulk-channel-status", statuses(**dict.fromkeys(channels, status)))
         assert sensor.execute({"ti": TaskInstance()}) == dict.fromkeys(channels, committed)
-
-
-@pytest.mark.parametrize(("name", "task_id", "params"), [one for one in MAKERS if runs_here(one[0])])
-def test_run_that_makes_no_rows_has_its_partitions_and_leaves_what_is_there(tmp_path, name, task_id, params):
-    make = dag_of(name).get_task(task_id).python_callable
-    given = {**params, "data_dir": str(tmp_path), "folder": str(tmp_path)}
-
-    make(given)
-    assert [group.files for group in groups_of(FileSourceSpec(path=str(tmp_path)))] == [(), ()]
-    make({**given, "ship_lines": 3, "rows": 3})
-    before = {file: file.read_bytes() for file in tmp_path.rglob("*.ndjson")}
-    make(given)
-
-    assert before
-    assert {file: file.read_bytes() for file in tmp_path.rglob("*.ndjson")} == before

@@ -6,28 +6,15 @@ import logging
 
 import pytest
 
+from airflow_provider_snowpipe.bulk import load_history
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, PipeHistory, PipeReport
 from airflow_provider_snowpipe.bulk.ledger import age_of_table
-from airflow_provider_snowpipe.bulk.load_history import (
-    CopyHistory,
-    HistoryQuestion,
-    ReportThenSql,
-    account_copies,
-    attributed_credits,
-    copy_history,
-    older_copies,
-    poll_loads,
-    warehouse_seconds,
-)
 from airflow_provider_snowpipe.bulk.staged_files import FileLoad
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName
-from tests.airflow_connections import pem, private_key
-from tests.scripted_service import Reply, ScriptedService, error
-
-__all__ = ["pem", "private_key"]
+from tests.scripted_service import Reply, error
 
 NOW = dt.datetime(2026, 3, 15, 12, tzinfo=dt.UTC)
 TABLE = ("DB", "S", 'T"x')
@@ -38,7 +25,7 @@ def ago(**parts):
 
 
 def question(*names, since=None):
-    return HistoryQuestion(frozenset(names) if names else None, since or ago(days=1))
+    return load_history.HistoryQuestion(frozenset(names) if names else None, since or ago(days=1))
 
 
 class Sql:
@@ -54,7 +41,7 @@ class Sql:
 
 class TestCopyHistory:
     def test_names_are_quoted_and_values_bound(self):
-        statement, values = copy_history(TABLE, ago(hours=1), ("DB", "S", "P"), ["it's.csv"])
+        statement, values = load_history.copy_history(TABLE, ago(hours=1), ("DB", "S", "P"), ["it's.csv"])
 
         assert 'TABLE("DB".INFORMATION_SCHEMA.COPY_HISTORY(' in statement
         assert statement.count("%s") == len(values) == 4
@@ -62,7 +49,7 @@ class TestCopyHistory:
 
     def test_a_later_poll_asks_for_what_came_since_and_a_later_wait_for_everything(self):
         sql = Sql()
-        history = CopyHistory(sql, TABLE)
+        history = load_history.CopyHistory(sql, TABLE)
         first, second, again = question("a"), question("b", since=ago(days=40)), question("a")
 
         history.loads([first], NOW)
@@ -80,7 +67,7 @@ class TestCopyHistory:
             ("x/y/a.csv",): ["a.csv", "x/y/a.csv", "y/a.csv"], (): None, tuple(map(str, range(5001))): None
         }.items():  # fmt: skip
             sql = Sql()
-            CopyHistory(sql, TABLE).loads([question(*names)], NOW)
+            load_history.CopyHistory(sql, TABLE).loads([question(*names)], NOW)
             ((statement, values),) = sql.asked
             assert (" WHERE " in statement, values[2:]) == (searched is not None, searched or [])
 
@@ -109,17 +96,11 @@ class TestPipeHistory:
             assert history.loads([asked], NOW + dt.timedelta(seconds=seconds)) == []
 
         assert [load.path for load in first] == ["old", "new"]
+        PipeHistory(pipe).loads([question("a", since=ago(days=60))], NOW)
+        assert dt.timedelta(days=13) < NOW - pipe.scans.pop() < dt.timedelta(days=14)
+        assert pipe.marks.pop() is None
         assert (pipe.marks, len(pipe.scans)) == ([None, "m1", "m2"], 1)
         assert pipe.scans[0] <= ago(days=1)
-
-    def test_recent_loads_need_no_scan_and_none_goes_back_further_than_history_does(self):
-        pipe, old = Pipe(), Pipe()
-
-        PipeHistory(pipe).loads([question("a", since=ago(minutes=5))], NOW)
-        PipeHistory(old).loads([question("a", since=ago(days=60))], NOW)
-
-        assert pipe.scans == []
-        assert dt.timedelta(days=13) < NOW - old.scans[0] < dt.timedelta(days=14)
 
     def test_a_new_question_gets_the_whole_report_again(self):
         for second, scans in ((question("b", since=ago(minutes=2)), 1), (question("a"), 2)):
@@ -159,7 +140,7 @@ class TestReportThenSql:
         missing = errors.PipeNotFoundError("x", http_status=404)
         for refusal in (errors.RetriesExhaustedError("429"), errors.AuthenticationError("no key"), missing):
             report, sql = Source(refusal), Source(answer)
-            both = ReportThenSql(report, sql)
+            both = load_history.ReportThenSql(report, sql)
             assert both.loads(asked, NOW) == answer
             assert report.asked == sql.asked == [(asked, NOW)]
             both.close()
@@ -167,24 +148,16 @@ class TestReportThenSql:
 
     def test_an_error_of_both_is_that_of_sql(self):
         asked = [question("a")]
-        both = ReportThenSql(
-            Source(errors.ApiError("x", http_status=400)), Source(errors.SqlError("no table"))
-        )
-        polled = poll_loads(both, asked)
+        refusal, missing = errors.ApiError("x", http_status=400), errors.SqlError("no table")
+        both = load_history.ReportThenSql(Source(refusal), Source(missing))
+        polled = load_history.poll_loads(both, asked)
         assert isinstance(polled.error, errors.SqlError)
         assert isinstance(polled.error.__context__, errors.ApiError)
-        wrong = ReportThenSql(Source(errors.ConfigurationError("no bundle")), Source([]))
-        assert isinstance(poll_loads(wrong, asked).error, errors.ConfigurationError), (
-            "is no reason to ask elsewhere"
-        )
+        wrong = load_history.ReportThenSql(Source(errors.ConfigurationError("no bundle")), Source([]))
+        assert isinstance(load_history.poll_loads(wrong, asked).error, errors.ConfigurationError)
 
 
 class TestClient:
-    @pytest.fixture
-    def service(self, tmp_path):
-        with ScriptedService(tmp_path) as running:
-            yield running
-
     @pytest.fixture
     def client(self, service, pem):
         def client(pipe="P"):
@@ -251,7 +224,7 @@ class TestOlderCopies:
                 load = {"file_name": "a.csv", "last_load_time": ago(days=30), "status": "Loaded"}
                 return [{**load, "row_count": 7, "pipe_name": None}]
 
-            return older_copies(run, TABLE, paths, **options), asked
+            return load_history.older_copies(run, TABLE, paths, **options), asked
 
         return older
 
@@ -260,7 +233,7 @@ class TestOlderCopies:
         assert 'FROM "my db".INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s' in statement
         assert values == ["S", 'T"x']
 
-        statement, values = account_copies(TABLE, ago(days=64), NOW, {"b.csv", "a'.csv"})
+        statement, values = load_history.account_copies(TABLE, ago(days=64), NOW, {"b.csv", "a'.csv"})
         assert "AND PIPE_NAME IS NULL" in statement
         assert "FILE_NAME IN (%s, %s)" in statement
         assert statement.count("%s") == len(values)
@@ -304,8 +277,8 @@ class TestUsage:
         times = [("X-Small", 1500), ("X-Small", 500), ("2X-Large", 30_000)]
         sql = Sql(*({"warehouse_size": size, "execution_time": time} for size, time in times))
 
-        found = warehouse_seconds(sql, 'A"B', "tag", ago(hours=1), NOW)
-        warehouse_seconds(sql, "D", "tag", ago(days=30), NOW)
+        found = load_history.warehouse_seconds(sql, 'A"B', "tag", ago(hours=1), NOW)
+        load_history.warehouse_seconds(sql, "D", "tag", ago(days=30), NOW)
 
         assert found == {"X-SMALL": 2.0, "2X-LARGE": 30.0}
         (statement, values), (_, further) = sql.asked
@@ -316,9 +289,9 @@ class TestUsage:
     def test_attributed_credits_come_by_query_tag(self):
         sql = Sql({"query_tag": "a", "credits": 0.25}, {"query_tag": "b", "credits": None})
 
-        assert attributed_credits(sql, set(), NOW) == {}
+        assert load_history.attributed_credits(sql, set(), NOW) == {}
         assert sql.asked == []
-        assert attributed_credits(sql, {"b", "a"}, NOW) == {"a": 0.25}
+        assert load_history.attributed_credits(sql, {"b", "a"}, NOW) == {"a": 0.25}
         ((statement, values),) = sql.asked
         assert "AND QUERY_TAG IN (%s, %s) GROUP BY QUERY_TAG" in statement
         assert values == ["2026-03-15T12:00:00.000+00:00", "a", "b"]
@@ -327,8 +300,8 @@ class TestUsage:
         caplog.set_level("INFO")
         closed = Sql(error=errors.SqlError("not authorized", errno=2003))
 
-        assert warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
-        assert warehouse_seconds(closed, "D", "tag", NOW, NOW) is None
-        assert attributed_credits(closed, {"a"}, NOW) == {}
+        assert load_history.warehouse_seconds(Sql(), "D", "tag", NOW, NOW) is None
+        assert load_history.warehouse_seconds(closed, "D", "tag", NOW, NOW) is None
+        assert load_history.attributed_credits(closed, {"a"}, NOW) == {}
         assert "how long COPY ran is not known: " in caplog.text
         assert "which credits are attributed to earlier loads is not known: " in caplog.text

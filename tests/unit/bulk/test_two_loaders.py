@@ -39,10 +39,9 @@ def others(*loads, files=None, loader=None):
 
 
 def refusal(*loads, files=None, loader=None):
+    given = files or staged("in/a.csv", "in/b.csv")
     with pytest.raises(FilesGivenTwiceError) as raised:
-        refuse_files_of_others(
-            files or staged("in/a.csv", "in/b.csv"), loads, table="T", now=NOW, loader=loader
-        )
+        refuse_files_of_others(given, loads, table="T", now=NOW, loader=loader)
     return raised.value
 
 
@@ -107,9 +106,8 @@ class TestRemembered:
         files = {path: StagedFile(path, staged_at=now - dt.timedelta(days)) for path, days in ages.items()}
         files["unknown"] = StagedFile("unknown")
 
-        found = unknown_since(
-            StagedFiles(files, StageReference.parse("@S")), [load("loaded"), load("elsewhere")]
-        )
+        staged = StagedFiles(files, StageReference.parse("@S"))
+        found = unknown_since(staged, [load("loaded"), load("elsewhere")])
         assert found == ["old", "unknown"]
 
 

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.spark.driver.combine_lines import (
-    LineFile,
-    LineSlice,
-    combine,
-    cut_lines,
-    header_of,
-    sampled_ratio,
-)
+from airflow_provider_snowpipe.spark.driver import combine_lines
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 
 # Any bytes but a line's end, and but the first one of a byte order mark, which no new file has.
@@ -25,14 +18,14 @@ def written(folder, texts):
     for name, text in texts.items():
         (folder / name).write_bytes(text)
         kind = "gzip" if name.endswith(".gz") else "none"
-        files.append(LineFile(str(folder / name), len(text), kind, kind == "none"))
+        files.append(combine_lines.LineFile(str(folder / name), len(text), kind, kind == "none"))
     return files
 
 
 def combined(files, folder, target, header=None):
     made = []
-    for number, slices in enumerate(cut_lines(files, target, 1.0)):
-        file = combine(slices, folder / f"{number}.gz", header)
+    for number, slices in enumerate(combine_lines.cut_lines(files, target, 1.0)):
+        file = combine_lines.combine(slices, folder / f"{number}.gz", header)
         made.append(gzip.decompress((folder / file.name).read_bytes()))
         assert file.rows == made[-1].count(b"\n") - (header is not None)
     return made
@@ -59,18 +52,10 @@ def test_new_files_have_about_the_target_and_large_ones_are_cut(tmp_path):
     assert 66_000 < min(sizes) <= max(sizes) < 150_000
 
 
-def test_the_same_lines_give_the_same_bytes(tmp_path):
-    (slices,) = cut_lines(written(tmp_path, {"a": b"1\n", "b": b"2"}), 100, 1.0)
-    for name in ("x.gz", "y.gz"):
-        combine(slices, tmp_path / name, None)
-    assert (tmp_path / "x.gz").read_bytes() == (tmp_path / "y.gz").read_bytes()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "x.gz", "y.gz"]
-
-
 def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path):
     bodies = [b"%d,x\n" % n * 50 for n in range(6)]
     files = written(tmp_path, {f"{n}": b"id,name\r\n" + body for n, body in enumerate(bodies)})
-    made = combined(files, tmp_path, 500, header_of(files[0]))
+    made = combined(files, tmp_path, 500, combine_lines.header_of(files[0]))
     assert len(made) > 1
     assert all(text.startswith(b"id,name\n") and text.count(b"name") == 1 for text in made)
     assert b"".join(text.partition(b"\n")[2] for text in made) == b"".join(bodies)
@@ -78,24 +63,24 @@ def test_each_new_file_begins_with_the_header_and_has_no_other(tmp_path):
 
 def test_another_header_or_a_file_that_changed_since_it_was_listed_is_refused(tmp_path):
     files = written(tmp_path, {"a": b"id,name\n1,x\n", "b": b"name,id\nx,1\n"})
-    (slices,) = cut_lines(files, 10_000, 1.0)
+    (slices,) = combine_lines.cut_lines(files, 10_000, 1.0)
     with pytest.raises(ConfigurationError, match=r"begins with the line b'name,id' and the first file"):
-        combine(slices, tmp_path / "x.gz", b"id,name")
+        combine_lines.combine(slices, tmp_path / "x.gz", b"id,name")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
     (tmp_path / "a").write_bytes(b"1\n2\n")
     with pytest.raises(SourcePositionError, match="had 12 bytes and has 4 now"):
-        combine([LineSlice(files[0], 0, 12)], tmp_path / "x.gz", None)
+        combine_lines.combine([combine_lines.LineSlice(files[0], 0, 12)], tmp_path / "x.gz", None)
 
 
 def test_the_ratio_is_measured_on_what_is_not_compressed(tmp_path):
     files = written(tmp_path, {"a": b'{"a": 1}\n' * 10_000, "b.gz": gzip.compress(b"x")})
-    assert 0 < sampled_ratio(files) < 0.1
-    assert sampled_ratio(files[1:]) == 0.25
+    assert 0 < combine_lines.sampled_ratio(files) < 0.1
+    assert combine_lines.sampled_ratio(files[1:]) == 0.25
 
 
 def test_a_byte_order_mark_is_in_no_line(tmp_path):
     mark = b"\xef\xbb\xbf"
     texts = {"a": mark + b"id\n1\n", "b.gz": gzip.compress(mark + b"id\n2\n"), "c": b"id\n3"}
     files = written(tmp_path, texts)
-    assert combined(files, tmp_path, 10_000, header_of(files[0])) == [b"id\n1\n2\n3\n"]
+    assert combined(files, tmp_path, 10_000, combine_lines.header_of(files[0])) == [b"id\n1\n2\n3\n"]
     assert combined(files, tmp_path, 10_000) == [b"id\n1\nid\n2\nid\n3\n"]

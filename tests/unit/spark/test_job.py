@@ -16,7 +16,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.fake_snowpipe import PAT, error
 from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, rows
 from tests.refusals import refused
-from tests.unit.spark.test_driver import PLAN
+from tests.unit.spark.test_driver import COLUMNS, PLAN
 
 
 class Session(nullcontext):
@@ -58,8 +58,10 @@ def report(folder):
     return RunReport.from_json((folder / "report.json").read_text())
 
 
-def test_rejected_rows_are_reported_once(run, tmp_path):
-    assert run() == 1
+@pytest.mark.parametrize("on_error", ["abort", "dead_letter"])
+def test_rejected_rows_are_reported_once(run, tmp_path, on_error):
+    letters = {"dead_letter_path": str(tmp_path), "columns": COLUMNS} if on_error == "dead_letter" else {}
+    assert run(on_error=on_error, **letters) == 1
     assert report(tmp_path).error_type == "RowsRejectedError"
     assert run() == 0
     assert report(tmp_path).channels[0].rejected == 0

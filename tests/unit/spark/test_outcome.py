@@ -1,16 +1,34 @@
-"""What the committed tokens show of a run, and the error that ended it."""
+"""What the committed tokens show of a run, the error that ended it, its reports and its progress lines."""
 
+import json
+import time
+from contextlib import nullcontext
 from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver import outcome
-from airflow_provider_snowpipe.spark.driver.report import ChannelReport
+from airflow_provider_snowpipe.bulk.run_files import WrittenFile
+from airflow_provider_snowpipe.spark.driver import outcome, report
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
+from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
+from airflow_provider_snowpipe.spark.driver.report import ChannelReport, ChannelStart, RunReport, UiAddresses
+from airflow_provider_snowpipe.spark.driver.session import ProgressLines
+from airflow_provider_snowpipe.spark.source import Behind
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.errors import PipeFailedOverError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    PipeFailedOverError,
+    SnowpipeError,
+    SourcePositionError,
+)
+from airflow_provider_snowpipe.streaming.lag import FileBehind
+from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 from tests.checkpoints import binding_of, token
 from tests.fake_snowpipe import PIPE
+from tests.memory_source import MemoryPartition, rows
 
 REPORT = ChannelReport(
     channel="c", partition="p", from_token=token(3, 4), to_token=token(9, 10), target_token=token(9, 10),
@@ -24,7 +42,6 @@ def status(position, name="c", inserted=106, errors=7, **more):
 
 
 def settled(offsets="integer", position=9, now=None, **changes):
-    """The report with some changes, settled by a status."""
     (one,) = outcome.settle([replace(REPORT, **changes)], {"c": now or status(position)}, offsets)
     return one
 
@@ -53,21 +70,6 @@ def test_rows_are_those_sent_or_those_that_the_service_counted_and_rejected_ones
     ]:  # fmt: skip
         one = settled(now=status(9, inserted=inserted, errors=skipped), rows=sent)
         assert (one.rows, one.rejected) == (6, rejected)
-
-
-def test_rows_that_an_earlier_try_had_rejected_are_reported_by_this_one_and_are_not_its_rows():
-    one = settled(now=status(9, inserted=100, latency_ms=12), rows=0, rejected_before=4)
-    assert (one.rejected, one.rows, one.latency_ms) == (3, 0, 12)
-
-
-@pytest.mark.parametrize("position", [None, 8])
-def test_channel_behind_its_target_is_refused(position):
-    now = {"c": status(position), "d": status(9, "d")}
-    reports = outcome.settle([replace(REPORT, channel="d"), REPORT], now, "integer")
-    with pytest.raises(errors.CommitTimeoutError) as missing:
-        outcome.refuse_missing_commits(PIPE, reports, now)
-    found = (missing.value.channel, missing.value.committed, missing.value.target)
-    assert found == ("c", now["c"].committed, REPORT.target_token)
 
 
 def test_rejected_rows_of_all_channels_are_counted_and_the_worst_one_named_and_the_run_that_left_them():
@@ -150,3 +152,138 @@ def test_reported_error_comes_back_in_its_class_or_keeps_its_name_and_its_delay(
     assert outcome.error_type_of(SourcePositionError("x")) == "SourcePositionError"
     delay = outcome.TaskFailedError("x", error_type="PipeFailedOverError").retry_delay
     assert delay == PipeFailedOverError.retry_delay is not None
+
+
+CHANNEL = ChannelReport("p_s_a", "a", None, "a.log:9", "a.log:9", 1, True, rows=9, bytes=90)
+RUN_REPORT = RunReport("app", (CHANNEL, ChannelReport("p_s_b", "b", None, None, None, 0, True)), 1.5)
+
+
+def test_report_comes_back_unchanged_and_a_failed_write_keeps_the_old_one(tmp_path, monkeypatch):
+    folder = report.report_folder(str(tmp_path / "report.json"))
+    for _ in range(2):
+        folder.write("report.json", RUN_REPORT.to_json())
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        folder.write("report.json", RunReport("other", (), 0.0).to_json())
+    assert RunReport.from_json(folder.read("report.json")) == RUN_REPORT
+    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_report_of_written_files_comes_back_unchanged():
+    files = (WrittenFile("cut/x", 10, 3),)
+    written = WriteReport("app", "file:///shared/a1", "a1", files, ("ID",), (), 1.5)
+    assert WriteReport.from_json(written.to_json()) == written
+    assert (written.rows, written.bytes) == (3, 10)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"report_version": 99}', json.dumps({"report_version": 1, "application": "a", "seconds": 1})],
+)
+def test_text_that_is_no_report_is_refused(text):
+    with pytest.raises(ConfigurationError, match="run report"):
+        RunReport.from_json(text)
+
+
+def test_addresses_of_an_applications_page_come_from_sparks_own_settings():
+    own, logged = "http://driver:4040", {"spark.eventLog.enabled": "true"}
+    proxy = {"spark.ui.reverseProxyUrl": "https://hub/spark/"}
+    yarn, master = "spark.yarn.historyServer.address", "spark.master.ui.historyServerUrl"
+    for page, settings, running, ended in [
+        (own, {}, own, None),
+        (own, {"spark.ui.reverseProxy": "true", **proxy}, "https://hub/spark/proxy/app-1/", None),
+        (own, {**logged, yarn: "history:18080"}, own, "http://history:18080/history/app-1/"),
+        (None, {**logged, master: "https://history/"}, None, "https://history/history/app-1/"),
+        (own, {**logged, yarn: "${hadoopconf-rm}:18080"}, own, None),
+        ("javascript:alert(1)", {}, None, None),
+    ]:
+        found = UiAddresses.of_settings(page, "app-1", settings.get)
+        assert found == UiAddresses(running, ended), settings
+
+
+class BehindPartition(MemoryPartition):
+    """A partition that reports rows and bytes."""
+
+    def behind(self, committed):
+        left = 10 - (committed.value if committed else 0)
+        return Behind(left * 100, left)
+
+
+def status_of(name, committed, inserted, **more):
+    return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted, **more)
+
+
+def test_many_channels_that_move_are_one_line_per_poll(capsys):
+    names = [f"c{number}" for number in range(30)]
+    answers = [dict.fromkeys(names, ("10", 20)), None, dict.fromkeys(names, ("5", 15))]
+    ended = Event()
+
+    def statuses(_):
+        if not answers:
+            ended.set()
+        if not answers or not (answer := answers.pop()):
+            raise SnowpipeError("busy")
+        return {name: status_of(name, *of_channel) for name, of_channel in answer.items()}
+
+    client = nullcontext(SimpleNamespace(channel_statuses=statuses))
+    start = {name: status_of(name, None, 10) for name in names}
+    partitions = {name: BehindPartition(name, rows(10)) for name in names}
+    with ProgressLines(lambda: client, partitions, start, began=0.0, interval=0.001):
+        assert ended.wait(30)
+
+    printed = capsys.readouterr()
+    first, second = printed.out.splitlines()
+    assert "rows=150 " in first
+    assert "rows_behind<=150 bytes_behind<=15000" in first
+    assert "rows=300 " in second
+    assert "busy" in printed.err
+
+
+START_OF_BOTH = {name: ChannelStart(10, 0, 0, rows_behind=100) for name in "ab"}
+
+
+class TestFollowedChannels:
+    def test_polls_that_have_some_of_the_channels_add_up(self):
+        channels = FollowedChannels(START_OF_BOTH)
+        for at, inserted in (50.0, {"a": 20}), (60.0, {"b": 30, "other": 1_000}), (70.0, {"other": 2_000}):
+            channels.take({name: status_of(name, None, rows) for name, rows in inserted.items()}, at)
+        line = "channels=2 rows=30 rows_per_second=2 rows_behind<=170 seconds_left<=85"
+        assert channels.line() == line
+
+    def test_skipped_rows_are_behind_no_more_and_others_of_the_same_channel_are_no_debt(self):
+        channels = FollowedChannels({"a": ChannelStart(10, 2, 0, 50)})
+        polled = status_of("a", None, 20, rows_error_count=5, latency_ms=900)
+        channels.take({"a": polled}, 1.0)
+        assert channels.line() == "channels=1 rows=10 rejected=3 rows_behind<=37 latency_ms<=900"
+        channels.take({"a": replace(polled, rows_inserted=90)}, 2.0)
+        assert "rows_behind<=0 seconds_left<=0" in channels.line()
+
+    def test_pace_is_that_since_the_line_before_however_many_polls_there_were(self):
+        channels = FollowedChannels(START_OF_BOTH, began=30.0)
+        for polls, line in [
+            ([(50.0, 20), (51.0, 20)], "rows=20 rows_per_second=1 "),
+            ([(71.0, 60), (111.0, 110), (112.0, 110)], "rows=200 rows_per_second=3 "),
+            ([], "rows=200 rows_per_second=3 "),
+        ]:
+            for at, inserted in polls:
+                channels.take({name: status_of(name, None, inserted) for name in "ab"}, at)
+            assert line in channels.line()
+
+    def test_files_are_behind_by_their_bytes_until_a_later_one_is_committed(self):
+        now = int(time.time() * 1_000)
+        files = tuple(FileBehind(unit, size, now) for unit, size in ((1, 100), (2, 200), (3, 60)))
+        begun = ChannelStart(0, 0, 0, files_behind=files)
+        start = {"a": begun, "done": ChannelStart(9, 0, 0, 0, files_behind=())}
+        channels = FollowedChannels(start, began=0.0)
+        one, two, three = (token(UnitOffset(unit, "a.log", unit)) for unit in (1, 2, 3))
+
+        for polled, at, pace, left, files_left in [
+            ({"a": status_of("a", None, 0), "done": status_of("done", one, 9)}, 1.0, (0, 0), "<=360", 3),
+            ({"a": status_of("a", two, 50)}, 10.0, (50, 6), "<=260 seconds_left<=26", 2),
+            ({"a": status_of("a", three, 90)}, 30.0, (90, 2), "<=60 seconds_left<=6", 1),
+        ]:
+            channels.take(polled, at)
+            assert channels.line() == (
+                f"channels=2 rows={pace[0]} rows_per_second={pace[1]} bytes_behind{left} "
+                f"files_behind<={files_left} oldest_file_seconds<=0"
+            )

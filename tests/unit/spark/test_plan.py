@@ -5,14 +5,8 @@ from dataclasses import fields, replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.driver.plan import (
-    JobPlan,
-    LinesToCombine,
-    RowsToWrite,
-    WritePlan,
-    read_plan,
-    write_plan,
-)
+from airflow_provider_snowpipe.spark.driver import plan as plans
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -40,11 +34,11 @@ def _changed(**changes):
 
 
 def test_plan_comes_back_unchanged_from_its_file_or_the_argument_itself(tmp_path):
-    write_plan(PLAN, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == read_plan(f"\n{PLAN.to_json()}") == PLAN
+    plans.write_plan(PLAN, tmp_path / "plan.json")
+    assert plans.read_plan(tmp_path / "plan.json") == plans.read_plan(f"\n{PLAN.to_json()}") == PLAN
     assert JobPlan.from_json(_changed(commit_timeout=30)) == replace(PLAN, commit_timeout=30.0)
     with pytest.raises(ConfigurationError, match=r"none\.json.*cannot be read"):
-        read_plan(tmp_path / "none.json")
+        plans.read_plan(tmp_path / "none.json")
 
 
 def test_every_field_of_a_plan_comes_back():
@@ -74,18 +68,14 @@ def test_channel_is_named_after_prefix_source_and_partition_and_a_source_has_a_n
 
 
 def test_wrong_plan_is_refused_by_key_and_value():
-    by_name = {"type": "name"}
     for text, named in [
         ("not json", "not JSON"),
         ("[]", "list"),
         (_changed(plan_version=1), "plan_version is 1"),
         (_changed(colour="red"), "unknown key 'colour' (value 'red')"),
         (_changed(on_error="explode"), "on_error is 'explode': it must be one of ['abort', "),
-        (_changed(on_data_loss=None), "on_data_loss is None"),
-        (_changed(wait_for_commit="yes"), "wait_for_commit is 'yes'"),
         (_changed(commit_timeout=0), "commit_timeout is 0"),
         (_changed(report_path="report.json"), "report_path is 'report.json': give an absolute path"),
-        (_changed(credentials_path="c.json"), "credentials_path is 'c.json': give an absolute path"),
         (_changed(credentials_path=""), "give one of them"),
         (_changed(credentials_variable="SECRET"), "'SECRET' and credentials_from '': give one of them"),
         *(
@@ -94,19 +84,12 @@ def test_wrong_plan_is_refused_by_key_and_value():
         ),
         (_changed(application=""), "application is empty"),
         (_changed(columns={}), "plan columns is {}: give a list"),
-        (_changed(source=[]), "plan source is []"),
         (_changed(source={}), "source lacks the key 'path'"),
-        (_changed(source={"path": "/d", "kind": "rabbit"}), "source kind is 'rabbit': it must be one of"),
-        (_changed(source={"path": "/d", "partitions": "name"}), "lacks the key 'regex'"),
-        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "("}}), "no regular expression"),
-        (_changed(source={"path": "/d", "partitions": {**by_name, "regex": "x"}}), "a group (?P<partition>"),
         (_changed(source={"path": "/d", "pattern": "../*.log"}), "leaves the source's path"),
-        (_changed(limits={"rows": 1.5}), "limits rows is 1.5: it must be int"),
         (_changed(pipe={"database": "D"}), "plan pipe lacks the key"),
         (_changed(columns=[{"name": "A"}]), "plan columns[0] lacks the key 'type'"),
         (_changed(columns=[{"name": "A", "type": "NUMBR"}]), "column type 'NUMBR' is unknown"),
         (_changed(check_rows=True, columns=[]), "the plan has no columns"),
-        (_changed(dead_letter_path="/dead"), "on_error is 'abort': set on_error='dead_letter'"),
     ]:
         refused(ConfigurationError, JobPlan.from_json, [text], named)
     secret = _changed(private_key="s3cret")
@@ -114,12 +97,12 @@ def test_wrong_plan_is_refused_by_key_and_value():
     assert "s3cret" not in str(error)
 
 
-WRITE = WritePlan(
+WRITE = plans.WritePlan(
     "app",
     "file:///shared/a1",
     "a1",
     "/run/report.json",
-    rows=RowsToWrite(path="/in", format="csv", options={"header": "true"}),
+    rows=plans.RowsToWrite(path="/in", format="csv", options={"header": "true"}),
     columns=COLUMNS,
     target_file_bytes=5_000,
 )
@@ -127,10 +110,10 @@ WRITE = WritePlan(
 
 class TestWritePlan:
     def test_comes_back_as_it_was_written(self, tmp_path):
-        lines = LinesToCombine(("/a", "/b"), ".csv", True)
+        lines = plans.LinesToCombine(("/a", "/b"), ".csv", True)
         for plan in (WRITE, replace(WRITE, rows=None, lines=lines)):
             (tmp_path / "plan.json").write_text(plan.to_json())
-            assert WritePlan.read(tmp_path / "plan.json") == plan
+            assert plans.WritePlan.read(tmp_path / "plan.json") == plan
 
     def test_has_one_source_without_a_secret(self):
         for source, words in [
@@ -140,7 +123,7 @@ class TestWritePlan:
             ({"path": "/in", "options": {"password": "x"}}, "looks like a secret"),
             ("t", "give a mapping, or in JSON an object"),
         ]:
-            refused(ConfigurationError, RowsToWrite.from_mapping, [source], words)
+            refused(ConfigurationError, plans.RowsToWrite.from_mapping, [source], words)
 
     def test_that_cannot_be_done_is_refused(self):
         wrong = [{"rows": None}, {"folder": ""}, {"target_file_bytes": 1}]

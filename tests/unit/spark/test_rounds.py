@@ -4,7 +4,6 @@ import pickle
 import threading
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -16,13 +15,9 @@ from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
 from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, Behind, FrameWork
 from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition
-from airflow_provider_snowpipe.spark.task.sink import PartitionResult, SinkSettings
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings
 from airflow_provider_snowpipe.spark.task.work import Versions, load_batches
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    RetriesExhaustedError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.checkpoints import binding_of, loaded
@@ -87,7 +82,7 @@ def test_driver_that_has_read_for_long_leaves_the_rest_to_tasks(spark, monkeypat
 
 
 def test_position_that_is_gone_names_the_channel_before_anything_is_sent(spark):
-    with pytest.raises(SourcePositionError, match=r"'c1'.*position 70"):
+    with pytest.raises(errors.SourcePositionError, match=r"'c1'.*position 70"):
         TaskRounds(spark).locate(PARTITIONS, {"c0": None, "c1": at(70), "c2": None})
 
 
@@ -105,23 +100,10 @@ def test_error_that_is_not_ours_stays_as_it_is(spark):
         one_task_each(spark, lambda item: 1 // item, [0])
 
 
-def tracker():
-    """Spark's status tracker: one job whose last stage loads, one that has ended, one without a stage."""
-    jobs = {1: SimpleNamespace(stageIds=[4, 5]), 2: None, 3: SimpleNamespace(stageIds=[])}
-    return SimpleNamespace(
-        getActiveJobsIds=lambda: list(jobs),
-        getJobInfo=jobs.get,
-        getStageInfo=lambda stage: SimpleNamespace(numCompletedTasks=stage),
-    )
-
-
-def test_source_decides_how_its_partitions_become_tasks_and_finished_ones_are_counted(spark):
-    frames = MemoryFrameSource([OWN])
-    assert isinstance(rounds_of(frames, spark), FrameRounds)
+def test_source_decides_how_its_partitions_become_tasks(spark):
+    assert isinstance(rounds_of(MemoryFrameSource([OWN]), spark), FrameRounds)
     for source in (MemorySource([]), None):
         assert isinstance(rounds_of(source, spark), TaskRounds)
-    for source in (frames, None):
-        assert rounds_of(source, SimpleNamespace(statusTracker=tracker)).finished_channels(10) == 15
 
 
 class TestConnect:
@@ -148,7 +130,7 @@ class TestConnect:
     def test_executor_of_another_version_is_refused(self, spark, session, monkeypatch, over_connect):
         self.executors_run(monkeypatch, package="0.0.0")
         work = []
-        with pytest.raises((TaskFailedError, ConfigurationError), match=r"0\.0\.0"):
+        with pytest.raises((TaskFailedError, errors.ConfigurationError), match=r"0\.0\.0"):
             one_task_each(session if over_connect else spark, work.append, ["item"])
         assert work == []
 
@@ -156,14 +138,6 @@ class TestConnect:
         self.executors_run(monkeypatch, pyspark="0.1.0")
         assert one_task_each(session, str, [1, 2]) == ["1", "2"]
         assert TaskRounds(session).finished_channels(10) == 10
-
-    def test_error_of_a_task_is_raised_as_it_was_there(self, session):
-        def fail(_):
-            raise SourcePositionError("gone")
-
-        with pytest.raises(TaskFailedError, match="gone") as failed:
-            one_task_each(session, fail, [1])
-        assert failed.value.error_type == "SourcePositionError"
 
 
 @pytest.fixture
@@ -200,14 +174,6 @@ class TestQuery:
         assert [one.complete for one in (*first, *second)] == [False, True]
         assert source.asked == [{"cp": None}, {"cp": at(2)}]
         assert (ids(snowpipe, "cp"), rest) == ([0, 1, 2, 3, 4, 5], [])
-
-    def test_next_round_goes_on_from_the_new_committed_position_or_else_the_one_before(self):
-        for before, reached, after in [(None, 4, 4), (2, 4, 4), (2, None, 2), (None,) * 3, (0, None, 0)]:
-            work = FrameWork("c", None, at(before), at(9))
-            result = PartitionResult("c", at(reached), complete=False)
-            assert FrameRounds(None, None).unfinished([work], [result]) == [
-                replace(work, committed=at(after))
-            ]
 
     def test_rows_that_another_attempt_committed_meanwhile_are_not_sent_again(self, snowpipe, run):
         snowpipe.channel("cp", **loaded(3, 4))
@@ -251,16 +217,9 @@ class TestQuery:
         remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
         source, used = MemoryFrameSource([OWN]), []
         source.use = used.append
-        with pytest.raises(ConfigurationError, match="Spark Connect"):
+        with pytest.raises(errors.ConfigurationError, match="Spark Connect"):
             source.with_spark(remote)
         assert (source.with_spark(lambda: 5), used) == (source, [5])
-
-    def test_only_partitions_of_a_query_become_its_works(self):
-        source = MemoryFrameSource([OWN])
-        source.locate = list
-        partitions = {"a": OWN, "b": MemoryPartition("b", rows(1))}
-        works = FrameRounds(None, source).locate(partitions, {"a": at(2), "b": None})
-        assert works == [FrameWork("a", OWN, at(2))]
 
 
 def batch_of(channels, numbers):
@@ -290,14 +249,11 @@ class TestTaskOfAQuery:
         assert result.error_type == (None if gaps_legal else "ContinuityError")
         assert not gaps_legal or ids(snowpipe, "cp") == [0, 1, 5]
 
-    def test_skips_empty_batches(self, load):
-        assert load([], batch_of([], []), batch_of([], [])) == []
-
 
 def test_local_master_is_one_without_executors():
     assert all(map(is_local, ("local", "local[*]", "local[2,4]", "local[2, 4]")))
     assert not any(map(is_local, ("local-cluster[2,1,1024]", "local[x]", "spark://local:7077", "yarn")))
-    with pytest.raises(ConfigurationError, match="yarn"):
+    with pytest.raises(errors.ConfigurationError, match="yarn"):
         LocalTasks("yarn")
 
 
@@ -318,7 +274,7 @@ def failing(times, seen, item):
     """Return the item; 1 fails so often before."""
     seen.append(item)
     if item == 1 and seen.count(1) <= times:
-        raise RetriesExhaustedError("lost to another writer")
+        raise errors.RetriesExhaustedError("lost to another writer")
     return item
 
 
@@ -329,7 +285,7 @@ def test_task_is_tried_as_often_as_the_master_has_it(times, capsys):
     if times < 3:
         assert tasks.run(work, [0, 1, 2]) == [0, 1, 2]
     else:
-        with pytest.raises(RetriesExhaustedError):
+        with pytest.raises(errors.RetriesExhaustedError):
             tasks.run(work, [0, 1, 2])
     assert seen.count(1) == 3
     assert capsys.readouterr().err.count("lost to another writer") == 2
@@ -341,17 +297,12 @@ def test_after_a_failure_no_task_begins_and_those_that_run_come_to_their_end():
     def work(item):
         if item == 1:
             failed.set()
-            raise RetriesExhaustedError("lost")
+            raise errors.RetriesExhaustedError("lost")
         failed.wait(60)
         ended.append(item)
         return item
 
-    with pytest.raises(RetriesExhaustedError):
+    with pytest.raises(errors.RetriesExhaustedError):
         LocalTasks("local[2]").run(work, list(range(50)))
     assert 0 in ended
     assert len(ended) < 49
-
-
-def test_no_task_is_needed_where_every_channel_is_at_its_end():
-    partition = MemoryPartition("0", rows(4))
-    assert TaskRounds(LocalTasks("local[2]")).locate({"c": partition}, {"c": IntegerOffset(3)}) == []

@@ -1,7 +1,8 @@
-"""The job's Spark: its settings, sessions that are shared, its versions, and an end that waits for Spark."""
+"""The job's Spark: its settings and layout, shared sessions, versions, and an end that waits for Spark."""
 
 import os
 import pickle
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from threading import Event
@@ -15,8 +16,7 @@ from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import session as module
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
-from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.sources.tables import plan_order
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.spark.task.work import Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -75,7 +75,6 @@ def test_session_gets_the_settings_of_exactly_once(start):
     ("remote", "address"),
     [
         ("sc://host:1", "sc://host:1/;session_id="),
-        ("sc://host:1/", "sc://host:1/;session_id="),
         ("sc://host:1/;use_ssl=true;", "sc://host:1/;use_ssl=true;session_id="),
     ],
 )
@@ -113,11 +112,6 @@ def test_job_has_a_session_of_its_own_where_the_shared_one_takes_no_job(start, r
     assert shared.release_session_on_close == (refusal == "closed")
 
 
-def test_server_that_cannot_be_reached_is_asked_once(start):
-    with pytest.raises(PySparkException, match="UNAVAILABLE"):
-        start(PySparkException("UNAVAILABLE"), RemoteSession(), remote="sc://host")
-
-
 def test_session_that_runs_already_gets_the_package_and_stays_as_it_is(start):
     running = RemoteSession()
     assert start(running, remote="sc://host", running=running) == (running, [*SETTINGS, START])
@@ -146,7 +140,6 @@ class TestJobSession:
 
     @pytest.fixture
     def spark(self, monkeypatch):
-        """What PySpark starts."""
         started = SimpleNamespace(contexts=[], sessions=[])
 
         def context(settings):
@@ -203,12 +196,6 @@ def test_executor_or_jvm_of_another_version_is_refused_with_both_and_patch_relea
     module.require_same_spark(SimpleNamespace(version=f"{pyspark.__version__}-vendor"))
 
 
-def test_source_that_needs_the_plan_of_a_query_is_refused_over_spark_connect():
-    source = open_source(TableSourceSpec(offset_column="ID", query="SELECT 1 ID", name="one"), "fail")
-    with pytest.raises(ConfigurationError, match="spark-submit"):
-        source.with_spark(RemoteSession)
-
-
 class Server:
     """A server of Spark Connect that answers every job with the same result."""
 
@@ -246,3 +233,45 @@ def test_result_that_calls_something_here_is_refused_by_its_name(call, tmp_path,
     with pytest.raises(ConfigurationError, match=call.called[0].__name__):
         module.one_connect_task_each(Server(call), str, ["item"])
     assert list(tmp_path.iterdir()) == []
+
+
+ADAPTIVE, SORTED, SIZE, COST, ZONE = plan_order.PINNED
+
+
+class Session:
+    def __init__(self):
+        self.conf = self
+        self.settings = {ADAPTIVE: "true", SORTED: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+        self.get, self.set = self.settings.__getitem__, self.settings.__setitem__
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError])
+def test_layout_is_pinned_inside_the_block_and_the_own_settings_come_back(error):
+    session = Session()
+    own = dict(session.settings)
+
+    def ask():
+        assert session.settings == {**plan_order.PINNED, ADAPTIVE: "true"}
+        if error:
+            raise error
+
+    with suppress(RuntimeError), plan_order.pinned_layout(session):
+        assert session.settings == plan_order.PINNED
+        with suppress(RuntimeError), plan_order.free_layout(session):
+            ask()
+        assert session.settings == plan_order.PINNED
+        if error:
+            raise error
+
+    assert session.settings == own
+
+
+def test_settings_that_differ_are_reported_however_spark_spells_them():
+    session = Session()
+    assert plan_order.unpinned(session) == {ADAPTIVE: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
+    plan_order.pin_layout(session)
+    assert plan_order.unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "FALSE", SIZE: f"{1 << 40}b", COST: f"{1 << 40}B", ZONE: "utc"}
+    assert plan_order.unpinned(session) == {}
+    session.settings |= {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}
+    assert plan_order.unpinned(session) == {ADAPTIVE: "falseb", SIZE: f"{1 << 40}x", ZONE: "UTCb"}

@@ -10,11 +10,7 @@ import pytest
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.task import sink
 from airflow_provider_snowpipe.spark.task.sdk_channel import SdkChannel
-from airflow_provider_snowpipe.spark.task.sink import (
-    PartitionWork,
-    SinkSettings,
-    load_partition,
-)
+from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.batch import Undecoded
 from airflow_provider_snowpipe.streaming.channel import Channel
@@ -25,8 +21,8 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.checkpoints import binding_of, loaded, token
-from tests.fake_snowpipe import PIPE, ROW_SEQ_GAP, STALE, URL, KilledError, error
+from tests.checkpoints import loaded
+from tests.fake_snowpipe import PIPE, URL, KilledError, error
 from tests.memory_source import MemoryPartition, MemorySpec, rows
 
 ONE_PART_A_REQUEST = BatchLimits(rows=2, age_seconds=30, requests_per_second=10_000)
@@ -93,8 +89,6 @@ def work(partition=SIX, committed=None):
 
 @pytest.fixture
 def load(snowpipe):
-    """Run one attempt of the task, with a token of its own."""
-
     def run(partition=SIX, committed=None, settings=SETTINGS, life=None):
         return load_partition(settings, snowpipe.scoped_token(life), work(partition, committed))
 
@@ -119,46 +113,10 @@ def test_task_sends_every_row_in_order_with_its_tokens_and_ends_at_the_commit(sn
     assert [[row["ID"] for row in call.rows] for call in appends] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_received_rows_are_no_success_until_they_are_committed_within_the_limit_of_the_plan(snowpipe, load):
-    snowpipe.holds_commits = True
-    with pytest.raises(errors.CommitTimeoutError) as late:
-        load(settings=replace(SETTINGS, commit_timeout=7.0))
-    assert (late.value.committed, late.value.target) == (None, "5")
-    assert 5 < sum(snowpipe.clock.slept) <= 7
-
-
-def test_without_a_wait_the_task_ends_when_its_rows_are_received(snowpipe, load):
-    snowpipe.holds_commits = True
-    result = load(settings=replace(SETTINGS, wait_for_commit=False))
-    assert (result.position, result.rows) == (IntegerOffset(5), 6)
-    assert snowpipe.channels["c"].committed is None
-    assert snowpipe.did("status") == ["status c"]
-
-
-def test_task_reports_the_seconds_of_its_requests_and_of_its_wait(snowpipe, load):
-    snowpipe.clock.sleep(1000.0)
-    took = iter((2.0, 5.0, 3.0))
-    snowpipe.fault(before="append", do=lambda: snowpipe.clock.sleep(next(took)), times=3)
-    snowpipe.holds_commits = True
-    snowpipe.fault(before="status", skip=3, do=snowpipe.commit)
-    result = load()
-    assert (result.append_seconds, result.request_seconds, result.longest_request) == (10.0, 10.0, 5.0)
-    assert result.commit_seconds == pytest.approx(0.05 + 0.07)
-
-
 def test_gap_of_a_source_that_has_none_ends_the_run(snowpipe, load):
     result = load(GapsPartition("p", rows(6), gaps_legal=False))
     assert result.error_type == "ContinuityError"
     assert "append c 4..5" not in snowpipe.did("append")
-
-
-def test_position_that_was_found_is_not_searched_again(snowpipe, load, monkeypatch):
-    known, read, whole = work(SIX, 1), [], MemoryPartition.read
-    monkeypatch.setattr(MemoryPartition, "resume", None)
-    monkeypatch.setattr(MemoryPartition, "read", lambda *asked: read.append(asked[1:]) or whole(*asked))
-    snowpipe.channel("c", **loaded(1))
-    result = load_partition(SETTINGS, snowpipe.scoped_token(), known)
-    assert (result.rows, read) == (4, [(2, ONE_PART_A_REQUEST)])
 
 
 @pytest.mark.parametrize("gaps_legal", [True, False])
@@ -212,36 +170,12 @@ def test_attempt_after_a_crash_brings_each_row_once(snowpipe, load, when, call, 
 
 
 class TestResume:
-    @pytest.mark.parametrize("found", [None, 1])
-    def test_token_is_read_again_at_open_and_the_position_found_again(self, snowpipe, load, found):
-        snowpipe.channel("c", **loaded(3))
-        load(committed=found)
-        assert snowpipe.did("append") == ["append c 4..5"]
-
     def test_token_before_the_first_row_of_the_source_is_refused(self, snowpipe, load):
         snowpipe.channel("c", **loaded(9))
         result = load()
         assert result.error_type == "SourcePositionError"
         assert result.error.startswith("channel 'c': ")
         assert snowpipe.did("append") == []
-
-    def test_token_of_another_source_is_reported_before_an_open(self, snowpipe, load):
-        channel, another = snowpipe.channel("c"), token(3, binding=binding_of("q"))
-        for channel.committed, kind in [
-            (token("a.log:3"), "OffsetTokenError"),
-            ("", "OffsetTokenError"),
-            (another, "SourceChangedError"),
-        ]:
-            result = load()
-            assert (result.error_type, result.error.count("channel 'c'")) == (kind, 1)
-        assert snowpipe.did() == ["status c"] * 3
-
-    @pytest.mark.parametrize(("rebind", "sent"), [("continue", [4, 5]), ("restart", [0, 1, 2, 3, 4, 5])])
-    def test_token_of_another_source_is_taken_over_or_left_on_request(self, snowpipe, load, rebind, sent):
-        snowpipe.channel("c", **loaded(3, 9, 2, 2, binding=binding_of("q")))
-        result = load(settings=replace(SETTINGS, rebind=rebind, run="r2"))
-        assert ids(snowpipe) == sent
-        assert result.token == snowpipe.channels["c"].committed == token(5, 9 + len(sent), 2, run="r2")
 
     def test_channels_of_a_connector_have_bare_tokens(self, snowpipe, load):
         snowpipe.channel("c", committed="3")
@@ -286,22 +220,6 @@ class TestAnswers:
         result = load()
         assert ids(snowpipe) == [0, 1, 2, 3, 4, 5]
         assert result.retries == 2
-
-    @pytest.mark.parametrize(
-        ("answer", "kind"),
-        [
-            (error(409, STALE), errors.ChannelFencedError),
-            (error(409, ROW_SEQ_GAP), errors.ChannelInvalidError),
-            (error(410), errors.PipeFailedOverError),
-        ],
-        ids=str,
-    )
-    def test_refused_append_ends_the_attempt_without_another_request(self, snowpipe, load, answer, kind):
-        snowpipe.fault(before="append", skip=1, error=answer, times=1000)
-        with pytest.raises(errors.ApiError) as refused:
-            load()
-        assert type(refused.value) is kind
-        assert snowpipe.did("append", "open", "status")[1:] == ["open c", "append c 0..1", "append c 2..3"]
 
     @pytest.mark.parametrize("appends", [0, 1, 2])
     def test_stale_attempt_ends_and_never_opens_the_channel_again(self, snowpipe, load, appends):
@@ -349,13 +267,8 @@ class TestShortToken:
         assert (result.channel, result.complete, result.error_type) == ("c", False, None)
         assert snowpipe.calls == []
 
-    def test_token_that_is_refused_while_it_lives_is_an_error(self, snowpipe, load):
-        snowpipe.fault(before="status", error=error(401, "390303"), times=1000)
-        assert load(life=0.5).error_type == "AuthenticationError"
-
 
 def put_aside(path):
-    """The bad rows of all files below a folder, in the order of their names."""
     return [row for file in sorted(path.rglob("*.parquet")) for row in pq.read_table(file).to_pylist()]
 
 
@@ -379,12 +292,6 @@ class TestDeadLetters:
         assert (result.dead_lettered, snowpipe.channels["c"].position) == (len(bad), "7")
         assert self.positions(tmp_path) == [str(number) for number in bad]
 
-    def test_bad_row_is_safe_before_a_row_behind_it_is_sent(self, snowpipe, load, aside, tmp_path):
-        seen = []
-        snowpipe.fault(before="append", do=lambda: seen.append(self.positions(tmp_path)))
-        load(self.BAD, settings=aside)
-        assert "1" in seen[0]
-
     def test_bad_rows_go_to_the_store_of_the_source(self, snowpipe, load, aside, tmp_path):
         opened = []
 
@@ -400,9 +307,12 @@ class TestDeadLetters:
         assert opened == [(str(tmp_path), "c", IntegerOffset, IntegerOffset(1))]
         assert snowpipe.did("append") == []
 
-    def test_file_of_a_shut_out_attempt_is_removed_after_the_commit(self, snowpipe, load, aside, tmp_path):
+    def test_bad_row_is_safe_before_one_behind_it_is_sent_and_a_zombies_file_removed_after_the_commit(
+        self, snowpipe, load, aside, tmp_path
+    ):
         def leave_file():
             """A zombie, which cut its parts elsewhere, puts row 4 aside once more."""
+            assert "1" in self.positions(tmp_path)
             folder = DeadLetterFolder(str(tmp_path), "c", IntegerOffset, None)
             bad = DeadLetter(IntegerOffset(4), 1, "ID", "does not fit", b"{}")
             folder.write(IntegerOffset(3), IntegerOffset(5), [bad], "app")

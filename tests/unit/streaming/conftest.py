@@ -1,7 +1,5 @@
 """A service in this process, and a client of it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -2,13 +2,11 @@
 
 import threading
 import time
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from airflow_provider_snowpipe.streaming import batch, errors
-from airflow_provider_snowpipe.streaming import channel as channel_module
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelCounters
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -105,9 +103,8 @@ class TestBatches:
     @pytest.mark.parametrize(
         ("limit", "ends"), [({"rows": 12}, ["11", "23", "29"]), ({"raw_bytes": 100}, ["11", "22", "29"])]
     )
-    @pytest.mark.parametrize("compression", ["zstd", "gzip", "none"])
-    def test_close_by_rows_and_by_bytes(self, snowpipe, limit, ends, compression):
-        with open_channel(snowpipe, compression=compression, **limit) as channel:
+    def test_close_by_rows_and_by_bytes(self, snowpipe, limit, ends):
+        with open_channel(snowpipe, **limit) as channel:
             for n in range(30):
                 put(channel, n, n)
         assert [call.positions[1] for call in snowpipe.appends()] == ends
@@ -122,32 +119,6 @@ class TestBatches:
             snowpipe.clock.sleep(limit.get("age_seconds", 0.0))
             assert sent.wait(60)
             assert snowpipe.did("append") == ["append c 0..1"]
-
-    def test_wait_for_more_until_they_are_old(self, snowpipe, monkeypatch):
-        now, waits, sent = [0.0], threading.Semaphore(0), threading.Event()
-
-        def report():
-            sent.set()
-            waits.release(2)  # both at once: the batch is not to be sent by then
-
-        for module in (batch, channel_module):
-            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-        snowpipe.fault(after="append", do=report)
-        with open_channel(snowpipe, age_seconds=0.05) as channel:
-            wait = channel._changed.wait
-
-            def counted(seconds=None):
-                if seconds is not None:
-                    waits.release()
-                return wait(seconds)
-
-            monkeypatch.setattr(channel._changed, "wait", counted)
-            put(channel, 0, 0)
-            for _ in range(2):  # the sender waits for the batch's age, and once more
-                assert waits.acquire(timeout=60)
-            assert not sent.is_set()
-            now[0] = 0.05
-            assert sent.wait(60)
 
     def test_are_compressed_by_one_thread_at_a_time(self, snowpipe):
         """The codec of gzip has a state: two threads in it end the process."""
@@ -252,8 +223,6 @@ OTHERS = {
 
 
 class TestSource:
-    """Whose rows a channel has committed, and how many, is in its token."""
-
     @pytest.mark.parametrize(("foreign", "kind", "word"), OTHERS.values(), ids=OTHERS)
     def test_a_token_of_another_one_is_noticed_before_and_after_the_open_and_in_the_wait(
         self, snowpipe, foreign, kind, word

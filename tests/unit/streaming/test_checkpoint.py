@@ -1,12 +1,10 @@
 """The offset token says whose rows these are, how they are numbered and how many, and what was reported."""
 
-from __future__ import annotations
-
 import datetime as dt
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.checkpoint import (
@@ -83,6 +81,7 @@ POSITIONS = st.one_of(
 
 
 class TestText:
+    @settings(max_examples=50)
     @given(position=POSITIONS, rows=st.integers(0, 10**15 - 1), errors=st.integers(0, 10**15 - 1))
     def test_is_read_as_it_was_written(self, position, rows, errors):
         one = Checkpoint(position, EU.digest, rows, run_mark("dag task", "2026-11-28T02:05:00+00:00"), errors)
@@ -209,13 +208,8 @@ class TestStart:
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
-        refused(
-            OffsetTokenError,
-            connector.start,
-            [status(HELD_NUMBER)],
-            "channel 'c': a load",
-            "run the load task",
-        )
+        words = ("channel 'c': a load", "run the load task")
+        refused(OffsetTokenError, connector.start, [status(HELD_NUMBER)], *words)
         refused(OffsetTokenError, ChannelSource(IntegerOffset, EU).start, [status("41", 42)])
         refused(ConfigurationError, lambda bare: source(is_bare=bare), [True])
 
@@ -229,8 +223,6 @@ class TestStart:
 
 
 class TestSetTokens:
-    """Tokens that somebody sets match the channel's counters."""
-
     def test_leave_rejected_rows_unreported_that_were_so(self):
         for known, counted, errors in [(3, 9, 3), (3, 2, 2), (0, 9, 0)]:
             now = status(f"a:9~f1.00112233445566aa.12.r1.{known}", 10, counted)
@@ -281,11 +273,7 @@ class TestHold:
 
         assert held_apart(HELD) == (TOKEN, self.HOLD)
         assert held(TOKEN, self.HOLD) == HELD
-        assert [held_apart(one) for one in (TOKEN, "a:9", None)] == [
-            (TOKEN, None),
-            ("a:9", None),
-            (None, None),
-        ]
+        assert [held_apart(one) for one in (TOKEN, None)] == [(TOKEN, None), (None, None)]
         assert described(HELD) == {**described(TOKEN), "hold": "2-10-20260301-abcdef012345"}
         assert not same_position(TOKEN, HELD)
         assert same_position(HELD, HELD)

@@ -460,9 +460,8 @@ class Histories(RuleBasedStateMachine):
         rows = [{"ID": one} for one in self.rows(job)]
         source = MemorySource([Read("p", rows, source=job.source, reading=job.reading)])
         self.patch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
-        plan = replace(
-            PLAN, channel_prefix=job.prefix, rebind=rebind, run=f"r{self.runs}", last_checkpoints=self.known
-        )
+        named = {"run": f"r{self.runs}", "last_checkpoints": self.known}
+        plan = replace(PLAN, channel_prefix=job.prefix, rebind=rebind, **named)
         run = Run(plan, self.client, object, list_channels=self.snowpipe.listed)
         end, rejected = "loaded", 0
         try:
@@ -552,6 +551,6 @@ class Histories(RuleBasedStateMachine):
         assert found == {name: replace(one, unreported=0, excess=0) for name, one in self.channels.items()}
 
 
-@pytest.mark.parametrize("histories", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("histories", [100, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_with_success_and_rows_that_differ(histories):
     run_histories(Histories, settings=settings(max_examples=histories, stateful_step_count=20))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming import errors, offsets
 from airflow_provider_snowpipe.streaming.commits import (
     CommitState,
     CommitVerdict,
@@ -21,15 +21,6 @@ from airflow_provider_snowpipe.streaming.commits import (
     poll_statuses,
 )
 from airflow_provider_snowpipe.streaming.names import counted
-from airflow_provider_snowpipe.streaming.offsets import (
-    BatchRowOffset,
-    FileLineOffset,
-    IntegerOffset,
-    LexicographicOffset,
-    TopicPartitionOffset,
-    UnitOffset,
-    known_formats,
-)
 from airflow_provider_snowpipe.streaming.progress import (
     ChannelStatus,
     ChannelTarget,
@@ -60,8 +51,8 @@ def test_decision_about_one_channel():
         [None, "8", "9", "10"], ["SUCCESS", "ERR_CHANNEL_INVALID"], [None, "9"], [None, 4, 5], [False, True]
     ):
         found = status("c", committed, code, rows_error_count=5)
-        position = None if committed is None else IntegerOffset.parse(committed)
-        progress = None if target is None else Progress(position, IntegerOffset.parse(target))
+        position = None if committed is None else offsets.IntegerOffset.parse(committed)
+        progress = None if target is None else Progress(position, offsets.IntegerOffset.parse(target))
 
         one = decide(found, progress, rejected_baseline=baseline, is_last=is_last)
 
@@ -76,7 +67,9 @@ def test_decision_about_one_channel():
             expected = CommitState.STALLED if is_last else CommitState.BEHIND
         assert (one.state, one.has_target) == (expected, has_target)
         assert one.rejected == (1 if baseline == 4 else 0)
-    default = decide(status("c", "8", rows_error_count=5), Progress(IntegerOffset(8), IntegerOffset(9)))
+    default = decide(
+        status("c", "8", rows_error_count=5), Progress(offsets.IntegerOffset(8), offsets.IntegerOffset(9))
+    )
     assert (default.state, default.rejected) == (CommitState.BEHIND, 0)
 
 
@@ -179,12 +172,14 @@ class TestVerdict:
 NUMBERS = st.integers(0, 1200)
 FILES = st.sampled_from(["9", "10", "a.log", "a.ndjson", "log:7", "messages_10.log", "messages_9.log"])
 POSITIONS = {
-    "integer": st.builds(IntegerOffset, NUMBERS),
-    "file:line": st.builds(FileLineOffset, FILES, NUMBERS),
-    "unit/file:line": st.builds(UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
-    "topic:partition:offset": st.builds(TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
-    "batch:row": st.builds(BatchRowOffset, NUMBERS, NUMBERS),
-    "lexicographic": st.builds(LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])),
+    "integer": st.builds(offsets.IntegerOffset, NUMBERS),
+    "file:line": st.builds(offsets.FileLineOffset, FILES, NUMBERS),
+    "unit/file:line": st.builds(offsets.UnitOffset, st.integers(1, 1200), FILES, NUMBERS),
+    "topic:partition:offset": st.builds(offsets.TopicPartitionOffset, st.just("orders"), st.just(7), NUMBERS),
+    "batch:row": st.builds(offsets.BatchRowOffset, NUMBERS, NUMBERS),
+    "lexicographic": st.builds(
+        offsets.LexicographicOffset, st.sampled_from(["2013-01-01", "2013-01-02", "a", "b"])
+    ),
 }
 
 
@@ -197,8 +192,6 @@ def carried(*target, **options):
 
 
 class TestTargets:
-    """A checkpoint, or a bare position and its format, and the rejected rows that were reported."""
-
     def test_checkpoint_names_its_positions_itself_and_a_bare_one_is_of_the_named_format(self):
         for targets, later, earlier in [
             (CommitTargets.parse({"c": token(9)}), token(10), token(8)),
@@ -224,9 +217,8 @@ class TestTargets:
         assert CommitTargets.parse(text).targets["c"] == target
         assert all_targets(loads) == all_targets(json.dumps(loads)) == {"a": "1", "b": "2", "c": "3"}
         assert all_targets([{"a": "1"}, {"a": "1"}]) == {"a": "1"}
-        refused(
-            errors.ConfigurationError, all_targets, [[{"a": "1"}, {"a": "2"}]], "channel 'a': '1' and '2'"
-        )
+        two = [{"a": "1"}, {"a": "2"}]
+        refused(errors.ConfigurationError, all_targets, [two], "channel 'a': '1' and '2'")
         refused(errors.ConfigurationError, all_targets, [5, "text", b"bytes"], "targets")
 
     def test_are_a_mapping_of_channel_names_to_targets_or_its_json(self):
@@ -275,7 +267,7 @@ class TestTargets:
         committed, target = data.draw(st.tuples(POSITIONS[written], POSITIONS[written]), "positions")
         other = data.draw(st.sampled_from([None, *sorted(POSITIONS)]), "format given")
         owed = token(target) if data.draw(st.booleans(), "target is a checkpoint") else str(target)
-        assert known_formats() - set(POSITIONS) == {"batch:row/digest"}
+        assert offsets.known_formats() - set(POSITIONS) == {"batch:row/digest"}
         try:
             targets = CommitTargets.parse({"c": owed}, other)
         except errors.OffsetTokenError:
@@ -398,25 +390,6 @@ class TestStandstill:
         verdict = one.see(PolledStatuses({"c1": status("c1", "a:1", "ERR_X")}), 20.0)
         assert (verdict.state, verdict.reason is FailureReason.STALLED) == (WaitState.FAILED, False)
 
-    def test_of_a_channel_without_a_token_or_a_distance_counts_as_well(self):
-        for targets, format_name, at, words in [
-            ({"c1": "a:10"}, "file:line", None, ("'c1' stands at NULL since", "before its target a:10")),
-            ({"c1": "b"}, "lexicographic", "a", ("(10 s), before its target b",)),
-        ]:
-            one = watch(targets, format_name, stall_seconds=10)
-            one.see(seen(c1=at), 0.0)
-            verdict = str(one.see(seen(c1=at), 10.0))
-            assert not [word for word in words if word not in verdict]
-
-    @pytest.mark.parametrize(("channels", "more"), [(5, "a:10. "), (8, "; and 3 more. ")])
-    def test_of_many_channels_names_a_few_and_counts_the_others(self, channels, more):
-        names = [f"c{number}" for number in range(channels)]
-        one = watch(dict.fromkeys(names, "a:10"), stall_seconds=1)
-        one.see(seen(**dict.fromkeys(names)), 0.0)
-        text = str(one.see(seen(**dict.fromkeys(names)), 5.0))
-        assert text.startswith(f"{channels} of {channels} channels committed nothing")
-        assert ("'c4' stands" in text, "'c5'" in text, more in text) == (True, False, True)
-
 
 NAMES = [f"c{number:03}" for number in range(250)]
 
@@ -436,8 +409,6 @@ class Source:
 
 
 class TestRound:
-    """One round of status requests: whose failure is whose, and which refusals are asked again in halves."""
-
     def test_only_a_refusal_of_the_request_is_asked_again_in_halves(self):
         names = ["bad", "b", "c", "d"]
         for http_status, again in {200: False, 399: False, 400: True, 499: True, 500: False}.items():

@@ -6,11 +6,10 @@ import pytest
 
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
-from tests.checkpoints import binding_of, loaded, source_of, token
+from tests.checkpoints import binding_of, source_of, token
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
@@ -113,8 +112,6 @@ def own(partition, committed=None, lost="", **changes):
 
 
 class TestOwnership:
-    """A channel without a token is compared with what earlier runs and other channels have of its source."""
-
     @pytest.mark.parametrize("before", [own("other"), own("p", token(7, 8)), own("q", rebind="restart")])
     def test_each_channel_without_a_token_is_compared_with_the_last_runs(self, before):
         with pytest.raises(errors.SourcePositionError, match=r"'new_p'.*'old_p'.*7~i1"):
@@ -133,33 +130,6 @@ class TestOwnership:
     @pytest.fixture
     def earlier(self, snowpipe, client):
         return EarlierChannels(client, snowpipe.listed, LAST)
-
-    def test_positions_come_from_other_channels_and_from_the_last_run(self, snowpipe, earlier):
-        snowpipe.channel("foreign", committed="41")
-        snowpipe.channel("old_p", **loaded(5, 6))
-        channels = [own(one, rebind="continue") for one in ("none", "p", "q")]
-        checked = {}
-
-        moved = earlier.hand_over(channels, lambda name, position: checked.update({name: position}))
-
-        assert moved == {"new_p": 6, "new_q": 8}
-        assert checked == {"new_p": IntegerOffset(5), "new_q": IntegerOffset(7)}
-        assert {"foreign", "new_p", "new_q"} == snowpipe.channels.keys()
-        found = [Checkpoint.parse(snowpipe.channels[name].committed) for name in ("new_p", "new_q")]
-        assert [(str(one.position), one.rows, one.run) for one in found] == [("5", 0, "r1"), ("7", 0, "r1")]
-
-    def test_the_error_of_a_new_channel_differs_from_that_of_one_with_rows_of_another_source(
-        self, snowpipe, earlier
-    ):
-        snowpipe.channel("new_q", **loaded(1, 2, binding=binding_of("q")))
-        snowpipe.channel("old_p", **loaded(5, 6))
-        unknown = replace(earlier, last={})
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' is new, and channel 'old_p'"):
-            unknown.hand_over([own("q", token(1, 2, binding=binding_of("q"))), own("p")])
-        other = own("p", token(9, 9, binding=binding_of("q")), rebind="continue")
-        with pytest.raises(errors.SourceChangedError, match=r"'new_p' has rows of another source, and"):
-            unknown.hand_over([other])
-        assert "old_p" in snowpipe.channels
 
     def test_a_position_of_another_kind_is_refused_by_its_channel(self, snowpipe, earlier):
         other = token("a:9", 6)

@@ -20,7 +20,6 @@ INT = pa.int64()
 
 
 def texts(values, kind=None, **options):
-    """The JSON text of each value of one column."""
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
     lines = encode_ndjson(pa.table({"c": array}), NdjsonOptions(**options)).decode().split("\n")
     assert lines.pop() == ""
@@ -33,23 +32,20 @@ def test_values_are_written_exactly():
         ([2**64 - 1], pa.uint64(), [str(2**64 - 1)]),
         ([0.1, None], pa.float32(), ["0.1", "null"]),
         ([Decimal("1.2300"), None], pa.decimal128(18, 4), ["1.2300", "null"]),
-        ([Decimal("9" * 34 + ".9999")], pa.decimal128(38, 4), ["9" * 34 + ".9999"]),
         ([Decimal("-0.5")], pa.decimal256(60, 4), ['"-0.5000"']),
-        ([True, False, None], pa.bool_(), ["true", "false", "null"]),
         (['q"\n\t\\é\u2028', ""], pa.string(), [r'"q\"\n\t\\é' + '\u2028"', '""']),
         (["v", None], pa.string_view(), ['"v"', "null"]),
         ([dt.date(1, 1, 1), dt.date(9999, 12, 31)], pa.date32(), ['"0001-01-01"', '"9999-12-31"']),
         ([dt.time(1, 2, 3, 4)], pa.time64("us"), ['"01:02:03.000004"']),
         ([dt.datetime(2013, 1, 1, 5, 15, 0, 123456)], pa.timestamp("us"), ['"2013-01-01T05:15:00.123456"']),
         ([1], pa.timestamp("ns"), ['"1970-01-01T00:00:00.000000001"']),
-        ([None, None], pa.null(), ["null", "null"]),
         ([{"x": 1}, None, {"x": None}], pa.struct([("x", INT)]), ['{"x":1}', "null", '{"x":null}']),
         ([[1, None], None, []], pa.list_(INT), ["[1,null]", "null", "[]"]),
         ([[1, 2]], pa.list_(INT, 2), ["[1,2]"]),
         ([[("a", 1), ("b", None)], None, []], pa.map_(pa.string(), INT), ['{"a":1,"b":null}', "null", "{}"]),
         ([[(7, "x")]], pa.map_(INT, pa.string()), ['{"7":"x"}']),
         ([b"\x00\xff", None, b""], pa.binary(), ['"AP8="', "null", '""']),
-        ([b"ab"], pa.binary(2), ['"YWI="']),
+        ([uuid.UUID(int=7).bytes, None], pa.uuid(), [f'"{uuid.UUID(int=7)}"', "null"]),
         ([[b"a", None]], pa.list_(pa.binary()), ['["YQ==",null]']),
         ([{"k": b"zz"}], pa.struct([("k", pa.binary())]), ['{"k":"eno="}']),
     ]:
@@ -92,9 +88,8 @@ def test_tables_and_types_that_no_line_can_hold_are_refused_and_no_rows_are_no_b
     refused(EncodingError, encode_ndjson, [pa.table({"id": [1], "ID": [2]})], "'id' and 'ID'", "same column")
     refused(EncodingError, encode_ndjson, [pa.table({})], "no columns")
     for name in ("n", "é"):
-        doubles = [
-            pa.Table.from_arrays([one] * len(names), names) for names in ([name, name], ["id", name, name])
-        ]
+        two, three = [name] * 2, ["id", *[name] * 2]
+        doubles = [pa.Table.from_arrays([one] * len(names), names) for names in (two, three)]
         refused(EncodingError, encode_ndjson, doubles, "same column")
         refused(EncodingError, texts, [pa.StructArray.from_arrays([one, one], [name, name])], "two fields")
     assert encode_ndjson(pa.table({"a": pa.array([], INT)})) == b""
@@ -110,17 +105,6 @@ def test_nulls_are_written_or_left_out_and_a_slice_like_the_rows_it_holds():
     rows = b"".join(encode_ndjson(table).splitlines(keepends=True)[3:7])
     assert encode_ndjson(table.slice(3, 4)) == rows
     assert encode_ndjson(table.slice(3, 4).to_batches()[0]) == rows
-
-
-def test_uuids_become_their_text_and_nulls_stay():
-    values = [uuid.UUID(int=number * 0x0123456789ABCDEF0F1E2D3C4B5A6978 % (1 << 128)) for number in range(50)]
-    column = pa.array([None if one.int % 7 == 0 else one.bytes for one in values], pa.uuid())
-    nested = pa.StructArray.from_arrays([column], names=["V"])
-    rows = pa.table({"U": column, "S": nested}).slice(3)
-    written = [json.loads(line) for line in encode_ndjson(rows).splitlines()]
-    expected = [None if one.int % 7 == 0 else str(one) for one in values[3:]]
-    assert [row["U"] for row in written] == expected
-    assert [row["S"]["V"] for row in written] == expected
 
 
 DAY = 86_400

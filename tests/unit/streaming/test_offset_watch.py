@@ -5,21 +5,13 @@ import random
 
 import pytest
 
-from airflow_provider_snowpipe.streaming.offset_events import (
-    ChannelMark,
-    OffsetWatch,
-    Step,
-    Watermark,
-    WatermarkJournal,
-    fed_by,
-    journals_fed_by,
-)
+from airflow_provider_snowpipe.streaming import offset_events
 from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
 from tests.asset_state import AssetState
 from tests.checkpoints import token
 
 PIPE = "DB.S.T-STREAMING"
-BEGUN = Watermark(begun=True)
+BEGUN = offset_events.Watermark(begun=True)
 
 
 def polled(made=1, **channels):
@@ -33,7 +25,7 @@ def polled(made=1, **channels):
 
 
 def watch(every_rows=None, watermark=BEGUN):
-    return OffsetWatch(PIPE, every_rows, watermark)
+    return offset_events.OffsetWatch(PIPE, every_rows, watermark)
 
 
 def reported(one, statuses):
@@ -46,7 +38,7 @@ def reported(one, statuses):
 
 
 def test_what_is_committed_before_is_no_news_and_channels_that_turn_up_are_from_their_first_row():
-    one = watch(watermark=Watermark())
+    one = watch(watermark=offset_events.Watermark())
     assert one.see(polled(c1=("1", 1))) is None, "the channels are not known yet"
     one.start_with(["c1", "c2"])
 
@@ -68,17 +60,6 @@ class TestEveryMove:
         message = reported(one, polled(c1=(token(10, rows=11, errors=1), 10)))
         assert (message["rows"], message["channels"]["c1"]["previous_rows"]) == (1, 9)
 
-    def test_of_several_channels_is_one_message(self):
-        first, same, other = (
-            reported(watch(), polled(c2=("1", 1), c1=("b", rows), c3=(None, 0))) for rows in (4, 4, 5)
-        )
-        assert first == same
-        assert first["id"] != other["id"]
-        before = {"previous_token": None, "previous_rows": 0}
-        channels = {"c1": {"token": "b", "rows": 4, **before}, "c2": {"token": "1", "rows": 1, **before}}
-        assert first.pop("id")
-        assert first == {"pipe": PIPE, "channels": channels, "rows": 5, "total_rows": 5}
-
     def test_a_channel_made_again_counts_from_zero(self):
         one = watch()
         reported(one, polled(c1=("8", 8)))
@@ -86,17 +67,6 @@ class TestEveryMove:
             assert reported(one, polled(made=2, c1=status)) is None
         message = reported(one, polled(made=2, c1=("8", 8)))
         assert (message["rows"], message["total_rows"]) == (8, 16)
-
-
-class TestEveryRows:
-    def test_is_reported_when_all_channels_together_reach_the_next_multiple(self):
-        one = watch(10)
-        assert reported(one, polled(c1=("4", 4), c2=("5", 5))) is None
-        message = reported(one, polled(c1=("4", 4), c2=("8", 8)))
-        assert (message["first"], message["last"], message["total_rows"]) == (10, 10, 12)
-        assert set(message["channels"]) == {"c1", "c2"}
-        message = reported(one, polled(made=2, c1=("8", 8)))  # made again, so that its rows are added
-        assert (message["first"], message["last"], message["rows"]) == (20, 20, 8)
 
 
 @pytest.mark.parametrize("every", [None, 1, 7], ids=["moves", "every-1", "every-7"])
@@ -114,7 +84,7 @@ def tiled(chance, every):
     for _ in range(200):
         rows[chance.choice("abc")] += chance.randrange(5)
         if chance.random() < 0.1:
-            one = watch(every, Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
+            one = watch(every, offset_events.Watermark.from_json(json.loads(json.dumps(kept.to_json()))))
         asked = chance.sample("abc", chance.randrange(4))
         step = one.see(polled(**{name: (str(rows[name]), rows[name]) for name in asked}))
         if step is not None and chance.random() < 0.9:
@@ -136,32 +106,25 @@ def tiled(chance, every):
         assert reached == list(range(every, sum(rows.values()) + 1, every))
 
 
-def test_a_watermark_survives_json():
-    mark = Watermark(True, 12, {"c": ChannelMark("a:1", 4, 1_700_000_000_000), "n": ChannelMark()})
-    assert Watermark.from_json(json.loads(json.dumps(mark.to_json()))) == mark
-
-
 async def reopened(store):
     """What another process finds: the messages it has to send again, and where it goes on."""
-    journal = WatermarkJournal(store, "k")
+    journal = offset_events.WatermarkJournal(store, "k")
     messages = await journal.load()
     assert all(message["redelivered"] for message in messages)
     return [message["id"] for message in messages], journal.watermark.rows
 
 
 async def written(store, *rows, first_poll=0):
-    journal = WatermarkJournal(store, "k")
+    journal = offset_events.WatermarkJournal(store, "k")
     await journal.load()
     for poll, number in enumerate(rows, first_poll):
-        await journal.write(Step(Watermark(True, number), {"id": str(number)}))
+        await journal.write(offset_events.Step(offset_events.Watermark(True, number), {"id": str(number)}))
         journal.sent_with(poll)
     return journal
 
 
 @pytest.mark.asyncio
 class TestJournal:
-    """Messages are written down before they go and forgotten when they have arrived."""
-
     @pytest.fixture
     def store(self):
         return AssetState()
@@ -177,29 +140,19 @@ class TestJournal:
         again = await written(store, 4, first_poll=9)
         await again.arrived(9)
         assert await reopened(store) == ([], 4)
-        await again.write(Step(Watermark(True, 5)))
+        await again.write(offset_events.Step(offset_events.Watermark(True, 5)))
         assert await reopened(store) == ([], 5)
 
     async def test_a_message_that_could_not_be_written_down_is_not_kept(self, store):
         journal = await written(store, 1)
         store.broken = True
         with pytest.raises(RuntimeError, match="answer"):
-            await journal.write(Step(Watermark(True, 2), {"id": "2"}))
+            await journal.write(offset_events.Step(offset_events.Watermark(True, 2), {"id": "2"}))
         store.broken = False
-        await journal.write(Step(Watermark(True, 3), {"id": "3"}))
+        await journal.write(offset_events.Step(offset_events.Watermark(True, 3), {"id": "3"}))
         assert await reopened(store) == (["1", "3"], 3)
 
     async def test_without_a_store_the_memory_is_the_process(self):
         journal = await written(None, 1)
         await journal.arrived(0)
         assert journal.watermark.rows == 1
-
-    async def test_is_found_by_its_stream_while_it_reads_it(self):
-        class Stream:
-            """A source of polls."""
-
-        stream, journal = Stream(), WatermarkJournal(None, "")
-        with fed_by(stream, journal):
-            assert journals_fed_by(stream) == [journal]
-            assert journals_fed_by(Stream()) == []
-        assert journals_fed_by(stream) == []

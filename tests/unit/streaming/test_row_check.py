@@ -1,8 +1,9 @@
-"""The checks of rows against columns: of values, and how little is read of good rows; and of keys."""
+"""Checks of rows against columns, by value and by key; columns as described, inferred, written as DDL."""
 
 import json
 from collections import Counter
 
+import pyarrow as pa
 import pyarrow.json as pj
 import pytest
 from hypothesis import given, settings
@@ -10,9 +11,20 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.key_check import KeyCheck, UnknownKeys
+from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.row_check import RowCheck
-from airflow_provider_snowpipe.streaming.row_values import RowValues
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn
+from airflow_provider_snowpipe.streaming.row_values import RowValues, columns_of_rows
+from airflow_provider_snowpipe.streaming.table_schema import (
+    ColumnType,
+    TableColumn,
+    add_columns,
+    column_type,
+    columns_of_describe,
+    common_types,
+    create_table_if_missing,
+    missing_columns,
+    table_of,
+)
 from tests.refusals import refused
 
 COLUMNS = (
@@ -48,7 +60,6 @@ def _faults(*rows):
 
 @pytest.fixture
 def checked_alone(monkeypatch):
-    """The rows that are checked one by one."""
     seen = []
     whole = RowValues.fault
     monkeypatch.setattr(RowValues, "fault", lambda self, line: seen.append(line) or whole(self, line))
@@ -119,20 +130,16 @@ class TestValues:
             assert first is bad or checked_alone == []
             assert faults(check, bad) == [71, 72]
 
-    @pytest.mark.parametrize(
-        ("kind", "texts"),
-        [
-            ("NUMBER(38,0)", ['"1"', "2", '"3"', "4.5"]),
-            ("FLOAT", ['"1"', "2"]),
-            ("BOOLEAN", ["1", "0"]),
-            ("TIMESTAMP_NTZ(9)", ["1767312000", "1767312001"]),
-            ("VARCHAR(4)", ["12", "13"]),
-        ],
-    )
-    def test_column_that_is_written_in_its_own_way_is_learned_once(self, checked_alone, parses, kind, texts):
-        body = "".join(f'{{"C":{text}}}\n' for text in texts * 100).encode()
-        assert RowCheck([TableColumn("C", kind)]).check(body).faults == ()
-        assert (checked_alone, len(parses)) == ([], 1)
+    def test_column_that_is_written_in_its_own_way_is_learned_once(self, checked_alone, parses):
+        for kind, texts in [
+            ("NUMBER(38,0)", '"1" 2 "3" 4.5'),
+            ("BOOLEAN", "1 0"),
+            ("TIMESTAMP_NTZ(9)", "1767312000 1767312001"),
+            ("VARCHAR(4)", "12 13"),
+        ]:
+            body = "".join(f'{{"C":{text}}}\n' for text in texts.split() * 100).encode()
+            assert RowCheck([TableColumn("C", kind)]).check(body).faults == ()
+            assert (checked_alone, parses.pop(), parses) == ([], 1, [])
 
     def test_good_rows_are_left_byte_by_byte_and_line_numbers_count_blank_lines(self):
         found = RowCheck(COLUMNS).check(b'\n{"ID":1}\r\n\r\n{"ID":"x"}\r\n\n{"ID":3}\n{"ID":"y"}')
@@ -240,7 +247,7 @@ class TestKeys:
             found = {one: fault.column and fault.column.upper() for one, fault in faults.items()}
             assert found == ({1: column.upper()} if column else {})
 
-    @settings(max_examples=200, deadline=None)
+    @settings(max_examples=100)
     @given(st.lists(st.dictionaries(TEXT, VALUE, max_size=4), max_size=5), st.booleans(), st.booleans())
     def test_are_those_that_a_parser_of_json_finds(self, rows, is_ascii, is_compact):
         forms = {"ensure_ascii": is_ascii, "separators": (",", ":") if is_compact else (" , ", " : ")}
@@ -257,9 +264,6 @@ class TestKeys:
         words = ("'ch'", "2 to 2", "KIMD", "ID, kind, V", "evolve_columns", "'warn'")
         unknown = _body({"ID": 1, "KIMD": 2})
         refused(UnknownColumnsError, lambda body: keys.check(body, "2 to 2"), [unknown], *words)
-        for columns, shown in [(20, "C18, C19. "), (21, "C19 and 1 more. "), (22, "C19 and 2 more. ")]:
-            many = UnknownKeys([TableColumn(f"C{n}", "VARCHAR") for n in range(columns)], "fail", "ch")
-            refused(UnknownColumnsError, lambda body, one=many: one.check(body, ""), [unknown], shown)
 
     def test_that_are_unknown_are_bounded_in_number_and_length_and_counted_over_the_blocks(self):
         many, two = (UnknownKeys(FEW, "warn", "ch") for _ in range(2))
@@ -271,3 +275,97 @@ class TestKeys:
         for _ in range(2):
             two.check(_body({"ID": 1, long: 2}, {"ID": 1, longer: 2}), "")
         assert two.counts == {long: 2, f"{long}…": 2}
+
+
+LONG_TEXT = "VARCHAR(16777216)"
+
+
+def test_type_is_read_as_describe_table_writes_it():
+    for text, found in {
+        "NUMBER(12,2)": ColumnType("NUMBER", precision=12, scale=2),
+        "number( 12 , 2 )": ColumnType("NUMBER", precision=12, scale=2),
+        "bigint": ColumnType("NUMBER", precision=38, scale=0),
+        "DOUBLE  PRECISION": ColumnType("FLOAT"),
+        "VARCHAR(40)": ColumnType("VARCHAR", length=40),
+        "STRING": ColumnType("VARCHAR", length=16_777_216),
+        "VARCHAR(10) COLLATE 'en'": ColumnType("VARCHAR", length=10),
+        "TIMESTAMP_NTZ(3)": ColumnType("TIMESTAMP_NTZ", precision=3),
+        "TIME": ColumnType("TIME", precision=9),
+        "ARRAY(NUMBER(38,0))": ColumnType("ARRAY"),
+        "VARIANT": ColumnType("VARIANT"),
+    }.items():
+        assert (text, ColumnType.parse(text)) == (text, found)
+        assert ColumnType.parse(str(found)) == found
+    unknown = ["", "NUMBR", "VARCHAR(x)", "NUMBER(1,2,3)", "VARCHAR(4) NOT NULL"]
+    refused(ConfigurationError, ColumnType.parse, unknown, "unknown", "DESCRIBE")
+
+
+def test_described_columns_keep_defaults_and_identities_apart():
+    rows = [
+        {"name": "ID", "type": "NUMBER(38,0)", "kind": "COLUMN", "null?": "N",
+         "default": "IDENTITY START 1 INCREMENT 1 NOORDER"},
+        {"name": "at", "type": "DATE", "kind": "COLUMN", "null?": "Y", "default": "CURRENT_DATE()"},
+        {"name": "V", "type": "VARCHAR(3)", "kind": "VIRTUAL", "null?": "Y", "default": None},
+        {"name": 'say "hi"', "type": "VARCHAR(3)", "kind": "COLUMN", "null?": "N", "default": None},
+    ]  # fmt: skip
+
+    number, date, text = columns_of_describe(rows)
+
+    assert number == TableColumn("ID", "NUMBER(38,0)", nullable=False, identity=True)
+    assert date == TableColumn("at", "DATE", default="CURRENT_DATE()")
+    assert (number.fills_itself, date.fills_itself, text.fills_itself) == (True, True, False)
+    assert text.ddl == '"say ""hi""" VARCHAR(3) NOT NULL'
+
+
+def test_type_is_inferred_from_all_values_of_a_column():
+    for values, kind in [
+        ("1 2", "NUMBER(38,0)"),
+        ('"2026-01-02"', "DATE"),
+        ('"2026-01-02" "2026-01-02T03:04:05"', "TIMESTAMP_NTZ(9)"),
+        ('"2026-01-02T03:04:05.123456789Z" "2026-01-02T03:04+02:00"', "TIMESTAMP_TZ(9)"),
+        ('"x" 1', LONG_TEXT),
+        ('{"a":1} [1] "x"', "VARIANT"),
+        ("null", LONG_TEXT),
+        # Numbers that a float would cut make a number of their digits.
+        ("1 0.1", "FLOAT"),
+        ("123456789012345678.91", "NUMBER(38,2)"),
+        ("9007199254740993 0.125", "NUMBER(38,3)"),
+        ("0.12345678901234567890123456789012345678 1000.5", "FLOAT"),
+    ]:
+        (column,) = columns_of_rows(f'{{"c":{value}}}'.encode() for value in values.split())
+        assert (values, column.type) == (values, kind)
+
+
+def test_columns_come_in_the_order_of_the_rows_and_in_capital_letters():
+    found = columns_of_rows([b'{"b":1}', b"torn", b"[1]", b'{"a":"x","B":2}'])
+    assert found == (TableColumn("B", "NUMBER(38,0)"), TableColumn("A", LONG_TEXT))
+    refused(ConfigurationError, columns_of_rows, [[b"{}", b"x"]], "inferred")
+
+
+def test_statements_take_every_name_letter_by_letter():
+    table = table_of(PipeName('D"B', "s", "T-STREAMING"))
+    columns = [TableColumn('A"; DROP', "NUMBER(38,0)"), TableColumn("b", "DATE")]
+    assert create_table_if_missing(table, columns) == (
+        'CREATE TABLE IF NOT EXISTS "D""B"."s"."T" ("A""; DROP" NUMBER(38,0), "b" DATE)'
+    )
+    assert add_columns(table, columns[1:]) == 'ALTER TABLE "D""B"."s"."T" ADD COLUMN "b" DATE'
+    refused(ConfigurationError, table_of, [PipeName("D", "S", "MINE")], "default pipe")
+    have, new = [TableColumn("Id", "NUMBER(38,0)")], TableColumn("N", "DATE")
+    assert missing_columns([TableColumn("ID", "FLOAT"), new], have) == (new,), "whatever their case"
+
+
+def test_type_of_a_schema_is_the_columns_and_two_agree_on_one_that_takes_both():
+    for arrow, kind in {
+        pa.decimal128(9, 2): "NUMBER(9,2)",
+        pa.decimal256(50, 2): None,
+        pa.large_binary(): "BINARY(8388608)",
+        pa.binary(16): "BINARY(8388608)",
+        pa.timestamp("us"): "TIMESTAMP_NTZ(9)",
+        pa.time64("us"): "TIME(9)",
+        pa.map_(pa.string(), pa.int32()): "VARIANT",
+        pa.null(): None,
+    }.items():
+        assert (arrow, column_type(arrow)) == (arrow, kind)
+    one = {"A": "NUMBER(9,2)", "B": "NUMBER(9,2)", "C": "DATE", "D": "DATE"}
+    other = {"A": "NUMBER(12,4)", "B": "FLOAT", "C": "VARIANT", "D": "BOOLEAN", "E": "DATE"}
+    assert list(common_types(one, other).values()) == ["NUMBER(12,4)", "FLOAT", "VARIANT", LONG_TEXT, "DATE"]

@@ -1,7 +1,6 @@
 """The gate between source and channel, and the files of dead letters that attempts leave."""
 
 import datetime as dt
-import os
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -257,8 +256,6 @@ class TestOneDirectoryForTwoPipes:
 
 
 class TestFolder:
-    """The files of dead letters of one channel."""
-
     BAD = DeadLetter(None, 7, None, "bad", b"raw")
 
     def write(self, path, start, offset_class=IntegerOffset):
@@ -309,29 +306,20 @@ class TestFolder:
             DeadLetterFolder(str(tmp_path), channel, FileLineOffset, None).pass_by(start, end)
             assert _put_aside(tmp_path) == []
 
-    def test_file_is_hidden_beside_its_name_until_it_is_whole(self, tmp_path, monkeypatch):
-        written, move = [], os.replace
+    def test_write_is_hidden_until_it_is_whole_and_one_that_fails_is_named_and_leaves_nothing(
+        self, tmp_path, monkeypatch
+    ):
+        hidden = []
 
-        def replace_file(temporary, path):
-            written.append((os.path.dirname(temporary), os.path.basename(temporary)[:1], path))
-            move(temporary, path)
-
-        monkeypatch.setattr(row_gate.os, "replace", replace_file)
-
-        self.write(tmp_path, "3")
-
-        folder = str(tmp_path / "c")
-        assert written == [(folder, ".", f"{folder}/3.parquet")]
-
-    def test_write_that_fails_is_named_and_leaves_nothing_behind(self, tmp_path, monkeypatch):
         def full(_):
+            hidden.extend(file.name[0] for file in (tmp_path / "c").iterdir())
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(row_gate.os, "fsync", full)
 
         with pytest.raises(errors.DeadLetterError, match="space"):
             self.write(tmp_path, "3")
-        assert list((tmp_path / "c").iterdir()) == []
+        assert (hidden, list((tmp_path / "c").iterdir())) == (["."], [])
         (tmp_path / "file").write_text("")
         with pytest.raises(errors.DeadLetterError, match=r"at '.*file' cannot be read or written"):
             self.write(tmp_path / "file", "1")

@@ -11,20 +11,9 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
+from airflow_provider_snowpipe.streaming import append as module
 from airflow_provider_snowpipe.streaming import errors
-from airflow_provider_snowpipe.streaming.append import (
-    AppendRules,
-    NumberedRows,
-    RowLimits,
-    append_to_channel,
-    lines_as_written,
-    lines_of_columns,
-    lines_of_ndjson,
-    lines_of_rows,
-    numbered_by_batch,
-    numbered_by_column,
-    rows_to_send,
-)
+from airflow_provider_snowpipe.streaming.append import AppendRules, RowLimits, lines_of_rows
 from airflow_provider_snowpipe.streaming.commits import FailureReason, judge
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset
@@ -38,17 +27,15 @@ SOURCE = source_of(BatchRowOffset)
 
 
 def numbered(rows=ROWS, batch=7):
-    return numbered_by_batch(lines_of_rows(rows, RowLimits()), batch)
+    return module.numbered_by_batch(lines_of_rows(rows, RowLimits()), batch)
 
 
 @pytest.fixture
 def append(snowpipe):
-    """Run one try of a batch."""
-
     def run(rows=ROWS, batch=7, source=SOURCE, **rules):
         own = AppendRules(batch, **{"commit_timeout": 60.0, **rules})
         with snowpipe.client() as client:
-            return append_to_channel(client, "c", numbered(rows, batch), source, own)
+            return module.append_to_channel(client, "c", numbered(rows, batch), source, own)
 
     return run
 
@@ -122,8 +109,8 @@ class TestCommittedBefore:
         load = append(on_older_batch="skip")
         assert (load.rows, load.skipped, load.target_token, load.committed) == (0, 4, token("8:1"), True)
         rules = AppendRules(7, on_older_batch="skip")
-        skipped = rows_to_send(numbered(), BatchRowOffset(8, 1), rules, channel="c")
-        assert skipped == NumberedRows((), ())
+        skipped = module.rows_to_send(numbered(), BatchRowOffset(8, 1), rules, channel="c")
+        assert skipped == module.NumberedRows((), ())
         snowpipe.channels["c"].committed = token("7:9")
         with pytest.raises(errors.SourcePositionError, match=r"'c'.*7:9"):
             append()
@@ -190,16 +177,16 @@ def test_received_rows_are_no_success_unless_nobody_waits(snowpipe, append):
 def test_rows_numbered_by_a_column_may_leave_gaps(snowpipe):
     lines = [json.dumps({"AT": at}).encode() for at in (3, 7, 20)]
     snowpipe.channel("c", **loaded(3, 1))
-    rows = numbered_by_column(lines, "AT", IntegerOffset, channel="c")
+    rows = module.numbered_by_column(lines, "AT", IntegerOffset, channel="c")
     with snowpipe.client() as client:
-        load = append_to_channel(client, "c", rows, source_of(IntegerOffset), AppendRules())
+        load = module.append_to_channel(client, "c", rows, source_of(IntegerOffset), AppendRules())
     assert snowpipe.channels["c"].rows == [{"AT": 7}, {"AT": 20}]
     assert (load.skipped, load.target_token) == (1, token(20, rows=3))
 
 
 def test_column_that_numbers_rows_has_a_position_in_each_that_grows():
     def number(line):
-        numbered_by_column([b'{"AT":1}', b'{"AT":3}', line], "AT", IntegerOffset, channel="c")
+        module.numbered_by_column([b'{"AT":1}', b'{"AT":3}', line], "AT", IntegerOffset, channel="c")
 
     wrong = [b"{}", *(b'{"AT":%s}' % value for value in (b"null", b"true", b"1.5", b"[1]", b"{}"))]
     refused(ConfigurationError, number, [*wrong, b"[1]", b"x"], "row 3: ")
@@ -209,8 +196,6 @@ def test_column_that_numbers_rows_has_a_position_in_each_that_grows():
 
 
 class TestRejectedRows:
-    """Rows that the service skips are reported once: by the run that sent them, or by the one after it."""
-
     @pytest.fixture(autouse=True)
     def bad_row(self, snowpipe):
         snowpipe.rejects = lambda row: row["ID"] == 2
@@ -262,16 +247,16 @@ class TestRejectedRows:
 
 def test_lines_of_a_file_are_cut_at_newlines_and_a_compressed_one_is_refused():
     for body in (b'{"A":1}\r\n\n  \n{"A":2}', b'\xef\xbb\xbf{"A":1}\n{"A":2}'):
-        assert lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
+        assert module.lines_of_ndjson(body, RowLimits(2, 21), "f") == [b'{"A":1}', b'{"A":2}']
     packed = {"gzip": gzip.compress, "bzip2": bz2.compress, "xz": lzma.compress}
     packed["zstd"] = lambda body: pa.compress(body, "zstd", asbytes=True)
     for kind, pack in packed.items():
         with pytest.raises(ConfigurationError, match=rf"file f is compressed by {kind}"):
-            lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
+            module.lines_of_ndjson(pack(b'{"A":1}\n'), RowLimits(), "file f")
 
 
 def of_query(columns, rows):
-    return lines_of_columns(columns, rows, RowLimits(), "q")
+    return module.lines_of_columns(columns, rows, RowLimits(), "q")
 
 
 class TestLinesOfAQuery:
@@ -286,10 +271,8 @@ class TestLinesOfAQuery:
     def test_have_arrays_and_dates_as_arrow_writes_them_and_integers_of_any_size(self):
         day = dt.date(2026, 1, 2)
         rows = [(1, "x", day, [day]), (2, None, None, [])]
-        lines = [
-            b'{"ID":1,"T":"x","D":"2026-01-02","L":["2026-01-02"]}',
-            b'{"ID":2,"T":null,"D":null,"L":[]}',
-        ]
+        lines = [b'{"ID":1,"T":"x","D":"2026-01-02","L":["2026-01-02"]}']
+        lines += [b'{"ID":2,"T":null,"D":null,"L":[]}']
         assert of_query(["ID", "T", "D", "L"], rows) == lines
         assert of_query(["ID"], []) == []
         for last in (5, Decimal(5)):  # Oracle's NUMBER(38)
@@ -306,12 +289,8 @@ class TestLinesOfAQuery:
         wrong += [({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3)]
 
         for values in wrong:
-            refused(
-                EncodingError,
-                lambda rows: of_query(["A"], rows),
-                [[(one,) for one in values]],
-                "q: column 'A'",
-            )
+            rows = [(one,) for one in values]
+            refused(EncodingError, lambda given: of_query(["A"], given), [rows], "q: column 'A'")
         with pytest.raises(EncodingError, match=r"'V' and 'v'"):
             of_query(["V", "v"], [({}, 1)])
         for names, bad in ((["A"], [(1, 2)]), (["A", "B"], [(1, 2), (3,)]), (["A"], [(1, 2), (3,)])):
@@ -334,8 +313,8 @@ class TestLinesOfRows:
 
     def test_that_are_too_many_are_refused_by_where_they_come_from(self):
         for make, size in [
-            (lambda limits: lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
-            (lambda limits: lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
+            (lambda limits: module.lines_of_ndjson(b"{}\n{}\n", limits, "here"), 6),
+            (lambda limits: module.lines_of_columns(["A"], [(1,), (2,)], limits, "here"), 16),
             (lambda limits: lines_of_rows([{}, {}], limits), 6),
         ]:
             for limits in (RowLimits(1, size), RowLimits(2, size - 1)):
@@ -351,13 +330,13 @@ class TestLinesOfRows:
             (' {"A": 0.10} ', ['{"A": 0.10}']),
             ("[ ]", []),
         ]:
-            assert lines_as_written(text, len(lines)) == [line.encode() for line in lines]
+            assert module.lines_as_written(text, len(lines)) == [line.encode() for line in lines]
 
     def test_are_sent_in_bodies_of_a_quarter_of_a_mebibyte(self):
         quarter = b"x" * (2**16 - 1)
         one_short = [quarter, quarter, quarter, quarter[1:], b""]
         lines = [*one_short, *[quarter] * 4, *one_short, b"last"]
-        parts = list(numbered_by_batch(lines, 7).parts())
+        parts = list(module.numbered_by_batch(lines, 7).parts())
         found = [(str(one.start), str(one.end), one.rows) for one in parts]
         assert found == [("7:1", "7:5", 5), ("7:6", "7:9", 4), ("7:10", "7:14", 5), ("7:15", "7:15", 1)]
         assert b"".join(one.body for one in parts) == b"\n".join(lines) + b"\n"
@@ -390,8 +369,6 @@ class PutAside:
 
 
 class TestAdmission:
-    """Rows that are put aside before they are sent: the token passes them, once."""
-
     @pytest.fixture
     def admit(self, snowpipe, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.streaming.append._PART_BYTES", 1)
@@ -400,7 +377,7 @@ class TestAdmission:
             gate = PutAside(bad)
             own = AppendRules(7, **{"commit_timeout": 60.0, **rules})
             with snowpipe.client() as client:
-                return gate, append_to_channel(client, "c", numbered(rows), SOURCE, own, gate)
+                return gate, module.append_to_channel(client, "c", numbered(rows), SOURCE, own, gate)
 
         return run
 

@@ -26,7 +26,6 @@ def other(tmp_path):
 
 @pytest.fixture
 def client_of(service):
-    """A client of the service, closed after the test."""
     made = []
 
     def make(url=service.url, **options):

@@ -1,40 +1,37 @@
-"""The driver's two gates against a scripted service: what it finds before, and what is committed after."""
+"""The driver's two gates, and what tasks report when they agree on a begun batch; the others are scripted."""
 
 from dataclasses import replace
 
 import pytest
 
-from airflow_provider_snowpipe.spark.data_source import gates
+from airflow_provider_snowpipe.spark.data_source import agreement, gates, parts
+from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError, forget
 from airflow_provider_snowpipe.spark.data_source.gates import identity_of, prepare, settle_batch
-from airflow_provider_snowpipe.spark.data_source.parts import (
-    GIVEN_WRITER,
-    BatchIdentity,
-    SupersededError,
-    channel_source,
-)
-from airflow_provider_snowpipe.spark.data_source.source import _describe_abort
 from airflow_provider_snowpipe.spark.data_source.task import TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset, LexicographicOffset
-from tests.fake_snowpipe import error
+from tests.fake_snowpipe import MISSING, error
 from tests.unit.spark.data_source.write_options import write_options as options
 
 WRITER = "00000001"
-MINE = BatchIdentity(5, WRITER, 2)
+MINE = parts.BatchIdentity(5, WRITER, 2)
 BY_COLUMN = {"partitions": None, "channelColumn": "K"}
 
 
 def token(batch=5, row=2, writer=WRITER, channel="ds_0", rows=0, errors=0, **more):
-    source = channel_source(options(**more), channel, BatchIdentity(batch, writer, 2))
+    source = parts.channel_source(options(**more), channel, parts.BatchIdentity(batch, writer, 2))
     return source.token(BatchDigestOffset(batch, row, 7, final=True), rows, errors)
 
 
 def ordered(value, channel="ds_0", **more):
     """The token of a value of the offset column."""
     is_number = isinstance(value, int)
-    source = channel_source(options(offsetColumn="ID", **more), channel, None, integer_offsets=is_number)
+    source = parts.channel_source(
+        options(offsetColumn="ID", **more), channel, None, integer_offsets=is_number
+    )
     return source.token(IntegerOffset(value) if is_number else LexicographicOffset(value), 0, 0)
 
 
@@ -84,10 +81,10 @@ class TestPrepare:
         snowpipe.channel("ds_7", committed=token(channel="ds_7"))
         seen = seen_by()
         seen.check(options(), MINE)
-        with pytest.raises(SupersededError):
+        with pytest.raises(parts.SupersededError):
             seen.check(options(), replace(MINE, batch=4))
         with pytest.raises(errors.SourceChangedError, match="ds_7"):
-            seen.check(options(), BatchIdentity(6, "00000002", 2))
+            seen.check(options(), parts.BatchIdentity(6, "00000002", 2))
 
     @pytest.mark.parametrize("channel", ["ds_0", "ds_1", "ds_3", "ds_99"])
     def test_another_number_of_partitions_is_refused_whichever_channel_has_a_token(self, snowpipe, channel):
@@ -99,10 +96,6 @@ class TestPrepare:
         seen_by(partitions="101")
         asked = [name for call in snowpipe.did("status") for name in call.split()[1].split(",")]
         assert asked == [f"ds_{number}" for number in range(200)]
-
-    def test_channels_named_by_a_column_are_not_known_before(self, snowpipe):
-        assert seen_by(offsetColumn="ID", **BY_COLUMN).committed == {}
-        assert snowpipe.did("status") == []
 
 
 DONE = ChannelReport("ds_0", "ds_0", target_token=token(), rows=2, errors_before=3, rejected_before=3)
@@ -185,29 +178,199 @@ class TestSettle:
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
         assert settle_channel(DONE)[0].committed
 
-    def test_channel_whose_rows_were_all_put_aside_is_reported(self, snowpipe):
-        snowpipe.channel("ds_0")
-        (report,) = settle_channel(ChannelReport("ds_0", "ds_0", dead_lettered=4))
-        assert (report.dead_lettered, report.target_token, report.committed) == (4, None, True)
+
+def test_batch_is_identified_by_number_and_query_or_by_a_column():
+    for more, batch, query, identity in [
+        ({}, 5, None, parts.BatchIdentity(5, parts.GIVEN_WRITER, 2)),
+        ({}, 5, "q", parts.BatchIdentity.of_query(5, "q", 2)),
+        ({"offset_column": "ID", "partitions": None}, 5, "q", None),
+        ({"partitions": None}, 5, None, parts.BatchIdentity(5, parts.GIVEN_WRITER, 0)),
+        ({}, None, "q", None),
+    ]:
+        assert identity_of(replace(options(), **more), batch, query) == identity
 
 
-def test_abort_reports_which_rows_may_be_in_the_table():
-    done = replace(DONE, target_token="5:1/2-00000000-00000001-0-end")
-    line = _describe_abort(options(), [TaskOutcome(0, 0, (done,)), None], "batch=5")
-    assert line.startswith("snowpipe aborted batch=5: rows that were committed stay in the table")
-    assert "ds_0 to 5:1/2-00000000-00000001-0-end" in line
-    assert "channels ds_*" in line
+CHANNELS = ["ds_0", "ds_1", "ds_2"]
+
+
+def marker(number):
+    return f"ds_{number}__compared"
+
+
+ALL = ",".join(map(marker, range(3)))
+
+
+class Others:
+    """The tasks of a write, of which one is real."""
+
+    def __init__(self, snowpipe, client):
+        self.snowpipe, self.client = snowpipe, client
+
+    def task(self, number):
+        return Agreement(self.client, CHANNELS, number, "w")
+
+    def begun(self, number, **reported):
+        """A task that has begun; what the others have reported, by name (``t1="agrees"``)."""
+        task = self.task(number)
+        task.begin()
+        self.snowpipe.calls.clear()
+        for name, what in reported.items():
+            self.report(int(name[1:]), what)
+        return task
+
+    def report(self, number, what, write="w"):
+        self.snowpipe.channel(marker(number)).committed = f"{write}:{what}"
+
+    def reported(self, number):
+        channel = self.snowpipe.channels.get(marker(number))
+        return None if channel is None else channel.committed
+
+    def at_poll(self, poll, number, what):
+        """Have a task report something just before a poll is answered, of those that come now."""
+        self.snowpipe.fault(before="status", skip=poll, do=lambda: self.report(number, what))
+
+    def polls(self):
+        return [call.removeprefix("status ") for call in self.snowpipe.did("status")]
+
+
+@pytest.fixture
+def others(snowpipe, monkeypatch):
+    monkeypatch.setattr(agreement, "time", snowpipe.clock)
+    snowpipe.clock.sleep(100)
+    snowpipe.clock.slept.clear()
+    with snowpipe.client() as client:
+        yield Others(snowpipe, client)
+
+
+def test_first_task_waits_for_all_and_then_lets_them_send(others, snowpipe):
+    first = others.begun(0, t1="compares")
+    others.at_poll(2, 2, "agrees")
+    others.at_poll(3, 1, "agrees")
+    first.wait()
+    assert others.reported(0) == "w:sends"
+    assert others.polls() == [ALL] * 4
+    assert snowpipe.clock.slept == [0.25] * 3
+
+
+@pytest.mark.parametrize("what", ["compares", "agrees"])
+def test_nobody_sends_before_the_first_task_allows_it_however_long_it_takes(others, what):
+    task = others.begun(2, t0=what, t1="agrees")
+    others.at_poll(400, 0, "sends")
+    task.wait()
+    assert len(others.polls()) == 401
+
+
+def test_first_task_refuses_for_all_when_one_does_and_names_it(others):
+    first = others.begun(0, t1="agrees", t2="refuses")
+    with pytest.raises(RefusedByAnotherError, match=r"'ds_0'.*'ds_2'"):
+        first.wait()
+    assert others.reported(0) == "w:refuses"
+
+
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("now", [None, "another:compares"], ids=["gone", "taken"])
+def test_write_whose_channel_another_one_opened_sends_and_reports_nothing(others, snowpipe, number, now):
+    task = others.begun(number, **{f"t{one}": "agrees" for one in {0, 1, 2} - {number}})
+
+    def taken():
+        snowpipe.channel(marker(number)).committed = now
+
+    snowpipe.fault(before="status", do=taken)
+
+    with pytest.raises(RefusedByAnotherError, match=f"ds_{number}"):
+        task.wait()
+    assert others.reported(number) == now
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_later_attempt_does_not_take_a_refusal_back(others, snowpipe, number):
+    for one in range(3):
+        others.report(one, "refuses" if one == number else "agrees")
+    again = others.task(number)
+    again.begin()
+    if number:
+        others.at_poll(1, 0, "refuses")
+    with pytest.raises(RefusedByAnotherError):
+        again.wait()
+    assert (others.reported(number), snowpipe.did("open")) == ("w:refuses", [])
+
+
+def test_task_that_has_started_within_half_a_minute_is_waited_for(others):
+    first = others.begun(0, t1="agrees")
+    others.at_poll(120, 2, "compares")
+    others.at_poll(900, 2, "agrees")
+    first.wait()
+    assert len(others.polls()) == 901
 
 
 @pytest.mark.parametrize(
-    ("more", "batch", "query", "identity"),
-    [
-        ({}, 5, None, BatchIdentity(5, GIVEN_WRITER, 2)),
-        ({}, 5, "q", BatchIdentity.of_query(5, "q", 2)),
-        ({"offset_column": "ID", "partitions": None}, 5, "q", None),
-        ({"partitions": None}, 5, None, BatchIdentity(5, GIVEN_WRITER, 0)),
-        ({}, None, "q", None),
-    ],
+    ("number", "missing", "polls", "reported"), [(0, 2, 122, {"t1": "agrees"}), (1, 0, 123, {"t2": "agrees"})]
 )
-def test_batch_is_identified_by_number_and_query_or_by_a_column(more, batch, query, identity):
-    assert identity_of(replace(options(), **more), batch, query) == identity
+def test_task_that_does_not_start_needs_a_slot(others, snowpipe, number, missing, polls, reported):
+    task = others.begun(number, **reported)
+    with pytest.raises(SourcePositionError, match="slot") as refused:
+        task.wait()
+    assert not isinstance(refused.value, RefusedByAnotherError), "nobody knows the reason better"
+    for word in (f"'ds_{number}'", f"'ds_{missing}'", "3 task slots", "30 s", "write_checked"):
+        assert word in str(refused.value)
+    assert others.reported(number) == "w:refuses"
+    assert (len(others.polls()), sum(snowpipe.clock.slept)) == (polls, 30.25)
+
+
+@pytest.mark.parametrize("decision", ["sends", "refuses", None])
+def test_refusal_ends_the_wait_for_the_first_task_unless_it_decides_just_then(others, decision):
+    task = others.begun(1, t2="refuses")
+    if decision:
+        others.at_poll(1, 0, "compares")
+        others.at_poll(3, 0, decision)
+
+    if decision == "sends":
+        task.wait()
+    else:
+        with pytest.raises(RefusedByAnotherError, match="ds_0" if decision else "ds_2"):
+            task.wait()
+    assert others.reported(1) == "w:refuses", "the first task may have read it"
+    assert others.polls()[:2] == [ALL, marker(0)]
+
+
+def test_later_attempt_at_the_first_partition_keeps_the_decision(others, snowpipe):
+    others.report(0, "sends")
+    again = others.task(0)
+    for step in (again.begin, again.wait, again.refuse, again.finish):
+        step()
+    assert (others.reported(0), snowpipe.did("open")) == ("w:sends", [])
+
+
+def test_channels_of_a_comparison_are_dropped_once_and_no_others(others, snowpipe):
+    for number in (0, 2):
+        others.report(number, "agrees")
+        snowpipe.channel(f"ds_{number}")
+    snowpipe.fault(before="drop", channel=marker(0), error=error(404, MISSING))
+    forget(others.client, CHANNELS)
+    assert sorted(snowpipe.did("drop")) == [f"drop {marker(0)}", f"drop {marker(2)}"]
+    assert {"ds_0", "ds_2"} <= snowpipe.channels.keys()
+
+
+def test_messages_of_another_write_are_ignored(others):
+    first = others.begun(0)
+    others.report(1, "refuses", write="v")
+    others.report(2, "agrees", write="v")
+    with pytest.raises(SourcePositionError, match="slot"):
+        first.wait()
+
+
+def test_first_task_decides_even_if_it_has_nothing_to_send_and_not_where_it_has_refused(others, snowpipe):
+    others.begun(0, t1="agrees", t2="agrees").finish()
+    assert others.reported(0) == "w:sends"
+    snowpipe.channels.clear()
+    first = others.begun(0)
+    first.refuse()
+    first.finish()
+    assert (others.reported(0), snowpipe.did("status")) == ("w:refuses", [])
+
+
+@pytest.mark.parametrize("before", [None, "v:sends", "w:agrees", "w:compares"])
+def test_task_begins_by_reporting_that_it_compares(others, snowpipe, before):
+    snowpipe.channel(marker(1), committed=before)
+    others.task(1).begin()
+    assert (others.reported(1), len(snowpipe.did("open"))) == ("w:compares", 1)

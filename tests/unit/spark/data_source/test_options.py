@@ -1,19 +1,21 @@
-"""Options of a write, and the DataFrame's columns that they are compared with."""
+"""Options of a write, the DataFrame's columns, and what its driver asks for once: a token, columns."""
+
+import json
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql import types
 
-from airflow_provider_snowpipe.spark.data_source.options import (
-    OPTIONS,
-    WriteOptions,
-    check_schema,
-    is_integer,
-    unknown_columns,
-)
+from airflow_provider_snowpipe.spark.data_source import gates
+from airflow_provider_snowpipe.spark.data_source import options as module
+from airflow_provider_snowpipe.spark.data_source.gates import checked_columns, driver_token
+from airflow_provider_snowpipe.spark.driver.credentials import standing_credentials, write_credentials
+from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, EncodingError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.refusals import refused
+from tests.scripted_service import Reply, scoped_token
 from tests.unit.spark.data_source.write_options import LEAST, write_options
 
 DEAD = {"onError": "dead_letter", "deadLetterPath": "/dead"}
@@ -22,7 +24,7 @@ DEAD = {"onError": "dead_letter", "deadLetterPath": "/dead"}
 def test_option_names_have_no_case_sparks_own_are_ignored_and_defaults_are_those_of_the_job():
     given = {name.lower(): value for name, value in LEAST.items()}
     of_spark = {"checkpointlocation": "/ck", "queryname": "q"}
-    options = WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
+    options = module.WriteOptions.parse({**given, **of_spark, "BATCHBYTES": "1000"})
     assert (options.pipe, options.channel(3)) == (PipeName("DB", "S", "T-STREAMING"), "ds_3")
     assert (options.on_error, options.commit_timeout, options.limits.compression) == ("abort", 600.0, "zstd")
     assert (options.limits.raw_bytes, write_options().limits.raw_bytes) == (1000, 16 * 1024 * 1024)
@@ -36,24 +38,17 @@ def test_wrong_option_is_named_with_its_value_and_the_remedy():
         ({"accountUrl": None}, "option accountUrl is missing"),
         ({"accountUrl": "http://x"}, "option accountUrl: account URL 'http://x'"),
         ({"table": None}, "exactly one of the options table"),
-        ({"pipe": "P"}, "exactly one of the options table"),
         ({"partitions": None}, "exactly one of the options channelColumn"),
-        ({"channelColumn": "K"}, "exactly one of the options channelColumn"),
         ({"partitions": "0"}, "option partitions is '0'", "from 1 to 2000"),
         ({"onError": "skip"}, "onError is 'skip'", "'abort', 'continue'"),
         ({"onError": "dead_letter"}, "deadLetterPath is None: rows that"),
-        ({"deadLetterPath": "/dead"}, "onError is 'abort' and deadLetterPath"),
         ({**DEAD, "deadLetterPath": "kafka:dead"}, "a DataFrame has no brokers"),
-        ({**DEAD, "deadLetterPath": "dead"}, "'dead': give an absolute path"),
         ({**DEAD, "deadLetterPath": "s3://k:s@b/d"}, "holds credentials"),
         ({**DEAD, "deadLetterPath": "s3://b/d?secret_key=s"}, "'s3://b/d?…'"),
-        ({"deadLetterPaths": "/d"}, "'deadLetterPaths' is unknown: use accountUrl"),
         ({"onError": "continue", "checkRows": "true"}, "checkRows is true"),
         ({"checkRows": "yes"}, "checkRows is 'yes': it must be true or false"),
         ({**DEAD, "table": None, "pipe": "P"}, "pipe 'P', which may transform"),
-        ({"compression": "lz4"}, "compression is 'lz4'", "'zstd', 'gzip'"),
         ({"commitTimeout": "soon"}, "commitTimeout is 'soon'", "seconds above 0"),
-        ({"batchBytes": "-1"}, "batchBytes is '-1'"),
         ({"batchId": "1.5"}, "batchId is '1.5'"),
         ({"batchId": "1", "offsetColumn": "ID"}, "leave batchId out"),
         ({"credentialsFile": "c.json"}, "credentialsFile is 'c.json'", "absolute"),
@@ -83,7 +78,7 @@ def test_a_write_needs_a_batch_id_or_an_offset_column_and_a_stream_counts_itself
 def test_every_option_has_a_row_in_the_reference(pytestconfig):
     page = (pytestconfig.rootpath / "docs" / "reference" / "data-source.md").read_text(encoding="utf-8")
     listed = [line.split("`")[1] for line in page.splitlines() if line.startswith("| `")]
-    assert listed[: len(OPTIONS)] == list(OPTIONS)
+    assert listed[: len(module.OPTIONS)] == list(module.OPTIONS)
 
 
 TEXT = types.StringType()
@@ -95,7 +90,7 @@ def _struct(**columns):
 
 def _check(columns, **more):
     by_column = {"partitions": None} if "channelColumn" in more else {}
-    check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
+    module.check_schema(_struct(**columns).jsonValue(), write_options(**by_column, **more))
 
 
 def test_every_type_that_ndjson_carries_is_taken():
@@ -133,14 +128,14 @@ def test_key_columns_are_checked():
     ]:
         refused(ConfigurationError, lambda given: _check(columns, **given), [more], *words)
     schema = _struct(a=types.LongType(), b=TEXT).jsonValue()
-    assert [is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
+    assert [module.is_integer(schema, name) for name in ("a", "b", None)] == [True, False, False]
 
 
 def test_columns_for_which_the_table_has_none_are_named_or_refused():
     table = [TableColumn("ID", "NUMBER(38,0)"), TableColumn("Kind", "VARCHAR")]
 
     def found(*names, known=table, **more):
-        return unknown_columns(
+        return module.unknown_columns(
             _struct(**dict.fromkeys(names, TEXT)).jsonValue(), write_options(**more), known
         )
 
@@ -149,3 +144,120 @@ def test_columns_for_which_the_table_has_none_are_named_or_refused():
     for names, more in [(["KIMD"], {}), (["ID", "KIMD"], {"unknownColumns": "fail"})]:
         with pytest.raises(UnknownColumnsError, match="KIMD"):
             found(*names, **more)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "credentials.json"
+    write_credentials(ProgrammaticAccessToken("pat-one"), path)
+    return path
+
+
+def replace_credentials(file):
+    file.unlink()
+    write_credentials(ProgrammaticAccessToken("pat-two"), file)
+
+
+class TestToken:
+    @pytest.fixture
+    def options(self, service, file):
+        return self.of(service, credentialsFile=str(file))
+
+    def of(self, service, **more):
+        return write_options(accountUrl=service.url, caBundle=str(service.ca_bundle), **more)
+
+    def senders(self, service):
+        return [request.headers["Authorization"] for request in service.requests("token")]
+
+    def test_young_one_is_used_again_until_the_credentials_are_replaced(self, service, options, file):
+        assert driver_token(options) is driver_token(options)
+        assert file.exists()
+        replace_credentials(file)
+        driver_token(options)
+        assert self.senders(service) == ["Bearer pat-one", "Bearer pat-two"]
+
+    def test_is_replaced_once_a_fifth_of_its_life_is_over(self, service, options, monkeypatch):
+        service.on("token", Reply(body=scoped_token(3600)), Reply(body=scoped_token(3601)))
+        first = driver_token(options)
+        now = first.expires_at - 0.79 * 3600
+        monkeypatch.setattr("time.time", lambda: now)
+        assert driver_token(options) is not first
+        assert len(service.requests("token")) == 2
+
+    def test_file_that_others_may_read_meanwhile_is_refused(self, options, file):
+        driver_token(options)
+        file.chmod(0o640)
+        with pytest.raises(ConfigurationError, match="has mode -rw-r-----"):
+            driver_token(options)
+
+    def test_credentials_come_from_the_environment_without_an_option(self, service, file, monkeypatch):
+        monkeypatch.setenv("SNOWPIPE_CREDENTIALS_FILE", str(file))
+        driver_token(self.of(service))
+        monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE")
+        monkeypatch.setenv("SNOWPIPE_CREDENTIALS", json.dumps({"kind": "pat", "token": "pat-env"}))
+        driver_token(self.of(service))
+        assert self.senders(service) == ["Bearer pat-one", "Bearer pat-env"]
+
+
+def test_missing_credentials_are_an_error_that_names_their_option(monkeypatch):
+    monkeypatch.delenv("SNOWPIPE_CREDENTIALS_FILE", raising=False)
+    monkeypatch.delenv("SNOWPIPE_CREDENTIALS", raising=False)
+    with pytest.raises(ConfigurationError, match="SNOWPIPE_CREDENTIALS_FILE"):
+        driver_token(write_options())
+    monkeypatch.setenv("SNOWPIPE_CREDENTIALS", "hunter2")
+    with pytest.raises(ConfigurationError, match="variable SNOWPIPE_CREDENTIALS holds no JSON") as caught:
+        standing_credentials(None)
+    assert "hunter2" not in str(caught.value)
+
+
+class TestColumns:
+    @pytest.fixture(autouse=True)
+    def clock(self, monkeypatch):
+        clock = SimpleNamespace(now=1000.0)
+        monkeypatch.setattr(gates, "_columns_kept", {})
+        monkeypatch.setattr(gates.time, "monotonic", lambda: clock.now)
+        return clock
+
+    @pytest.fixture
+    def described(self, monkeypatch):
+        """The tables that were described, by whom and over which trust; each time there is a column more."""
+        calls = []
+
+        def describe(account_url, credentials, table, *, ca_bundle):
+            calls.append((account_url, credentials.bearer(), table, ca_bundle))
+            return tuple(TableColumn(f"C{n}", "TEXT") for n in range(len(calls)))
+
+        monkeypatch.setattr(gates, "describe_table", describe)
+        return calls
+
+    @pytest.fixture
+    def columns(self, file):
+        def columns(**more):
+            given = {"accountUrl": "https://a", "caBundle": "/ca.pem", "unknownColumns": "warn", **more}
+            found = checked_columns(write_options(credentialsFile=str(file), **given))
+            return [column.name for column in found]
+
+        return columns
+
+    def test_are_kept_for_a_minute_or_until_credentials_change(self, file, described, columns, clock):
+        found = []
+        for seconds in (0, 59, 1):
+            clock.now += seconds
+            found.append(columns())
+        replace_credentials(file)
+        columns()
+        assert found == [["C0"], ["C0"], ["C0", "C1"]]
+        table = ('"DB"."S"."T"', "/ca.pem")
+        assert described == [("https://a", who, *table) for who in ("pat-one", "pat-one", "pat-two")]
+
+    def test_are_those_of_this_table(self, described, columns):
+        columns()
+        for change in ({"table": "U"}, {"accountUrl": "https://b"}, {"caBundle": "/b.pem"}):
+            columns(**change)
+        assert len(set(described)) == 4
+
+    def test_are_not_asked_for_in_vain_and_none_are_refused(self, described, columns, monkeypatch):
+        assert (columns(unknownColumns="ignore"), described) == ([], [])
+        monkeypatch.setattr(gates, "describe_table", lambda *given, **named: ())
+        with pytest.raises(ConfigurationError, match=r'"DB"."S"."T"'):
+            columns()

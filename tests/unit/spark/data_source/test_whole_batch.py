@@ -1,7 +1,5 @@
 """A batch that comes again over several channels, as a whole, against a scripted service; no Spark."""
 
-from __future__ import annotations
-
 import random
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -367,8 +365,6 @@ def test_rows_with_an_offset_column_are_refused_where_nobody_sees_the_plan():
 
 
 class TestFindings:
-    """What the job that compares gives back for each partition, in Spark's own columns."""
-
     @pytest.fixture
     def begun(self, writes):
         writes.killed(BEGUN, 5)
@@ -376,16 +372,6 @@ class TestFindings:
 
     def found(self, writes, begun, shares):
         return [list(begun.compare(n, writes.batches(ids))) for n, ids in enumerate(shares)]
-
-    def test_no_channel_can_be_named(self, writes, begun, monkeypatch):
-        def refuse(*_):
-            raise errors.ConfigurationError("no K")
-
-        monkeypatch.setattr(gates, "channel_shares", refuse)
-        assert self.found(writes, begun, BEGUN[:2]) == [
-            [gates.Finding(0, "", "ConfigurationError", "no K")],
-            [gates.Finding(1, "", "ConfigurationError", "no K")],
-        ]
 
     def test_rows_are_compared_as_they_are_sent(self, writes, begun):
         """Without a column, the same rows are others; and this text is no VARIANT."""

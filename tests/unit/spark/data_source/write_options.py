@@ -3,14 +3,8 @@
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from tests.fake_snowpipe import URL
 
-LEAST = {
-    "accountUrl": URL,
-    "database": "DB",
-    "schema": "S",
-    "table": "T",
-    "channelPrefix": "ds",
-    "partitions": "2",
-}
+LEAST = {"accountUrl": URL, "database": "DB", "schema": "S", "table": "T", "channelPrefix": "ds"}
+LEAST["partitions"] = "2"
 
 
 def write_options(**more: str | None) -> WriteOptions:

@@ -1,6 +1,5 @@
 """What schemas say of values, in every framing: envelope, schema registry and file."""
 
-import base64
 import json
 import uuid
 from decimal import Decimal
@@ -11,7 +10,7 @@ from airflow_provider_snowpipe.spark.sources.files.avro_format import rows_of
 from airflow_provider_snowpipe.spark.sources.logical_types import json_types
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from tests.schema_registry import RegistryService
-from tests.unit.spark.sources.kafka.conftest import avro_value, head, part_of, rows_of_part, undecoded
+from tests.unit.spark.sources.kafka.conftest import head, part_of, rows_of_part, undecoded
 
 pytest.importorskip("fastavro", reason="the extra 'kafka' is not installed")
 
@@ -41,7 +40,7 @@ TYPES = [  # the schema's type and name, the value as JSON has it, the row's val
 UNKNOWN = [("int64", "com.acme.Ticks"), ("string", "com.acme.Money"), ("bytes", f"{DEBEZIUM}time.Date")]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def registry():
     with RegistryService() as service:
         yield service
@@ -86,23 +85,6 @@ def test_a_value_with_a_json_schema_of_the_registry_has_the_type_of_the_schema(
     registry.add(1, json.dumps({"type": "object", "properties": {"F": optional}}), "JSON")
     part = part_of([head(1) + json.dumps({"F": one}).encode() for one in (value, None)], registry.url)
     assert (rows_of_part(part), part.types) == ([{"F": expected}, {"F": None}], {"F": column})
-
-
-@OF_TYPES
-def test_a_value_of_avro_has_the_type_of_its_schemas_name(registry, kind, name, value, expected, column):
-    kinds = {"int32": "int", "int64": "long", "string": "string", "bytes": "bytes"}
-    field = {"type": kinds[kind], "connect.version": 1, "connect.name": name}
-    if name.endswith("Decimal"):
-        field["connect.parameters"] = {"scale": "2"}
-    schema = {"type": "record", "name": "R", "fields": [{"name": "F", "type": ["null", field]}]}
-    value = base64.b64decode(value) if kind == "bytes" else value
-    registry.add(1, json.dumps(schema), "AVRO")
-
-    part = part_of([avro_value(1, schema, {"F": value})], registry.url, value_format="avro")
-
-    assert (rows_of_part(part), part.types) == ([{"F": expected}], {"F": column})
-    in_file = expected if name.endswith("Decimal") else value  # which the reader of files decodes
-    assert rows_of(schema).batch([{"F": in_file}]).to_pylist()[0]["F"] is not None
 
 
 @pytest.mark.parametrize(("kind", "name"), UNKNOWN)

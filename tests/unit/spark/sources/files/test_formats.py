@@ -28,12 +28,7 @@ from airflow_provider_snowpipe.spark.sources.files.avro_format import (
     read_header,
     rows_of,
 )
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    READ_BYTES,
-    compression_of,
-    pieces,
-    reader_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, pieces, reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     Avro,
     Csv,
@@ -44,11 +39,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     SourceFile,
 )
 from airflow_provider_snowpipe.spark.submit.copy_rows import why_not_copy
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    EncodingError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from tests.file_formats import numbered_rows, write_file
 from tests.unit.spark.sources.files.conftest import check_every_resume, listed, rows_after
 
@@ -58,7 +49,6 @@ NAMES = ["a.ndjson", "a.csv", "a.parquet", "a.orc", "a.avro", *PACKED]
 
 
 def made(folder, name):
-    """A file of 100 rows in several blocks."""
     write_file(folder / name, numbered_rows("a", range(100)))
     return listed(folder / name)
 
@@ -79,7 +69,7 @@ def test_every_row_can_be_resumed_after(tmp_path, name):
 def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, name):
     file = made(tmp_path, name)
     assert reader(name).position_after(file, 100).done
-    with pytest.raises(SourcePositionError, match=r"has 100 \w+ in .*, but \w+ 101 of it"):
+    with pytest.raises(errors.SourcePositionError, match=r"has 100 \w+ in .*, but \w+ 101 of it"):
         reader(name).position_after(file, 101)
 
 
@@ -87,13 +77,13 @@ def test_a_committed_row_that_is_not_there_is_an_error_with_evidence(tmp_path, n
 def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, name):
     file = made(tmp_path, name)
     for size, message in ((file.size + 1, "shrank"), (file.size - 1, r"grew from \d+ to \d+ bytes")):
-        with pytest.raises(SourcePositionError, match=message):
+        with pytest.raises(errors.SourcePositionError, match=message):
             rows_after(reader(name), replace(file, size=size), 0)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.orc", "a.avro"])
 def test_a_column_that_is_not_there_is_refused(tmp_path, name):
-    with pytest.raises(ConfigurationError, match=r"no column 'NONE'.*'ID', 'FILE', 'NOTE'"):
+    with pytest.raises(errors.ConfigurationError, match=r"no column 'NONE'.*'ID', 'FILE', 'NOTE'"):
         rows_after(reader(name, columns=("NONE",)), made(tmp_path, name), 0)
 
 
@@ -102,7 +92,7 @@ def test_an_unfinished_file_is_refused_by_name(tmp_path, name):
     data = Path(made(tmp_path, name).path).read_bytes()
     for end in (len(data) // 2, -17, -1):
         (tmp_path / name).write_bytes(data[:end])
-        with pytest.raises(EncodingError, match=f"{name}' cannot be (read|decompressed) as "):
+        with pytest.raises(errors.EncodingError, match=f"{name}' cannot be (read|decompressed) as "):
             rows_after(reader(name), listed(tmp_path / name), 0)
 
 
@@ -119,8 +109,6 @@ TEXT = b"".join(b'{"ID":%d,"S":"%d"}\n' % (n, random.Random(n).getrandbits(200))
 class TestPieces:
     @pytest.fixture
     def stored(self, tmp_path, ending):
-        """The pieces of a file."""
-
         def pieces_of(data, offset=0, **options):
             path = tmp_path / f"a.{ending}"
             path.write_bytes(data)
@@ -134,26 +122,14 @@ class TestPieces:
             assert b"".join(stored(PACK[ending](TEXT), offset, read_bytes=read_bytes)) == TEXT[offset:]
 
     def test_are_those_of_all_parts(self, stored, ending):
-        assert b"".join(stored(PACK[ending](TEXT[:100]) + PACK[ending](TEXT[100:]))) == TEXT
+        padding, pack = bytes(8) if ending == "xz" else b"", PACK[ending]
+        assert b"".join(stored(pack(TEXT[:100]) + padding + pack(TEXT[100:]) + padding)) == TEXT
 
     def test_that_are_cut_off_or_followed_by_others_are_an_error_and_no_end(self, stored, ending):
         packed = PACK[ending](TEXT)
         for data, message in ((packed[:-9], "after .*cut off"), (packed + b"plain text behind it", "")):
-            with pytest.raises(EncodingError, match=rf"cannot be decompressed as \w+ {message}"):
+            with pytest.raises(errors.EncodingError, match=rf"cannot be decompressed as \w+ {message}"):
                 list(stored(data))
-
-
-def test_padding_between_and_behind_the_parts_of_xz_is_passed_over(tmp_path):
-    path, pack = tmp_path / "a.xz", PACK["xz"]
-    path.write_bytes(pack(TEXT[:100]) + bytes(8) + pack(TEXT[100:]) + bytes(READ_BYTES + 4))
-    assert b"".join(pieces(listed(path), 0, compression="xz", read_bytes=7)) == TEXT
-
-
-def test_a_file_that_is_not_compressed_as_declared_is_refused(tmp_path):
-    path = tmp_path / "a.ndjson"
-    path.write_bytes(TEXT)
-    with pytest.raises(EncodingError, match="cannot be decompressed as gzip after 0 bytes"):
-        list(pieces(listed(path), 0, compression="gzip"))
 
 
 SECOND_NS = 1_000_000_000
@@ -173,14 +149,14 @@ class TestFileOfTheSameSize:
     def test_is_refused_when_it_is_younger_than_the_listed_one(self, file, kind):
         for later_ns in (1, SECOND_NS):
             os.utime(file.path, ns=(1, file.modified_ns + later_ns))
-            with pytest.raises(SourcePositionError, match="was written again in the same size"):
+            with pytest.raises(errors.SourcePositionError, match="was written again in the same size"):
                 next(pieces(file, 0, compression=kind))
 
     def test_is_refused_when_it_is_written_while_it_is_read(self, file, kind):
         found = pieces(file, 0, compression=kind, read_bytes=100)
         next(found)
         os.utime(file.path, ns=(1, file.modified_ns + SECOND_NS))
-        with pytest.raises(SourcePositionError, match="rows of both may have been sent"):
+        with pytest.raises(errors.SourcePositionError, match="rows of both may have been sent"):
             list(found)
 
 
@@ -262,15 +238,11 @@ def test_values_of_avro_keep_every_digit(avro):
     ]
     inner = {"type": "record", "name": "In", "fields": nested}
     for kind, value, written in (
-        ("boolean", True, True),
-        ("int", -5, -5),
         ("long", 2**63 - 1, 2**63 - 1),
-        ("float", 0.5, "0.5"),
         ("double", 0.1, "0.1"),
         ("bytes", b"\xff", "/w=="),
         ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B"),
         ({"type": "fixed", "name": "F", "size": 2}, b"\xff\x00", "/wA="),
-        ({"type": "array", "items": "int"}, [1, 2], [1, 2]),
         ({"type": "map", "values": ["null", "long"]}, {"k": 1, "n": None}, {"k": 1, "n": None}),
         (_logical("int", "date"), dt.date(2024, 2, 29), "2024-02-29"),
         (_logical("int", "time-millis"), dt.time(1, 2, 3, 4000), "01:02:03.004"),
@@ -282,7 +254,6 @@ def test_values_of_avro_keep_every_digit(avro):
         (wide, Decimal(10) ** 40, "1" + "0" * 40 + ".00"),
         (_logical("string", "uuid"), uuid.UUID(int=7), "00000000-0000-0000-0000-000000000007"),
         (["null", _logical("long", "timestamp-millis")], None, None),
-        (["int", "null", "long"], 2**40, 2**40),
         (["float", "double"], 0.1, "0.1"),
         (inner, {"a": b"\xff", "b": None, "c": [b"\x00"]}, {"a": "/w==", "b": None, "c": ["AA=="]}),
     ):
@@ -297,14 +268,14 @@ def test_schemas_without_columns_are_refused_by_column():
         (_column(["null", "a.b.Row"]), "column 'C': the type 'a.b.Row' holds itself"),
         (_column(["null", "Other"]), "column 'C': the type 'Other' is not defined"),
     ]:
-        with pytest.raises(EncodingError, match=message):
+        with pytest.raises(errors.EncodingError, match=message):
             rows_of(schema)
 
 
 def test_what_is_no_container_or_has_lengths_that_cannot_be_is_refused(avro, tmp_path):
     for data in (Path(avro().path).read_bytes()[1:], b"Obj\x01" + b"\xff" * 20):
         (tmp_path / "b").write_bytes(data)
-        with pytest.raises(EncodingError, match="b' cannot be read as Avro"):
+        with pytest.raises(errors.EncodingError, match="b' cannot be read as Avro"):
             rows_after(AvroReader(Avro()), listed(tmp_path / "b"), 0)
     with (tmp_path / "b").open("rb") as stream, pytest.raises(ContainerError, match="too long"):
         read_header(stream)
@@ -326,7 +297,6 @@ def _orc(path, rows=ROWS):
 
 
 def _values(file, **options):
-    """The rows of a Parquet file."""
     return [row for _, row in rows_after(ParquetReader(Parquet(**options)), file, 0)]
 
 
@@ -337,14 +307,11 @@ def test_every_row_of_uneven_and_empty_groups_can_be_resumed_after(tmp_path):
 NS = 1709251199123456789
 VALUES = {  # the value, its type, and what is written
     "DEC": (Decimal("12345678901234567.012345678"), pa.decimal128(38, 9), "12345678901234567.012345678"),
-    "I64": (2**63 - 1, pa.int64(), 2**63 - 1),
     "TS_US": (NS // 1000, pa.timestamp("us"), "2024-02-29T23:59:59.123456"),
     "TS_NS": (NS, pa.timestamp("ns"), "2024-02-29T23:59:59.123456789"),
     "TS_Z": (NS, pa.timestamp("ns", "UTC"), "2024-02-29T23:59:59.123456789Z"),
     "DAY": (dt.date(2024, 2, 29), pa.date32(), "2024-02-29"),
     "BIN": (b"\x00\xff\n", pa.binary(), "AP8K"),
-    "F32": (0.1, pa.float32(), "0.1"),
-    "OK": (True, pa.bool_(), True),
     "NESTED": ({"a": [1, None], "b": {"c": "x"}}, None, {"a": [1, None], "b": {"c": "x"}}),
     "MAP": ([("k", 1.5)], pa.map_(pa.string(), pa.float64()), {"k": "1.5"}),
     "NIL": (None, pa.string(), None),
@@ -377,15 +344,15 @@ def test_far_dates_of_int96_timestamps_are_kept(tmp_path):
     far = [dt.datetime(9999, 12, 31, 23, 59, 59, 999999), dt.datetime(1, 1, 1)]
     rows = pa.table({"TS": pa.array(far, pa.timestamp("us"))})
     pq.write_table(rows, tmp_path / "a", use_deprecated_int96_timestamps=True)
-    assert [row["TS"] for row in _values(listed(tmp_path / "a"))] == [
-        "9999-12-31T23:59:59.999999",
-        "0001-01-01T00:00:00",
-    ]
+    first, second = (row["TS"] for row in _values(listed(tmp_path / "a")))
+    assert (first, second) == ("9999-12-31T23:59:59.999999", "0001-01-01T00:00:00")
 
 
 def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
     rows = pa.table({"X": [1.0] * 30 + [float("nan")] + [1.0] * 19})
-    with pytest.raises(EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"):
+    with pytest.raises(
+        errors.EncodingError, match=r"a', rows 22 to 50 \(here row 0 is 22\): column 'X'.*in row 9"
+    ):
         _values(_parquet(tmp_path / "a", rows))
 
 
@@ -407,7 +374,7 @@ def test_partition_values_become_columns(tmp_path):
     plain = _parquet(tmp_path / "a", ROWS.slice(0, 2))
     rows = _values(replace(plain, values=(("day", "2024-01-01"), ("eu", None))), columns=("ID",))
     assert json.dumps(rows[1]) == '{"ID": 1, "day": "2024-01-01", "eu": null}'
-    with pytest.raises(EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
+    with pytest.raises(errors.EncodingError, match=r"has a column 'ID'.*value id=1.*as_columns"):
         _values(replace(plain, values=(("id", "1"),)))
 
 
@@ -421,7 +388,7 @@ def test_numbers_have_the_types_of_a_files_avro_schema(tmp_path):
     micros = written("io.debezium.time.MicroTimestamp")
     assert _values(micros) == [{"T": "1970-01-01T00:00:00.000001"}, {"T": None}]
     ticks = written("com.acme.Ticks")
-    with pytest.raises(EncodingError, match=r"com\.acme"):
+    with pytest.raises(errors.EncodingError, match=r"com\.acme"):
         _values(ticks)
     assert _values(ticks, unknown_types="ignore")[0] == {"T": 1}
 
@@ -473,5 +440,5 @@ def test_days_of_the_julian_calendar_are_those_of_ours_where_spark_notes_so(tmp_
     assert [row["T"] for row in read(notes)] == [one and f"{one}T01:00:00Z" for one in expected]
     assert [row["L"] for row in read(notes)] == [[one] for one in expected]
     assert read({})[0]["D"] == "1500-01-10"
-    with pytest.raises(EncodingError, match="Julian"):
+    with pytest.raises(errors.EncodingError, match="Julian"):
         read({**notes, "org.apache.spark.timeZone": "America/New_York"})

@@ -8,12 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from airflow_provider_snowpipe.spark.sources.files import line_format
 from airflow_provider_snowpipe.spark.sources.files.csv_format import CsvReader, whole_records
-from airflow_provider_snowpipe.spark.sources.files.line_format import (
-    LineReader,
-    position_after_line,
-    row_blocks,
-)
 from airflow_provider_snowpipe.spark.sources.files.spec import Csv, Ndjson, SourceFile, Text
 from airflow_provider_snowpipe.streaming.errors import EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -54,8 +50,8 @@ def _is_row(text):
 
 def _blocks(file, after=0, **options):
     given = {"keep_tail": True, "max_bytes": 20, "max_rows": 5, "read_bytes": 16, **options}
-    offset = position_after_line(file, after, read_bytes=given["read_bytes"]).offset
-    return list(row_blocks(file, after_line=after, offset=offset, **given))
+    offset = line_format.position_after_line(file, after, read_bytes=given["read_bytes"]).offset
+    return list(line_format.row_blocks(file, after_line=after, offset=offset, **given))
 
 
 class TestLines:
@@ -84,23 +80,22 @@ class TestLines:
         for block in blocks:
             assert FileLineOffset("x.log", block.first_line).follows(previous)
             assert block.last_line >= block.first_line
-            assert block.end == position_after_line(file, block.last_line).offset
+            assert block.end == line_format.position_after_line(file, block.last_line).offset
             previous = FileLineOffset("x.log", block.last_line)
 
         beyond = len(lines) + data.draw(st.integers(1, 5))
         with pytest.raises(SourcePositionError, match=f"has {len(lines)} line.*but line {beyond} of it"):
-            position_after_line(file, beyond, read_bytes=read)
+            line_format.position_after_line(file, beyond, read_bytes=read)
 
     def test_of_what_was_listed_are_read(self, path, tmp_path):
-        assert [
-            bytes(one.body) for one in _blocks(SourceFile("x.log", _file(path, b"1\n2\n3\n").path, 4))
-        ] == [b"1\n2\n"]
+        (block,) = _blocks(SourceFile("x.log", _file(path, b"1\n2\n3\n").path, 4))
+        assert bytes(block.body) == b"1\n2\n"
         path.write_bytes(b"1\n23\n")
         for size, word in ((3, "grew"), (9, "shrank")):
             with pytest.raises(SourcePositionError, match=word):
                 _blocks(SourceFile("x.log", str(path), size))
         with pytest.raises(SourcePositionError, match="opened"):
-            position_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
+            line_format.position_after_line(SourceFile("gone.log", str(tmp_path / "gone.log"), 9), 1)
 
     def test_of_control_characters_at_the_end_are_rows_of_their_own(self, path):
         for control in (b"\x00", b"\x01\x02", b"\x1a", b"\x0b\x0c", b" \x1f\t"):
@@ -120,17 +115,17 @@ class TestLines:
             (b" \x03 \n\x0b", [" \x03 ", "\x0b"]),
             (b"\x01\n\n\x02\r\n \t\n", ["\x01", "\x02", " \t"]),
         ]:
-            rows = rows_after(LineReader(Text(column="LINE")), _file(path, content), 0)
+            rows = rows_after(line_format.LineReader(Text(column="LINE")), _file(path, content), 0)
             assert [row for _, row in rows] == [{"LINE": line} for line in lines]
 
     def test_of_text_in_other_encodings_are_refused_with_file_and_lines(self, path):
         with pytest.raises(EncodingError, match=r"'x\.log', lines 1 to 1: not UTF-8"):
-            rows_after(LineReader(Text()), _file(path, "é\n".encode("latin-1")), 0)
+            rows_after(line_format.LineReader(Text()), _file(path, "é\n".encode("latin-1")), 0)
 
 
 class TestPartitionValuesInJson:
     def blocks(self, file):
-        reader = LineReader(Ndjson())
+        reader = line_format.LineReader(Ndjson())
         return list(reader.blocks(file, after_line=0, offset=0, keep_tail=True, limits=BatchLimits()))
 
     def test_are_put_in_front_of_the_fields_of_each_object(self, path):
@@ -194,11 +189,9 @@ class TestCsv:
             ({}, 'A,B\n1,""\n,x\n', [{"A": "1", "B": ""}, {"A": None, "B": "x"}]),
             ({"null_values": ("\\N", "")}, 'A,B\n\\N,"\\N"\n', [{"A": None, "B": None}]),
             ({}, "\ufeffA,B\n1,2\n", [{"A": "1", "B": "2"}]),
-            ({}, 'A,"B ""x"""\n1,2', [{"A": "1", 'B "x"': "2"}]),
             ({}, "A,B\n007,1e400\n1.10,true\n", [{"A": "007", "B": "1e400"}, {"A": "1.10", "B": "true"}]),
             ({"header": False, "column_names": ("X", "Y")}, "1,2\n", [{"X": "1", "Y": "2"}]),
             ({"column_names": ("X", "Y")}, "A,B\n1,2\n", [{"X": "1", "Y": "2"}]),
-            ({"columns": ("B",)}, "A,B\n1,2\n", [{"B": "2"}]),
             (
                 {"delimiter": "\t", "quote": "", "escape": ""},
                 *('A\tB\n5" pipe\t"x\n', [{"A": '5" pipe', "B": '"x'}]),
@@ -229,7 +222,6 @@ class TestCsv:
             ("A,B\n1,2\nsecret\n", r"record 2 has 1 value, the columns are 2"),
             ("A,B\n1,2\r3,4\n", "carriage return without a newline"),
             ("A,B\r1,2\r3,4\r", "header.*carriage return without a newline"),
-            ("A,B\r1,2\n3,4\n", "header.*carriage return without a newline"),
             (b"A\n\xff\n", "records 1 to 1 are not all UTF-8"),
             ("A,,C\n1,2,3\n", "column 2 of 3 has no name"),
             ("A,a\n1,2\n", "'A' and 'a' would go to the same column"),

@@ -5,27 +5,16 @@ import os
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import requests
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.rebuild import LastCommit, rebuild
 from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, ByKey, ByName, FileSource
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
-from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourceMissingError,
-    SourcePositionError,
-    SourceUnavailableError,
-)
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import UnitOffset
+from airflow_provider_snowpipe.streaming import errors
 from tests.disturbed_store import wire_to
 from tests.file_formats import numbered_rows, write_file
 from tests.refusals import refused
@@ -79,35 +68,28 @@ def test_a_bucket_is_split_as_a_directory_is(lake, put, tmp_path, names, options
 @pytest.mark.parametrize("name", ["a//b", "a/../b", "/a"])
 def test_a_name_that_the_client_cannot_ask_for_is_refused_with_its_remedy(lake, put, name):
     put(name)
-    with pytest.raises(ConfigurationError, match="rename") as wrong:
+    with pytest.raises(errors.ConfigurationError, match="rename") as wrong:
         lake.groups(partitions=AllFiles(), pattern="**/*")
     assert lake.url in str(wrong.value)
 
 
-def test_marks_of_folders_are_no_files_and_an_empty_bucket_has_none(lake, put):
-    assert lake.groups() == {}
-    for name in ("", "day/", "day/deep/"):
-        put(name, b"")
-    put("day/a.ndjson")
-    assert [one.name for one in lake.storage.files()] == ["day/a.ndjson"]
-
-
 def test_a_missing_bucket_is_named(lake):
-    with pytest.raises(SourceMissingError, match="s3://nowhere/in"):
+    with pytest.raises(errors.SourceMissingError, match="s3://nowhere/in"):
         list(storage_of("s3://nowhere/in", lake.secrets).files())
     with pytest.raises(FileNotFoundError):
         storage_of("s3://nowhere/in", lake.secrets).create("a", b"1")
 
 
-def test_more_objects_than_a_page_are_listed_each_once(lake, put):
-    names = [f"{n:04}.ndjson" for n in range(1010)]
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(put, names))
+def test_more_objects_than_a_page_are_listed_each_once(lake, put, monkeypatch):
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
+    names = [f"{n:02}.ndjson" for n in range(25)]
+    for name in names:
+        put(name)
     assert [one.name for one in lake.storage.files()] == names
 
 
 def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_other_one(lake, put):
-    data = random.Random(7).randbytes(40 << 20)
+    data = random.Random(7).randbytes(20 << 20)
     put("big", data)
     path = f"{lake.url}/big"
 
@@ -115,7 +97,7 @@ def test_an_object_that_is_overwritten_while_it_is_read_gives_nothing_of_the_oth
         assert stream.read(10) == data[:10]
         put("big", bytes(len(data)))
         stream.seek(-5, os.SEEK_END)
-        with pytest.raises(SourcePositionError, match="written again"):
+        with pytest.raises(errors.SourcePositionError, match="written again"):
             stream.read()
 
 
@@ -125,7 +107,7 @@ def test_any_part_of_an_object_is_what_is_stored_there(lake, put):
     put("big", data)
 
     with lake.storage.open(f"{lake.url}/big") as stream:
-        for _ in range(60):
+        for _ in range(15):
             at = chance.randrange(len(data) + 9)
             stream.seek(at)
             for size in chance.choices([0, 1, 5, 1000, 4 << 20, 9 << 20], k=chance.randrange(1, 6)):
@@ -147,7 +129,7 @@ def test_a_key_that_is_refused_is_in_no_text(s3, lake, put):
     requests.post(url, data=b"0", timeout=60).raise_for_status()
     try:
         for error in refused(
-            ConfigurationError,
+            errors.ConfigurationError,
             lambda ask: ask(),
             [
                 lambda: list(lake.storage.files()),
@@ -208,8 +190,13 @@ class TestWireThatIsSlowCutOrLost:
 
         return make
 
-    @pytest.mark.parametrize("name", ["a.ndjson", "a.ndjson.gz", "a.parquet", "a.orc", "a.avro"])
-    @pytest.mark.parametrize("fault", ["503", "closed", "cut", "lost"])
+    @pytest.mark.parametrize(
+        ("name", "fault"),
+        [
+            *(("a.ndjson", fault) for fault in ("503", "closed", "cut", "lost")),
+            *((f"a.{ending}", "cut") for ending in ("ndjson.gz", "parquet", "orc", "avro")),
+        ],
+    )
     def test_has_its_failed_requests_repeated(self, wire, through, name, fault):
         file, reader = through(name)
         wire.disturb(fault, 1 if fault == "lost" else 3, "GET")
@@ -223,7 +210,7 @@ class TestWireThatIsSlowCutOrLost:
     def test_that_fails_again_and_again_is_named_and_worth_another_try(self, wire, through, name, fault):
         file, reader = through(name)
         wire.disturb(fault, 1000, "GET")
-        with pytest.raises(SourceUnavailableError, match=name) as failed:
+        with pytest.raises(errors.SourceUnavailableError, match=name) as failed:
             rows_after(reader, file, 0)
         text = str(failed.value)
         assert failed.value.retryable
@@ -234,7 +221,7 @@ class TestWireThatIsSlowCutOrLost:
         file, _ = through("a.ndjson")
         wire.disturb("503", 1000)
         begin = time.monotonic()
-        with pytest.raises(SourceUnavailableError, match=r"request list .*503.* after \d+ retries"):
+        with pytest.raises(errors.SourceUnavailableError, match=r"request list .*503.* after \d+ retries"):
             list(file.storage.files())
         assert time.monotonic() - begin < 90
 
@@ -258,18 +245,10 @@ def test_a_connection_is_read_as_the_hooks_of_its_type_read_it():
             _connection("aws", "id", "key", endpoint_url="http://minio:9000", requester_pays=True),
             {"endpoint": "http://minio:9000", "request_payer": "true", "allow_http": "true"},
         ),
-        (
-            _connection("aws", service_config={"s3": {"endpoint_url": "https://minio"}}),
-            {"endpoint": "https://minio", "allow_http": None},
-        ),
         (_connection("aws", config_kwargs={"signature_version": "unsigned"}), {"skip_signature": "true"}),
         (_connection(GOOGLE, extra__google_cloud_platform__keyfile_dict="{}"), {"service_account_key": "{}"}),
         (_connection(GOOGLE, keyfile_dict={"a": 1}), {"service_account_key": '{"a": 1}'}),
         (_connection(GOOGLE, is_anonymous=True), {"skip_signature": "true"}),
-        (
-            _connection("wasb", "acct", "key"),
-            {"storage_account_name": "acct", "storage_account_key": "key", "endpoint": None},
-        ),
         (
             _connection("wasb", host="https://acct.blob.core.windows.net", sas_token="https://x/?sv=1&sig=2"),
             {"storage_account_name": "acct", "storage_sas_token": "sv=1&sig=2"},
@@ -294,7 +273,7 @@ def test_a_key_file_of_google_travels_as_its_content(tmp_path):
     (tmp_path / "key.json").write_text('{"type": "service_account"}')
     found = options_of(_connection(GOOGLE, key_path=str(tmp_path / "key.json")))
     assert list(found.values.values()) == ['{"type": "service_account"}']
-    with pytest.raises(ConfigurationError, match="keyfile_dict"):
+    with pytest.raises(errors.ConfigurationError, match="keyfile_dict"):
         options_of(_connection(GOOGLE, key_path=str(tmp_path / "none.json")))
 
 
@@ -305,30 +284,7 @@ def test_a_connection_that_the_readers_cannot_use_is_refused():
         (_connection(GOOGLE, impersonation_chain="me"), "impersonation_chain"),
         (_connection("wasb", workload_identity_tenant_id="t"), "workload_identity"),
     ]:
-        refused(ConfigurationError, options_of, [connection], word, "'lake'")
+        refused(errors.ConfigurationError, options_of, [connection], word, "'lake'")
     secrets = SourceSecrets({"azure_storage_account_name": "mine", "azure_storage_account_key": "a2V5"})
-    with pytest.raises(ConfigurationError, match="another account than 'mine'"):
+    with pytest.raises(errors.ConfigurationError, match="another account than 'mine'"):
         list(storage_of("abfss://lake@yours.dfs.core.windows.net/in", secrets).files())
-
-
-def test_a_lost_log_of_objects_is_made_again(lake, put):
-    for name in ("a/1.ndjson", "a/2.ndjson", "b/1.ndjson"):
-        put(name, LINE * 2)
-    commits = {"a": LastCommit("p_src_a", UnitOffset(2, "2.ndjson", 1), 3, unchanged=True)}
-    spec = FileSource(path=lake.url)
-    made = rebuild(spec, "account/pipe", lake.secrets, commits)
-    put("a/0.ndjson", b'{"ID": 3}\n')
-
-    source = open_source(spec, "fail", lake.secrets).for_target("account/pipe")
-    partitions = {one.name: one for one in source.partitions()}
-    position, binding = made.positions["a"]
-    assert binding == partitions["a"].binding
-    partitions["a"].check(position)
-    loaded = {
-        name: [bytes(part.body) for part in one.read(one.resume(at), BatchLimits())]
-        for name, one, at in (("a", partitions["a"], position), ("b", partitions["b"], None))
-    }
-    assert loaded == {"a": [LINE, b'{"ID": 3}\n'], "b": [LINE * 2]}
-
-    with pytest.raises(SourcePositionError, match="rows were loaded"):
-        rebuild(spec, "account/other", lake.secrets, {"a": replace(commits["a"], rows=9)})

@@ -2,7 +2,6 @@
 
 import copy
 import re
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from threading import Barrier
@@ -14,12 +13,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import AllFiles, FileSou
 from airflow_provider_snowpipe.spark.sources.files.storage import storage_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import options_of
 from airflow_provider_snowpipe.spark.sources.registry import open_source
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourceMissingError,
-    SourcePositionError,
-    SourceUnavailableError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.azure_service import ACCOUNT, KEY, azure_service
 from tests.disturbed_store import wire_to
@@ -29,8 +23,8 @@ from tests.scripted_service import Reply, ScriptedService
 from tests.source_log import groups_of
 from tests.unit.spark.sources.files.conftest import Store, rows_after
 
-FORMATS = ["a.ndjson", "a.csv", "a.parquet", "a.orc", "a.avro"]
-PACKED = ["a.ndjson.gz", "a.csv.bz2", "a.ndjson.xz", "a.csv.zst"]
+NAMES = ["a.ndjson", "a.ndjson.gz", "a.parquet", "a.orc", "a.avro"]
+"""Each way to read a file; the other compressions and forms of lines are read as the first two are."""
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +36,8 @@ def azurite(tmp_path_factory):
 
 def _as_google_is_asked(request):
     """Google's XML interface is S3's, but for the name of the condition."""
-    signed = (
-        b"authorization: AWS4-HMAC-SHA256 Credential=A/20260101/us-east-1/s3/aws4_request, Signature=1\r\n"
-    )
+    key = b"Credential=A/20260101/us-east-1/s3/aws4_request, Signature=1"
+    signed = b"authorization: AWS4-HMAC-SHA256 " + key + b"\r\n"
     request = re.sub(rb"(?i)authorization: [^\r]*\r\n", b"", request)
     request = re.sub(rb"^([A-Z]+ \S+ HTTP/1.1\r\n)", rb"\1" + signed, request)
     return request.replace(b"x-goog-if-generation-match: 0", b"if-none-match: *")
@@ -57,16 +50,15 @@ def google(s3, bucket):
         wire.edit = _as_google_is_asked
         key = {"client_email": "", "private_key": "", "private_key_id": "", "disable_oauth": True}
         extra = {"keyfile_dict": key, "endpoint_url": f"http://127.0.0.1:{wire.port}"}
-        yield Store(
-            f"gs://{bucket}/in", options_of(web_connection(None, None, "google_cloud_platform", **extra))
-        )
+        options = options_of(web_connection(None, None, "google_cloud_platform", **extra))
+        yield Store(f"gs://{bucket}/in", options)
 
 
 @pytest.fixture(
     params=[
         "s3",
         "webhdfs",
-        "gs",
+        pytest.param("gs", marks=pytest.mark.nightly),
         pytest.param("az://lake", marks=pytest.mark.nightly),
         pytest.param(f"abfss://lake@{ACCOUNT}.dfs.core.windows.net", marks=pytest.mark.nightly),
     ]
@@ -84,13 +76,10 @@ def store(request):
     return Store(f"{request.param}/{abs(hash(request.node.name)):x}", get("azurite").options())
 
 
-@pytest.mark.parametrize("name", [*FORMATS, *PACKED, "a.txt"])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_gives_the_rows_that_it_gives_on_disk_after_every_row(store, tmp_path, name):
-    kind = name.split(".")[1].replace("txt", "text")
-    if kind == "text":
-        (tmp_path / name).write_text("".join(f"line {n}\n" for n in range(150)))
-    else:
-        write_file(tmp_path / name, numbered_rows("a", range(150)))
+    kind = name.split(".")[1]
+    write_file(tmp_path / name, numbered_rows("a", range(150)))
     store.put(name, (tmp_path / name).read_bytes())
     (here,) = groups_of(FileSource(path=str(tmp_path), format=kind, pattern="*", partitions=AllFiles()))
 
@@ -103,7 +92,7 @@ def test_a_file_gives_the_rows_that_it_gives_on_disk_after_every_row(store, tmp_
         assert rows_after(reader, there, line) == whole[line:]
 
 
-@pytest.mark.parametrize("name", [*FORMATS, *PACKED])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_file_that_changes_between_listing_and_reading_is_refused(store, tmp_path, name):
     write_file(tmp_path / name, numbered_rows("a", range(150)))
     data = (tmp_path / name).read_bytes()
@@ -114,21 +103,15 @@ def test_a_file_that_changes_between_listing_and_reading_is_refused(store, tmp_p
         if other is not None:
             store.put(name, other)
 
-        if other == data + data and name in (
-            "a.ndjson",
-            "a.csv",
-        ):  # lines were added: the listed ones are read
+        if other == data + data and name == "a.ndjson":  # lines were added: the listed ones are read
             assert len(rows_after(reader, file, 0)) == 150
             continue
-        with pytest.raises(SourcePositionError, match=name) as refused:
+        with pytest.raises(errors.SourcePositionError, match=name) as refused:
             rows_after(reader, file, 0)
         assert "Leave the files in place" in str(refused.value) or "appended" in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["a b", "p%20q", "c%20d", "100%", "h#ash", "q?m=1", "pl+us", "ü", "日本", "q'\"", "a&b;c,d=e@f$(!)"],
-)
+@pytest.mark.parametrize("name", ["a b%20q", "100%", "h#ash?m=1", "pl+us", "ü日本", "q'\"a&b;c,d=e@f$(!)"])
 def test_a_file_is_created_listed_and_read_whatever_its_name_is(store, name):
     storage, whole = store.storage, f"{name}/{name}"
     assert [storage.create(whole, data) for data in (b"0123456789", b"2")] == [True, False]
@@ -225,8 +208,6 @@ def test_a_target_that_is_there_is_not_replaced(hdfs, storage, http_fs):
 
 
 class TestRefusals:
-    """What the cluster refuses, and what it does not answer."""
-
     def requests(self, storage):
         yield lambda: list(storage.files())
         yield lambda: storage.stat(storage.path("a"))
@@ -243,41 +224,33 @@ class TestRefusals:
     def test_name_what_is_not_there(self, hdfs, storage):
         hdfs.put("/in2/a", b"")
 
-        assert "does not exist" in _refused(lambda: list(storage.files()), SourceMissingError, storage.root)
+        assert "does not exist" in _refused(
+            lambda: list(storage.files()), errors.SourceMissingError, storage.root
+        )
         lone = storage_of(f"{hdfs.url}/in2/a")
-        assert "folder" in _refused(lambda: list(lone.files()), SourceMissingError, lone.root)
+        assert "folder" in _refused(lambda: list(lone.files()), errors.SourceMissingError, lone.root)
         assert storage.names() == []
         storage.delete("a")
         for ask in (lambda: storage.stat(storage.path("a")), lambda: storage.read("a")):
             with pytest.raises(FileNotFoundError):
                 ask()
 
-    def test_name_the_user_whom_the_cluster_does_not_allow_it(self, hdfs, storage):
-        hdfs.put("/in/a", b"1")
-        hdfs.allowed = "somebody".__eq__
-        self.check_all(storage, ConfigurationError, "user=ambient", "HADOOP_USER_NAME")
-
-    def test_name_the_extra_for_kerberos(self, hdfs, storage, monkeypatch):
-        monkeypatch.setitem(sys.modules, "requests_kerberos", None)
-        hdfs.kerberos = True
-        self.check_all(storage, ConfigurationError, "extra kerberos")
-
     def test_are_worth_another_try_where_no_name_node_answers(self, hdfs):
         with fake_webhdfs() as other:
             storage = storage_of(f"{other.url}/in")
-        self.check_all(storage, SourceUnavailableError, "answer")
+        self.check_all(storage, errors.SourceUnavailableError, "answer")
 
     def test_by_a_data_node_are_not_the_content_of_a_file(self, hdfs, storage):
         hdfs.put("/in/a", b"0123456789")
         stream = storage.open(storage.path("a"))
         hdfs.data_faults.append("IOException")
-        text = _refused(stream.read, SourceUnavailableError, storage.path("a"))
+        text = _refused(stream.read, errors.SourceUnavailableError, storage.path("a"))
         assert "IOException: as the test says" in text
 
     def test_show_no_token_for_a_data_node(self, hdfs, storage):
         hdfs.put("/in/a", b"1")
         hdfs.data_scheme = "swebhdfs"
-        _refused(lambda: storage.read("a"), SourceUnavailableError, storage.path("a"))
+        _refused(lambda: storage.read("a"), errors.SourceUnavailableError, storage.path("a"))
 
 
 def _refused(ask, kind, url):
@@ -355,7 +328,9 @@ class TestConnection:
         for shown in (secrets, storage, copied, storage.open(storage.path("a"))):
             assert PASSWORD not in f"{shown!r} {shown}"
         wrong = storage_of(f"{hdfs.url}/in", hdfs.options(login="loader", password=f"{PASSWORD}!"))
-        assert "login and password" in _refused(lambda: list(wrong.files()), ConfigurationError, wrong.root)
+        assert "login and password" in _refused(
+            lambda: list(wrong.files()), errors.ConfigurationError, wrong.root
+        )
 
     def test_is_read_as_airflows_hook_reads_it(self):
         for connection, options in [
@@ -383,29 +358,16 @@ class TestConnection:
                 return list(storage_of("webhdfs://lake/in", options).files())
 
             assert ask(verify=gateway.ca_bundle) == ask(verify=False) == []
-            with pytest.raises(ConfigurationError, match="certificate"):
+            with pytest.raises(errors.ConfigurationError, match="certificate"):
                 ask()
 
             assert {one.path for one in gateway.requests("in")} == {"/gateway/lake/webhdfs/v1/in"}
 
-    @pytest.mark.parametrize(
-        "extra", [{"cookies": {"a": "b"}}, {"headers": {"a": "b"}}, {"proxy_user": "me"}]
-    )
-    def test_with_what_the_client_does_not_use_is_refused(self, extra):
-        with pytest.raises(ConfigurationError, match=next(iter(extra))):
-            options_of(web_connection("nn", **extra))
-
     def test_of_another_store_or_host_is_refused(self, hdfs):
         foreign = storage_of(f"{hdfs.url}/in", SourceSecrets({"aws_access_key_id": "canary"}))
         other = storage_of(f"{hdfs.url}/in", options_of(web_connection("other", port=9870)))
-        assert "webhdfs" in _refused(lambda: list(foreign.files()), ConfigurationError, hdfs.url)
-        assert "other:9870" in _refused(lambda: list(other.files()), ConfigurationError, hdfs.url)
-
-    def test_of_hdfs_needs_the_extra(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "hdfs_native", None)
-        storage = storage_of("hdfs://nn:8020/in")
-        text = _refused(lambda: list(storage.files()), ConfigurationError, "hdfs://nn:8020")
-        assert "airflow-provider-snowpipe[hdfs]" in text
+        assert "webhdfs" in _refused(lambda: list(foreign.files()), errors.ConfigurationError, hdfs.url)
+        assert "other:9870" in _refused(lambda: list(other.files()), errors.ConfigurationError, hdfs.url)
 
     @pytest.mark.parametrize("fields", [{"login": "loader"}, {"password": PASSWORD}])
     def test_of_hdfs_with_an_identity_that_its_client_cannot_take_is_refused(self, monkeypatch, fields):
@@ -413,7 +375,7 @@ class TestConnection:
         monkeypatch.setenv("HADOOP_USER_NAME", "ambient")
         connection = web_connection("nn", conn_type="hdfs", port=8020, **fields)
         storage = storage_of("hdfs://nn:8020/in", options_of(connection))
-        text = _refused(lambda: list(storage.files()), ConfigurationError, "hdfs://nn:8020")
+        text = _refused(lambda: list(storage.files()), errors.ConfigurationError, "hdfs://nn:8020")
         assert "HADOOP_USER_NAME" in text
 
 

@@ -1,28 +1,28 @@
-"""The Iceberg source on real tables: what it reads, in which order, and what it refuses."""
+"""The Iceberg source on real tables: what it reads, where a channel goes on, and what it refuses."""
 
 from __future__ import annotations
 
 import json
 import pickle
-import uuid
 from dataclasses import replace
-from decimal import Decimal
 from importlib.metadata import PackageNotFoundError
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.iceberg import reader
+from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, SnapshotRows
 from airflow_provider_snowpipe.spark.sources.iceberg.reader import IcebergPartition
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    SourcePositionError,
-    SourceUnavailableError,
-)
+from airflow_provider_snowpipe.streaming import errors
+from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
@@ -32,10 +32,11 @@ LIMITS = BatchLimits(rows=4)
 @pytest.fixture(scope="module", autouse=True)
 def iceberg():
     """PyIceberg, when the first test runs: every process collects this file."""
-    global IcebergTable, ManifestContent, ManifestFile, types, write_manifest_list
+    global IcebergTable, ManifestContent, snapshots, types
 
     from pyiceberg import types
-    from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
+    from pyiceberg.manifest import ManifestContent
+    from pyiceberg.table import snapshots
 
     from tests.iceberg_tables import IcebergTable
 
@@ -84,7 +85,7 @@ def _ids(partition: IcebergPartition, *committed: int) -> list[int]:
 
 
 def _refused(partition: IcebergPartition, message: str, *committed: int) -> None:
-    with pytest.raises(SourcePositionError, match=message):
+    with pytest.raises(errors.SourcePositionError, match=message):
         partition.check(BatchRowOffset(*committed) if committed else None)
 
 
@@ -100,15 +101,6 @@ def test_rows_come_in_the_order_of_snapshots_and_files_with_their_numbers(orders
     assert _ids(partition, 3, 1) == []
     assert partition.behind(BatchRowOffset(2, 1)).rows == 5
     assert partition.behind(BatchRowOffset(3, 1)).bytes == 0
-
-
-def test_each_value_of_a_partition_field_is_a_partition(parted):
-    parted.append(range(10))
-    parted.append([11, 13])
-    found = _partitions(parted, partition_by="FILE")
-    odd = [1, 3, 5, 7, 9, 11, 13]
-    assert {name: _ids(one) for name, one in found.items()} == {"g0": [0, 2, 4, 6, 8], "g1": odd}
-    assert _ids(found["g1"], 1, 4) == [9, 11, 13]
 
 
 def test_compaction_adds_no_rows_and_those_that_were_not_committed_are_missed_when_it_expires(orders):
@@ -189,9 +181,12 @@ class TestStartingSnapshot:
         _refused(partition, "starting_snapshot=77 is not among the kept")
         assert _ids(partition, 1, 1) == [1, 2]
 
-    def test_with_delete_files_is_refused(self, orders):
-        snapshot = orders.append(range(3))
-        _add_delete_manifest(orders.table)
+    def test_with_delete_files_is_refused(self, orders, monkeypatch):
+        snapshot, own = orders.append(range(3)), snapshots.Snapshot.manifests
+        deletes = SimpleNamespace(
+            content=ManifestContent.DELETES, has_added_files=lambda: True, added_snapshot_id=0
+        )
+        monkeypatch.setattr(snapshots.Snapshot, "manifests", lambda *given: [*own(*given), deletes])
         _refused(_partition(orders, starting_snapshot=snapshot), "holds delete files")
 
     def test_numbers_its_rows_otherwise_than_those_that_it_appended(self, orders):
@@ -206,11 +201,13 @@ class TestStartingSnapshot:
     def test_is_what_an_upgraded_table_begins_with(self, tmp_path):
         table = IcebergTable(tmp_path / "lake", version=1)
         table.append(range(3))
-        with pytest.raises(ConfigurationError, match=r"format version 1, .* format-version to 2"):
+        with pytest.raises(errors.ConfigurationError, match=r"format version 1, .* format-version to 2"):
             _partitions(table)
         with table.table.transaction() as change:
             change.upgrade_table_version(2)
-        with pytest.raises(SourcePositionError, match="no snapshot yet that was made in format version 2"):
+        with pytest.raises(
+            errors.SourcePositionError, match="no snapshot yet that was made in format version 2"
+        ):
             _partitions(table)
         start = table.append([5])
         table.append([6])
@@ -221,30 +218,9 @@ class TestStartingSnapshot:
         assert _ids(starting, 1, 4) == [6]
 
 
-def _add_delete_manifest(table: Any) -> None:
-    """Write the current snapshot's manifest list again, with a manifest of delete files more."""
-    snapshot = table.current_snapshot()
-    manifests = snapshot.manifests(table.io)
-    facts = {name: 1 for name in ("manifest_length", "sequence_number", "min_sequence_number")}
-    kinds = [(what, of) for what in ("added", "existing", "deleted") for of in ("files", "rows")]
-    deletes = ManifestFile.from_args(
-        2,
-        manifest_path="file:///nowhere.avro",
-        partition_spec_id=0,
-        content=ManifestContent.DELETES,
-        added_snapshot_id=snapshot.snapshot_id,
-        **{**facts, **{f"{what}_{of}_count": 0 for what, of in kinds}, "added_files_count": 1},
-    )
-    out = table.io.new_output(snapshot.manifest_list)
-    out.exists = lambda: False
-    with write_manifest_list(2, out, snapshot.snapshot_id, None, 1, "deflate") as writer:
-        writer.add_manifests([*manifests, deletes])
-
-
 def test_columns_come_out_as_the_table_has_them_now(tmp_path):
-    old = pa.table(
-        {"ID": pa.array([1], pa.int32()), "OLD": ["a"], "GONE": [5], "PRICE": pa.array([0.5], pa.float32())}
-    )
+    price = pa.array([0.5], pa.float32())
+    old = pa.table({"ID": pa.array([1], pa.int32()), "OLD": ["a"], "GONE": [5], "PRICE": price})
     orders = IcebergTable(tmp_path / "lake", schema=old.schema)
     orders.table.append(old)
     with orders.table.update_schema() as change:
@@ -259,34 +235,6 @@ def test_columns_come_out_as_the_table_has_them_now(tmp_path):
         [("NEW", "b"), ("ID", 2**40), ("PRICE", 0.25), ("MORE", "m")],
     ]
     assert "MORE" not in _rows(_partition(orders, explicit_nulls=False))[0]
-
-
-def test_values_of_every_type_are_faithful(tmp_path):
-    inner = pa.struct([("a", pa.int64()), ("l", pa.list_(pa.struct([("x", pa.string())])))])
-    columns = {
-        "B": (True, pa.bool_(), True),
-        "D": (Decimal("12345678901234567.8901"), pa.decimal128(38, 4), pytest.approx(12345678901234567.8901)),
-        "AT": (1_700_000_000_123_456, pa.timestamp("us", "UTC"), "2023-11-14T22:13:20.123456Z"),
-        "LOCAL": (1_700_000_000_123_456, pa.timestamp("us"), "2023-11-14T22:13:20.123456"),
-        "DAY": (19_000, pa.date32(), "2022-01-08"),
-        "CLOCK": (3_600_000_001, pa.time64("us"), "01:00:00.000001"),
-        "BIN": (b"\xff\x00", pa.binary(), "/wA="),
-        "U": (uuid.UUID(int=255).bytes, pa.uuid(), "00000000-0000-0000-0000-0000000000ff"),
-        "S": ({"a": 1, "l": [{"x": "y"}]}, inner, {"a": 1, "l": [{"x": "y"}]}),
-        "M": ([("k", 1)], pa.map_(pa.string(), pa.int64()), {"k": 1}),
-    }
-    rows = pa.table({name: pa.array([value, None], kind) for name, (value, kind, _) in columns.items()})
-    table = IcebergTable(tmp_path / "lake", schema=rows.schema)
-    table.table.append(rows)
-    partition = _partition(table)
-
-    first, second = _rows(partition)
-
-    assert first == {name: expected for name, (_, _, expected) in columns.items()}
-    assert set(second.values()) == {None}
-    assert _rows(partition, BatchRowOffset(1, 1)) == [second]
-    (part,) = partition.read(partition.resume(None), LIMITS)
-    assert b"12345678901234567.8901" in bytes(part.body)
 
 
 def _name_columns(orders: IcebergTable) -> None:
@@ -319,7 +267,9 @@ def test_resume_reads_no_row_group_before_the_committed_row(orders, tmp_path):
     partition = _partition(orders)
 
     assert _ids(partition, 1, 950) == list(range(950, 1000))
-    with pytest.raises(SourceUnavailableError, match=r"many.parquet' cannot be read .* or it is damaged"):
+    with pytest.raises(
+        errors.SourceUnavailableError, match=r"many.parquet' cannot be read .* or it is damaged"
+    ):
         _ids(partition, 1, 850)
 
 
@@ -330,10 +280,10 @@ def test_data_file_that_is_gone_or_replaced_is_refused(orders):
     (file,) = snapshot.files
 
     pq.write_table(pa.table({"ID": [1]}), file.path.removeprefix("file://"))
-    with pytest.raises(SourcePositionError, match=r"has 1 row, its snapshot states 3"):
+    with pytest.raises(errors.SourcePositionError, match=r"has 1 row, its snapshot states 3"):
         _rows(partition)
     gone = replace(snapshot, files=(replace(file, path=f"{file.path}.gone"),))
-    with pytest.raises(SourcePositionError, match="is gone: its snapshot expired"):
+    with pytest.raises(errors.SourcePositionError, match="is gone: its snapshot expired"):
         _rows(replace(partition, history=replace(partition.history, snapshots=(gone,))))
 
 
@@ -350,10 +300,18 @@ def test_table_is_found_by_its_directory_and_by_a_metadata_file(orders, tmp_path
 
 def test_source_that_is_not_there_is_refused_with_the_remedy(parted):
     for source, kind, message in [
-        ({"partition_by": "NOTE"}, ConfigurationError, r"partition_by is 'NOTE', .* by \['FILE'\]"),
-        ({"partition_by": "FILE"}, SourcePositionError, "has no rows, so that 'FILE' gives no partition"),
-        ({"table": "lake.none"}, SourcePositionError, "'test.lake.none' is not there: NoSuchTableError"),
-        ({"options": {"type": "odd"}}, ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
+        ({"partition_by": "NOTE"}, errors.ConfigurationError, r"partition_by is 'NOTE', .* by \['FILE'\]"),
+        (
+            {"partition_by": "FILE"},
+            errors.SourcePositionError,
+            "has no rows, so that 'FILE' gives no partition",
+        ),
+        (
+            {"table": "lake.none"},
+            errors.SourcePositionError,
+            "'test.lake.none' is not there: NoSuchTableError",
+        ),
+        ({"options": {"type": "odd"}}, errors.ConfigurationError, "PyIceberg cannot open .* .pyiceberg.yaml"),
     ]:
         with pytest.raises(kind, match=message):
             _partitions(parted, **source)
@@ -364,7 +322,7 @@ def test_rows_of_before_the_partition_field_are_refused(orders):
     with orders.table.update_spec() as change:
         change.add_identity("FILE")
     orders.append([4])
-    with pytest.raises(ConfigurationError, match="no value of the partition field 'FILE'"):
+    with pytest.raises(errors.ConfigurationError, match="no value of the partition field 'FILE'"):
         _partitions(orders, partition_by="FILE")
 
 
@@ -379,15 +337,16 @@ def test_no_secret_of_the_catalog_shows_or_travels(orders):
 
 
 NOWHERE = "http://127.0.0.1:1"
+ABSENT = {"side_effect": PackageNotFoundError}
 
 
 def test_error_of_a_catalog_shows_no_secret(orders):
     for options, secrets, kind in [
         (
             {"type": "rest", "uri": NOWHERE, "oauth2-server-uri": f"{NOWHERE}/sign"},
-            *({"credential": "me:hush"}, SourceUnavailableError),
+            *({"credential": "me:hush"}, errors.SourceUnavailableError),
         ),
-        ({}, {"type": "hush"}, ConfigurationError),
+        ({}, {"type": "hush"}, errors.ConfigurationError),
     ]:
         spec = source_spec(orders.source(options=options))
         with pytest.raises(kind, match="catalog") as refused:
@@ -413,14 +372,55 @@ def test_table_that_was_dropped_and_recreated_has_another_binding(tmp_path):
     assert binding().source_digest != before.source_digest
 
 
-@pytest.mark.parametrize("found", ["0.9.1", None])
-def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkeypatch, found):
-    def version(name: str) -> str:
-        if found is None:
-            raise PackageNotFoundError(name)
-        return found
-
-    monkeypatch.setattr(reader, "version", version)
-    message = rf"needs pyiceberg 0\.12, and this Python has {found or 'none'}: install .*\[iceberg\]"
-    with pytest.raises(ConfigurationError, match=message):
+@pytest.mark.parametrize(("version", "found"), [({"return_value": "0.9.1"}, "0.9.1"), (ABSENT, "none")])
+def test_missing_and_other_pyiceberg_are_refused_with_versions_and_remedy(monkeypatch, version, found):
+    monkeypatch.setattr(reader, "version", Mock(**version))
+    message = rf"needs pyiceberg 0\.12, and this Python has {found}: install .*\[iceberg\]"
+    with pytest.raises(errors.ConfigurationError, match=message):
         reader.require_pyiceberg()
+
+
+def _snapshot(version: int, *rows: int) -> SnapshotRows:
+    files = tuple(DataFile(f"{version}-{number}", count, 100) for number, count in enumerate(rows))
+    return SnapshotRows(version, 1000 + version, files, "")
+
+
+SNAPSHOTS = (_snapshot(3, 2, 3), _snapshot(5, 4), _snapshot(7, 1))
+HISTORY = History("lake.t", versions=(3, 4, 5, 7), snapshots=SNAPSHOTS, oldest=1003)
+OLDER = replace(HISTORY, complete=False, earlier=BatchRowOffset(2, 6))
+
+
+def _positions(history: History, committed: BatchRowOffset | None) -> list[tuple[int, int]]:
+    return [
+        (piece.version, piece.before + row)
+        for piece in history.pieces_after(committed)
+        for row in range(piece.skip + 1, piece.file.rows + 1)
+    ]
+
+
+def _all(history: History) -> list[tuple[int, int]]:
+    return [(one.version, row + 1) for one in history.snapshots for row in range(one.rows)]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=5), st.data())
+def test_wherever_a_run_stops_the_next_one_goes_on_with_the_next_row(counts, data):
+    snapshots = tuple(_snapshot(number, *rows) for number, rows in enumerate(counts, 1))
+    history = History("lake.t", tuple(range(1, len(counts) + 1)), snapshots, oldest=1001)
+    everything = _all(history)
+    done = data.draw(st.integers(0, len(everything)))
+    committed = BatchRowOffset(*everything[done - 1]) if done else None
+    history.check(committed, "fail")
+    assert _positions(history, committed) == everything[done:]
+
+
+def test_position_that_is_not_in_the_history_is_refused():
+    for history, committed, message in [
+        (HISTORY, (8, 1), "'8:1' is committed, but the latest .* has sequence number 7: .* rolled back"),
+        (History("lake.t"), (1, 1), "the latest snapshot of 'lake.t' has sequence number none"),
+        (HISTORY, (4, 1), "sequence number 4 has 0 row"),
+        (HISTORY, (3, 6), "sequence number 3 has 5 row"),
+        (HISTORY, (2, 6), "begins with sequence number 3"),
+        (OLDER, (1, 9), "goes on with snapshot 1003"),
+    ]:
+        with pytest.raises(SourcePositionError, match=message):
+            history.check(BatchRowOffset(*committed), "fail")

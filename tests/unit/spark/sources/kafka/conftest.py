@@ -53,7 +53,6 @@ def rows_of_part(part):
 
 
 def undecoded(part):
-    """Offsets and values of the records that are no rows."""
     return [(int(str(one.position)), one.payload) for one in part.undecoded]
 
 

@@ -1,10 +1,9 @@
 """Arrow batches of ready rows become parts: whole rows, in order, never one of a tie."""
 
-from __future__ import annotations
-
 import json
 from itertools import accumulate
 from typing import Any
+from unittest.mock import MagicMock
 
 import pyarrow as pa
 import pytest
@@ -13,40 +12,26 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.tables import reader
+from airflow_provider_snowpipe.spark.sources.tables import rows as module
 from airflow_provider_snowpipe.spark.sources.tables.reader import partition_names
-from airflow_provider_snowpipe.spark.sources.tables.rows import (
-    POSITION,
-    VERSION,
-    RowColumns,
-    keyed_parts,
-    versioned_parts,
-)
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    ContinuityError,
-    SourcePositionError,
-)
+from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.offsets import (
-    BatchRowOffset,
-    IntegerOffset,
-    LexicographicOffset,
-)
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset
 
 LIMITS = BatchLimits(rows=4)
 
 
 def _batch(keys: list[Any], versions: list[int] | None = None, text: pa.DataType | None = None) -> Any:
     lines = [f'{{"K":"{key}"}}\n' for key in keys]
-    columns = {POSITION: pa.array(keys), LINE: pa.array(lines, text or pa.string())}
+    columns = {module.POSITION: pa.array(keys), LINE: pa.array(lines, text or pa.string())}
     if versions is not None:
-        columns[VERSION] = pa.array(versions, pa.int64())
+        columns[module.VERSION] = pa.array(versions, pa.int64())
     return pa.record_batch(columns)
 
 
 def _keyed(*batches: Any, committed: Any = None, kind: Any = IntegerOffset, **extra: Any) -> Any:
     options = {"column": "K", "value": lambda position: position.sort_key()[0], "offset": kind, **extra}
-    return keyed_parts(iter(batches), committed, LIMITS, **options)
+    return module.keyed_parts(iter(batches), committed, LIMITS, **options)
 
 
 def _body(parts: list[Any]) -> bytes:
@@ -87,7 +72,7 @@ class TestKeyedParts:
             ([[0, 1], [2, 3], [3]], [0, 1]),
         ]:
             found: list[Any] = []
-            with pytest.raises(ContinuityError, match=r"two rows have K = [23]: neither"):
+            with pytest.raises(errors.ContinuityError, match=r"two rows have K = [23]: neither"):
                 found.extend(_keyed(*map(_batch, batches)))
             assert _body(found) == _lines(*sent)
 
@@ -97,7 +82,7 @@ class TestKeyedParts:
             ([[5, None]], IntegerOffset, "1 rows have NULL in 'K'"),
             ([["a", "B"]], LexicographicOffset, "comes after"),
         ]:
-            with pytest.raises(ContinuityError, match=words):
+            with pytest.raises(errors.ContinuityError, match=words):
                 list(_keyed(*map(_batch, batches), kind=kind))
 
     def test_of_text_are_ordered_by_code_points(self):
@@ -108,7 +93,7 @@ class TestKeyedParts:
 
 class TestVersionedParts:
     def parts(self, *batches: Any, committed: BatchRowOffset | None = None) -> list[tuple[str, str, int]]:
-        parts = versioned_parts(iter(batches), committed, LIMITS, column="K")
+        parts = module.versioned_parts(iter(batches), committed, LIMITS, column="K")
         return [(str(part.start), str(part.end), part.rows) for part in parts]
 
     def test_number_rows_within_their_version_over_all_batches(self):
@@ -121,61 +106,42 @@ class TestVersionedParts:
     def test_of_a_version_with_fewer_rows_than_are_committed_are_refused_unsent(self):
         early, gone = _batch([1, 2], [4, 4]), _batch([1], [5])
         for batches in ([early], [early, gone], [gone]):
-            with pytest.raises(SourcePositionError, match="'4:3' is committed"):
+            with pytest.raises(errors.SourcePositionError, match="'4:3' is committed"):
                 self.parts(*batches, committed=BatchRowOffset(4, 3))
 
     def test_out_of_order_are_refused(self):
-        with pytest.raises(ContinuityError, match="older version"):
+        with pytest.raises(errors.ContinuityError, match="older version"):
             self.parts(_batch([1], [2]), _batch([2], [1]))
 
 
 def test_columns_show_the_run_and_the_row_of_a_version():
-    extra = RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
+    extra = module.RowColumns({"R": "run_id", "V": "version", "N": "row"}, "r1")
     batches = [_batch([1, 2, 5, 1, 2], [7, 7, 7, 8, 8])]
-    parts = versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
+    parts = module.versioned_parts(iter(batches), BatchRowOffset(7, 1), LIMITS, column="K", extra=extra)
 
     assert [json.loads(line) for line in _body(list(parts)).splitlines()] == [
         {"R": "r1", "V": version, "N": row, "K": key}
         for version, row, key in ((7, 2, "2"), (7, 3, "5"), (8, 1, "1"), (8, 2, "2"))
     ]
-    (part,) = _keyed(_batch([1]), extra=RowColumns({"R": "run_id"}, "r"))
+    (part,) = _keyed(_batch([1]), extra=module.RowColumns({"R": "run_id"}, "r"))
     assert json.loads(bytes(part.body)) == {"R": "r", "K": "1"}
-
-
-class Values:
-    """A DataFrame of one column, as much of it as its names of partitions take."""
-
-    def __init__(self, *values: str | None) -> None:
-        self._values = values
-
-    def select(self, column: str) -> Values:
-        assert column == "string of K"
-        return self
-
-    def distinct(self) -> Values:
-        return Values(*dict.fromkeys(self._values))
-
-    def collect(self) -> list[tuple[str | None]]:
-        return [(one,) for one in self._values]
-
-
-class Column(str):
-    def cast(self, kind: str) -> str:
-        return f"{kind} of {self}"
 
 
 @pytest.mark.parametrize(
     ("values", "kind", "word"),
     [
-        (("a", None), ConfigurationError, "NULL"),
-        (("", "a"), ConfigurationError, "empty"),
-        ((), SourcePositionError, "rows"),
+        (("a", None), errors.ConfigurationError, "NULL"),
+        (("", "a"), errors.ConfigurationError, "empty"),
+        ((), errors.SourcePositionError, "rows"),
     ],
 )
 def test_values_of_a_column_are_the_partitions_in_order_and_none_is_refused(monkeypatch, values, kind, word):
-    monkeypatch.setattr(reader, "column_of", Column)
-    found: Any = Values("b", "a", "b", "c")
-    assert partition_names(found, "K", "lake.t") == ("a", "b", "c")
-    wrong: Any = Values(*values)
+    column, frame = MagicMock(), MagicMock()
+    monkeypatch.setattr(reader, "column_of", {"K": column}.get)
+    found = frame.select.return_value.distinct.return_value.collect
+    found.return_value = [("b",), ("a",), ("c",)]
+    assert partition_names(frame, "K", "lake.t") == ("a", "b", "c")
+    frame.select.assert_called_with(column.cast.return_value)
+    found.return_value = [(one,) for one in values]
     with pytest.raises(kind, match=word):
-        partition_names(wrong, "K", "lake.t")
+        partition_names(frame, "K", "lake.t")
