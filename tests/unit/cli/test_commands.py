@@ -194,12 +194,6 @@ def test_a_shape_is_planned_as_json_and_arguments_reach_shape_policy_and_figures
     assert [one["concern"] for one in found["warnings"]] == ["unfit", "micro_batches", "not_fresh"]
 
 
-def test_the_path_before_stays_near_a_boundary(plan):
-    near = ("--from", '{"bytes": 5e9}', "-o", "json")
-    assert json.loads(plan(*near))["plan"]["path"] == "copy"
-    assert json.loads(plan(*near, "--previous", "stream"))["plan"]["path"] == "stream"
-
-
 def test_errors_of_a_plan_are_one_line(plan):
     for words, message in [
         (("/no/such/folder",), "the files of '/no/such/folder' cannot be listed"),

@@ -11,15 +11,13 @@ import certifi
 import pytest
 import requests
 from airflow.providers.common.compat.sdk import BaseHook
-from snowflake.connector.errors import DatabaseError, OperationalError
+from snowflake.connector.errors import OperationalError
 
 from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 from tests.scripted_service import Reply
@@ -109,25 +107,6 @@ def test_account_that_does_not_answer_is_an_error_with_the_remedy(conn_id, monke
 
     assert message in str(failed.value)
     assert ("firewall" in str(failed.value), failed.value.retryable) == (remedies, remedies)
-
-
-def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(set_connection, monkeypatch):
-    given = {}
-
-    def sign_in(**arguments):
-        given.update(arguments)
-        raise DatabaseError("the sign-in is over")
-
-    monkeypatch.setattr("snowflake.connector.connect", sign_in)
-    for authenticator in ("programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"):
-        extra = {"account": "a", "authenticator": authenticator}
-        conn_id = set_connection("pat", login="U", password="pat-text", extra=extra)
-
-        with pytest.raises(SqlError, match="sign-in"):
-            SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
-
-        assert given.pop("authenticator").lower() == "programmatic_access_token"
-        assert given.pop("token") == "pat-text"
 
 
 def renamed(set_connection, _, **fields):
@@ -227,25 +206,3 @@ def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypat
     service.on("slow", running, rows(["name", "type", "kind", "null?", "default"], DESCRIBED, "slow"))
     assert len(hook.columns_for_keys()) == 2
     assert len(service.requests("slow")) == 2
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (Reply(422, json.dumps({"code": "002003", "message": "Object does not exist"})), SqlError),
-        (Reply(403, json.dumps({"code": "390318", "message": "no"})), SnowpipeError),
-    ],
-    ids=["no-table", "refused"],
-)
-def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(service, hook, reply, error):
-    service.on("statements", reply)
-    lines = []
-
-    def log(text, *values):
-        lines.append(text % values)
-
-    assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, log) == ()
-    (line,) = lines
-    assert "columns" in line
-    with pytest.raises(error):
-        SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, log)

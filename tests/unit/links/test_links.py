@@ -52,12 +52,6 @@ def test_several_channels_are_seen_in_the_list(hook, channels, prefix):
     assert links.page_of_channels(hook, channels) == f"/snowpipe/connections/team%2Fa/channels?{PIPE}{prefix}"
 
 
-def test_airflow_may_live_below_a_path(hook, monkeypatch):
-    for base_url, start in (("https://h/air/flow/", "/air/flow/snowpipe/"), ("https://h", "/snowpipe/")):
-        monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
-        assert links.pipe_page(hook).startswith(start)
-
-
 def test_what_has_channels_has_the_link_where_there_is_a_page():
     for operator in OPERATORS:
         has_link = "Channel page" in [link.name for link in operator.operator_extra_links]

@@ -66,16 +66,6 @@ def reported(caplog):
     return record.getMessage(), record.levelno
 
 
-def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channels, caplog):
-    with caplog.at_level(logging.INFO):
-        in_a_worker(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id), {})
-    text, level = reported(caplog)
-    first, a, b = text.splitlines()
-    assert (level, first) == (logging.INFO, f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channels")
-    assert a.startswith("  'a' committed 1, 2 rows, 0 rejected, ")
-    assert b.startswith("  'b' committed 7, 1 rows, 0 rejected, ")
-
-
 @both_ways
 def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channels, caplog, call):
     later = {"token": "{{ dag_run.conf.until }}", "offset_format": "integer"}

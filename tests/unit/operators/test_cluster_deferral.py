@@ -14,7 +14,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
-from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
 from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, TARGET, keeps_state, lab, yarn
 
@@ -186,25 +186,6 @@ def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, print
     known = r"rows=50 rows_per_second=\d+ rows_behind<=50 seconds_left<=\d+ latency_ms<=5"
     assert re.search(rf"\(RUNNING\); channels=1 {known}", printed())
     assert NOT_SHOWN not in printed()
-
-
-@pytest.mark.parametrize("start", ['{"p_src_a": {"rej', START], ids=["start file", "status"])
-def test_polls_that_fail_are_logged_once_and_the_load_goes_well(lab, snowpipe, printed, start):
-    failures = []
-
-    def fails():
-        if threading.current_thread().name == POLLS:
-            failures.append("")
-            raise SnowpipeError("away")
-
-    snowpipe.fault(before="status", do=fails, times=float("inf"))
-    lab.yarn.play("RUNNING", lambda: _begins(lab, start))
-    _runs_until(lab, lambda: NOT_SHOWN in printed() and (start != START or len(failures) > 3))
-    # Half a file is one that is being written; the wait itself reads it when all is over.
-    lab.yarn.play(lambda: _begins(lab), lambda: _ends(lab), SUCCEEDED)
-
-    assert lab.execute()["rows"] == 2
-    assert printed().count(NOT_SHOWN) == 1
 
 
 def test_a_poll_that_hangs_delays_nothing(lab, snowpipe, printed):

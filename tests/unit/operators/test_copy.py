@@ -84,21 +84,6 @@ def test_a_folder_that_a_storage_console_made_is_no_file_to_load(copying: Copyin
 class TestForce:
     """With FORCE, COPY itself skips nothing, so that a later try must mean the files of the first."""
 
-    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
-    @pytest.mark.parametrize("purge", [False, True], ids=["kept", "purged"])
-    def test_a_file_between_two_tries_doubles_nothing(
-        self, copying: Copying, remembers: bool, purge: bool
-    ) -> None:
-        options = {**FORCED, "purge": purge}
-        copying.killed("submit", AFTER, options)
-        copying.account.put("e", "e1", "e2")
-        if not remembers:
-            copying.forget()
-        done = copying.run(options, number=2)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert (done["rows_loaded"], sorted(done["files"])) == (8, list(FILES))
-
     @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
     def test_a_try_that_died_at_any_call_leaves_each_row_once(
         self, monkeypatch: Patch, options: Options
@@ -138,14 +123,6 @@ class TestForce:
 
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
-
-    def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
-        copying.run()
-        copying.forget()
-        copying.began += dt.timedelta(hours=1)
-        copying.run(number=2, clears=1)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
 
     def test_a_run_that_was_deleted_and_made_again_loads_once_more(self, copying: Copying) -> None:
         copying.run()

@@ -36,7 +36,6 @@ from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSe
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.progress import CommitTargets
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger
 from tests.airflow_version import AIRFLOW
 
@@ -126,13 +125,6 @@ def test_a_value_of_another_type_is_named(kind, given, name, value):
 def test_a_name_that_was_rendered_to_a_number_is_refused():
     with pytest.raises(ConfigurationError, match="table is 2026: give a text"):
         PipeName.default_for_table("D", "S", 2026)  # type: ignore[arg-type]
-
-
-def test_a_target_token_that_was_rendered_to_a_number_is_its_digits():
-    found = CommitTargets.parse({"connector_orders_0": 120455}, "integer")
-    assert {name: one.token for name, one in found.targets.items()} == {"connector_orders_0": "120455"}
-    with pytest.raises(ConfigurationError, match="targets has the entry 'c': True"):
-        CommitTargets.parse({"c": True}, "integer")
 
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -519,24 +518,6 @@ class TestHold:
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    def test_a_task_whose_copy_is_given_up_while_it_runs_moves_no_token(
-        self, load: Load, monkeypatch: Patch
-    ) -> None:
-        run = CopyRun.load
-
-        def slow(copy: CopyRun, *given: Any) -> Any:
-            monkeypatch.setattr(CopyRun, "load", run)
-            copy.take_back()
-            return run(copy, *given)
-
-        monkeypatch.setattr(CopyRun, "load", slow)
-        before = list(load.account.rows)
-        with pytest.raises(errors.SqlError, match="given"):
-            load.run()
-        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
-        load.run("r2")
-        load.assert_every_row_is_there_once()
-
     def test_a_task_whose_load_another_one_has_given_up_loads_nothing(
         self, load: Load, monkeypatch: Patch
     ) -> None:
@@ -742,18 +723,6 @@ class TestChoice:
 
         assert path == "stream"
         assert "up to row 2" in str(why)
-
-    def test_the_plan_of_the_same_instance_in_the_run_before_is_kept_in_mind(self, load: Load) -> None:
-        context, asked = task_context(map_index=3), list[Any]()
-        plan = {"path": "copy", "is_forced": False}
-        context["ti"].xcom_pull = lambda **named: asked.append(named) or plan
-
-        assert load.operator()._choice({}, context).before == "copy"
-        assert load.operator(remember=False)._choice({}, context).before is None
-        assert asked == [
-            {"task_ids": "load", "key": key, "include_prior_dates": True, "map_indexes": 3}
-            for key in ("outcome", "plan")
-        ]
 
     def test_what_has_no_path_is_refused(self, load: Load) -> None:
         load.account.put("a", "1")

@@ -169,24 +169,6 @@ class TestDescription:
             least = 4 * 60 / 3600 if warehouse == "MEDIUM" else 0.0  # its first minute is paid for
             assert hurried.credits == pytest.approx(max(unhurried.credits, least))
 
-    def test_copy_is_as_soon_as_the_larger_of_its_two_warehouses_lets_it(self):
-        sizes = [("X-LARGE", "X-SMALL"), ("X-SMALL", "X-LARGE"), ("X-SMALL", "X-SMALL")]
-        policies = [LoadPolicy(warehouse=one, largest_warehouse=other) for one, other in sizes]
-        larger, grown, small = (least_seconds(COPY, stage(1_000, GB), one) for one in policies)
-        assert larger == grown < small
-
-    def test_a_schedule_of_copies_follows_the_freshness(self):
-        copy = plan_load(drops(1 * GB, MINUTE, freshness=HOUR)).estimate(COPY)
-        one_thread = 8 * GB / (573 * GB / 3600) + 0.1
-        assert copy.interval == pytest.approx(HOUR - 30 - one_thread)
-        assert copy.seconds == HOUR
-
-    def test_a_warehouse_does_not_grow_for_the_thread_of_one_file(self):
-        shape = stage(100, 40 * GB, "JSON", compressed=True)
-        estimate = plan_load(shape, LoadPolicy(load_within=HOUR)).estimate()
-        assert estimate.warehouse == "LARGE"
-        assert estimate.credits == pytest.approx(16 * TB / (269 * GB), rel=0.01)
-
     def test_only_csv_without_compression_is_split_and_only_where_the_policy_allows_it(self):
         for splits, kind, compressed, seconds in [
             (False, "CSV", False, 8 * 400 * GB / (573 * GB / 3600)),
@@ -206,24 +188,11 @@ class TestDescription:
         assert plan_load(shape, slow_pipe).path is COPY
         assert plan_load(shape, slow_pipe).estimate(PIPE).latency == 150.0
 
-    def test_data_of_which_there_is_none_costs_nothing(self):
-        plan = plan_load(files(0, 0.0), previous=STREAM)
-        assert plan.lines() == ["path stream: nothing to load: 0 files"]
-        assert [one.credits for one in plan.estimates] == [0.0, 0.0, 0.0]
-        assert plan.as_json()["nothing_to_load"] is True
-
     def test_a_forced_plan_is_no_previous_path_and_one_that_is_much_dearer_does_not_stay(self):
         shape = data(5 * GB)
         assert plan_load(shape, previous=plan_load(shape, LoadPolicy(path="stream"))).path is COPY
         assert plan_load(shape, previous=plan_load(data(GB))).path is STREAM
         assert plan_load(data(50 * GB), previous=STREAM).path is COPY
-
-    def test_a_plan_is_json_and_words(self):
-        plan = plan_load(files(100_000, 4 * KB))
-        written, row = plan.as_json(), plan.table()[1]
-        assert (written["path"], type(written["path"]), written["compact"]["combined"]) == ("copy", str, 3)
-        assert {line.split()[0] for line in plan.lines()} == {"path", "advice:", "warning"}
-        assert (row["path"], row["chosen"]) == ("copy", "yes")
 
 
 class TestThresholds:
@@ -247,15 +216,6 @@ class TestThresholds:
             assert (unfit or "").startswith("all rows after 57.1 min" if is_fresh else "")
             assert (unfit is None) is not is_fresh
 
-    def test_where_none_is_in_time_the_path_before_stays_within_the_band(self):
-        for seconds, previous, path in [
-            (60.0, None, COPY), (60.0, PIPE, PIPE), (65.0, PIPE, COPY), (60.0, STREAM, COPY)
-        ]:  # fmt: skip
-            policy = LoadPolicy(has_pipe=True, band=0.25, measured={COPY: 50.0, PIPE: seconds})
-            plan = plan_load(replace(self.FEW, freshness=20), policy, previous)
-            assert plan.path is path
-            assert f": {path.value} is the soonest" in " ".join(plan.reasons)
-
     def test_the_path_before_moves_what_counts_as_a_flood_and_many_files_are_one(self):
         for volume, previous, is_flood in [
             (99, None, False), (100, None, True), (124, STREAM, False), (125, STREAM, True),
@@ -267,13 +227,6 @@ class TestThresholds:
         for count, is_flood in {999: False, 1_000: True}.items():
             plan = plan_load(files(count, KB), LoadPolicy(many_files=1_000))
             assert ("at once, of 1,000" in (plan.estimate(STREAM).unfit or "")) is is_flood
-
-    def test_copy_stays_though_its_warehouse_has_grown_for_the_freshness(self):
-        shape = stage(100, 100 * MB, freshness=60)
-        for previous, path in {None: PIPE, COPY: COPY, PIPE: PIPE}.items():
-            plan = plan_load(shape, LoadPolicy(has_pipe=True, measured={PIPE: 20.0}), previous)
-            assert plan.estimate(COPY).credits > 1.25 * plan.estimate(PIPE).credits
-            assert plan.path is path
 
     def test_files_are_old_when_their_loader_has_forgotten_or_does_not_reach_them(self):
         for oldest, given_to, warns in [
@@ -293,19 +246,3 @@ class TestThresholds:
             assert warning.text.endswith(remedy)
         assert plan_load(rows_at(20 * MB)).warnings == ()
         assert plan_load(rows_at(20 * MB), LoadPolicy(path="stream")).warnings == (), "a path that suits"
-
-    def test_the_largest_file_is_the_huge_one_or_else_the_mean_and_has_no_end_to_report_in_a_stream(self):
-        for shape, words in [
-            (stage(1, 200 * GB), "a file of 200 GB is read by one thread, for "),
-            (stage(400, GB, largest=150 * GB), "a file of 150 GB is read by one thread, for "),
-            (drops(200 * GB, HOUR, staged=True), "a file of 200 GB takes long and fails as a whole"),
-        ]:
-            text = {one.concern: one.text for one in plan_load(shape).warnings}
-            assert text[HUGE].startswith(words)
-
-    def test_a_freshness_that_a_path_does_not_keep_is_compared_with_first_and_last_rows(self):
-        plan = plan_load(replace(self.FEW, freshness=45), LoadPolicy(has_pipe=True))
-        (warning,) = plan_load(stage(1_000, 100 * MB, freshness=20)).warnings
-        assert warning.concern is Concern.NOT_FRESH
-        assert "has the first ones after 30 s at best, all of them after 110 s: ask" in warning.text
-        assert plan.estimate(PIPE).unfit == "first rows after 90 s at best, required within 45 s"

@@ -8,7 +8,6 @@ import pytest
 from airflow_provider_snowpipe.routing import load_plan, probes
 from airflow_provider_snowpipe.routing.cost_model import CostModel, LoadPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests.refusals import refused
 
 
@@ -40,13 +39,6 @@ def test_what_a_template_has_made_text_of_is_read_again():
     assert probes.DataShape.known('{"freshness": "60"}') == {"freshness": 60}
 
 
-def test_a_shape_is_json_and_back():
-    shape = probes.DataShape(files=probes.FileSet(2, 10.0, format="CSV", staged=True), freshness=60.0)
-    written = shape.as_json()
-    assert ("rows" in written, "largest" in written["files"]) == (False, False)
-    assert probes.DataShape.from_json(written) == shape
-
-
 def test_a_policy_that_cannot_be_is_refused():
     for option, value, words in [
         ("path", "fast", "path is 'fast'"),
@@ -61,20 +53,6 @@ def test_a_policy_that_cannot_be_is_refused():
 
 
 class TestCostModel:
-    def test_every_figure_has_a_unit_and_a_source_and_limits_are_those_of_the_client(self):
-        figures = {one.name: one for one in CostModel().figures()}
-        assert len(figures) >= 25
-        assert all(one.unit and one.source for one in figures.values())
-        guesses = {name for name, one in figures.items() if one.is_guess}
-        assert guesses > {"copy_file_seconds", "pipe_floor_seconds"}
-        assert "stream_credits_per_gb" not in guesses
-        assert BatchLimits().bytes_per_second == figures["channel_bytes_per_second"].value == 20e6
-
-    def test_figures_can_be_replaced_by_name(self):
-        costs = CostModel.with_figures({"stream_credits_per_gb": "0.01", "warehouse_threads": 16})
-        assert (costs.stream_credits_per_gb, costs.warehouse_threads) == (0.01, 16.0)
-        assert costs.pipe_credits_per_gb == 0.0037
-
     def test_a_figure_that_cannot_be_is_refused(self):
         for figures, words in [
             ({"stream_credits": 1}, ["'stream_credits'", "bytes_per_row"]),
@@ -115,18 +93,6 @@ def test_endings_determine_format_and_compression():
 
 
 class TestListing:
-    def test_a_stage_is_counted_as_list_shows_it(self):
-        rows = [
-            {"name": "s/a.csv", "size": 100, "last_modified": "Sat, 31 Jan 2026 11:59:00 GMT"},
-            {"name": "s/b.csv", "size": 300, "last_modified": minutes_ago(5)},
-        ]
-        shape = probes.listing_shape(
-            map(probes.ListedFile.from_list_row, rows), NOW, staged=True, freshness=60
-        )
-        assert (shape.bounded, shape.freshness, shape.files.mean) == (True, 60, 200)
-        known = {"largest": 300, "format": "CSV", "staged": True, "oldest": 300, "newest": 60}
-        assert shape.files == probes.FileSet(2, 400, **known)
-
     def test_formats_that_differ_are_a_mixture(self):
         for names, expected in {
             ("a.csv", "a.json.gz"): (None, False),
@@ -198,15 +164,6 @@ def test_a_size_that_spark_does_not_know_is_not_taken():
 
 
 class TestHistory:
-    def test_past_loads_give_the_files_that_keep_coming(self):
-        rows = [
-            {"file_name": f"{n}.parquet", "file_size": 1000, "last_load_time": minutes_ago(10 * n)}
-            for n in range(4)
-        ]
-        shape = probes.past_loads_shape(rows, freshness=600, arrival_rate=50.0)
-        assert (shape.bounded, shape.freshness, shape.arrival_rate) == (False, 600, 50.0)
-        assert (shape.files.interval, shape.files.mean, shape.files.format) == (600, 1000, "PARQUET")
-
     def test_loads_that_show_no_rate_and_what_they_do_not_show_are_refused(self):
         loads = [
             {"file_name": name, "file_size": 9, "last_load_time": minutes_ago(minutes)}
@@ -257,8 +214,3 @@ def test_a_floor_is_the_median_of_loads_enough():
         == load_plan.measured_floors([load(None), *loads[1:]])
         == {}
     )
-
-
-def test_latency_is_what_the_volume_does_not_explain():
-    for seconds, took, latency in [(100.0, 160.0, 150.0), (1090.0, 500.0, 90.0), (1090.0, 20.0, 20.0)]:
-        assert load_plan.measured_latency({"seconds": seconds, "latency": 90.0}, took) == latency

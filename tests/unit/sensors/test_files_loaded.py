@@ -15,10 +15,9 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.streaming.commits import WaitState
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, RetriesExhaustedError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.fake_account import BEFORE, MISSING, FakeAccount, StatementError
 from tests.local_connection import TaskInstance
@@ -69,26 +68,6 @@ def test_deferred_wait_ends_the_timeout_after_the_first_poll(monkeypatch):
     assert deferred.value.timeout == timedelta(seconds=1_120)  # the trigger's limit is before Airflow's
     started = make(deferrable=True, start_from_trigger=True, timeout=300).start_trigger_args
     assert started.timeout == timedelta(seconds=420)
-
-
-def test_client_is_kept_between_polls_until_one_fails(monkeypatch):
-    account = FakeAccount()
-    install(account, monkeypatch)
-    make_client, made = SnowpipeHook.get_load_history, []
-
-    def counted(*given, **named):
-        made.append(make_client(*given, **named))
-        return made[-1]
-
-    monkeypatch.setattr(SnowpipeHook, "get_load_history", counted)
-    sensor, polls = make(), []
-    for fails in (False, False, True, False):
-        if fails:
-            account.fault("HISTORY", BEFORE, RetriesExhaustedError("no answer"))
-        sensor.poke({"ti": TaskInstance()})
-        polls.append(len(made))
-
-    assert polls == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("name", ["files", "prefix"])
@@ -147,11 +126,6 @@ class TestStage:
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
-
-    def test_another_error_about_the_stage_ends_the_poll(self, account):
-        account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
-        with pytest.raises(AirflowException, match="the statement was cancelled"):
-            make(stage="@S/in").poke({"ti": TaskInstance()})
 
     def _own(self, account, url):
         account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")

@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffsetTrigger, store_of
-from tests.airflow_connections import PAT, statuses
+from tests.airflow_connections import statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
 from tests.scripted_service import error
@@ -86,22 +86,6 @@ class TestWithoutSharedStreams:
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
 
-    def test_forgets_what_it_has_sent(self, service, service_connection, monkeypatch):
-        journals = []
-
-        class Journal(WatermarkJournal):
-            def __init__(self, *given):
-                super().__init__(*given)
-                journals.append(self)
-
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.offset.WatermarkJournal", Journal)
-        Commits(service, last=60)
-
-        asyncio.run(first_events(make(service_connection), 10))
-
-        (journal,) = journals
-        assert len(journal._entries) <= 1
-
     def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
         seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
@@ -167,22 +151,6 @@ class TestThroughSharedStreams:
     @pytest.fixture(autouse=True)
     def _since_airflow_3_3(self):
         pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
-
-    def test_an_event_is_written_down_until_airflow_has_it(self, service, service_connection):
-        Commits(service, 6)
-        state, events = AssetState(), []
-
-        async def run():
-            async with triggerer(make(service_connection), state, events) as confirm:
-                await until(lambda: events)
-                assert [one["message"]["id"] for one in kept(state)["sent"]] == [events[0]["id"]]
-                assert kept(state)["watermark"]["channels"]["c1"][0] == "3"
-                confirm()
-                await until(lambda: not kept(state)["sent"])
-            assert kept(state)["watermark"]["channels"]["c1"][0] == "6"
-
-        asyncio.run(run())
-        assert PAT not in json.dumps(events)
 
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
