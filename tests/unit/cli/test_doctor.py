@@ -209,15 +209,6 @@ class TestSpark:
         assert "AIRFLOW_CONN_SPARK_NOWHERE" in found["spark connection"].remedy
         assert found["java"].state == "skipped"
 
-    def test_neither_spark_nor_a_connection(self, monkeypatch):
-        monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-        without = {"pyspark": None}
-        monkeypatch.setattr(
-            module, "installed_version", lambda name: without.get(name, "1") and asked_version(name)
-        )
-        found = findings("nowhere")["spark connection"]
-        assert (found.state, "[spark]" in found.remedy) == ("skipped", True)
-
     @pytest.mark.parametrize(
         ("host", "extra", "check", "words"),
         [
@@ -232,13 +223,6 @@ class TestSpark:
     def test_a_connection_program_or_master_is_named(self, of_spark, host, extra, check, words):
         found = of_spark(host, extra=extra)[check]
         assert (found.state, words in found.result) == ("failed", True)
-
-    def test_two_versions_of_pyspark(self, of_spark, monkeypatch):
-        versions = {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.installed_version", versions)
-        found = of_spark("local")
-        assert (found["pyspark"].state, found["java"].state) == ("failed", "ok")
-        assert "force-reinstall" in found["pyspark"].result
 
     def test_no_java_and_no_kubernetes_provider(self, of_spark, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.operators.submission.ensure_java_home", lambda _: None)

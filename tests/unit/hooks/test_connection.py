@@ -12,7 +12,7 @@ import pytest
 from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
-from airflow_provider_snowpipe.hooks.account import _snowflake_hook, connector_arguments
+from airflow_provider_snowpipe.hooks.account import _snowflake_hook
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
@@ -203,15 +203,6 @@ class TestPipeName:
 
 
 class TestOldPrefixedFields:
-    def test_name_the_role_and_the_warehouse_that_run_sql_and_the_table(self):
-        old = {"extra__snowpipe__role": "LOADER", "extra__snowpipe__warehouse": "WH"}
-        old["extra__snowpipe__table"] = "T"
-        pat = {"password": "pat", "auth": "programmatic_access_token"}
-        connection = snowpipe(host="https://h", account="a", database="D", schema="S", **pat, **old)
-        given = connector_arguments(connection)
-        assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
-        assert str(connection.pipe_name(**dict.fromkeys(NAMES))) == "D.S.T-STREAMING"
-
     def test_name_the_ca_bundle_behind_a_plain_field_also_when_it_is_empty(self, tmp_path):
         bundle = str(tmp_path / "ca.pem")
         Path(bundle).write_bytes(Path(certifi.where()).read_bytes())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.hooks.bulk import StageUpload
@@ -26,7 +26,6 @@ from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.checkpoint import held, held_apart
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
-from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.source_log import unit_token
@@ -329,11 +328,6 @@ class TestLateFiles:
 
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "10.ndjson:2"}
-
-    def test_what_a_copied_file_has_got_is_left_to_the_stream(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
-            load.run("r2")
 
     def test_a_copied_file_that_has_changed_is_refused(self, load: Load) -> None:
         rows, tokens = list(load.account.rows), dict(load.account.tokens)
@@ -686,14 +680,6 @@ class TestPipe:
 
         assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
         assert (piped.positions[B], is_held(account.tokens[A])) == ("1.ndjson:2", True)
-
-    def test_a_wait_that_nobody_ends_speaks_of_the_files(self, piped: Load) -> None:
-        operator, context, _ = self.waiting(piped)
-        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
-        with pytest.raises(AirflowException, match=r"FilesNotLoadedError.* 77 s "):
-            operator.resume_execution("__fail__", {"error": words}, context)
-        with pytest.raises(AirflowException, match="CommitTimeoutError"):
-            operator.resume_execution("__fail__", {"error": words}, task_context("r2"))
 
 
 class TestChoice:

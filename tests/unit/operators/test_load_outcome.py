@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
-from airflow_provider_snowpipe.operators.load_planning import LoadAccount, splits_csv
+from airflow_provider_snowpipe.operators.load_planning import LoadAccount
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, outcome_of
 from airflow_provider_snowpipe.routing.planner import plan_load
@@ -109,24 +109,6 @@ class TestCredits:
 
         assert (load.credits, load.credits_from) == (pytest.approx(credits), source)
 
-    def test_copy_costs_the_seconds_of_its_warehouse_and_a_pipe_of_unknown_size_nothing_that_is_known(self):
-        rows = [{"warehouse_size": "Medium", "execution_time": 9000}]
-        load = measured(account(QUERY_HISTORY=rows), "copy", None)
-
-        assert (load.credits, load.credits_from) == (pytest.approx(4 * 9 / 3600), "warehouse seconds")
-        assert measured(account(), "pipe", None).credits is None
-
-    def test_credits_of_earlier_loads_are_those_that_the_account_attributes(self):
-        now = dt.datetime.now(dt.UTC).timestamp()
-        load = MeasuredLoad("T", COPY, 9.0, 8.0, 0.02, "warehouse seconds", "tag", now - 9 * 3600)
-        young, old = replace(load, ended=now - 3600), replace(load, ended=now - 90 * 3600)
-        made = account(QUERY_ATTRIBUTION_HISTORY=[{"query_tag": "tag", "credits": 0.03}])
-
-        assert made.attributed([load]) == [replace(load, credits=0.03, credits_from="account usage")]
-        assert made.attributed(made.attributed([young, old])) == [young, old]
-        assert made.hook.asked == 1
-        assert account().attributed([load]) == [load]
-
 
 class TestLatency:
     @pytest.mark.parametrize(
@@ -153,16 +135,3 @@ class TestLatency:
         assert outcome["loads"][0] == before.as_json()
         assert outcome["loads"][1]["latency"] == outcome["actual"]["latency"] == pytest.approx(160, abs=2)
         assert outcome["actual"]["credits"] > 0
-
-
-def test_csv_is_split_by_the_options_that_are_documented():
-    plain = {"multi_line": False, "compression": "NONE"}
-    for options, splits in (
-        ({}, False),
-        ({"FILE_FORMAT": {"MULTI_LINE": False, "COMPRESSION": "none"}, "on_error": "CONTINUE"}, True),
-        ({"file_format": plain, "on_error": "SKIP_FILE"}, False),
-        ({"file_format": {"multi_line": False}}, False),
-        ({"file_format": {"multi_line": False, "compression": None}}, True),
-        ({"file_format": "F"}, False),
-    ):
-        assert splits_csv(options) is splits, options

@@ -54,13 +54,6 @@ def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loade
     assert (channel.token, channel.committed, channel.loaded) == ("a:2", True, loaded)
 
 
-def test_report_is_a_table_with_a_line_for_each_channel():
-    line = "p_s_EWR  1,234  99     0         0             NULL  a:2  yes"
-    assert submission.report_lines(RunReport("a", (CHANNEL,), 1.0))[1:] == [line]
-    sent = submission.report_lines(RunReport("a", (replace(CHANNEL, committed=False),), 1.0))[1]
-    assert (sent.split("  ")[-1], "not awaited" in sent) == ("no", True)
-
-
 def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):
     with pytest.raises(ConfigurationError, match=r"spark-submit.*airflow-provider-snowpipe\[spark\]"):
         submission.require_spark_submit("spark-submit", str(tmp_path))

@@ -44,12 +44,6 @@ def settle(snowpipe):
     return run
 
 
-def test_load_is_settled_by_what_is_committed(snowpipe, settle):
-    snowpipe.channel("c", committed="9", rows_inserted=10, rows_error_count=3)
-
-    assert settle(kept()).is_committed
-
-
 @pytest.mark.parametrize("committed", [None, "8"])
 def test_event_of_success_is_not_believed_without_the_committed_token(snowpipe, settle, committed):
     snowpipe.channel("c", committed=committed, rows_error_count=3)

@@ -183,19 +183,6 @@ def test_two_loaders_of_ours_never_double_a_row(
     assert met > 0
 
 
-def test_the_refusal_names_the_task_its_loader_the_file_and_what_to_do(account: FakeAccount) -> None:
-    with meeting(account, "submit", BEFORE, lambda: errors.append(refused(ingest))):
-        errors: list[Exception | None] = []
-        copy()
-
-    assert isinstance(errors[0], FilesGivenTwiceError)
-    assert errors[0].retryable
-    assert errors[0].files == ("a", "b")
-    for word in ("d/r1/copy/-1", "by COPY", "'a', 'b'", "SNOWPIPE_LOADS", "force=True"):
-        assert word in str(errors[0])
-    assert sorted(account.rows) == ROWS
-
-
 def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: FakeAccount) -> None:
     account.fault("submit", BEFORE, CrashError())
     with pytest.raises(CrashError):

@@ -233,18 +233,9 @@ class TestBounds:
 
 
 class TestPlans:
-    def test_are_read_with_shape_and_outcome(self, airflow_tables, monkeypatch):
-        shape = {"bounded": True, "rows": 1200, "bytes": 2e6, "partitions": 2, "files": None}
-        plan = {**PLAN.as_json(), "shape": shape, "expected": {"rows": 1200, "bytes": 2e6}}
-        outcome = {
-            "path": "stream",
-            "planned": "stream",
-            "estimated": {"rows": 1200, "bytes": 2e6, "seconds": 12.0, "credits": 0.02},
-            "actual": {"rows": 1201, "bytes": None, "seconds": 10, "credits": 0.03},
-            "loads": [],
-        }
+    def test_of_ours_are_read(self, airflow_tables, monkeypatch):
         airflow_tables.leave(run="r1", plan={"somebody": "else's"})
-        airflow_tables.leave(run="r2", minutes_ago=1, plan=plan, outcome=outcome)
+        airflow_tables.leave(run="r2", minutes_ago=1, plan=PLAN.as_json())
         rights = Rights(frozenset({"orders"}), lambda _: True)
 
         with Session(airflow_tables.engine) as session:
@@ -252,11 +243,6 @@ class TestPlans:
             hidden, _ = read_plans(session, Rights(frozenset(), lambda _: True), HistoryLimits(), Where(), 10)
 
         assert (load.plan, more, hidden) == (PLAN, False, [])
-        assert load.facts == ["with an end", "1,200 rows", "2 MB", "2 partitions"]
-        lines = {one["name"]: (one["estimate"], one["outcome"]) for one in load.comparison}
-        expected = {"Rows": ("1,200", "1,201"), "Bytes": ("2 MB", ""), "Credits": ("0.02", "0.03")}
-        assert lines | expected == lines
-
         monkeypatch.setenv("AIRFLOW__SNOWPIPE__CREDIT_PRICE", "3.1")
         monkeypatch.setenv("AIRFLOW__SNOWPIPE__CURRENCY", "EUR")
         assert cost(1_000.0) == "1,000 (3,100.00 EUR)"

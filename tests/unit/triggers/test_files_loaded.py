@@ -1,7 +1,6 @@
 """The trigger of loaded files: one event, and polls that are shared."""
 
 import asyncio
-import datetime as dt
 import json
 import time
 
@@ -38,13 +37,6 @@ def event(trigger):
     return found
 
 
-def test_survives_the_round_trip_through_json():
-    trigger = make("conn", prefix=None, table="T", deadline=12.5, timeout=60)
-    path, arguments = trigger.serialize()
-    assert path == "airflow_provider_snowpipe.triggers.files_loaded.SnowpipeFilesLoadedTrigger"
-    assert SnowpipeFilesLoadedTrigger(**json.loads(json.dumps(arguments))).serialize() == (path, arguments)
-
-
 def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file(service, conn_id):
     service.on("loadHistoryScan", report())
     service.on("insertReport", report(), report("a"), report("c"), report("b"))
@@ -53,25 +45,6 @@ def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file
     assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1
     assert event(make("is_never_asked", files=[])) == {"status": "success", "files": {}}
-
-
-@pytest.mark.parametrize(("hours_ago", "status"), [(2, "success"), (0.5, "failure")])
-def test_a_failure_of_before_its_since_does_not_count(service, conn_id, hours_ago, status):
-    now = dt.datetime.now(dt.UTC)
-    failed = {"status": "LOAD_FAILED", "lastInsertTime": (now - dt.timedelta(hours=hours_ago)).isoformat()}
-    service.on("loadHistoryScan", report())
-    service.on("insertReport", report("a", **failed), report("a"))
-    since = (now - dt.timedelta(hours=1)).isoformat()
-    assert event(make(conn_id, since=since))["status"] == status
-
-
-@pytest.mark.parametrize("load", ["on_failed LOAD_FAILED", "on_partial PARTIALLY_LOADED"])
-def test_a_load_that_did_not_go_well_is_reported_where_that_is_accepted(service, conn_id, load):
-    option, status = load.split()
-    service.on("loadHistoryScan", report())
-    service.on("insertReport", report("a", status=status))
-    good, bad = payloads(make(conn_id, **{option: "report"}), make(conn_id))
-    assert (good["status"], good["files"]["a"]["status"], bad["status"]) == ("success", status, "failure")
 
 
 def test_waits_on_one_pipe_share_each_poll(service, conn_id, run_all):

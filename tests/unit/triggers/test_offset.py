@@ -15,7 +15,6 @@ from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffs
 from tests.airflow_connections import statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
-from tests.scripted_service import error
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
@@ -48,13 +47,6 @@ async def first_events(trigger, count, seconds=240):
 
 
 class TestArguments:
-    def test_survive_the_round_trip_through_json(self):
-        trigger = make(channel=None, channel_prefix="p_", every_rows=5)
-        path, arguments = trigger.serialize()
-        restored = SnowpipeOffsetTrigger(**json.loads(json.dumps(arguments)))
-        assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
-        assert restored.serialize() == (path, arguments)
-
     def test_that_are_wrong_are_refused_where_the_dag_is_read(self):
         for options, text in [
             ({"channel_prefix": "p"}, "are both given"),
@@ -85,14 +77,6 @@ class TestWithoutSharedStreams:
         assert first["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "3", "previous_rows": 3}
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
-
-    def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
-        seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
-        down = error(503, "ERR_BUSY")
-        service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))
-        (event,) = asyncio.run(first_events(make(service_connection), 1))
-        assert event["rows"] == 5
 
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
