@@ -1,9 +1,6 @@
 """What the two types of connections mean, and their form where Airflow asks the hook for it."""
 
 import base64
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,16 +259,3 @@ from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
 (found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
 print("form", found.model_dump_json())
 """
-
-
-@pytest.mark.skipif(not (3, 0) <= AIRFLOW < (3, 2), reason="the form of Airflow 3.1")
-def test_airflow_3_1_shows_every_field_of_the_metadata():
-    # Airflow asks the hooks once in a process, which another test may have made it do without its own fields.
-    printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
-    (line,) = [one for one in printed.splitlines() if one.startswith("form ")]
-    form = json.loads(line.removeprefix("form "))
-    fields, standard = form["extra_fields"], form["standard_fields"]
-    assert set(fields) == set(FORM_FIELDS)
-    assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]
-    assert fields["private_key_content"]["schema"]["format"] == "password"
-    assert (standard["url_schema"] is None, standard["host"]["title"]) == (False, "Account URL")

@@ -96,20 +96,13 @@ PLAN = {
 }
 WRONG = [
     (SnowpipeBackupOffsetsOperator, FILE, "warn_days", float("nan")),
-    (SnowpipeStreamOperator, STREAM, "poll_interval", "5"),
     (SnowpipeBulkLoadOperator, BULK, "stage", 5),
     (SnowpipeCommitSensor, TARGETS, "offset_format", ["integer"]),
     (SnowpipeOffsetTrigger, {"table": "T"}, "channel", 5),
     (SnowpipeOffsetTrigger, {"table": "T"}, "every_rows", "100"),
-    (SnowpipeOffsetTrigger, {"table": "T"}, "poll_interval", "5"),
-    (SnowpipeOffsetTrigger, {"table": "T"}, "list_interval", None),
     (SnowpipeLagNotifier, {"table": "T"}, "max_channels", "20"),
-    (SnowpipeLagNotifier, {"table": "T"}, "offset_format", 5),
-    (SnowpipePlan, PLAN, "database", 5),
     (SnowpipePlan, PLAN, "work_path", 5),
-    (snowpipe_asset, ASSET, "account", 5),
     (snowpipe_asset, ASSET, "table", 5),
-    (snowpipe_asset, ASSET, "channel", 5),
 ]
 
 

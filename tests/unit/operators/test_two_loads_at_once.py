@@ -188,7 +188,10 @@ def test_a_task_that_died_keeps_others_out_until_it_is_tried_again(account: Fake
     with pytest.raises(CrashError):
         copy()
 
-    assert "d/r1/copy/-1" in str(refused(ingest))
+    kept_out = refused(ingest)
+    assert isinstance(kept_out, FilesGivenTwiceError)
+    assert kept_out.retryable
+    assert "d/r1/copy/-1" in str(kept_out)
     copy(number=2)
     assert "'a' by COPY" in str(refused(ingest))
     assert sorted(account.rows) == ROWS
@@ -420,9 +423,7 @@ BY_NAME = "MATCH_BY_COLUMN_NAME = CASE_INSENSITIVE"
     ("options", "form", "path"),
     [
         ({"force": True}, "", "copy"),
-        ({"pattern": r".*\.csv"}, "", "copy"),
         ({"file_format": {"type": "CSV", "skip_header": 1}}, "FILE_FORMAT = (TYPE = CSV)", "copy"),
-        ({"force": False, "pattern": None}, f"{FORMAT} {BY_NAME}", "pipe"),
         ({"file_format": {"skip_header": 1}}, f"{FORMAT} {BY_NAME}", "pipe"),
     ],
     ids=str,

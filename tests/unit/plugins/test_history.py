@@ -116,19 +116,6 @@ class TestHistory:
         assert pipe().lag_rows == 2
         assert pipe().lag_seconds == pytest.approx(120, abs=60)
 
-    def test_what_is_not_ours_or_broken_is_passed_over(self, airflow_tables, read):
-        page = page_address("lake")
-        airflow_tables.leave(task="a", channel_page={"an": "object"})
-        airflow_tables.leave(task="b", channel_page=page, return_value=[1], targets="{broken")
-        broken = {"channels": {"c": None, "d": 5, "e": {"rows": "many", "to": 4, "rejected": True}}}
-        airflow_tables.leave(task="c", channel_page=page, return_value=broken)
-
-        b, c = sorted(read().tasks, key=lambda one: one.key.task_id)
-        assert b.channels == ()
-        assert [(one.channel, one.rows, one.committed) for one in c.channels] == [
-            (name, None, None) for name in "cde"
-        ]
-
 
 _OBJECT = {"__classname__": "pathlib.PurePosixPath", "__version__": 1, "__data__": ["/x"]}
 _NAMES = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}

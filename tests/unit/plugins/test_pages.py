@@ -80,17 +80,6 @@ def test_failed_sensor_shows_why_and_what_is_committed_and_rejected_once(airflow
     assert [row[2] for row in cells(page, "runs")[:2]] == ["failed rows_rejected"] * 2
 
 
-def test_failed_sensor_counts_nothing_that_its_load_has_counted(airflow_tables, get):
-    airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:9", "rows": 9, "rejected": 5}}))
-    seen = {
-        "reason": "rows_rejected",
-        "channels": {"a": {"committed": "f:9", "target": "f:9", "rejected": 5}},
-    }
-    failed = {"channel_page": page_address("lake"), "observed": seen}
-    airflow_tables.leave(run="r1", task="wait", state="failed", minutes_ago=5, **failed)
-    assert cells(get("/overview").text, "pipes")[0][7] == "5"
-
-
 def audited(differences=(), connection="lake", pipe="ORDERS-STREAMING", **more):
     """What an audit leaves."""
     names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": pipe}

@@ -232,10 +232,8 @@ class TestArguments:
             mapped = partial.expand(channel=["c"])
         for options, words in [
             ({"pipe": "P"}, ["both given"]),
-            ({"offset_format": "lines"}, ["'lines' is unknown"]),
             ({"poke_interval": 0, "deferrable": True}, ["poke_interval is 0", "deferrable=True"]),
             ({"start_from_trigger": True}, ["start_from_trigger", "deferrable=True"]),
-            ({"end_from_trigger": True}, ["end_from_trigger", "deferrable=True"]),
             ({**started, "targets": PULL % ""}, ["map_indexes=-1"]),
             ({**started, "targets": mapped.output["targets"]}, ["targets is the XCom of a mapped task"]),
             ({**started, "targets": load.output.map(dict)}, ["plain XCom"]),

@@ -33,18 +33,13 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed():
     started = {"deferrable": True, "start_from_trigger": True}
     for options, text in [
         ({"files": None}, "files is None and prefix is None: give one of the two"),
-        ({"prefix": "x"}, "give one of the two"),
         ({"count": 3}, "count is 3 without prefix"),
         ({"files": None, "prefix": "x"}, "give stage=…, where the files are listed, or count=…"),
         ({"table": None}, "no table and no pipe"),
         ({"on_partial": "skip"}, "on_partial is 'skip': it must be one of"),
-        ({"on_failed": "skip"}, "on_failed is 'skip'"),
-        ({"max_consecutive_errors": 0}, "max_consecutive_errors is 0"),
         ({"start_from_trigger": True}, "start_from_trigger is True: it needs deferrable=True"),
-        ({"end_from_trigger": True}, "end_from_trigger is True: it needs deferrable=True"),
         ({**started, "stage": "@s"}, "stage is '@s' with start_from_trigger=True, where nothing is listed"),
         ({**started, "files": lambda _context, _env: ["a"]}, "function, which does not reach the triggerer"),
-        ({**started, "files": "{{ ti.xcom_pull('x') | tojson }}"}, "xcom_pull with map_indexes=-1"),
     ]:
         refused(ConfigurationError, lambda given: make(**{"deferrable": False, **given}), [options], text)
 

@@ -150,13 +150,6 @@ class TestChannels:
         assert event(load())["status"] == "ended"
         assert "".join(capsys.readouterr()).count("cannot be shown") == 1
 
-    def test_triggers_of_one_pipe_share_a_poll(self, yarn, load, service, gather_seconds):
-        gather_seconds(0.5)
-        self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 1)
-        payloads(*(load(poll_interval=0.05) for _ in range(20)))
-        assert len(service.requests("token")) == 1
-        assert len(service.requests("bulk-channel-status")) < 20
-
 
 @pytest.fixture
 def clock(monkeypatch):

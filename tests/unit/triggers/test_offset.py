@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import json
 from types import SimpleNamespace
 
@@ -159,31 +158,6 @@ class TestThroughSharedStreams:
         assert [step["previous_token"] for step in steps] == ["3", *(step["token"] for step in steps[:-1])]
         assert steps[-1]["token"] == "15"
         assert not any(event["redelivered"] for event in others)
-
-    def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
-        commits = Commits(service, 0)
-        state, events = AssetState(), []
-
-        async def live(number):
-            trigger = make(service_connection, every_rows=5, start="beginning")
-            # A death may lose what was not stored yet, and what was stored and not confirmed.
-            async with triggerer(trigger, state, events) as confirm:
-                await until(lambda: len(events) > number)
-                if number % 3 == 0:
-                    confirm()
-                    await asyncio.sleep(0.01 * (number % 2))
-
-        for number in itertools.count():
-            if any(event["last"] == 100 for event in events):
-                break
-            commits.last = min(10 * (number + 1), 100)
-            asyncio.run(live(len(events)))
-
-        found = {event["id"]: event for event in events}.values()
-        failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
-        assert failed == list(range(5, 101, 5))
-        doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
-        assert all(event["redelivered"] for event in doubles)
 
     def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
