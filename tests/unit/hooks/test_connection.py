@@ -6,15 +6,12 @@ from pathlib import Path
 
 import certifi
 import pytest
-from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import _snowflake_hook
 from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
-from tests.airflow_connections import PASSPHRASE
 from tests.airflow_version import AIRFLOW
 from tests.refusals import refused
 
@@ -102,15 +99,6 @@ class TestKeyPair:
             pasted = snowflake(account="a", private_key_content=form).credentials()
             assert isinstance(pasted, KeyPair)
             assert pasted.fingerprint == found.fingerprint
-
-    def test_agrees_with_airflows_own_snowflake_hook(self, set_connection, encrypted_pem):
-        packed = base64.b64encode(encrypted_pem.encode()).decode()
-        extra = {"account": "org-acc", "private_key_content": packed}
-        conn_id = set_connection(login="LOADER", password=PASSPHRASE, extra=extra)
-        theirs = SnowflakeHook(snowflake_conn_id=conn_id).get_private_key()
-        ours = SnowpipeHook(conn_id).credentials()
-        assert isinstance(ours, KeyPair)
-        assert ours._key.private_numbers() == theirs.private_numbers()
 
     def test_with_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(self, pem, encrypted_pem):
         for key, password, text in [
@@ -251,11 +239,3 @@ def test_airflow_2_shows_every_field_of_the_metadata():
     assert isinstance(form.private_key_content, PasswordField)
     assert behaviour["relabeling"]["host"] == "Account URL"
     assert behaviour["hidden_fields"] == CONNECTION_TYPE["ui-field-behaviour"]["hidden-fields"]
-
-
-FORM = """
-from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
-
-(found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
-print("form", found.model_dump_json())
-"""

@@ -94,15 +94,6 @@ def calls_of_a_load(folder: Path, patch: Patch) -> int:
     return len(load.account.calls)
 
 
-def test_files_plan_and_copy_follow_each_other(load: Load) -> None:
-    done = load.load()
-
-    load.assert_every_row_is_there_once()
-    assert (done["rows_loaded"], done["rows"], len(done["files"])) == (3, 3, 2)
-    steps = [call for call in load.account.calls if call in ("PUT", "PLAN", "submit", "REMOVE")]
-    assert steps == ["PUT", "PUT", "PLAN", "submit", "REMOVE"]
-
-
 @pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
 def test_a_deferred_task_goes_on_with_what_the_ledger_keeps(
     load: Load, monkeypatch: Patch, number: int
@@ -192,15 +183,6 @@ class TestTable:
 
         load.assert_every_row_is_there_once()
         assert (done["rows_loaded"], load.writes) == (3, 2)
-
-    def test_a_clone_that_replaced_the_table_fails_the_task(self, load: Load) -> None:
-        load.load()
-        load.forget_loads()
-        load.account.created += dt.timedelta(seconds=1)
-
-        with pytest.raises(FilesRejectedError, match="created"):
-            load.load(try_number=2)
-        load.assert_every_row_is_there_once()
 
     def test_rows_that_were_deleted_fail_the_task(self, load: Load) -> None:
         load.load()

@@ -132,16 +132,6 @@ class TestRestore:
             restore()
 
 
-def test_dry_runs_show_each_step_and_change_nothing(snowpipe, task, backup, path):
-    snowpipe.channel("a", committed="f:1")
-    assert task(Backup).preview() == [f"would write 1 tokens of pipe DB.S.T-STREAMING to {path}", "a: f:1"]
-    assert not path.exists()
-    backup()
-    snowpipe.channels.clear()
-    assert task(Restore).preview() == ["would create channel 'a': NULL -> f:1"]
-    assert snowpipe.channels == {}
-
-
 @pytest.mark.parametrize("if_exists", ["skip", "fence"])
 def test_an_open_creates_a_channel_or_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
     snowpipe, run, if_exists

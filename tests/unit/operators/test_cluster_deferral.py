@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -186,21 +185,3 @@ def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, print
     known = r"rows=50 rows_per_second=\d+ rows_behind<=50 seconds_left<=\d+ latency_ms<=5"
     assert re.search(rf"\(RUNNING\); channels=1 {known}", printed())
     assert NOT_SHOWN not in printed()
-
-
-def test_a_poll_that_hangs_delays_nothing(lab, snowpipe, printed):
-    hangs, goes_on = threading.Event(), threading.Event()
-
-    def hang():
-        if threading.current_thread().name == POLLS:
-            hangs.set()
-            goes_on.wait()
-
-    snowpipe.fault(before="status", do=hang, times=float("inf"))
-    lab.yarn.play("RUNNING", lambda: _begins(lab))
-    _runs_until(lab, hangs.is_set)
-    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
-    try:
-        lab.succeeds()
-    finally:
-        goes_on.set()

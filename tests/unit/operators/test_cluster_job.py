@@ -52,13 +52,6 @@ UNREADABLE = [
 """What may lie where a driver's report is expected."""
 
 
-def test_a_load_is_submitted_followed_and_reported(lab, capsys):
-    lab.yarn.play("ACCEPTED", "RUNNING", "RUNNING", lab.leave, SUCCEEDED)
-    assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
-    assert (len(lab.yarn.submissions), lab.kept(), lab.leftovers()) == (1, {}, [])
-    assert "(RUNNING), http://rm:8088/proxy/" in capsys.readouterr().out.replace("(ACCEPTED)", "(RUNNING)")
-
-
 def test_what_is_submitted(lab):
     lab.yarn.play(lab.leave, SUCCEEDED)
     conf = {"spark.yarn.tags": "mine", "spark.x": "y"}

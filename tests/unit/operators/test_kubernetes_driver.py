@@ -281,13 +281,6 @@ class TestAnotherTry:
         assert (killed, list(lab.kubernetes.pods), lab.kubernetes.secrets) == (stopped, left, {})
         assert phase == "Running" or lab.folders() == []
 
-    def test_a_refusal_that_no_other_poll_changes_ends_the_try_at_once(self, lab):
-        lab.kubernetes.play("Running", 503, 403, lab.leave, "Succeeded")
-        with pytest.raises(AirflowFailException, match="403"):
-            lab.execute()
-        assert lab.kubernetes.killed == []
-        assert len(lab.kubernetes.script) == 2
-
 
 def test_kill_takes_pod_and_secret_away(lab, monkeypatch):
     lab.killed(monkeypatch, driver_secret="create")

@@ -40,12 +40,6 @@ def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_pat
     assert os.access(Path(environment["JAVA_HOME"]) / "bin" / "java", os.X_OK)
 
 
-def test_error_comes_from_the_output_when_there_is_no_report():
-    error = "snowpipe error: SourceMissingError: source path '/x' does not exist"
-    output = f"Cannot execute: spark-submit.\nLast spark-submit output:\nWARN x\n{error}\nINFO bye"
-    assert submission.job_error(None, output) == (f"{error} [SP04]", False)
-
-
 @pytest.mark.parametrize(("rows", "rejected", "loaded"), [(1234, 4, 1230), (3, 4, 0)])
 def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loaded):
     (channel,) = submission.loaded_channels(
