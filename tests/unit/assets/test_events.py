@@ -174,7 +174,7 @@ class TestWithoutAnOutlet:
             (3, ["no answer"], 1, 0),
         ],
     )
-    def test_mapped_tasks_that_end_together_make_the_asset_of_a_new_table_one_after_the_other(
+    def test_mapped_tasks_make_a_new_asset_one_after_the_other(
         self, task, events, map_index, answers, asked, seconds, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType

@@ -109,9 +109,7 @@ class TestBackupAndRestore:
         assert "restored 1 channels" in run("restore", path, "--channel", "b", "--yes")
         assert committed(local_service, table, "b") == "f:1"
 
-    def test_restore_asks_first_and_changes_nothing_without_a_terminal(
-        self, run, tmp_path, table, monkeypatch
-    ):
+    def test_restore_asks_first_and_needs_a_terminal(self, run, tmp_path, table, monkeypatch):
         path = str(tmp_path / "offsets.json")
         written = f"wrote the tokens of 2 channels of pipe LOCAL.PUBLIC.T-STREAMING to {path}\n"
         assert run("backup", path) == written, "and no log"

@@ -140,7 +140,7 @@ class TestOAuth:
             (Reply(body='{"access_token": {"an": "object"}, "expires_in": 600}'), AuthenticationError),
         ],
     )
-    def test_only_a_server_that_does_not_answer_is_worth_another_try(
+    def test_only_a_server_that_does_not_answer_is_asked_again(
         self, service, credentials, monkeypatch, reply, kind
     ):
         monkeypatch.setattr("time.sleep", lambda _: None)

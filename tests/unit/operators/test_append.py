@@ -52,9 +52,7 @@ class TestRows:
         target = {"token": value["to"], "offset_format": "batch:row", "rows": 5, "errors": 0}
         assert ctx["ti"].xcoms["targets"]["c"] == target
 
-    def test_a_try_sends_only_what_an_earlier_one_did_not_and_the_next_run_is_a_batch_of_its_own(
-        self, snowpipe, append
-    ):
+    def test_a_try_sends_the_rest_and_the_next_run_a_batch_of_its_own(self, snowpipe, append):
         append(rows=ROWS[:2])
         value = append(rows=ROWS)
         append(rows=ROWS, ctx=context(run_after=dt.datetime(2026, 2, 1, tzinfo=dt.UTC)))
@@ -63,7 +61,7 @@ class TestRows:
         assert snowpipe.channels["c"].position == "1769904000000000:5"
 
     @pytest.mark.parametrize(("rebind", "sent"), [("continue", ROWS[3:]), ("restart", ROWS)])
-    def test_of_a_column_are_not_appended_again_where_the_channel_has_lost_its_token(
+    def test_of_a_column_are_not_sent_again_after_a_lost_token(
         self, snowpipe, append, variables, rebind, sent
     ):
         def later(**options):
@@ -80,9 +78,7 @@ class TestRows:
         assert later() == 0
 
     @pytest.mark.parametrize("other", [{"task_id": "other"}, {"map_index": 1}])
-    def test_of_another_task_or_instance_are_refused_in_the_same_channel_and_batch(
-        self, snowpipe, append, other, variables
-    ):
+    def test_of_another_task_are_refused_in_the_same_channel(self, snowpipe, append, other, variables):
         """They have the same batch in the same run, and would pass for rows that are loaded."""
         append(rows=ROWS[:2])
         append(rows=ROWS[:2], token_column="ID", channel="by_column")
@@ -195,7 +191,7 @@ class TestRowsThatDoNotFit:
         assert [one.name for one in table[2:]] == ["NEW", "MADE"]
 
     @pytest.mark.parametrize(("lost", "is_missed"), [("ID", True), ("Q", False)])
-    def test_a_column_that_had_matched_and_is_gone_at_the_end_fails_the_task(
+    def test_a_column_that_is_gone_at_the_end_fails_the_task(
         self, snowpipe, append, monkeypatch, lost, is_missed
     ):
         """It was renamed or dropped while rows were sent; one that no key has matched is not missed."""

@@ -88,9 +88,7 @@ def lab(tmp_path, monkeypatch, set_connection):
 
 
 @keeps_state
-def test_the_pod_of_a_worker_that_died_is_followed_by_the_next_try_and_its_files_loaded_once(
-    lab, monkeypatch
-):
+def test_the_pod_of_a_dead_worker_is_followed_and_its_files_loaded_once(lab, monkeypatch):
     def died(*_):
         raise KilledError
 

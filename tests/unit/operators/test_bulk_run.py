@@ -95,9 +95,7 @@ def calls_of_a_load(folder: Path, patch: Patch) -> int:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["own", "of-an-earlier-try"])
-def test_a_deferred_task_goes_on_with_what_the_ledger_keeps(
-    load: Load, monkeypatch: Patch, number: int
-) -> None:
+def test_a_deferred_task_goes_on_by_the_ledger(load: Load, monkeypatch: Patch, number: int) -> None:
     monkeypatch.setattr(SnowpipeBulkLoadOperator, "_written", lambda *_: load.write())
     monkeypatch.setattr("time.sleep", lambda _: None)
     load.account.holds = True

@@ -133,9 +133,7 @@ class TestRestore:
 
 
 @pytest.mark.parametrize("if_exists", ["skip", "fence"])
-def test_an_open_creates_a_channel_or_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
-    snowpipe, run, if_exists
-):
+def test_an_open_creates_or_keeps_a_channel_and_only_a_fence_stops_its_writer(snowpipe, run, if_exists):
     value = run(Open, channel="new", offset_token="a:7")
     assert (value["action"], value["committed"], snowpipe.channels["new"].committed) == (
         "create",

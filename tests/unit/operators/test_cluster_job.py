@@ -164,9 +164,7 @@ class TestEnds:
         assert ("which counts" in capsys.readouterr().out) == (end != SUCCEEDED)
 
     @pytest.mark.parametrize(("report", "word"), [(None, "no report"), (UNREADABLE[1], "cannot be read")])
-    def test_everything_committed_without_a_report_is_a_success_with_a_notice(
-        self, lab, capsys, report, word
-    ):
+    def test_all_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, report, word):
         lab.yarn.play("RUNNING", lambda: _leave_text(lab, report, POSITION), ("FAILED", "FAILED"))
         assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
         assert word in capsys.readouterr().out

@@ -139,9 +139,7 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsy
     assert leftovers() == []
 
 
-def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next_try(
-    lab, leftovers, monkeypatch
-):
+def test_a_driver_of_a_task_that_has_lost_airflow_is_found_by_the_next_try(lab, leftovers, monkeypatch):
     """When a task's supervisor is killed, whatever the task writes to it next is an error."""
 
     def orphan(*_, **__):

@@ -201,9 +201,7 @@ class TestLoad:
     @pytest.mark.parametrize(
         "policy", [{"unknown_columns": "fail"}, {"evolve_columns": True}, {"evolve_columns": False}], ids=str
     )
-    def test_a_policy_about_keys_without_a_column_is_followed(
-        self, load: Load, policy: dict[str, Any]
-    ) -> None:
+    def test_a_policy_about_unknown_keys_is_followed(self, load: Load, policy: dict[str, Any]) -> None:
         load.write("a", "1.ndjson")
 
         path, why = load.operator(**policy, path="auto")._choice({"backfill": True}).path()
@@ -245,9 +243,7 @@ class TestTokens:
     def files(self, load: Load) -> list[str]:
         return load.write("a", "1.ndjson", 2) + load.write("a", "2.ndjson", 2)
 
-    def test_they_show_which_files_are_left_and_which_one_is_begun(
-        self, load: Load, files: list[str]
-    ) -> None:
+    def test_show_which_files_are_left_and_which_one_is_begun(self, load: Load, files: list[str]) -> None:
         for token, untouched, has_rest in (
             (None, ("1.ndjson", "2.ndjson"), False),
             ("1.ndjson:2", ("2.ndjson",), False),
@@ -302,7 +298,7 @@ class TestTokens:
             load.run("r2")
         load.assert_every_row_is_there_once()
 
-    def test_files_whose_source_log_is_lost_are_refused_until_it_is_rebuilt(
+    def test_files_without_their_log_are_refused_until_it_is_rebuilt(
         self, load: Load, files: list[str]
     ) -> None:
         load.run()
@@ -478,9 +474,7 @@ class TestHold:
             assert len(load.account.rows) == len(set(load.account.rows))
 
     @pytest.mark.parametrize("changed", ["some", "all"])
-    def test_files_that_were_not_loaded_are_loaded_with_their_new_content(
-        self, load: Load, changed: str
-    ) -> None:
+    def test_files_that_have_changed_before_their_load_are_loaded(self, load: Load, changed: str) -> None:
         load.crash("submit", BEFORE)
         running = list(load.account.statements.values())
         files = [load.folder / path for path in ("a/2.ndjson", "a/3.ndjson", "b/1.ndjson")]
@@ -512,9 +506,7 @@ class TestHold:
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    def test_a_task_whose_load_another_one_has_given_up_loads_nothing(
-        self, load: Load, monkeypatch: Patch
-    ) -> None:
+    def test_a_task_whose_load_was_given_up_loads_nothing(self, load: Load, monkeypatch: Patch) -> None:
         """It has set the hold, and has not planned its COPY yet."""
         promise = FileBoundary.promise
 

@@ -148,9 +148,7 @@ class TestLoadsOfTheSameName:
     """A load counts for the very file that the pipe is given, not for one with this end of its path."""
 
     @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}], ids=["pipe", "stage"])
-    def test_a_pipe_made_anew_over_another_stage_is_given_what_has_the_path_of_a_file_loaded_before(
-        self, account, given
-    ):
+    def test_a_path_in_another_stage_is_another_file(self, account, given):
         ingest(table="T")
         account.pipes[PIPE] = Pipe("COPY INTO t FROM '@OTHER'")
         account.stages["OTHER"] = {"a": b"o1\n"}

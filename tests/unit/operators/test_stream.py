@@ -135,9 +135,7 @@ class TestSubmission:
 
 
 @pytest.mark.usefixtures("connections")
-def test_the_result_is_the_report_the_targets_and_airflows_metrics(
-    submit, tmp_path, temporary_files, receiver
-):
+def test_the_result_is_the_report_targets_and_metrics(submit, tmp_path, temporary_files, receiver):
     (tmp_path / "report.json").write_text(REPORT.to_json())
     program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json')
 

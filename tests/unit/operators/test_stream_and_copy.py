@@ -175,9 +175,7 @@ def test_generated_files_give_the_same_rows_on_both_paths(tmp_path: Path, kind: 
         ('{"A":"}{"}\n{"A":[{"B":1},{"B":2}]}\noops\n', None),
     ],
 )
-def test_copy_is_refused_for_lines_that_are_no_documents(
-    tmp_path: Path, content: str, line: int | None
-) -> None:
+def test_copy_refuses_lines_that_are_no_documents(tmp_path: Path, content: str, line: int | None) -> None:
     mixed = Mixed(tmp_path / "x", content.encode())
     why = why_not_copy_file(mixed.spec, mixed.file)
 

@@ -309,9 +309,7 @@ def test_each_run_loads_what_is_new_after_runs_of_either_way(loading: Loading, w
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_died_at_any_call_is_finished_by_its_next_try(
-    monkeypatch: Patch, pem: str, way: str
-) -> None:
+def test_a_run_that_died_is_finished_by_its_next_try(monkeypatch: Patch, pem: str, way: str) -> None:
     crashes = 0
     for nth in range(1, 16, 2):
         when = (BEFORE, AFTER)[nth // 2 % 2]
@@ -366,7 +364,7 @@ def test_a_file_staged_again_after_another_way_has_loaded_it_is_refused(loading:
     ],
     ids=["by-copy", "by-pipe", "by-a-dropped-pipe", "by-a-pipe-of-another-table-now"],
 )
-def test_a_file_that_was_loaded_longer_ago_than_load_history_goes_is_not_loaded_again(
+def test_a_file_older_than_load_history_is_not_loaded_again(
     loading: Loading, by: str, way: str, pipes: dict[str, Pipe]
 ) -> None:
     account, now = loading.account, dt.datetime.now(dt.UTC)

@@ -142,7 +142,7 @@ class TestPoke:
             ("hostname", error(401, "ERR_BAD_TOKEN"), "refused: .*credentials"),
         ],
     )
-    def test_what_no_retry_repairs_fails_for_good_and_shows_no_credentials(
+    def test_what_no_retry_repairs_fails_for_good_and_shows_no_secret(
         self, service, service_connection, part, reply, words
     ):
         service.on(part, reply)
@@ -204,7 +204,7 @@ class TestDeferred:
             make(deferrable=True, **{option: True}).execute(context())
 
     @pytest.mark.parametrize("options", [{}, {"soft_fail": True}])
-    def test_first_poll_that_failed_for_a_passing_reason_leaves_the_task_its_retries(
+    def test_first_poll_that_failed_in_passing_leaves_the_task_its_retries(
         self, monkeypatch, service_connection, options
     ):
         def no_client(*_, **__):
@@ -388,7 +388,7 @@ class TestOverADeferral:
         snowpipe.fault(before="status", error=fake_snowpipe.error(503), times=8)
         assert self.end(wait(deferrable=True), lambda: setattr(channel, "committed", "9")) == {"c": "9"}
 
-    def test_connections_are_given_back_and_rejected_rows_accepted_where_nothing_else_is_said(
+    def test_connections_are_given_back_and_rejected_rows_accepted_by_default(
         self, snowpipe, wait, monkeypatch
     ):
         closed = []
@@ -400,9 +400,7 @@ class TestOverADeferral:
 
     @pytest.mark.parametrize("ends", ["poll", "event"])
     @pytest.mark.parametrize("targets", [{"c": "9"}, {"c1": "9", "c2": "8"}], ids=["one", "two"])
-    def test_leaves_events_of_assets_lineage_and_a_page_of_the_channels_behind(
-        self, snowpipe, wait, targets, ends
-    ):
+    def test_leaves_events_of_assets_lineage_and_a_page_behind(self, snowpipe, wait, targets, ends):
         asset = snowpipe_asset(account="org-acct", database="DB", schema="S", table="T")
         events = OutletEvents(lambda: SimpleNamespace(extra={}))
         sensor, given = wait(targets=targets, outlets=[asset]), context(outlet_events=events)
