@@ -166,10 +166,8 @@ class TestWithoutAnOutlet:
     @pytest.mark.parametrize(
         ("map_index", "answers", "asked", "seconds"),
         [
-            (-1, [False], 0, 0),
             (0, [False], 0, 0),
             (3, [False, False, True], 3, 0.4),
-            (1, [False], None, 1.0),
             (1000, [False], None, 30.0),
             (3, ["no answer"], 1, 0),
         ],

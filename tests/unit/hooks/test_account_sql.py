@@ -13,7 +13,6 @@ import requests
 from airflow.providers.common.compat.sdk import BaseHook
 from snowflake.connector.errors import OperationalError
 
-from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -62,21 +61,6 @@ def test_a_token_is_set_in_a_pipe_that_somebody_created(local_service, conn_id, 
         client.open_channel("c", offset_token="f:1")
         hook.set_offset_token("c", "f:9")
         assert client.channel_statuses(["c"])["c"].committed == "f:9"
-
-
-def test_sign_ins_and_clients_share_a_key_that_is_read_once(conn_id, table, monkeypatch):
-    hook = SnowpipeBulkHook(conn_id, table=table)
-    hook.run_sql("SELECT 1")
-    for reads in (
-        "cryptography.hazmat.primitives.serialization.load_pem_private_key",
-        "snowflake.connector.auth.keypair.load_der_private_key",
-    ):
-        monkeypatch.setattr(reads, lambda *_, **__: pytest.fail("a private key is read again"))
-
-    hook.run_sql("SELECT 1")
-    assert hook.list_channels() == []
-    hook.get_statement_client().close()
-    hook.get_client().close()
 
 
 def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id, table):
@@ -129,7 +113,8 @@ class TestRoots:
         if request.param:
             monkeypatch.setenv("REQUESTS_CA_BUNDLE", request.param)
 
-    def test_are_trusted_by_the_connection_only(self, local_service, conn_id, outside, public):
+    def test_are_trusted_by_the_connection_only(self, local_service, conn_id, outside, public, tmp_path):
+        (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
         before = dict(os.environ)
         with AccountHook(conn_id).sql_session("a test") as run:
             during = dict(os.environ)
@@ -139,14 +124,10 @@ class TestRoots:
                 public.run_sql("SELECT 1")
 
             assert run("SELECT 1 AS one") == [{"one": 1}]
-
-        assert before == during == dict(os.environ)
-
-    def test_serve_a_transfer_of_files_as_well(self, conn_id, outside, tmp_path):
-        (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
-        with AccountHook(conn_id).sql_session("a test") as run:
             (row,) = run(f"PUT file://{tmp_path}/*.csv @~/roots")
+
         assert row["status"] == "UPLOADED"
+        assert before == during == dict(os.environ)
 
     def test_do_not_make_a_session_with_others_wait(self, conn_id, set_connection, local_service, tmp_path):
         bundle = tmp_path / "ca.pem"
@@ -197,12 +178,3 @@ def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
     assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
     bodies = [json.loads(one.body) for one in sent]
     assert [(one["timeout"], one["role"]) for one in bodies] == [(60, "LOADER")] * 2
-
-
-def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypatch):
-    monkeypatch.setattr(statement_client, "_POLL_SECONDS", 0.01)
-    running = Reply(202, json.dumps({"statementHandle": "slow"}))
-    service.on("statements", running, answer)
-    service.on("slow", running, rows(["name", "type", "kind", "null?", "default"], DESCRIBED, "slow"))
-    assert len(hook.columns_for_keys()) == 2
-    assert len(service.requests("slow")) == 2

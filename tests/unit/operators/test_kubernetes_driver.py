@@ -193,12 +193,10 @@ class TestRefusedBeforeSubmission:
             ({"work_path": None}, "work_path"),
             ({"driver_secret": None}, "driver_secret="),
             ({"driver_secret": "snowflake"}, "name:key"),
-            ({"driver_secret": "python:vault"}, "python:module:function"),
             (
                 {"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}},
                 "waitAppCompletion",
             ),
-            ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "name"),
             ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "'others'"),
         ],
     )

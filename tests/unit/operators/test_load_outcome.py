@@ -93,23 +93,6 @@ def test_the_outcome_has_the_estimate_of_the_path_that_was_taken_and_what_the_lo
     assert (outcome["estimated"], outcome["loads"]) == ({}, [before.as_json()]), "no row, no lesson"
 
 
-class TestCredits:
-    @pytest.mark.parametrize(
-        ("path", "size", "files", "credits", "source"),
-        [
-            ("stream", 2e9, (), 0.0074, "bytes streamed"),
-            ("pipe", 1e9, ("a.csv",), 0.0037, "bytes of the files"),
-            ("pipe", 1e9, ("a.csv.gz",), 4 * 0.0037, "bytes of the files"),
-            ("pipe", 1e9, ("a.parquet",), 0.0037, "bytes of the files"),
-            ("copy", None, ("a.csv",), 2 * 160 / 3600, "seconds of the task at most"),
-        ],
-    )
-    def test_a_load_costs_by_its_path(self, path, size, files, credits, source):
-        load = measured(account(LoadPolicy(warehouse="SMALL")), path, size, files)
-
-        assert (load.credits, load.credits_from) == (pytest.approx(credits), source)
-
-
 class TestLatency:
     @pytest.mark.parametrize(
         ("table", "remember", "floor"), [("T", True, 150.0), ("T", False, 90.0), ("OTHER", True, 90.0)]

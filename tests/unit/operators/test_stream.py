@@ -175,7 +175,6 @@ class TestFailure:
         [
             ({"source": {"path": "/d", "glob": "*"}}, "'glob'"),
             ({"batch_limits": {"wire_bytes": 5_000_000}}, "wire_bytes"),
-            ({"batch_limits": "rows=5"}, "JSON"),
             ({"table": None}, "table"),
         ],
     )
@@ -229,7 +228,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read():
     ("known", "wishes", "columns", "policy"),
     [
         ([ID], {}, [ID], "fail"),
-        ([ID], {"unknown_columns": "warn"}, [ID], "warn"),
         ([ID], {"unknown_columns": "ignore"}, [], "ignore"),
         ([], {}, [], "ignore"),  # a table that widens itself
         ([], {"check_rows": True}, [ID], "ignore"),
