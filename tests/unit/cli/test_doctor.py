@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,14 +15,13 @@ import pytest
 
 from airflow_provider_snowpipe.cli import doctor as module
 from airflow_provider_snowpipe.cli.definition import parser
-from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
+from airflow_provider_snowpipe.cli.doctor import Doctor
 from airflow_provider_snowpipe.spark.submit import local_spark
 from tests.airflow_connections import PAT
 from tests.local_connection import connect
 from tests.scripted_service import Reply
 
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
-Diagnose = Callable[..., dict[str, Finding]]
 ACCOUNT = ("key", "tls", "clock", "ingest host", "role", "grants", "pipe")
 
 # Java and the installed packages are asked once, not by each of these tests.

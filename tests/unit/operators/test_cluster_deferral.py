@@ -134,54 +134,34 @@ def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
     assert (len(lab.yarn.submissions), lab.leftovers()) == (1, [])
 
 
-START = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)})
-NOT_SHOWN = "what is committed meanwhile cannot be shown"
-POLLS = "snowpipe-channels"
-
-
-@pytest.fixture
-def printed(capsys, monkeypatch):
-    """Everything that was logged so far; polls come close upon each other."""
+def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, capsys, monkeypatch):
     monkeypatch.setattr(cluster_job, "_CHANNELS_SECONDS", 0.01)
-    found = []
+    start, lines = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)}), []
 
-    def read():
-        found.append("".join(capsys.readouterr()))
-        return "".join(found)
+    def printed():
+        lines.append("".join(capsys.readouterr()))
+        return "".join(lines)
 
-    return read
+    def begins():
+        lab.channel.rows_inserted = 10
+        report_folder(str(lab.report_path())).write(START_FILE, start)
 
+    def until(words):
+        def step():
+            if not re.search(words, printed()):
+                lab.yarn.script.extendleft([step, "RUNNING"])
 
-def _begins(lab, start=START, rows=10):
-    """Leave the file as a driver does: who polls reads all of it or none."""
-    lab.channel.rows_inserted = rows
-    report_folder(str(lab.report_path())).write(START_FILE, start)
+        return step
 
+    def ends():
+        (channel,) = REPORT.channels
+        lab.leave(replace(REPORT, channels=(replace(channel, inserted_before=58),)))
 
-def _ends(lab):
-    (channel,) = REPORT.channels
-    before = lab.channel.rows_inserted - channel.rows
-    lab.leave(replace(REPORT, channels=(replace(channel, inserted_before=before),)))
-
-
-def _runs_until(lab, seen):
-    """Have the application run until something is there."""
-
-    def step():
-        if not seen():
-            lab.yarn.script.extendleft([step, "RUNNING"])
-
-    lab.yarn.play(step)
-
-
-def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, printed):
-    lab.yarn.play("RUNNING", lambda: _begins(lab))
-    _runs_until(lab, lambda: re.search("rows=0 .*rows_behind<=100 latency_ms<=5", printed()))
-    lab.yarn.play(lambda: setattr(lab.channel, "rows_inserted", 60))
-    _runs_until(lab, lambda: "rows=50 " in printed())
-    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
+    first = until("rows=0 .*rows_behind<=100 latency_ms<=5")
+    lab.yarn.play("RUNNING", begins, first, lambda: setattr(lab.channel, "rows_inserted", 60))
+    lab.yarn.play(until("rows=50 "), ends, SUCCEEDED)
 
     lab.succeeds()
     known = r"rows=50 rows_per_second=\d+ rows_behind<=50 seconds_left<=\d+ latency_ms<=5"
     assert re.search(rf"\(RUNNING\); channels=1 {known}", printed())
-    assert NOT_SHOWN not in printed()
+    assert "cannot be shown" not in printed()
