@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
 from airflow_provider_snowpipe.hooks.account import _snowflake_hook
-from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from tests.airflow_version import AIRFLOW
@@ -72,10 +72,8 @@ class TestAccountUrl:
 
     def test_in_the_extra_is_the_host_that_airflows_own_hook_signs_in_at(self):
         for more, port in [
-            ({"host": "https://h"}, 443),
             ({"host": "https://h/"}, 443),
             ({"host": "https://h:8443"}, 8443),
-            ({"host": "https://h", "port": 8443}, 8443),
             ({"host": "h", "port": 8443}, 8443),
         ]:
             extra = {"account": "a", "authenticator": "programmatic_access_token", **more}
@@ -134,15 +132,6 @@ class TestTokens:
         pat = snowpipe(auth="programmatic_access_token", password="t1").credentials()
         assert pat == ProgrammaticAccessToken("t1")
         assert snowpipe(auth="oauth", password="t2").credentials() == OAuthToken("t2")
-
-    @pytest.mark.parametrize(
-        "extra", [{"refresh_token": "r"}, {"authenticator": "oauth", "grant_type": "client_credentials"}]
-    )
-    def test_of_an_oauth_client_of_a_snowflake_connection_are_renewed_by_it(self, extra):
-        found = snowflake(account="a", login="id", password="secret", **extra).credentials()
-        assert isinstance(found, OAuthClient)
-        assert found.token_type == "OAUTH"
-        assert "secret" not in repr(found)
 
     def test_that_are_no_credential_for_streaming_are_named(self):
         oauth = {"account": "a", "authenticator": "oauth"}

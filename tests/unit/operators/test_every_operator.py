@@ -79,13 +79,6 @@ def test_a_text_is_no_switch_that_is_on(kind, given, names):
                 kind(**given, **{name: value})
 
 
-def test_whether_rejected_rows_fail_the_wait_is_true_or_false_or_left_to_the_targets():
-    for fine in (True, False, None):
-        SnowpipeCommitSensor(**TARGETS, fail_on_rejected_rows=fine)
-    with pytest.raises(ConfigurationError, match="fail_on_rejected_rows"):
-        SnowpipeCommitSensor(**TARGETS, fail_on_rejected_rows="no")
-
-
 PLAN = {
     "source": {"path": "/d"},
     "account_url": "https://a-b.snowflakecomputing.com",

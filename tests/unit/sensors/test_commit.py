@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections import UserList
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import (
@@ -153,25 +152,12 @@ class TestPoke:
             make(targets=None).poke(context())
 
 
-class _OfMappedTasks(Sequence[Any]):
-    """What an XCom of a mapped task is rendered to: a sequence that is no list."""
-
-    def __init__(self, *values):
-        self._values = values
-
-    def __len__(self):
-        return len(self._values)
-
-    def __getitem__(self, index):
-        return self._values[index]
-
-
 class TestDeferred:
     def test_defers_resumes_and_returns_the_tokens_of_all_instances_of_a_mapped_load(self, answers):
         answers(LATE, BOTH)
         given = {"max_consecutive_errors": 4, "stall_timeout": 50, "end_from_trigger": True}
         given |= {"database": "DB", "schema": "S", "on_imbalance": "fail"}
-        loads = _OfMappedTasks({"c1": "a:2"}, {}, {"c2": "b:2"})
+        loads = UserList([{"c1": "a:2"}, {}, {"c2": "b:2"}])  # as an XCom of mapped tasks, no list
 
         deferred, trigger = deferral(make(targets=loads, deferrable=True, timeout=77, **given))
         event = event_of(SnowpipeCommitTrigger(**{**trigger.serialize()[1], "end_from_trigger": False}))
