@@ -291,7 +291,6 @@ class TestPipes:
             ("FAR.P.P", "COPY INTO LOCAL.PUBLIC.T FROM @OTHER", {"S": "s3://b/i", "OTHER": "s3://b/"}, True),
             (PIPE, "COPY INTO t FROM @OTHER", {"S": "s3://b/in/", "OTHER": "s3://b/i/"}, False),
             (PIPE, "COPY INTO other FROM @S", {}, False),
-            (PIPE, "COPY INTO t FROM @OTHER", {}, False),
             (PIPE, "COPY INTO t FROM @S/in/", {}, False),
             (PIPE, "COPY INTO far.t FROM @PUBLIC.S", {}, False),
         ],

@@ -78,12 +78,6 @@ class TestLocation:
             ingest(files=None, **given)
         assert account.rows == []
 
-    @pytest.mark.parametrize("stage", ["@PUBLIC.S", '@LOCAL."PUBLIC"."S"', "@OTHER/root"])
-    def test_the_same_one_is_taken_however_it_is_written(self, account, stage):
-        account.stage_urls.update(S="s3://bucket/root/", OTHER="s3://bucket")
-        account.stages["OTHER"] = {"root/a": b"a1\n"}
-        assert ingest(table="T", files=["a"], stage=stage)["submitted"] == ["a"]
-
 
 @pytest.mark.parametrize(("call", "errno"), [("DESCRIBE", MISSING), ("HISTORY", REFUSED)])
 def test_a_missing_privilege_is_reported_in_the_log(account, caplog, call, errno):

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import logging
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
 from tests.scripted_kubernetes import (
-    KUBE_CLIENT,
     ScriptedKubernetes,
     plan_in,
     scripted_kubernetes,
@@ -209,10 +207,6 @@ class TestRefusedBeforeSubmission:
         with monkeypatch.context() as patch:
             patch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(tmp_path / "none"))
             with pytest.raises(AirflowFailException, match="config_file"):
-                lab.execute()
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, KUBE_CLIENT, None)
-            with pytest.raises(AirflowFailException, match=r"\[kubernetes\]"):
                 lab.execute()
         lab.connect()
         with pytest.raises(AirflowFailException, match="namespace"):

@@ -143,7 +143,7 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 executes operators in the main thread alone")
-@pytest.mark.parametrize("pair", ["copy-ingest", "ingest-copy", "ingest-ingest"])
+@pytest.mark.parametrize("pair", [("COPY", PIPE), (PIPE, "COPY"), (PIPE, OTHER)], ids="-".join)
 @pytest.mark.parametrize("is_slow", [False, True], ids=["loads-at-once", "loads-later"])
 @pytest.mark.parametrize(
     "points",
@@ -151,9 +151,11 @@ def meeting(account: FakeAccount, call: str, when: str, deed: Work, nth: int = 1
     ids=["near", "all"],
 )
 def test_two_loaders_of_ours_never_double_a_row(
-    monkeypatch: Patch, pem: str, pair: str, is_slow: bool, points: range
+    monkeypatch: Patch, pem: str, pair: tuple[str, str], is_slow: bool, points: range
 ) -> None:
-    names = {"copy-ingest": ("COPY", PIPE), "ingest-copy": (PIPE, "COPY"), "ingest-ingest": (PIPE, OTHER)}
+    def work(loader: str) -> Work:
+        return copy if loader == "COPY" else lambda: ingest(loader[-1], wait_for_load=not is_slow)
+
     met = 0
     for first in points:
         for second in points:
@@ -161,16 +163,7 @@ def test_two_loaders_of_ours_never_double_a_row(
             load = account._load_waiting
             if is_slow:
                 account._load_waiting = lambda *_: None  # type: ignore[method-assign]
-
-            def given(pipe: str = "P", waits: bool = not is_slow) -> Any:
-                return ingest(pipe, wait_for_load=waits)
-
-            works: dict[str, tuple[Work, Work]] = {
-                "copy-ingest": (copy, given),
-                "ingest-copy": (given, copy),
-                "ingest-ingest": (given, lambda: given("Q")),
-            }
-            ends = at_once(account, *works[pair], first, second)
+            ends = at_once(account, work(pair[0]), work(pair[1]), first, second)
             account._load_waiting = load  # type: ignore[method-assign]
             account.finish()
 
@@ -178,7 +171,7 @@ def test_two_loaders_of_ours_never_double_a_row(
             assert any(ends), (first, second)
             for me, end in enumerate(ends):
                 is_given_twice = "FilesGivenTwiceError" in str(end) or isinstance(end, FilesGivenTwiceError)
-                assert end is None or (is_given_twice and names[pair][1 - me] in str(end)), (first, second)
+                assert end is None or (is_given_twice and pair[1 - me] in str(end)), (first, second)
             met += all(ends)
     assert met > 0
 

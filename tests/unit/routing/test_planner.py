@@ -136,17 +136,6 @@ class TestDescription:
         published = plan_load(stage(30_000, 4.7 * TB / 30_000)).estimate()
         assert published.credits == pytest.approx(8.2, rel=0.02)
 
-    def test_a_larger_warehouse_is_taken_when_time_is_short_and_costs_no_more(self):
-        for shape, required, warehouse in [
-            (stage(10_000, 200 * MB), 1200, "X-LARGE"),
-            (stage(100, 100 * MB), 60, "MEDIUM"),
-        ]:
-            unhurried, hurried = (plan_load(replace(shape, freshness=f)).estimate() for f in (None, required))
-            assert (unhurried.warehouse, hurried.warehouse) == ("X-SMALL", warehouse)
-            assert hurried.seconds < required < unhurried.seconds
-            least = 4 * 60 / 3600 if warehouse == "MEDIUM" else 0.0  # its first minute is paid for
-            assert hurried.credits == pytest.approx(max(unhurried.credits, least))
-
     def test_only_csv_without_compression_is_split_and_only_where_the_policy_allows_it(self):
         for splits, kind, compressed, seconds in [
             (False, "CSV", False, 8 * 400 * GB / (573 * GB / 3600)),

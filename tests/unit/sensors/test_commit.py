@@ -167,13 +167,6 @@ class TestDeferred:
         assert deferred.timeout == timedelta(seconds=77)
         assert getattr(make(), deferred.method_name)(context(), event) == BOTH
 
-    @pytest.mark.parametrize(("execution", "most"), [(20, 20), (90, 77)])
-    def test_waits_no_longer_than_its_execution_timeout(self, answers, execution, most):
-        """Airflow 3 applies that to what runs in a worker alone."""
-        answers(LATE)
-        limits = {"timeout": 77, "execution_timeout": timedelta(seconds=execution)}
-        assert deferral(make(deferrable=True, **limits))[0].timeout == timedelta(seconds=most)
-
     def test_failure_events_fail_the_task_and_only_passing_ones_allow_a_retry(self):
         final = ["channel_missing", "channel_invalid", "rows_rejected", "bad_token"]
         final += ["configuration", "refused"]
