@@ -1,7 +1,6 @@
 """SQL through Snowflake's connector against a local service, and over a scripted SQL API."""
 
 import asyncio
-import json
 import os
 import sys
 import threading
@@ -10,7 +9,6 @@ from functools import partial
 import certifi
 import pytest
 import requests
-from airflow.providers.common.compat.sdk import BaseHook
 from snowflake.connector.errors import OperationalError
 
 from airflow_provider_snowpipe.hooks.account import AccountHook
@@ -19,7 +17,6 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
-from tests.scripted_service import Reply
 
 
 @pytest.mark.parametrize("define", [connect, connect_by_form])
@@ -144,37 +141,16 @@ class TestRoots:
         assert answers == [{"a": 1}]
 
 
-DESCRIBED = [["ID", "NUMBER(38,0)", "COLUMN", "Y", None], ["NAME", "VARCHAR(5)", "COLUMN", "N", "'x'"]]
-SHOWN = [["T", "N"]]
-
-
-def rows(names, data, handle="h"):
-    metadata = {"rowType": [{"name": name} for name in names], "partitionInfo": [{}]}
-    return Reply(body=json.dumps({"statementHandle": handle, "resultSetMetaData": metadata, "data": data}))
-
-
-def answer(request):
-    statement = json.loads(request.body)["statement"]
-    if statement.startswith("DESCRIBE TABLE "):
-        return rows(["name", "type", "kind", "null?", "default"], DESCRIBED)
-    assert statement.startswith("SHOW ")
-    return rows(["name", "enable_schema_evolution"], SHOWN)
-
-
-@pytest.fixture
-def hook(service_connection, set_connection):
-    found = BaseHook.get_connection(service_connection)
-    fields = {name: getattr(found, name) for name in ("conn_type", "host", "password", "schema")}
-    set_connection(service_connection, **fields, extra={**found.extra_dejson, "role": "LOADER"})
-    return SnowpipeHook(service_connection, table="T")
-
-
-def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
-    service.on("statements", answer)
+def test_columns_for_keys_are_those_that_the_role_sees(local_service, set_connection, table, monkeypatch):
+    """Each load asks for them, and importing the connector would take half a second."""
+    local_service.sql("CREATE OR REPLACE ROLE blind")
+    local_service.sql(f"GRANT ROLE blind TO USER {local_service.user}")
     monkeypatch.setitem(sys.modules, "snowflake.connector", None)
-    columns = hook.columns_for_keys()
-    assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", False)]
-    sent = service.requests("statements")
-    assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
-    bodies = [json.loads(one.body) for one in sent]
-    assert [(one["timeout"], one["role"]) for one in bodies] == [(60, "LOADER")] * 2
+
+    def columns(**extra):
+        hook = SnowpipeHook(connect(local_service, set_connection, extra=extra), table=table)
+        return [(one.name, one.nullable) for one in hook.columns_for_keys()]
+
+    assert columns() == [("ID", True), ("NAME", True)]
+    with pytest.raises(SqlError, match=table):
+        columns(role="BLIND")
