@@ -123,6 +123,10 @@ class TestRestore:
         snowpipe.channels["same"].committed = "f:3"
         with pytest.raises(AirflowFailException, match="'same'"):
             restore()
+        writes = partial(setattr, snowpipe.channels["same"], "rows_inserted", 9)
+        snowpipe.fault(after="status", do=writes, skip=1)
+        with pytest.raises(errors.WriterActiveError, match="'same' is being written to"):
+            restore(allow_older_tokens=True)
         restore(allow_older_tokens=True, allow_active_writer=True)
         assert snowpipe.channels["same"].committed == "f:2"
 

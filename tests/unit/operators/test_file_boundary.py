@@ -374,16 +374,6 @@ class TestCrashes:
 
         load.assert_every_row_is_there_once()
 
-    def test_a_copy_that_still_runs_is_joined(self, load: Load, monkeypatch: Patch) -> None:
-        begun(load)
-        load.account.holds = True
-        load.crash("submit", AFTER)
-        monkeypatch.setattr("time.sleep", lambda _: load.account.finish())
-        load.run(try_number=2)
-
-        load.assert_every_row_is_there_once()
-        assert len(load.account.statements) == 1
-
     def test_the_stream_finishes_what_was_begun_and_no_more(self, load: Load) -> None:
         begun(load).crash("submit", BEFORE)
         later = load.write("a", "4.ndjson")

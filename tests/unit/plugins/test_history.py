@@ -198,15 +198,6 @@ class TestBounds:
         assert read(tasks=6).is_cut is False
         assert all(one.channels == () for one in read(size=10).tasks)
 
-    def test_only_what_is_asked_for(self, airflow_tables, read):
-        one = {"a": {"to": "f:1", "rows": 1}}
-        airflow_tables.leave(run="r1", **streamed(one))
-        airflow_tables.leave(run="r2", **streamed(one, table="OTHER"))
-        airflow_tables.leave(run="r2", task="two", **streamed(one, connection="x"))
-        assert len(read(Where(pipe=PIPE)).tasks) == 2
-        assert len(read(Where(pipe=PIPE, connection="lake")).tasks) == 1
-        assert [one.key.task_id for one in read(Where(run_id="r2", task_id="two")).tasks] == ["two"]
-
     def test_nothing_of_a_dag_or_connection_that_may_not_be_read(self, airflow_tables, read):
         one = {"a": {"to": "f:1", "rows": 1}}
         airflow_tables.leave(**streamed(one))

@@ -133,6 +133,16 @@ class TestPoke:
         assert len(service.requests("token")) == 1
         assert "observed" not in given["ti"].xcoms
 
+    def test_a_pipe_that_failed_over_gets_a_new_client(self, service, answers):
+        answers(error(410, "ERR_PIPE_FAILED_OVER"), BOTH)
+        assert make().execute(context()) == BOTH
+        assert len(service.requests("hostname")) == 2
+
+    def test_that_stands_still_fails(self, answers):
+        answers(LATE)
+        with pytest.raises(AirflowException, match=r"stalled.*'c2'"):
+            make(stall_timeout=0.05).execute(context())
+
     @pytest.mark.parametrize(
         ("part", "reply", "words"),
         [

@@ -118,6 +118,11 @@ class TestStage:
         account._copy("COPY INTO T FROM '@S/in' ON_ERROR = CONTINUE", "LOCAL.PUBLIC.P")
         assert sensor.poke({"ti": TaskInstance()}).is_done
 
+    def test_another_error_about_the_stage_ends_the_poll(self, account):
+        account.fault("DESCRIBE", BEFORE, StatementError(604, "the statement was cancelled"))
+        with pytest.raises(AirflowException, match="the statement was cancelled"):
+            make(stage="@S/in").poke({"ti": TaskInstance()})
+
     def test_counts_where_the_role_may_not_ask_for_the_stage(self, account):
         account.fault("DESCRIBE", BEFORE, StatementError(MISSING, "does not exist or not authorized"))
         assert make(stage="@S/in").poke({"ti": TaskInstance()}).is_done
