@@ -1,6 +1,7 @@
 """SQL through Snowflake's connector against a local service, and over a scripted SQL API."""
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -16,7 +17,9 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX
+from tests.airflow_connections import PAT
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
+from tests.scripted_service import Reply
 
 
 @pytest.mark.parametrize("define", [connect, connect_by_form])
@@ -141,16 +144,18 @@ class TestRoots:
         assert answers == [{"a": 1}]
 
 
-def test_columns_for_keys_are_those_that_the_role_sees(local_service, set_connection, table, monkeypatch):
+def test_columns_for_keys_are_asked_without_the_connector(conn_id, table, monkeypatch):
     """Each load asks for them, and importing the connector would take half a second."""
-    local_service.sql("CREATE OR REPLACE ROLE blind")
-    local_service.sql(f"GRANT ROLE blind TO USER {local_service.user}")
     monkeypatch.setitem(sys.modules, "snowflake.connector", None)
+    columns = SnowpipeHook(conn_id, table=table).columns_for_keys()
+    assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", True)]
 
-    def columns(**extra):
-        hook = SnowpipeHook(connect(local_service, set_connection, extra=extra), table=table)
-        return [(one.name, one.nullable) for one in hook.columns_for_keys()]
 
-    assert columns() == [("ID", True), ("NAME", True)]
-    with pytest.raises(SqlError, match=table):
-        columns(role="BLIND")
+def test_a_statement_runs_with_the_role_of_the_connection(service, set_connection):
+    service.on("statements", Reply(422, '{"code": "002003", "message": "Object does not exist"}'))
+    extra = {"account": "A", "auth": "programmatic_access_token", "database": "DB", "role": "LOADER"}
+    extra["ca_bundle"] = service.ca_bundle
+    fields = {"host": service.url, "login": "U", "password": PAT, "schema": "S", "extra": extra}
+    with pytest.raises(SqlError, match="does not exist"):
+        SnowpipeHook(set_connection("form", conn_type="snowpipe", **fields), table="T").columns_for_keys()
+    assert json.loads(service.requests("statements")[0].body)["role"] == "LOADER"

@@ -76,12 +76,13 @@ class TestAccountUrl:
             ({"host": "https://h:8443"}, 8443),
             ({"host": "h", "port": 8443}, 8443),
         ]:
-            extra = {"account": "a", "authenticator": "programmatic_access_token", **more}
+            extra = {"account": "a", "authenticator": "PROGRAMMATIC_ACCESS_TOKEN", **more}
             connection = SnowpipeConnection("c1", "snowflake", login="U", password="pat", extra=extra)
 
             given = _snowflake_hook(connection)._get_conn_params()
 
             assert (given["host"], given["port"]) == ("h", port)
+            assert given["authenticator"] == "programmatic_access_token"
             assert connection.account_url() == ("https://h" if port == 443 else f"https://h:{port}")
 
 

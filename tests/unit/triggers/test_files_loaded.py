@@ -1,6 +1,7 @@
 """The trigger of loaded files: one event, and polls that are shared."""
 
 import asyncio
+import datetime as dt
 import json
 import time
 
@@ -45,6 +46,16 @@ def test_sends_one_event_when_the_last_file_is_loaded_and_at_once_without_a_file
     assert len(service.requests("insertReport")) >= 4
     assert len(service.requests("loadHistoryScan")) == 1
     assert event(make("is_never_asked", files=[])) == {"status": "success", "files": {}}
+
+
+def test_a_load_of_before_or_one_that_is_accepted_is_no_failure(service, conn_id):
+    service.on("loadHistoryScan", report())
+    earlier, since = (f"{dt.datetime.now(dt.UTC) - dt.timedelta(hours=ago):%FT%TZ}" for ago in (2, 1))
+    failed = report("a", status="LOAD_FAILED", lastInsertTime=earlier)
+    service.on("insertReport", failed, report("a", status="PARTIALLY_LOADED"))
+    good, bad = payloads(make(conn_id, since=since, on_partial="report"), make(conn_id, since=since))
+    assert (good["status"], good["files"]["a"]["status"]) == ("success", "PARTIALLY_LOADED")
+    assert bad["reason"] == "partially_loaded"
 
 
 def test_waits_on_one_pipe_share_each_poll(service, conn_id, run_all):
