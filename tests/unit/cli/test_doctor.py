@@ -185,12 +185,6 @@ class TestAccount:
 
 
 class TestSpark:
-    def test_a_connection_that_is_missing(self):
-        found = findings("nowhere", "spark_nowhere")
-        assert found["spark connection"].state == "failed"
-        assert "AIRFLOW_CONN_SPARK_NOWHERE" in found["spark connection"].remedy
-        assert found["java"].state == "skipped"
-
     @pytest.mark.parametrize(
         ("host", "extra", "check", "words"),
         [

@@ -35,7 +35,6 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger
 from tests.airflow_version import AIRFLOW
 
@@ -106,11 +105,6 @@ def test_a_value_of_another_type_is_named(kind, given, name, value):
         kind(**{**given, name: value})
     assert name.replace("_", " ").split()[-1] in str(raised.value)
     assert repr(value) in str(raised.value)
-
-
-def test_a_name_that_was_rendered_to_a_number_is_refused():
-    with pytest.raises(ConfigurationError, match="table is 2026: give a text"):
-        PipeName.default_for_table("D", "S", 2026)  # type: ignore[arg-type]
 
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}

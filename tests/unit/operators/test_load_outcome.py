@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.load_planning import LoadAccount
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
-from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad, outcome_of
+from airflow_provider_snowpipe.routing.load_plan import LoadPath, MeasuredLoad
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.streaming.errors import SqlError
@@ -60,19 +60,6 @@ def test_a_load_that_seems_to_end_before_it_began_does_not_make_every_later_plan
 
     assert (load.seconds, load.latency) == (0.0, None)
     assert LoadPolicy.of(None, None, [kept] * 3).measured == {}
-
-
-def test_the_outcome_has_the_estimate_of_the_path_that_was_taken_and_what_the_load_teaches():
-    estimates = [{"path": "copy", "seconds": 3, "credits": 1}, {"path": "stream", "seconds": 9, "credits": 2}]
-    plan = {"path": "copy", "expected": {"rows": 10, "bytes": 1640}, "estimates": estimates}
-    outcome = outcome_of(plan, "stream", {"rows": 11, "bytes": 1500, "seconds": 8.5})
-    assert (outcome["planned"], outcome["path"]) == ("copy", "stream")
-    assert outcome["estimated"] == {"rows": 10, "bytes": 1640, "seconds": 9, "credits": 2}
-
-    before = MeasuredLoad("T", PIPE, 9.0, 8.0)
-    actual = {"rows": 0, "bytes": 0, "seconds": 3.0}
-    outcome = outcome_of(None, "pipe", actual, replace(before, seconds=3.0), [before])
-    assert (outcome["estimated"], outcome["loads"]) == ({}, [before.as_json()]), "no row, no lesson"
 
 
 class TestLatency:

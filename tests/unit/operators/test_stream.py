@@ -188,7 +188,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_read():
         ({"source": {"pattern": "*"}}, "'path'"),
         ({"on_error": "ignore"}, "'ignore'"),
         ({"on_data_loss": "x"}, "on_data_loss"),
-        ({"commit_timeout": 0}, "commit_timeout"),
         ({"commit_timeout": "600"}, "'600'"),
         ({"deploy_mode": "elsewhere"}, "'cluster'"),
         ({"spark_log_level": "quiet"}, "spark_log_level"),

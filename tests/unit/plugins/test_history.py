@@ -79,13 +79,6 @@ class TestHistory:
         airflow_tables.leave(run="r2", **streamed({"b": {"to": "f:9", "rows": 5}}))
         assert (pipe("a").rows, len(pipe("a").tasks), len(pipe("a").channels)) == (3, 1, 1)
 
-    def test_a_task_that_runs_or_failed_is_there_without_a_value(self, airflow_tables, pipe):
-        airflow_tables.leave(run="r1", state="failed", channel_page=page_address("lake"))
-        failed = pipe()
-        airflow_tables.leave(run="r2", state="running", minutes_ago=1, channel_page=page_address("lake"))
-        assert (failed.word, failed.tasks[0].is_failed, failed.channels) == ("FAILED", True, [])
-        assert pipe().word == "LOADING"
-
     def test_of_an_append_and_of_a_change_of_a_channel(self, airflow_tables, pipe):
         page = {"channel_page": page_address("lake", channel="a")}
         value = {"channel": "a", "pipe": str(PIPE)}

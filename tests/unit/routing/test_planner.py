@@ -136,18 +136,6 @@ class TestDescription:
         published = plan_load(stage(30_000, 4.7 * TB / 30_000)).estimate()
         assert published.credits == pytest.approx(8.2, rel=0.02)
 
-    def test_only_csv_without_compression_is_split_and_only_where_the_policy_allows_it(self):
-        for splits, kind, compressed, seconds in [
-            (False, "CSV", False, 8 * 400 * GB / (573 * GB / 3600)),
-            (True, "CSV", False, 400 * GB / (573 * GB / 3600)),
-            (True, "CSV", True, 4 * 8 * 400 * GB / (573 * GB / 3600)),
-            (True, "JSON", False, 8 * 400 * GB / (269 * GB / 3600)),
-            (True, "PARQUET", False, 3.6 * 8 * 400 * GB / (270 * GB / 3600)),
-        ]:
-            shape = stage(1, 400 * GB, kind, compressed=compressed)
-            found = plan_load(shape, LoadPolicy(splits_csv=splits)).estimate().seconds
-            assert found == pytest.approx(seconds, rel=0.02)
-
     def test_measured_latency_is_the_floor_of_its_path(self):
         shape = stage(24, 1 * MB, freshness=120)
         slow_pipe = LoadPolicy(has_pipe=True, measured={PIPE: 150.0})

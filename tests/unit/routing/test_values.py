@@ -82,16 +82,6 @@ def test_endings_determine_format_and_compression():
 
 
 class TestListing:
-    def test_formats_that_differ_are_a_mixture(self):
-        for names, expected in {
-            ("a.csv", "a.json.gz"): (None, False),
-            ("a.csv", "a.csv.gz"): ("CSV", False),
-            ("a.csv.gz", "b.csv.zst"): ("CSV", True),
-            (): (None, False),
-        }.items():
-            found = probes.listing_shape([probes.ListedFile(name, 1) for name in names], NOW).files
-            assert (found.format, found.compressed) == expected
-
     def test_files_that_keep_coming_have_an_interval(self):
         files = [probes.ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
         shape = probes.listing_shape(files, NOW, bounded=False)
