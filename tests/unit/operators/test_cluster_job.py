@@ -20,7 +20,7 @@ from requests.auth import HTTPBasicAuth
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.operators.cluster_delivery import Submission, hadoop_address
+from airflow_provider_snowpipe.operators.cluster_delivery import Submission
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -302,9 +302,3 @@ class TestResourceManagerIsAway:
 def test_kill_stops_the_application(lab, monkeypatch):
     lab.killed(monkeypatch)
     assert lab.yarn.killed == list(lab.yarn.applications)
-
-
-def test_hadoop_knows_an_address_by_its_own_scheme():
-    assert hadoop_address("s3://conn@bucket/loads") == "s3a://bucket/loads"
-    for given in ("/shared/loads", "gs://bucket/loads", "abfss://box@account.dfs.core.windows.net/x"):
-        assert hadoop_address(given) == given

@@ -124,6 +124,14 @@ class TestForce:
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
 
+    def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
+        copying.run()
+        copying.forget()
+        copying.began += dt.timedelta(hours=1)
+        copying.run(number=2, clears=1)
+
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
     def test_a_run_that_was_deleted_and_made_again_loads_once_more(self, copying: Copying) -> None:
         copying.run()
         copying.account.put("e", "e1", "e2")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
 from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
@@ -495,6 +496,22 @@ class TestHold:
 
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
+
+    def test_a_task_whose_copy_is_given_up_moves_no_token(self, load: Load, monkeypatch: Patch) -> None:
+        run = CopyRun.load
+
+        def slow(copy: CopyRun, *given: Any) -> Any:
+            monkeypatch.setattr(CopyRun, "load", run)
+            copy.take_back()
+            return run(copy, *given)
+
+        monkeypatch.setattr(CopyRun, "load", slow)
+        before = list(load.account.rows)
+        with pytest.raises(errors.SqlError, match="given"):
+            load.run()
+        assert (load.account.rows, load.positions[A]) == (before, "1.ndjson:3")
+        load.run("r2")
+        load.assert_every_row_is_there_once()
 
     def test_a_task_whose_load_was_given_up_loads_nothing(self, load: Load, monkeypatch: Patch) -> None:
         """It has set the hold, and has not planned its COPY yet."""

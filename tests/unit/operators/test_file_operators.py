@@ -45,12 +45,6 @@ def test_an_argument_that_is_not_taken_is_refused(kind, arguments, word):
         kind(task_id="t", **pipe, **arguments)
 
 
-def test_a_source_that_is_no_address_is_refused():
-    for source in ("", "[1]", '["a"', [""], {"a": 1}.values()):
-        with pytest.raises(ConfigurationError, match="address"):
-            SnowpipeStageFilesOperator(task_id="stage", source=source, stage="@S").preview()
-
-
 @pytest.fixture
 def account(monkeypatch):
     made = FakeAccount()

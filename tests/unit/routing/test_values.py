@@ -81,14 +81,6 @@ def test_endings_determine_format_and_compression():
         assert probes.file_kind(f"a.avro.{compression}") == ("AVRO", False)
 
 
-class TestListing:
-    def test_files_that_keep_coming_have_an_interval(self):
-        files = [probes.ListedFile(f"{n}.csv", 10, minutes_ago(n)) for n in range(11)]
-        shape = probes.listing_shape(files, NOW, bounded=False)
-        assert shape.files.interval == 60
-        assert shape.uncompressed(CostModel()) == pytest.approx(10 / 60)
-
-
 class TestFolder:
     def test_files_below_a_folder_count_and_hidden_ones_do_not(self, tmp_path):
         for name in ("a.csv.gz", "day/b.csv.gz", ".hidden.csv.gz", "_temporary/c.csv.gz"):
