@@ -166,15 +166,13 @@ class TestWithoutAnOutlet:
     @pytest.mark.parametrize(
         ("map_index", "answers", "asked", "seconds"),
         [
-            (-1, [False], 0, 0),
             (0, [False], 0, 0),
             (3, [False, False, True], 3, 0.4),
-            (1, [False], None, 1.0),
             (1000, [False], None, 30.0),
             (3, ["no answer"], 1, 0),
         ],
     )
-    def test_mapped_tasks_that_end_together_make_the_asset_of_a_new_table_one_after_the_other(
+    def test_mapped_tasks_make_a_new_asset_one_after_the_other(
         self, task, events, map_index, answers, asked, seconds, monkeypatch, caplog
     ):
         from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType

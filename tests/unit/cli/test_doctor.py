@@ -7,7 +7,6 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -16,14 +15,13 @@ import pytest
 
 from airflow_provider_snowpipe.cli import doctor as module
 from airflow_provider_snowpipe.cli.definition import parser
-from airflow_provider_snowpipe.cli.doctor import Doctor, Finding
+from airflow_provider_snowpipe.cli.doctor import Doctor
 from airflow_provider_snowpipe.spark.submit import local_spark
 from tests.airflow_connections import PAT
 from tests.local_connection import connect
 from tests.scripted_service import Reply
 
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
-Diagnose = Callable[..., dict[str, Finding]]
 ACCOUNT = ("key", "tls", "clock", "ingest host", "role", "grants", "pipe")
 
 # Java and the installed packages are asked once, not by each of these tests.
@@ -91,18 +89,8 @@ class TestConnection:
         assert "airflow connections add nowhere" in found["connection"].remedy
         assert "snowpipe-local env" in found["connection"].remedy
 
-    def test_of_another_type(self, diagnose, set_connection):
-        found = diagnose(set_connection("web", conn_type="http", host="h"))["connection"]
-        assert (found.state, "'http'" in found.result) == ("failed", True)
-
 
 class TestKey:
-    def test_that_cannot_be_read(self, changed):
-        found = changed(private_key_file="/no/key.p8")
-        assert found["key"].state == "failed"
-        assert "/no/key.p8" in found["key"].result
-        assert [found[name].state for name in ("tls", "ingest host", "role")] == ["ok", "skipped", "skipped"]
-
     def test_that_others_can_read(self, changed, local_service, tmp_path):
         copy = tmp_path / "key.p8"
         copy.write_bytes(local_service.key_file.read_bytes())
@@ -168,12 +156,6 @@ class TestAccount:
         sql(f"ALTER TABLE {table} SET ENABLE_SCHEMA_EVOLUTION = TRUE")
         assert "EVOLVE SCHEMA" in diagnose(loader, table=table)["grants"].remedy
 
-    def test_a_grant_to_an_inherited_role_counts(self, diagnose, sql, loader, table):
-        objects = ("USAGE ON DATABASE LOCAL", "USAGE ON SCHEMA LOCAL.PUBLIC", f"INSERT ON TABLE {table}")
-        sql("CREATE OR REPLACE ROLE writer", *(f"GRANT {one} TO ROLE writer" for one in objects))
-        sql("GRANT ROLE writer TO ROLE loader")
-        assert diagnose(loader, table=table)["grants"].state == "ok"
-
     def test_the_grants_of_the_installation_page_are_enough(self, local_service, set_connection, sql):
         block, *_ = re.findall(r"```sql\n(.+?)```", PAGE.read_text(), re.DOTALL)
         block = re.sub("CREATE (?=ROLE|USER)", "CREATE OR REPLACE ", block)  # another test has made them
@@ -203,21 +185,6 @@ class TestAccount:
 
 
 class TestSpark:
-    def test_a_connection_that_is_missing(self):
-        found = findings("nowhere", "spark_nowhere")
-        assert found["spark connection"].state == "failed"
-        assert "AIRFLOW_CONN_SPARK_NOWHERE" in found["spark connection"].remedy
-        assert found["java"].state == "skipped"
-
-    def test_neither_spark_nor_a_connection(self, monkeypatch):
-        monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
-        without = {"pyspark": None}
-        monkeypatch.setattr(
-            module, "installed_version", lambda name: without.get(name, "1") and asked_version(name)
-        )
-        found = findings("nowhere")["spark connection"]
-        assert (found.state, "[spark]" in found.remedy) == ("skipped", True)
-
     @pytest.mark.parametrize(
         ("host", "extra", "check", "words"),
         [
@@ -232,13 +199,6 @@ class TestSpark:
     def test_a_connection_program_or_master_is_named(self, of_spark, host, extra, check, words):
         found = of_spark(host, extra=extra)[check]
         assert (found.state, words in found.result) == ("failed", True)
-
-    def test_two_versions_of_pyspark(self, of_spark, monkeypatch):
-        versions = {"pyspark": "4.2.1", "pyspark-client": "4.2.0"}.get
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.session.installed_version", versions)
-        found = of_spark("local")
-        assert (found["pyspark"].state, found["java"].state) == ("failed", "ok")
-        assert "force-reinstall" in found["pyspark"].result
 
     def test_no_java_and_no_kubernetes_provider(self, of_spark, monkeypatch):
         monkeypatch.setattr("airflow_provider_snowpipe.operators.submission.ensure_java_home", lambda _: None)
@@ -319,8 +279,3 @@ class TestCommand:
         assert set(found["pipe"]) == {"check", "state", "result", "remedy", "seconds"}
         for word in ("check", "result", "remedy", "clock", "failed:", "ok:"):
             assert word in printed
-
-    def test_a_table_beside_a_pipe_is_refused_before_anything_is_asked(self, conn_id):
-        arguments = parser().parse_args(["doctor", "--conn-id", conn_id, "--table", "A", "--pipe", "B"])
-        with pytest.raises(SystemExit, match="table 'A' and pipe 'B' are both given"):
-            arguments.func(arguments)

@@ -10,17 +10,14 @@ from functools import partial
 import certifi
 import pytest
 import requests
-from airflow.providers.common.compat.sdk import BaseHook
-from snowflake.connector.errors import DatabaseError, OperationalError
+from snowflake.connector.errors import OperationalError
 
-from airflow_provider_snowpipe.bulk import statement_client
 from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
-from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
-from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.names import COMPARED_SUFFIX
+from tests.airflow_connections import PAT
 from tests.local_connection import commit, committed, connect, connect_by_form, make_table
 from tests.scripted_service import Reply
 
@@ -66,21 +63,6 @@ def test_a_token_is_set_in_a_pipe_that_somebody_created(local_service, conn_id, 
         assert client.channel_statuses(["c"])["c"].committed == "f:9"
 
 
-def test_sign_ins_and_clients_share_a_key_that_is_read_once(conn_id, table, monkeypatch):
-    hook = SnowpipeBulkHook(conn_id, table=table)
-    hook.run_sql("SELECT 1")
-    for reads in (
-        "cryptography.hazmat.primitives.serialization.load_pem_private_key",
-        "snowflake.connector.auth.keypair.load_der_private_key",
-    ):
-        monkeypatch.setattr(reads, lambda *_, **__: pytest.fail("a private key is read again"))
-
-    hook.run_sql("SELECT 1")
-    assert hook.list_channels() == []
-    hook.get_statement_client().close()
-    hook.get_client().close()
-
-
 def test_a_token_of_a_channel_that_is_not_there_is_refused(conn_id, table):
     with pytest.raises(SqlError, match=r"SYSTEM\$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TOKEN.*failed"):
         SnowpipeHook(conn_id, table=table).set_offset_token("none", "f:0")
@@ -111,25 +93,6 @@ def test_account_that_does_not_answer_is_an_error_with_the_remedy(conn_id, monke
     assert ("firewall" in str(failed.value), failed.value.retryable) == (remedies, remedies)
 
 
-def test_authenticator_in_capitals_signs_in_for_sql_as_in_small_letters(set_connection, monkeypatch):
-    given = {}
-
-    def sign_in(**arguments):
-        given.update(arguments)
-        raise DatabaseError("the sign-in is over")
-
-    monkeypatch.setattr("snowflake.connector.connect", sign_in)
-    for authenticator in ("programmatic_access_token", "PROGRAMMATIC_ACCESS_TOKEN"):
-        extra = {"account": "a", "authenticator": authenticator}
-        conn_id = set_connection("pat", login="U", password="pat-text", extra=extra)
-
-        with pytest.raises(SqlError, match="sign-in"):
-            SnowpipeBulkHook(conn_id).run_sql("SELECT 1")
-
-        assert given.pop("authenticator").lower() == "programmatic_access_token"
-        assert given.pop("token") == "pat-text"
-
-
 def renamed(set_connection, _, **fields):
     return set_connection("other", **fields)
 
@@ -150,7 +113,8 @@ class TestRoots:
         if request.param:
             monkeypatch.setenv("REQUESTS_CA_BUNDLE", request.param)
 
-    def test_are_trusted_by_the_connection_only(self, local_service, conn_id, outside, public):
+    def test_are_trusted_by_the_connection_only(self, local_service, conn_id, outside, public, tmp_path):
+        (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
         before = dict(os.environ)
         with AccountHook(conn_id).sql_session("a test") as run:
             during = dict(os.environ)
@@ -160,14 +124,10 @@ class TestRoots:
                 public.run_sql("SELECT 1")
 
             assert run("SELECT 1 AS one") == [{"one": 1}]
-
-        assert before == during == dict(os.environ)
-
-    def test_serve_a_transfer_of_files_as_well(self, conn_id, outside, tmp_path):
-        (tmp_path / f"{tmp_path.name}.csv").write_text("1\n")
-        with AccountHook(conn_id).sql_session("a test") as run:
             (row,) = run(f"PUT file://{tmp_path}/*.csv @~/roots")
+
         assert row["status"] == "UPLOADED"
+        assert before == during == dict(os.environ)
 
     def test_do_not_make_a_session_with_others_wait(self, conn_id, set_connection, local_service, tmp_path):
         bundle = tmp_path / "ca.pem"
@@ -184,68 +144,18 @@ class TestRoots:
         assert answers == [{"a": 1}]
 
 
-DESCRIBED = [["ID", "NUMBER(38,0)", "COLUMN", "Y", None], ["NAME", "VARCHAR(5)", "COLUMN", "N", "'x'"]]
-SHOWN = [["T", "N"]]
-
-
-def rows(names, data, handle="h"):
-    metadata = {"rowType": [{"name": name} for name in names], "partitionInfo": [{}]}
-    return Reply(body=json.dumps({"statementHandle": handle, "resultSetMetaData": metadata, "data": data}))
-
-
-def answer(request):
-    statement = json.loads(request.body)["statement"]
-    if statement.startswith("DESCRIBE TABLE "):
-        return rows(["name", "type", "kind", "null?", "default"], DESCRIBED)
-    assert statement.startswith("SHOW ")
-    return rows(["name", "enable_schema_evolution"], SHOWN)
-
-
-@pytest.fixture
-def hook(service_connection, set_connection):
-    found = BaseHook.get_connection(service_connection)
-    fields = {name: getattr(found, name) for name in ("conn_type", "host", "password", "schema")}
-    set_connection(service_connection, **fields, extra={**found.extra_dejson, "role": "LOADER"})
-    return SnowpipeHook(service_connection, table="T")
-
-
-def test_two_requests_are_enough_and_no_connector(service, hook, monkeypatch):
-    service.on("statements", answer)
+def test_columns_for_keys_are_asked_without_the_connector(conn_id, table, monkeypatch):
+    """Each load asks for them, and importing the connector would take half a second."""
     monkeypatch.setitem(sys.modules, "snowflake.connector", None)
-    columns = hook.columns_for_keys()
-    assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", False)]
-    sent = service.requests("statements")
-    assert [(one.method, one.query["async"]) for one in sent] == [("POST", "false")] * 2
-    bodies = [json.loads(one.body) for one in sent]
-    assert [(one["timeout"], one["role"]) for one in bodies] == [(60, "LOADER")] * 2
+    columns = SnowpipeHook(conn_id, table=table).columns_for_keys()
+    assert [(one.name, one.nullable) for one in columns] == [("ID", True), ("NAME", True)]
 
 
-def test_a_statement_that_still_runs_is_asked_for_again(service, hook, monkeypatch):
-    monkeypatch.setattr(statement_client, "_POLL_SECONDS", 0.01)
-    running = Reply(202, json.dumps({"statementHandle": "slow"}))
-    service.on("statements", running, answer)
-    service.on("slow", running, rows(["name", "type", "kind", "null?", "default"], DESCRIBED, "slow"))
-    assert len(hook.columns_for_keys()) == 2
-    assert len(service.requests("slow")) == 2
-
-
-@pytest.mark.parametrize(
-    ("reply", "error"),
-    [
-        (Reply(422, json.dumps({"code": "002003", "message": "Object does not exist"})), SqlError),
-        (Reply(403, json.dumps({"code": "390318", "message": "no"})), SnowpipeError),
-    ],
-    ids=["no-table", "refused"],
-)
-def test_a_load_goes_on_without_them_unless_unknown_keys_are_to_fail_it(service, hook, reply, error):
-    service.on("statements", reply)
-    lines = []
-
-    def log(text, *values):
-        lines.append(text % values)
-
-    assert SchemaPolicy(RowPolicy(unknown_columns="warn")).known_columns(hook, log) == ()
-    (line,) = lines
-    assert "columns" in line
-    with pytest.raises(error):
-        SchemaPolicy(RowPolicy(unknown_columns="fail")).known_columns(hook, log)
+def test_a_statement_runs_with_the_role_of_the_connection(service, set_connection):
+    service.on("statements", Reply(422, '{"code": "002003", "message": "Object does not exist"}'))
+    extra = {"account": "A", "auth": "programmatic_access_token", "database": "DB", "role": "LOADER"}
+    extra["ca_bundle"] = service.ca_bundle
+    fields = {"host": service.url, "login": "U", "password": PAT, "schema": "S", "extra": extra}
+    with pytest.raises(SqlError, match="does not exist"):
+        SnowpipeHook(set_connection("form", conn_type="snowpipe", **fields), table="T").columns_for_keys()
+    assert json.loads(service.requests("statements")[0].body)["role"] == "LOADER"

@@ -1,23 +1,17 @@
 """What the two types of connections mean, and their form where Airflow asks the hook for it."""
 
 import base64
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import certifi
 import pytest
-from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
 from airflow_provider_snowpipe.get_provider_info import get_provider_info
-from airflow_provider_snowpipe.hooks.account import _snowflake_hook, connector_arguments
-from airflow_provider_snowpipe.hooks.connection import OAuthClient, SnowpipeConnection
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.account import _snowflake_hook
+from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
 from airflow_provider_snowpipe.streaming.auth import KeyPair, OAuthToken, ProgrammaticAccessToken
 from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
-from tests.airflow_connections import PASSPHRASE
 from tests.airflow_version import AIRFLOW
 from tests.refusals import refused
 
@@ -78,18 +72,17 @@ class TestAccountUrl:
 
     def test_in_the_extra_is_the_host_that_airflows_own_hook_signs_in_at(self):
         for more, port in [
-            ({"host": "https://h"}, 443),
             ({"host": "https://h/"}, 443),
             ({"host": "https://h:8443"}, 8443),
-            ({"host": "https://h", "port": 8443}, 8443),
             ({"host": "h", "port": 8443}, 8443),
         ]:
-            extra = {"account": "a", "authenticator": "programmatic_access_token", **more}
+            extra = {"account": "a", "authenticator": "PROGRAMMATIC_ACCESS_TOKEN", **more}
             connection = SnowpipeConnection("c1", "snowflake", login="U", password="pat", extra=extra)
 
             given = _snowflake_hook(connection)._get_conn_params()
 
             assert (given["host"], given["port"]) == ("h", port)
+            assert given["authenticator"] == "programmatic_access_token"
             assert connection.account_url() == ("https://h" if port == 443 else f"https://h:{port}")
 
 
@@ -105,15 +98,6 @@ class TestKeyPair:
             pasted = snowflake(account="a", private_key_content=form).credentials()
             assert isinstance(pasted, KeyPair)
             assert pasted.fingerprint == found.fingerprint
-
-    def test_agrees_with_airflows_own_snowflake_hook(self, set_connection, encrypted_pem):
-        packed = base64.b64encode(encrypted_pem.encode()).decode()
-        extra = {"account": "org-acc", "private_key_content": packed}
-        conn_id = set_connection(login="LOADER", password=PASSPHRASE, extra=extra)
-        theirs = SnowflakeHook(snowflake_conn_id=conn_id).get_private_key()
-        ours = SnowpipeHook(conn_id).credentials()
-        assert isinstance(ours, KeyPair)
-        assert ours._key.private_numbers() == theirs.private_numbers()
 
     def test_with_a_passphrase_too_many_or_missing_is_reported_with_the_remedy(self, pem, encrypted_pem):
         for key, password, text in [
@@ -149,15 +133,6 @@ class TestTokens:
         pat = snowpipe(auth="programmatic_access_token", password="t1").credentials()
         assert pat == ProgrammaticAccessToken("t1")
         assert snowpipe(auth="oauth", password="t2").credentials() == OAuthToken("t2")
-
-    @pytest.mark.parametrize(
-        "extra", [{"refresh_token": "r"}, {"authenticator": "oauth", "grant_type": "client_credentials"}]
-    )
-    def test_of_an_oauth_client_of_a_snowflake_connection_are_renewed_by_it(self, extra):
-        found = snowflake(account="a", login="id", password="secret", **extra).credentials()
-        assert isinstance(found, OAuthClient)
-        assert found.token_type == "OAUTH"
-        assert "secret" not in repr(found)
 
     def test_that_are_no_credential_for_streaming_are_named(self):
         oauth = {"account": "a", "authenticator": "oauth"}
@@ -203,15 +178,6 @@ class TestPipeName:
 
 
 class TestOldPrefixedFields:
-    def test_name_the_role_and_the_warehouse_that_run_sql_and_the_table(self):
-        old = {"extra__snowpipe__role": "LOADER", "extra__snowpipe__warehouse": "WH"}
-        old["extra__snowpipe__table"] = "T"
-        pat = {"password": "pat", "auth": "programmatic_access_token"}
-        connection = snowpipe(host="https://h", account="a", database="D", schema="S", **pat, **old)
-        given = connector_arguments(connection)
-        assert (given["role"], given["warehouse"]) == ("LOADER", "WH")
-        assert str(connection.pipe_name(**dict.fromkeys(NAMES))) == "D.S.T-STREAMING"
-
     def test_name_the_ca_bundle_behind_a_plain_field_also_when_it_is_empty(self, tmp_path):
         bundle = str(tmp_path / "ca.pem")
         Path(bundle).write_bytes(Path(certifi.where()).read_bytes())
@@ -263,24 +229,3 @@ def test_airflow_2_shows_every_field_of_the_metadata():
     assert isinstance(form.private_key_content, PasswordField)
     assert behaviour["relabeling"]["host"] == "Account URL"
     assert behaviour["hidden_fields"] == CONNECTION_TYPE["ui-field-behaviour"]["hidden-fields"]
-
-
-FORM = """
-from airflow.api_fastapi.core_api.services.ui.connections import HookMetaService
-
-(found,) = [one for one in HookMetaService.hook_meta_data() if one.connection_type == "snowpipe"]
-print("form", found.model_dump_json())
-"""
-
-
-@pytest.mark.skipif(not (3, 0) <= AIRFLOW < (3, 2), reason="the form of Airflow 3.1")
-def test_airflow_3_1_shows_every_field_of_the_metadata():
-    # Airflow asks the hooks once in a process, which another test may have made it do without its own fields.
-    printed = subprocess.run([sys.executable, "-c", FORM], capture_output=True, text=True, check=True).stdout
-    (line,) = [one for one in printed.splitlines() if one.startswith("form ")]
-    form = json.loads(line.removeprefix("form "))
-    fields, standard = form["extra_fields"], form["standard_fields"]
-    assert set(fields) == set(FORM_FIELDS)
-    assert fields["auth"]["schema"]["enum"] == ["key_pair", "programmatic_access_token", "oauth"]
-    assert fields["private_key_content"]["schema"]["format"] == "password"
-    assert (standard["url_schema"] is None, standard["host"]["title"]) == (False, "Account URL")

@@ -6,24 +6,12 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links import snowpipe as links
-from airflow_provider_snowpipe.operators.append import SnowpipeAppendRowsOperator
-from airflow_provider_snowpipe.operators.channels import SnowpipeOpenChannelOperator
-from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
-from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.plugins.snowpipe import SnowpipePlugin
-from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.streaming.names import PipeName
 from tests.airflow_version import AIRFLOW
 from tests.stream_worker import TaskInstance
 
 PIPE = "database=D+B&schema=S&pipe=T-STREAMING"
-OPERATORS = (
-    SnowpipeAppendRowsOperator,
-    SnowpipeBackupOffsetsOperator,
-    SnowpipeCommitSensor,
-    SnowpipeOpenChannelOperator,
-    SnowpipeStreamOperator,
-)
 
 
 @pytest.fixture
@@ -31,55 +19,29 @@ def hook(set_connection):
     return SnowpipeHook(set_connection("team/a", schema="S", extra={"database": "D B"}), table="T")
 
 
-def test_a_channel_has_its_own_page(hook):
-    page = links.channel_page(hook, "a/b&c")
-    assert page == f"/snowpipe/connections/team%2Fa/channel?{PIPE}&channel=a%2Fb%26c"
-    assert (
-        links.channel_page(hook, "a/b&c", target="1", offset_format="mine.Offset") == page
-    )  # a caller's own format
-
-
-@pytest.mark.parametrize(
-    ("channels", "prefix"),
-    [
+def test_a_channel_has_its_own_page_and_several_are_seen_in_the_list(hook):
+    pages, mine = "/snowpipe/connections/team%2Fa", {"target": "1", "offset_format": "mine.Offset"}
+    for given in ({}, mine):  # a caller's own format is left out
+        page = links.channel_page(hook, "a/b&c", **given)
+        assert page == f"{pages}/channel?{PIPE}&channel=a%2Fb%26c"
+    for channels, prefix in (
         (["d_s_EWR", "d_s_JFK"], "&prefix=d_s_"),
         (["d_s_1", "d_s_10"], "&prefix=d_s_1"),
         (["a", "b"], ""),
         ([], ""),
-    ],
-)
-def test_several_channels_are_seen_in_the_list(hook, channels, prefix):
-    assert links.page_of_channels(hook, channels) == f"/snowpipe/connections/team%2Fa/channels?{PIPE}{prefix}"
+    ):
+        assert links.page_of_channels(hook, channels) == f"{pages}/channels?{PIPE}{prefix}"
 
 
-def test_airflow_may_live_below_a_path(hook, monkeypatch):
-    for base_url, start in (("https://h/air/flow/", "/air/flow/snowpipe/"), ("https://h", "/snowpipe/")):
-        monkeypatch.setenv("AIRFLOW__API__BASE_URL", base_url)
-        assert links.pipe_page(hook).startswith(start)
-
-
-def test_what_has_channels_has_the_link_where_there_is_a_page():
-    for operator in OPERATORS:
-        has_link = "Channel page" in [link.name for link in operator.operator_extra_links]
-        assert has_link == (AIRFLOW >= (3, 1)) == links.PAGES_ARE_SERVED == bool(links.CHANNEL_PAGE_LINKS)
-
-
-@pytest.mark.parametrize(
-    ("account", "pipe", "address"),
-    [
-        (
-            "MYORG-my_account",
-            "FLIGHTS-STREAMING",
-            "myorg/my_account/#/data/databases/D%20B/schemas/S/table/FLIGHTS",
-        ),
-        ("o-a", "p/1", "o/a/#/data/databases/D%20B/schemas/S/pipe/p%2F1"),
-        ("xy12345", "P", None),
-    ],
-    ids=["default pipe", "another pipe", "locator"],
-)
-def test_snowsight_shows_a_table_or_a_pipe(account, pipe, address):
-    expected = address and f"https://app.snowflake.com/{address}"
-    assert links.snowsight_address(account, PipeName("D B", "S", pipe)) == expected
+def test_snowsight_shows_a_table_or_a_pipe_and_nothing_for_a_locator():
+    for account, pipe, address in (
+        ("MYORG-my_account", "FLIGHTS-STREAMING", "myorg/my_account {} table/FLIGHTS"),
+        ("o-a", "p/1", "o/a {} pipe/p%2F1"),
+    ):
+        expected = address.replace(" {} ", "/#/data/databases/D%20B/schemas/S/")
+        name = PipeName("D B", "S", pipe)
+        assert links.snowsight_address(account, name) == f"https://app.snowflake.com/{expected}"
+        assert links.snowsight_address("xy12345", name) is None
 
 
 @pytest.mark.parametrize(

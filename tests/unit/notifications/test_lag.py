@@ -7,7 +7,7 @@ import pytest
 from airflow.providers.common.compat.sdk import DAG, BaseNotifier
 
 from airflow_provider_snowpipe.notifications.lag import SnowpipeLagNotifier
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.airflow_version import AIRFLOW
 from tests.local_connection import commit
 
@@ -66,16 +66,6 @@ def reported(caplog):
     return record.getMessage(), record.levelno
 
 
-def test_all_channels_are_listed_with_their_committed_tokens(conn_id, two_channels, caplog):
-    with caplog.at_level(logging.INFO):
-        in_a_worker(SnowpipeLagNotifier(table=two_channels, snowflake_conn_id=conn_id), {})
-    text, level = reported(caplog)
-    first, a, b = text.splitlines()
-    assert (level, first) == (logging.INFO, f"pipe LOCAL.PUBLIC.{two_channels}-STREAMING: 2 channels")
-    assert a.startswith("  'a' committed 1, 2 rows, 0 rejected, ")
-    assert b.startswith("  'b' committed 7, 1 rows, 0 rejected, ")
-
-
 @both_ways
 def test_a_channel_before_its_target_is_late_and_named_first(conn_id, two_channels, caplog, call):
     later = {"token": "{{ dag_run.conf.until }}", "offset_format": "integer"}
@@ -120,14 +110,6 @@ def test_a_table_that_is_not_there_is_reported_and_passed_on(conn_id, caplog, ca
     text, level = reported(caplog)
     assert text.startswith("pipe LOCAL.PUBLIC.NOT_YET-STREAMING: its channels are not known: ")
     assert ("does not exist" in text, level, Received.texts) == (True, logging.WARNING, [text])
-
-
-@pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 logs what a notifier raises, and goes on")
-def test_a_token_of_another_format_is_an_error_that_names_the_channel(conn_id, two_channels):
-    where = {"table": two_channels, "snowflake_conn_id": conn_id}
-    notifier = SnowpipeLagNotifier(targets={"a": "f:1"}, offset_format="file:line", **where)
-    with pytest.raises(SnowpipeError, match="'a'"):
-        in_a_worker(notifier, {})
 
 
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed():

@@ -25,8 +25,6 @@ from tests.local_connection import context
 
 __all__ = ["new", "variables"]
 
-PREFIX = "d_src"
-
 
 @pytest.fixture
 def load(new):
@@ -35,57 +33,51 @@ def load(new):
     return new
 
 
-def test_a_row_that_was_deleted_or_inserted_by_hand_is_found(load):
+def test_rows_and_files_that_were_changed_by_hand_are_found(load):
     load.sql("DELETE FROM {T} WHERE ID = 0")
     assert load.differs("1 fewer")
     assert load.audit("balance") == []
     load.sql("INSERT INTO {T} (ID) VALUES (100), (101)")
     assert load.differs("1 more")
     assert load.audit(other_rows=1) == []
-
-
-def test_a_file_that_changed_after_its_load_is_found(load):
+    load.sql("DELETE FROM {T} WHERE ID = 101")
     path = load.folder / "a/1.ndjson"
     path.write_text(path.read_text().replace("0", "7"))
     assert load.differs("changed")
     assert load.audit("balance") == []
 
 
-@pytest.mark.parametrize("rows", [6, 4], ids=["same rows", "other rows"])
-def test_a_token_that_was_set_by_hand_is_found(load, rows):
-    channel = f"{PREFIX}_a"
-    now = Checkpoint.parse(str(load.hook().channel_statuses([channel])[channel].committed))
+def test_a_token_that_was_set_by_hand_and_a_channel_that_was_recreated_are_found(load):
+    def token(channel):
+        return str(load.hook().channel_statuses([channel])[channel].committed)
+
+    now = Checkpoint.parse(token("d_src_a"))
     position = type(now.position).parse("2/2.ndjson:1")
-    load.hook().set_offset_token(channel, str(replace(now, position=position, rows=rows)))
-    assert load.differs("a'", "balance")
-    load.hook().set_offset_token(channel, "2.ndjson:1")
+    for rows in (6, 4):
+        load.hook().set_offset_token("d_src_a", str(replace(now, position=position, rows=rows)))
+        assert load.differs("a'", "balance")
+    load.hook().set_offset_token("d_src_a", "2.ndjson:1")
     assert load.differs("not a checkpoint", "balance")
-
-
-def test_a_channel_that_was_recreated_is_found(load):
-    channel = f"{PREFIX}_b"
-    token = load.hook().channel_statuses([channel])[channel].committed
+    load.hook().set_offset_token("d_src_a", str(now))
+    of_b = token("d_src_b")
     with load.service.client(load.table) as client:
-        drop_channel(client, channel)
+        drop_channel(client, "d_src_b")
         assert load.differs("no token", "balance")
-        client.open_channel(channel, offset_token=token)
+        client.open_channel("d_src_b", offset_token=of_b)
     assert load.differs("3 fewer rows", "balance")
 
 
-def test_rows_that_wait_and_those_of_a_channel_that_was_taken_over_are_no_difference(load):
-    load.write("a/3.ndjson")
-    assert load.audit() == []
-    load.run("renamed", rebind="continue")
-    assert load.audit() == []
-
-
-def test_what_cannot_be_compared_is_noted_and_no_difference(load):
+def test_rows_that_wait_another_channel_and_what_cannot_be_compared_are_no_difference(load):
     def notes(depth):
         operator = SnowpipeAuditOperator(
             task_id="audit", table=load.table, depth=depth, snowflake_conn_id=load.conn_id
         )
         return json.dumps(operator.execute(context())["pipes"])
 
+    load.write("a/3.ndjson")
+    assert load.audit() == []
+    load.run("renamed", rebind="continue")
+    assert load.audit() == []
     assert "metadata" in notes("rows")
     load.folder.rename(load.folder.with_name("elsewhere"))
     assert "not read" in notes("counts")
@@ -186,23 +178,15 @@ class TestCommand:
         given = parser().parse_args([*words, "--conn-id", load.conn_id, "--table", load.table])
         given.func(given)
 
-    def test_ends_with_the_status_1_where_anything_differs(self, load, capsys):
-        self.run(load, "audit", "--json")
-        assert not json.loads(capsys.readouterr().out)["differs"]
-        load.sql("DELETE FROM {T} WHERE ID = 0")
-        with pytest.raises(SystemExit) as ended:
-            self.run(load, "audit", "--depth", "counts")
-        assert ended.value.code == 1
-        out = capsys.readouterr().out
-        assert "DIFFERS: table" in out
-        assert f"{PREFIX}_a" in out
+    def test_files_tokens_and_differences_are_shown(self, load, capsys):
+        def shown(*words):
+            self.run(load, *words)
+            return json.loads(capsys.readouterr().out)
 
-    def test_files_lists_the_units_of_the_source_log(self, load, capsys):
         load.write("a/3.ndjson")
-        self.run(load, "files", "list", str(load.folder), "--output", "json")
         assert [
             (one["unit"], one["partition"], one["file"], one["state"])
-            for one in json.loads(capsys.readouterr().out)
+            for one in shown("files", "list", str(load.folder), "--output", "json")
         ] == [
             (1, "a", "a/1.ndjson", "committed"),
             (2, "a", "a/2.ndjson", "committed"),
@@ -211,17 +195,24 @@ class TestCommand:
         with pytest.raises(SystemExit, match="nowhere"):
             self.run(load, "files", "list", "/nowhere")
 
-    def test_offsets_decode_explains_a_token(self, load, capsys):
-        channel = f"{PREFIX}_a"
-        token = str(load.hook().channel_statuses([channel])[channel].committed)
+        token = str(load.hook().channel_statuses(["d_src_a"])["d_src_a"].committed)
         given = parser().parse_args(["offsets", "decode", token, "--json"])
         given.func(given)
         found = json.loads(capsys.readouterr().out.splitlines()[-1])  # Airflow 2 logs there
         assert (found["position"], found["format"], found["rows"]) == ("2/2.ndjson:3", "unit/file:line", 6)
         assert str(load.folder) in found["source"]
 
+        assert not shown("audit", "--json")["differs"]
+        load.sql("DELETE FROM {T} WHERE ID = 0")
+        with pytest.raises(SystemExit) as ended:
+            self.run(load, "audit", "--depth", "counts")
+        assert ended.value.code == 1
+        out = capsys.readouterr().out
+        assert "DIFFERS: table" in out
+        assert "d_src_a" in out
+
     def test_offsets_rebind_gives_a_channel_to_another_source_or_begins_again(self, load):
-        channel, rebind = f"{PREFIX}_a", ("offsets", "rebind", f"{PREFIX}_a")
+        channel, rebind = "d_src_a", ("offsets", "rebind", "d_src_a")
         self.run(load, *rebind, "continue", "--binding", "0123456789abcdef", "-y")
         token = str(load.hook().channel_statuses([channel])[channel].committed)
         assert Checkpoint.parse(token).binding == "0123456789abcdef"
@@ -233,9 +224,8 @@ class TestCommand:
             self.run(load, *rebind, "continue", "--binding", "x", "-y")
 
 
-@pytest.fixture
-def lag(load, capsys):
-    def shown():
+def test_files_that_came_since_the_last_run_are_behind_by_channel(load, capsys):
+    def lag():
         words = ("lag", "--conn-id", load.conn_id, "--table", load.table, "--output", "json")
         given = parser().parse_args(words)
         capsys.readouterr()
@@ -244,33 +234,23 @@ def lag(load, capsys):
         names = ("files_behind", "bytes_behind", "oldest_file_seconds")
         return {one["channel"]: tuple(one[name] for name in names) for one in lines}
 
-    return shown
-
-
-def test_files_that_came_since_the_last_run_are_behind_by_channel(load, lag):
+    sizes = {}
     for name, age in (("a/0.ndjson", 30), ("a/3.ndjson", 600), ("c/1.ndjson", 5)):
         load.write(name)
         os.utime(load.folder / name, (time.time() - age, time.time() - age))
-    zero, three, new = (
-        (load.folder / one).stat().st_size for one in ("a/0.ndjson", "a/3.ndjson", "c/1.ndjson")
-    )
+        sizes[name] = (load.folder / name).stat().st_size
     found = lag()
     assert {name: one[:2] for name, one in found.items()} == {
-        "d_src_a": (2, zero + three),
+        "d_src_a": (2, sizes["a/0.ndjson"] + sizes["a/3.ndjson"]),
         "d_src_b": (0, 0),
-        "d_src_c": (1, new),
+        "d_src_c": (1, sizes["c/1.ndjson"]),
     }
     assert [600 <= found["d_src_a"][2] < 630, 5 <= found["d_src_c"][2] < 35] == [True, True]
+    notifier, report = SnowpipeLagNotifier(table=load.table, snowflake_conn_id=load.conn_id), {}
+    notifier.notify(report)
+    assert "files_behind<=2" in report[REPORT_KEY]
     load.run()
     assert set(lag().values()) == {(0, 0, 0)}
-
-
-def test_notifier_reports_them_and_a_source_that_it_cannot_list(load):
-    load.write("a/3.ndjson")
-    notifier = SnowpipeLagNotifier(table=load.table, snowflake_conn_id=load.conn_id)
-    context = {}
-    notifier.notify(context)
-    assert "files_behind<=1" in context[REPORT_KEY]
     load.folder.rename(load.folder.with_name("elsewhere"))
-    notifier.notify(context)
-    assert "not known" in context[REPORT_KEY]
+    notifier.notify(report)
+    assert "not known" in report[REPORT_KEY]

@@ -121,19 +121,6 @@ def test_arguments_that_cannot_be_are_refused_when_the_dag_is_read():
             branch(source=SMALL, **arguments)
 
 
-def test_what_the_author_knows_of_the_data_is_refused_by_name_where_it_cannot_be(tmp_path):
-    (tmp_path / "a.csv").write_text("1\n")
-    for shape, word in (
-        ({"freshnes": 60}, "'freshness'"),
-        ({"now": 1}, "'now'"),
-        ({"backfill": "yes"}, "backfill"),
-        ({"files": {"count": 1, "bytes": 2}}, "files"),
-        ([60], "mapping"),
-    ):
-        with pytest.raises(AirflowFailException, match=word):
-            skipped(branch(source=str(tmp_path), shape=shape))
-
-
 def test_a_function_describes_the_data():
     with DAG("d", schedule=None):
 

@@ -15,7 +15,6 @@ from airflow_provider_snowpipe.operators.bulk_load import (
     copy_arguments,
 )
 from airflow_provider_snowpipe.spark.driver.plan import RowsToWrite, WritePlan
-from airflow_provider_snowpipe.streaming.arguments import mapping_argument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesRejectedError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.file_pipes import task_context
@@ -92,11 +91,3 @@ def test_the_outcome_of_copy_is_compared_with_what_was_written():
     assert copied_value(manifest, folder, loads(3, 5), "report", "T")["rows_loaded"] == 8
     with pytest.raises(FilesRejectedError):
         copied_value(manifest, folder, loads(0, 0, status="LOAD_SKIPPED"), "fail", "T")
-
-
-def test_a_source_that_is_no_mapping_is_refused():
-    for value in ("[1]", "{", 5, ["table"]):
-        with pytest.raises(ConfigurationError, match="source"):
-            mapping_argument("source", value)
-    assert mapping_argument("source", '{"table": "t"}') == {"table": "t"}
-    assert mapping_argument("options", None) == {}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException
 
 from airflow_provider_snowpipe.bulk.run_files import WrittenFile
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
@@ -60,35 +58,24 @@ class BulkLab:
             "conf": CONF,
         }
 
-    def execute(self, try_number=1, **options):
-        operator = SnowpipeBulkLoadOperator(task_id="load", **{**self.options, **options})
+    def execute(self, try_number=1):
+        operator = SnowpipeBulkLoadOperator(task_id="load", **self.options)
         context = task_context("r1", try_number, self.began)
         return operator.execute({**context, "task_state_store": self.state})
 
-    @property
-    def plan(self):
-        found = self.kubernetes.submissions[-1].plan
-        return found
-
     def write(self):
         """What the driver writes: the files, and its report as the last."""
-        folder = Path(self.plan["folder"].removeprefix("file://"))
+        plan = self.kubernetes.submissions[-1].plan
+        folder = Path(plan["folder"].removeprefix("file://"))
         folder.mkdir(parents=True)
         files = []
         for number, rows in enumerate(ROWS):
             file = folder / f"part-{number}.parquet"
             file.write_text("".join(f"{row}\n" for row in rows))
             files.append(WrittenFile(file.name, file.stat().st_size, len(rows)))
-        self.report(files=tuple(files), columns=("ID",))
-
-    def report(self, **found):
-        written = WriteReport(self.plan["application"], self.plan["folder"], self.plan["attempt"])
-        Path(self.plan["report_path"]).write_text(replace(written, **found).to_json())
-
-    def assert_nothing_is_left(self):
-        assert list(self.shared.iterdir()) == []
-        assert self.kubernetes.secrets == {}
-        assert self.state.values() == {}
+        known = (plan["application"], plan["folder"], plan["attempt"])
+        report = WriteReport(*known, files=tuple(files), columns=("ID",))
+        Path(plan["report_path"]).write_text(report.to_json())
 
 
 @pytest.fixture
@@ -101,9 +88,7 @@ def lab(tmp_path, monkeypatch, set_connection):
 
 
 @keeps_state
-def test_the_pod_of_a_worker_that_died_is_followed_by_the_next_try_and_its_files_loaded_once(
-    lab, monkeypatch
-):
+def test_the_pod_of_a_dead_worker_is_followed_and_its_files_loaded_once(lab, monkeypatch):
     def died(*_):
         raise KilledError
 
@@ -120,17 +105,5 @@ def test_the_pod_of_a_worker_that_died_is_followed_by_the_next_try_and_its_files
     assert (value["rows"], value["rows_loaded"], value["rejected"], len(value["files"])) == (3, 3, 0, 2)
     assert [path for path in lab.account.stages["S"] if path.endswith(".parquet")] == []
     assert (len(lab.kubernetes.submissions), lab.kubernetes.pods) == (1, {})
-    lab.assert_nothing_is_left()
-
-
-@pytest.mark.parametrize(
-    ("error_type", "error", "is_permanent"),
-    [("RetriesExhaustedError", "service away", False), ("ConfigurationError", "no column 'X'", True)],
-)
-def test_what_the_driver_reports_fails_the_task_and_nothing_is_loaded(lab, error_type, error, is_permanent):
-    lab.kubernetes.play("Running", lambda: lab.report(error=error, error_type=error_type), "Failed")
-    with pytest.raises(AirflowException, match=error) as failed:
-        lab.execute()
-    assert isinstance(failed.value, AirflowFailException) == is_permanent
-    assert (lab.account.rows, lab.account.stages, lab.account.statements) == ([], {}, {})
-    lab.assert_nothing_is_left()
+    assert list(lab.shared.iterdir()) == []
+    assert (lab.kubernetes.secrets, lab.state.values()) == ({}, {})

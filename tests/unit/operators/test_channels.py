@@ -96,8 +96,7 @@ class TestBackup:
         snowpipe.channel("b", committed="f:2")
         backup()
         before = path.read_text()
-        snowpipe.channels.clear()
-        snowpipe.channel("a")
+        snowpipe.channels["b"].committed = None
 
         with pytest.raises(AirflowFailException, match="SourcePositionError"):
             backup()
@@ -121,25 +120,15 @@ class TestRestore:
             "same": {"action": "keep", "old": "f:2", "new": "f:2"},
         }
         assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
-
-    def test_one_channel_that_is_ahead_or_written_to_stops_all_of_it(self, snowpipe, restore):
         snowpipe.channels["same"].committed = "f:3"
-        snowpipe.channels["behind"].committed = None
-        snowpipe.fault(
-            after="status", do=lambda: setattr(snowpipe.channels["behind"], "rows_inserted", 9), skip=2
-        )
-
         with pytest.raises(AirflowFailException, match="'same'"):
             restore()
-        with pytest.raises(errors.WriterActiveError, match="'behind' is being written to"):
+        writes = partial(setattr, snowpipe.channels["same"], "rows_inserted", 9)
+        snowpipe.fault(after="status", do=writes, skip=1)
+        with pytest.raises(errors.WriterActiveError, match="'same' is being written to"):
             restore(allow_older_tokens=True)
-        assert {name: one.committed for name, one in snowpipe.channels.items()} == {
-            "same": "f:3",
-            "gone": "f:2",
-            "behind": None,
-        }
         restore(allow_older_tokens=True, allow_active_writer=True)
-        assert {one.committed for one in snowpipe.channels.values()} == {"f:2"}
+        assert snowpipe.channels["same"].committed == "f:2"
 
     def test_a_file_of_another_pipe_is_refused(self, restore, path):
         path.write_text(path.read_text().replace('"S"', '"X"'))
@@ -147,20 +136,8 @@ class TestRestore:
             restore()
 
 
-def test_dry_runs_show_each_step_and_change_nothing(snowpipe, task, backup, path):
-    snowpipe.channel("a", committed="f:1")
-    assert task(Backup).preview() == [f"would write 1 tokens of pipe DB.S.T-STREAMING to {path}", "a: f:1"]
-    assert not path.exists()
-    backup()
-    snowpipe.channels.clear()
-    assert task(Restore).preview() == ["would create channel 'a': NULL -> f:1"]
-    assert snowpipe.channels == {}
-
-
 @pytest.mark.parametrize("if_exists", ["skip", "fence"])
-def test_an_open_creates_a_channel_or_keeps_its_token_and_only_a_fence_shuts_its_writer_out(
-    snowpipe, run, if_exists
-):
+def test_an_open_creates_or_keeps_a_channel_and_only_a_fence_stops_its_writer(snowpipe, run, if_exists):
     value = run(Open, channel="new", offset_token="a:7")
     assert (value["action"], value["committed"], snowpipe.channels["new"].committed) == (
         "create",
@@ -222,10 +199,8 @@ def test_dry_run_reports_what_would_happen_and_does_nothing(snowpipe, task):
         (Open, {"channel": "x", "offset_token": "a:7"}, "would create channel 'x'"),
         (Open, {}, "would skip channel 'c'"),
         (Drop, {}, "its offset token a:1 would be lost (1 rows stay"),
-        (Drop, {"force": True}, "at once"),
         (Drop, {"channel": "x"}, "does not exist"),
         (Reset, {"offset_token": "a:4"}, "a:1 -> a:4 (forward"),
-        (Reset, {"channel": "x"}, "would fail"),
     ):
         operator = task(kind, **options)
         operator.dry_run()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import threading
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +13,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators import cluster_job
 from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, report_folder, start_text
-from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError, SnowpipeError
+from airflow_provider_snowpipe.streaming.errors import RetriesExhaustedError
 from tests.airflow_version import AIRFLOW
 from tests.unit.operators.cluster_lab import CHANNEL, REPORT, SUCCEEDED, TARGET, keeps_state, lab, yarn
 
@@ -135,91 +134,34 @@ def test_a_try_that_submitted_nothing_reports_why_a_retry_cannot_help(lab):
     assert (len(lab.yarn.submissions), lab.leftovers()) == (1, [])
 
 
-START = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)})
-NOT_SHOWN = "what is committed meanwhile cannot be shown"
-POLLS = "snowpipe-channels"
-
-
-@pytest.fixture
-def printed(capsys, monkeypatch):
-    """Everything that was logged so far; polls come close upon each other."""
+def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, capsys, monkeypatch):
     monkeypatch.setattr(cluster_job, "_CHANNELS_SECONDS", 0.01)
-    found = []
+    start, lines = start_text({CHANNEL: ChannelStart(10, 0, 0, rows_behind=100)}), []
 
-    def read():
-        found.append("".join(capsys.readouterr()))
-        return "".join(found)
+    def printed():
+        lines.append("".join(capsys.readouterr()))
+        return "".join(lines)
 
-    return read
+    def begins():
+        lab.channel.rows_inserted = 10
+        report_folder(str(lab.report_path())).write(START_FILE, start)
 
+    def until(words):
+        def step():
+            if not re.search(words, printed()):
+                lab.yarn.script.extendleft([step, "RUNNING"])
 
-def _begins(lab, start=START, rows=10):
-    """Leave the file as a driver does: who polls reads all of it or none."""
-    lab.channel.rows_inserted = rows
-    report_folder(str(lab.report_path())).write(START_FILE, start)
+        return step
 
+    def ends():
+        (channel,) = REPORT.channels
+        lab.leave(replace(REPORT, channels=(replace(channel, inserted_before=58),)))
 
-def _ends(lab):
-    (channel,) = REPORT.channels
-    before = lab.channel.rows_inserted - channel.rows
-    lab.leave(replace(REPORT, channels=(replace(channel, inserted_before=before),)))
-
-
-def _runs_until(lab, seen):
-    """Have the application run until something is there."""
-
-    def step():
-        if not seen():
-            lab.yarn.script.extendleft([step, "RUNNING"])
-
-    lab.yarn.play(step)
-
-
-def test_rows_pace_and_what_is_left_are_logged_while_the_worker_waits(lab, printed):
-    lab.yarn.play("RUNNING", lambda: _begins(lab))
-    _runs_until(lab, lambda: re.search("rows=0 .*rows_behind<=100 latency_ms<=5", printed()))
-    lab.yarn.play(lambda: setattr(lab.channel, "rows_inserted", 60))
-    _runs_until(lab, lambda: "rows=50 " in printed())
-    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
+    first = until("rows=0 .*rows_behind<=100 latency_ms<=5")
+    lab.yarn.play("RUNNING", begins, first, lambda: setattr(lab.channel, "rows_inserted", 60))
+    lab.yarn.play(until("rows=50 "), ends, SUCCEEDED)
 
     lab.succeeds()
     known = r"rows=50 rows_per_second=\d+ rows_behind<=50 seconds_left<=\d+ latency_ms<=5"
     assert re.search(rf"\(RUNNING\); channels=1 {known}", printed())
-    assert NOT_SHOWN not in printed()
-
-
-@pytest.mark.parametrize("start", ['{"p_src_a": {"rej', START], ids=["start file", "status"])
-def test_polls_that_fail_are_logged_once_and_the_load_goes_well(lab, snowpipe, printed, start):
-    failures = []
-
-    def fails():
-        if threading.current_thread().name == POLLS:
-            failures.append("")
-            raise SnowpipeError("away")
-
-    snowpipe.fault(before="status", do=fails, times=float("inf"))
-    lab.yarn.play("RUNNING", lambda: _begins(lab, start))
-    _runs_until(lab, lambda: NOT_SHOWN in printed() and (start != START or len(failures) > 3))
-    # Half a file is one that is being written; the wait itself reads it when all is over.
-    lab.yarn.play(lambda: _begins(lab), lambda: _ends(lab), SUCCEEDED)
-
-    assert lab.execute()["rows"] == 2
-    assert printed().count(NOT_SHOWN) == 1
-
-
-def test_a_poll_that_hangs_delays_nothing(lab, snowpipe, printed):
-    hangs, goes_on = threading.Event(), threading.Event()
-
-    def hang():
-        if threading.current_thread().name == POLLS:
-            hangs.set()
-            goes_on.wait()
-
-    snowpipe.fault(before="status", do=hang, times=float("inf"))
-    lab.yarn.play("RUNNING", lambda: _begins(lab))
-    _runs_until(lab, hangs.is_set)
-    lab.yarn.play(lambda: _ends(lab), SUCCEEDED)
-    try:
-        lab.succeeds()
-    finally:
-        goes_on.set()
+    assert "cannot be shown" not in printed()

@@ -20,7 +20,7 @@ from requests.auth import HTTPBasicAuth
 from airflow_provider_snowpipe.hooks.cluster import ResourceManager
 from airflow_provider_snowpipe.links.snowpipe import SPARK_UI_KEY
 from airflow_provider_snowpipe.operators import cluster_job
-from airflow_provider_snowpipe.operators.cluster_delivery import Submission, hadoop_address
+from airflow_provider_snowpipe.operators.cluster_delivery import Submission
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.credentials import read_credentials_variable
 from airflow_provider_snowpipe.streaming.auth import ProgrammaticAccessToken
@@ -50,13 +50,6 @@ UNREADABLE = [
     f'{{{VERSION}7, "channels": [{{}}]}}',
 ]
 """What may lie where a driver's report is expected."""
-
-
-def test_a_load_is_submitted_followed_and_reported(lab, capsys):
-    lab.yarn.play("ACCEPTED", "RUNNING", "RUNNING", lab.leave, SUCCEEDED)
-    assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
-    assert (len(lab.yarn.submissions), lab.kept(), lab.leftovers()) == (1, {}, [])
-    assert "(RUNNING), http://rm:8088/proxy/" in capsys.readouterr().out.replace("(ACCEPTED)", "(RUNNING)")
 
 
 def test_what_is_submitted(lab):
@@ -134,7 +127,6 @@ class TestRefusedBeforeSubmission:
             ({}, {}, "yarn_resourcemanager_webapp_address"),
             ({"host": "local[2]"}, {}, "Kubernetes"),
             (None, {"work_path": None}, "work_path"),
-            (None, {"work_path": "/no/such/folder"}, "work_path"),
             (None, {"conf": {"spark.yarn.submit.waitAppCompletion": "true"}}, "waitAppCompletion"),
             (None, {"yarn_rm_auth": HTTPBasicAuth("u", "p"), "deferrable": True}, "yarn_rm_auth"),
             (None, {"deploy_mode": "client", "conf": {"spark.submit.deployMode": "cluster"}}, "deploy_mode="),
@@ -142,7 +134,7 @@ class TestRefusedBeforeSubmission:
             (None, {"driver_secret": "file:c.json"}, "'file:/path'"),
             *(
                 ({"yarn_resourcemanager_webapp_address": address}, {}, re.escape(address))
-                for address in ("http://", "rm:abc", "ftp://rm:8088", "rm1:8088,rm2:8088", "http://[::1")
+                for address in ("http://", "ftp://rm:8088", "rm1:8088,rm2:8088")
             ),
         ],
     )
@@ -171,9 +163,7 @@ class TestEnds:
         assert ("which counts" in capsys.readouterr().out) == (end != SUCCEEDED)
 
     @pytest.mark.parametrize(("report", "word"), [(None, "no report"), (UNREADABLE[1], "cannot be read")])
-    def test_everything_committed_without_a_report_is_a_success_with_a_notice(
-        self, lab, capsys, report, word
-    ):
+    def test_all_committed_without_a_report_is_a_success_with_a_notice(self, lab, capsys, report, word):
         lab.yarn.play("RUNNING", lambda: _leave_text(lab, report, POSITION), ("FAILED", "FAILED"))
         assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
         assert word in capsys.readouterr().out
@@ -312,9 +302,3 @@ class TestResourceManagerIsAway:
 def test_kill_stops_the_application(lab, monkeypatch):
     lab.killed(monkeypatch)
     assert lab.yarn.killed == list(lab.yarn.applications)
-
-
-def test_hadoop_knows_an_address_by_its_own_scheme():
-    assert hadoop_address("s3://conn@bucket/loads") == "s3a://bucket/loads"
-    for given in ("/shared/loads", "gs://bucket/loads", "abfss://box@account.dfs.core.windows.net/x"):
-        assert hadoop_address(given) == given

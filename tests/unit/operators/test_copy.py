@@ -84,23 +84,8 @@ def test_a_folder_that_a_storage_console_made_is_no_file_to_load(copying: Copyin
 class TestForce:
     """With FORCE, COPY itself skips nothing, so that a later try must mean the files of the first."""
 
-    @pytest.mark.parametrize("remembers", [True, False], ids=["remembers", "forgets"])
-    @pytest.mark.parametrize("purge", [False, True], ids=["kept", "purged"])
-    def test_a_file_between_two_tries_doubles_nothing(
-        self, copying: Copying, remembers: bool, purge: bool
-    ) -> None:
-        options = {**FORCED, "purge": purge}
-        copying.killed("submit", AFTER, options)
-        copying.account.put("e", "e1", "e2")
-        if not remembers:
-            copying.forget()
-        done = copying.run(options, number=2)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-        assert (done["rows_loaded"], sorted(done["files"])) == (8, list(FILES))
-
     @pytest.mark.parametrize("options", [FORCED, LIMITED], ids=["all", "size_limit"])
-    def test_a_try_that_died_at_any_call_leaves_each_row_once(
+    def test_a_try_that_died_anywhere_leaves_each_row_once(
         self, monkeypatch: Patch, options: Options
     ) -> None:
         crashes = 0
@@ -125,7 +110,7 @@ class TestForce:
     @pytest.mark.parametrize(
         ("options", "by"), [(FORCED, None), (LIMITED, "LOCAL.PUBLIC.P")], ids=["other-stage", "pipe"]
     )
-    def test_files_of_the_same_paths_that_others_load_meanwhile_do_not_stand_for_the_runs_own(
+    def test_loads_of_the_same_paths_by_others_do_not_count(
         self, copying: Copying, options: Options, by: str | None
     ) -> None:
         """Of another stage into the same table, or by a pipe: neither is a load of this run."""
@@ -182,9 +167,7 @@ class TestMappedInstances:
         copying.run(number=3, index=0, files=["a"], columns=["ONE"])
         assert len(copying.account.rows) == 4
 
-    def test_a_retry_that_has_run_nothing_does_not_report_files_that_were_purged(
-        self, copying: Copying
-    ) -> None:
+    def test_a_retry_does_not_report_files_that_another_one_purged(self, copying: Copying) -> None:
         copying.killed("submit", BEFORE, {"purge": True}, index=0)
         copying.run({"purge": True}, index=1)
 
@@ -260,7 +243,7 @@ class TestDeferral:
         ],
         ids=["copy", "load"],
     )
-    def test_a_task_that_comes_back_reports_its_own_files_and_loads_no_other(
+    def test_a_task_that_comes_back_reports_its_own_files(
         self, copying: Copying, kind: Any, more: Options, options: Options
     ) -> None:
         account = copying.account
@@ -316,7 +299,6 @@ class TestPipes:
             ("FAR.P.P", "COPY INTO LOCAL.PUBLIC.T FROM @OTHER", {"S": "s3://b/i", "OTHER": "s3://b/"}, True),
             (PIPE, "COPY INTO t FROM @OTHER", {"S": "s3://b/in/", "OTHER": "s3://b/i/"}, False),
             (PIPE, "COPY INTO other FROM @S", {}, False),
-            (PIPE, "COPY INTO t FROM @OTHER", {}, False),
             (PIPE, "COPY INTO t FROM @S/in/", {}, False),
             (PIPE, "COPY INTO far.t FROM @PUBLIC.S", {}, False),
         ],
@@ -333,7 +315,7 @@ class TestPipes:
             assert copying.run({})["rows_loaded"] == 8
 
     @pytest.mark.parametrize("call", ["SHOW", "PIPE STATUS"])
-    def test_a_missing_privilege_is_logged(
+    def test_missing_privilege_is_logged(
         self, copying: Copying, caplog: pytest.LogCaptureFixture, call: str
     ) -> None:
         copying.account.fault(call, BEFORE, StatementError(min(NOT_AUTHORIZED), "insufficient privileges"))
@@ -381,7 +363,7 @@ class TestRunAgain:
         assert (done["rows_loaded"], again["rows_loaded"], done["loaded_before"]) == (8, 8, {})
 
     @pytest.mark.parametrize(("options", "run"), [({}, "r1"), ({}, "r2"), (FORCED, "r1")])
-    def test_files_of_a_table_that_was_emptied_and_has_rows_of_others_are_not_taken_for_loaded(
+    def test_files_of_a_table_with_other_rows_are_not_taken_for_loaded(
         self, copying: Copying, options: Options, run: str
     ) -> None:
         """TRUNCATE, and an INSERT of the same rows, or of others: nobody knows, and nothing doubles."""
@@ -412,9 +394,7 @@ class TestRunAgain:
         assert copying.account.rows == 2 * rows_of(*FILES)
         assert copying.run(run="r3")["rows_loaded"] == 8
 
-    def test_files_whose_rows_were_deleted_are_gone_for_other_runs_while_they_are_planned_again(
-        self, copying: Copying
-    ) -> None:
+    def test_files_whose_rows_were_deleted_are_gone_for_other_runs(self, copying: Copying) -> None:
         copying.run({})
         copying.account.rows.clear()  # DELETE FROM T
         copying.killed("submit", BEFORE, {}, number=2, clears=1)

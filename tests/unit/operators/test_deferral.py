@@ -80,9 +80,7 @@ def test_a_wait_that_takes_too_long_reports_it(lab, options, limit, named):
     assert lab.kept() == {}
 
 
-def test_what_is_not_committed_is_left_to_the_triggerer_and_leaves_nothing_on_the_worker(
-    lab, temporary_files
-):
+def test_what_is_not_committed_is_left_to_the_triggerer(lab, temporary_files):
     lab.channel.committed = TOKENS[0]
     where = {"table": "T", "pipe": None, "database": "DB", "schema": "S", "snowflake_conn_id": "fake"}
 

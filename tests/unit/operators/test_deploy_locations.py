@@ -21,61 +21,32 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from tests.stream_worker import TaskInstance
 
 
-class Submission:
-    """The command and the environment that a load would start its driver with."""
+def test_yarn_gets_our_code_its_queue_and_its_own_python(tmp_path, set_connection):
+    extra = {"queue": "loads", "deploy-mode": "client"}
+    set_connection("cluster", conn_type="spark", host="yarn", extra=extra)
+    given = {"py_files": "/x/mine.zip", "env_vars": {"HADOOP_CONF_DIR": "/etc/hadoop"}, "name": "app"}
+    given |= {"conf": {"spark.yarn.maxAppAttempts": "1"}, "spark_conn_id": "cluster"}
+    operator = SnowpipeStreamOperator(task_id="load", source={"path": "/d"}, table="T", **given)
+    memory = DriverMemory({}, durable=False)
+    operator._run = ClientRun(DriverLocation.here(tmp_path), memory, print, lambda _: None)
+    hook = operator._get_hook()
+    command = hook._build_spark_submit_command(operator.application)
+    settings = {command[at + 1] for at, word in enumerate(command) if word == "--conf"}
+    environment = {**hook.submit.args[1], **(hook._env or {})}
 
-    def __init__(self, operator, directory):
-        memory = DriverMemory({}, durable=False)
-        operator._run = ClientRun(DriverLocation.here(directory), memory, print, lambda _: None)
-        operator.application_args = [str(directory / "plan.json")]
-        hook = operator._get_hook()
-        self.command = hook._build_spark_submit_command(operator.application)
-        self.environment = {**hook.submit.args[1], **(hook._env or {})}
+    def option(name):
+        return command[command.index(name) + 1]
 
-    def option(self, name):
-        return self.command[self.command.index(name) + 1]
-
-    @property
-    def settings(self):
-        given = [self.command[i + 1].split("=", 1) for i, word in enumerate(self.command) if word == "--conf"]
-        return {name: value for name, value in given}
-
-
-@pytest.fixture
-def submit(tmp_path, set_connection):
-    def make(host, extra=None, **options):
-        set_connection("cluster", conn_type="spark", host=host, extra=extra or {})
-        operator = SnowpipeStreamOperator(
-            task_id="load", source={"path": "/d"}, table="T", spark_conn_id="cluster", **options
-        )
-        operator.name = "app"
-        return Submission(operator, tmp_path)
-
-    return make
-
-
-def test_yarn_gets_our_code_its_queue_and_its_own_python(submit, tmp_path):
-    submission = submit(
-        "yarn",
-        {"queue": "loads", "deploy-mode": "client"},
-        num_executors=2,
-        py_files="/x/mine.zip",
-        env_vars={"HADOOP_CONF_DIR": "/etc/hadoop"},
-        conf={"spark.yarn.maxAppAttempts": "1"},
-    )
-
-    assert submission.option("--master") == "yarn"
-    assert (submission.option("--queue"), submission.option("--deploy-mode")) == ("loads", "client")
+    assert [option(f"--{name}") for name in ("master", "queue", "deploy-mode")] == ["yarn", "loads", "client"]
     # The user's own code comes first.
-    assert submission.option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
-    assert submission.option("--num-executors") == "2"
-    assert submission.environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
-    assert submission.environment["PYSPARK_PYTHON"] == "python3"
-    assert submission.environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
-    assert submission.settings == {
-        "spark.log.level": "WARN",
-        "spark.yarn.maxAppAttempts": "1",
-        "spark.yarn.appMasterEnv.HADOOP_CONF_DIR": "/etc/hadoop",
+    assert option("--py-files") == f"/x/mine.zip,{tmp_path / 'airflow_provider_snowpipe.zip'}"
+    assert environment["HADOOP_CONF_DIR"] == "/etc/hadoop"
+    assert environment["PYSPARK_PYTHON"] == "python3"
+    assert environment["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert settings == {
+        "spark.log.level=WARN",
+        "spark.yarn.maxAppAttempts=1",
+        "spark.yarn.appMasterEnv.HADOOP_CONF_DIR=/etc/hadoop",
     }
 
 

@@ -46,17 +46,6 @@ grep -q '"error": null' NOTES/report.json
 """
 
 
-class RecordingInstance(TaskInstance):
-    """Keeps every page of the application that was shown."""
-
-    def __init__(self):
-        super().__init__()
-        self.shown = []
-
-    def xcom_push(self, key, value):
-        self.shown += [value] if key == "spark_ui" else []
-
-
 class Lab:
     """A task whose worker and driver a test can end one by one."""
 
@@ -150,19 +139,7 @@ def test_the_next_try_waits_for_the_driver_that_still_runs(lab, leftovers, capsy
     assert leftovers() == []
 
 
-def test_the_page_of_the_application_is_shown_while_it_runs_also_to_the_next_try(lab):
-    lab.start_driver()
-    lab.end_driver_when_followed(DONE)
-    for state in (lab.state, None):
-        instance = RecordingInstance()
-        context = {"ti": instance, "task_state_store": state}
-        SnowpipeStreamOperator(task_id="load", **lab.options).execute(context)
-        assert instance.shown == ["http://driver:4040", "http://history/app"]
-
-
-def test_a_driver_that_lives_when_its_task_has_lost_airflow_is_found_by_the_next_try(
-    lab, leftovers, monkeypatch
-):
+def test_a_driver_of_a_task_that_has_lost_airflow_is_found_by_the_next_try(lab, leftovers, monkeypatch):
     """When a task's supervisor is killed, whatever the task writes to it next is an error."""
 
     def orphan(*_, **__):

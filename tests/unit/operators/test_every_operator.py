@@ -35,8 +35,6 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.progress import CommitTargets
 from airflow_provider_snowpipe.triggers.offset import SnowpipeOffsetTrigger
 from tests.airflow_version import AIRFLOW
 
@@ -80,13 +78,6 @@ def test_a_text_is_no_switch_that_is_on(kind, given, names):
                 kind(**given, **{name: value})
 
 
-def test_whether_rejected_rows_fail_the_wait_is_true_or_false_or_left_to_the_targets():
-    for fine in (True, False, None):
-        SnowpipeCommitSensor(**TARGETS, fail_on_rejected_rows=fine)
-    with pytest.raises(ConfigurationError, match="fail_on_rejected_rows"):
-        SnowpipeCommitSensor(**TARGETS, fail_on_rejected_rows="no")
-
-
 PLAN = {
     "source": {"path": "/d"},
     "account_url": "https://a-b.snowflakecomputing.com",
@@ -97,20 +88,13 @@ PLAN = {
 }
 WRONG = [
     (SnowpipeBackupOffsetsOperator, FILE, "warn_days", float("nan")),
-    (SnowpipeStreamOperator, STREAM, "poll_interval", "5"),
     (SnowpipeBulkLoadOperator, BULK, "stage", 5),
     (SnowpipeCommitSensor, TARGETS, "offset_format", ["integer"]),
     (SnowpipeOffsetTrigger, {"table": "T"}, "channel", 5),
     (SnowpipeOffsetTrigger, {"table": "T"}, "every_rows", "100"),
-    (SnowpipeOffsetTrigger, {"table": "T"}, "poll_interval", "5"),
-    (SnowpipeOffsetTrigger, {"table": "T"}, "list_interval", None),
     (SnowpipeLagNotifier, {"table": "T"}, "max_channels", "20"),
-    (SnowpipeLagNotifier, {"table": "T"}, "offset_format", 5),
-    (SnowpipePlan, PLAN, "database", 5),
     (SnowpipePlan, PLAN, "work_path", 5),
-    (snowpipe_asset, ASSET, "account", 5),
     (snowpipe_asset, ASSET, "table", 5),
-    (snowpipe_asset, ASSET, "channel", 5),
 ]
 
 
@@ -121,18 +105,6 @@ def test_a_value_of_another_type_is_named(kind, given, name, value):
         kind(**{**given, name: value})
     assert name.replace("_", " ").split()[-1] in str(raised.value)
     assert repr(value) in str(raised.value)
-
-
-def test_a_name_that_was_rendered_to_a_number_is_refused():
-    with pytest.raises(ConfigurationError, match="table is 2026: give a text"):
-        PipeName.default_for_table("D", "S", 2026)  # type: ignore[arg-type]
-
-
-def test_a_target_token_that_was_rendered_to_a_number_is_its_digits():
-    found = CommitTargets.parse({"connector_orders_0": 120455}, "integer")
-    assert {name: one.token for name, one in found.targets.items()} == {"connector_orders_0": "120455"}
-    with pytest.raises(ConfigurationError, match="targets has the entry 'c': True"):
-        CommitTargets.parse({"c": True}, "integer")
 
 
 LINK: Any = {"Snowsight": "_link_SnowsightLink", "Channel page": "_link_ChannelPageLink"}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
@@ -27,7 +27,6 @@ from airflow_provider_snowpipe.streaming import admin, errors
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.checkpoint import Hold, held, held_apart
 from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
-from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe
 from tests.source_log import unit_token
@@ -203,9 +202,7 @@ class TestLoad:
     @pytest.mark.parametrize(
         "policy", [{"unknown_columns": "fail"}, {"evolve_columns": True}, {"evolve_columns": False}], ids=str
     )
-    def test_a_policy_about_keys_without_a_column_is_followed(
-        self, load: Load, policy: dict[str, Any]
-    ) -> None:
+    def test_a_policy_about_unknown_keys_is_followed(self, load: Load, policy: dict[str, Any]) -> None:
         load.write("a", "1.ndjson")
 
         path, why = load.operator(**policy, path="auto")._choice({"backfill": True}).path()
@@ -247,9 +244,7 @@ class TestTokens:
     def files(self, load: Load) -> list[str]:
         return load.write("a", "1.ndjson", 2) + load.write("a", "2.ndjson", 2)
 
-    def test_they_show_which_files_are_left_and_which_one_is_begun(
-        self, load: Load, files: list[str]
-    ) -> None:
+    def test_show_which_files_are_left_and_which_one_is_begun(self, load: Load, files: list[str]) -> None:
         for token, untouched, has_rest in (
             (None, ("1.ndjson", "2.ndjson"), False),
             ("1.ndjson:2", ("2.ndjson",), False),
@@ -304,7 +299,7 @@ class TestTokens:
             load.run("r2")
         load.assert_every_row_is_there_once()
 
-    def test_files_whose_source_log_is_lost_are_refused_until_it_is_rebuilt(
+    def test_files_without_their_log_are_refused_until_it_is_rebuilt(
         self, load: Load, files: list[str]
     ) -> None:
         load.run()
@@ -330,11 +325,6 @@ class TestLateFiles:
 
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "10.ndjson:2"}
-
-    def test_what_a_copied_file_has_got_is_left_to_the_stream(self, load: Load) -> None:
-        load.write("a", "2.ndjson")
-        with pytest.raises(AirflowFailException, match="PartlyStreamedError"):
-            load.run("r2")
 
     def test_a_copied_file_that_has_changed_is_refused(self, load: Load) -> None:
         rows, tokens = list(load.account.rows), dict(load.account.tokens)
@@ -384,16 +374,6 @@ class TestCrashes:
         load.run(try_number=2)
 
         load.assert_every_row_is_there_once()
-
-    def test_a_copy_that_still_runs_is_joined(self, load: Load, monkeypatch: Patch) -> None:
-        begun(load)
-        load.account.holds = True
-        load.crash("submit", AFTER)
-        monkeypatch.setattr("time.sleep", lambda _: load.account.finish())
-        load.run(try_number=2)
-
-        load.assert_every_row_is_there_once()
-        assert len(load.account.statements) == 1
 
     def test_the_stream_finishes_what_was_begun_and_no_more(self, load: Load) -> None:
         begun(load).crash("submit", BEFORE)
@@ -485,9 +465,7 @@ class TestHold:
             assert len(load.account.rows) == len(set(load.account.rows))
 
     @pytest.mark.parametrize("changed", ["some", "all"])
-    def test_files_that_were_not_loaded_are_loaded_with_their_new_content(
-        self, load: Load, changed: str
-    ) -> None:
+    def test_files_that_have_changed_before_their_load_are_loaded(self, load: Load, changed: str) -> None:
         load.crash("submit", BEFORE)
         running = list(load.account.statements.values())
         files = [load.folder / path for path in ("a/2.ndjson", "a/3.ndjson", "b/1.ndjson")]
@@ -519,9 +497,7 @@ class TestHold:
         load.assert_every_row_is_there_once()
         assert load.positions == {A: "3.ndjson:2", B: "1.ndjson:2"}
 
-    def test_a_task_whose_copy_is_given_up_while_it_runs_moves_no_token(
-        self, load: Load, monkeypatch: Patch
-    ) -> None:
+    def test_a_task_whose_copy_is_given_up_moves_no_token(self, load: Load, monkeypatch: Patch) -> None:
         run = CopyRun.load
 
         def slow(copy: CopyRun, *given: Any) -> Any:
@@ -537,9 +513,7 @@ class TestHold:
         load.run("r2")
         load.assert_every_row_is_there_once()
 
-    def test_a_task_whose_load_another_one_has_given_up_loads_nothing(
-        self, load: Load, monkeypatch: Patch
-    ) -> None:
+    def test_a_task_whose_load_was_given_up_loads_nothing(self, load: Load, monkeypatch: Patch) -> None:
         """It has set the hold, and has not planned its COPY yet."""
         promise = FileBoundary.promise
 
@@ -706,14 +680,6 @@ class TestPipe:
         assert isinstance(deferred.value.trigger, SnowpipeFilesLoadedTrigger)
         assert (piped.positions[B], is_held(account.tokens[A])) == ("1.ndjson:2", True)
 
-    def test_a_wait_that_nobody_ends_speaks_of_the_files(self, piped: Load) -> None:
-        operator, context, _ = self.waiting(piped)
-        words = "Trigger timeout" if AIRFLOW >= (3, 0) else "Trigger/execution timeout"
-        with pytest.raises(AirflowException, match=r"FilesNotLoadedError.* 77 s "):
-            operator.resume_execution("__fail__", {"error": words}, context)
-        with pytest.raises(AirflowException, match="CommitTimeoutError"):
-            operator.resume_execution("__fail__", {"error": words}, task_context("r2"))
-
 
 class TestChoice:
     @pytest.fixture(autouse=True)
@@ -742,18 +708,6 @@ class TestChoice:
 
         assert path == "stream"
         assert "up to row 2" in str(why)
-
-    def test_the_plan_of_the_same_instance_in_the_run_before_is_kept_in_mind(self, load: Load) -> None:
-        context, asked = task_context(map_index=3), list[Any]()
-        plan = {"path": "copy", "is_forced": False}
-        context["ti"].xcom_pull = lambda **named: asked.append(named) or plan
-
-        assert load.operator()._choice({}, context).before == "copy"
-        assert load.operator(remember=False)._choice({}, context).before is None
-        assert asked == [
-            {"task_ids": "load", "key": key, "include_prior_dates": True, "map_indexes": 3}
-            for key in ("outcome", "plan")
-        ]
 
     def test_what_has_no_path_is_refused(self, load: Load) -> None:
         load.account.put("a", "1")

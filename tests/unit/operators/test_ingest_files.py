@@ -78,12 +78,6 @@ class TestLocation:
             ingest(files=None, **given)
         assert account.rows == []
 
-    @pytest.mark.parametrize("stage", ["@PUBLIC.S", '@LOCAL."PUBLIC"."S"', "@OTHER/root"])
-    def test_the_same_one_is_taken_however_it_is_written(self, account, stage):
-        account.stage_urls.update(S="s3://bucket/root/", OTHER="s3://bucket")
-        account.stages["OTHER"] = {"root/a": b"a1\n"}
-        assert ingest(table="T", files=["a"], stage=stage)["submitted"] == ["a"]
-
 
 @pytest.mark.parametrize(("call", "errno"), [("DESCRIBE", MISSING), ("HISTORY", REFUSED)])
 def test_a_missing_privilege_is_reported_in_the_log(account, caplog, call, errno):
@@ -148,9 +142,7 @@ class TestLoadsOfTheSameName:
     """A load counts for the very file that the pipe is given, not for one with this end of its path."""
 
     @pytest.mark.parametrize("given", [{}, {"stage": "@OTHER"}], ids=["pipe", "stage"])
-    def test_a_pipe_made_anew_over_another_stage_is_given_what_has_the_path_of_a_file_loaded_before(
-        self, account, given
-    ):
+    def test_a_path_in_another_stage_is_another_file(self, account, given):
         ingest(table="T")
         account.pipes[PIPE] = Pipe("COPY INTO t FROM '@OTHER'")
         account.stages["OTHER"] = {"a": b"o1\n"}

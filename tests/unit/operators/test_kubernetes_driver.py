@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import logging
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
 from tests.scripted_kubernetes import (
-    KUBE_CLIENT,
     ScriptedKubernetes,
     plan_in,
     scripted_kubernetes,
@@ -193,12 +191,10 @@ class TestRefusedBeforeSubmission:
             ({"work_path": None}, "work_path"),
             ({"driver_secret": None}, "driver_secret="),
             ({"driver_secret": "snowflake"}, "name:key"),
-            ({"driver_secret": "python:vault"}, "python:module:function"),
             (
                 {"conf": {**CONF, "spark.kubernetes.submission.waitAppCompletion": "true"}},
                 "waitAppCompletion",
             ),
-            ({"conf": {**CONF, "spark.kubernetes.driver.pod.name": "mine"}}, "name"),
             ({"conf": {**CONF, "spark.kubernetes.namespace": "others"}}, "'others'"),
         ],
     )
@@ -211,10 +207,6 @@ class TestRefusedBeforeSubmission:
         with monkeypatch.context() as patch:
             patch.setenv("AIRFLOW__KUBERNETES_EXECUTOR__CONFIG_FILE", str(tmp_path / "none"))
             with pytest.raises(AirflowFailException, match="config_file"):
-                lab.execute()
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, KUBE_CLIENT, None)
-            with pytest.raises(AirflowFailException, match=r"\[kubernetes\]"):
                 lab.execute()
         lab.connect()
         with pytest.raises(AirflowFailException, match="namespace"):
@@ -280,13 +272,6 @@ class TestAnotherTry:
         stopped, left = ([earlier], []) if phase == "Pending" else ([], [earlier])
         assert (killed, list(lab.kubernetes.pods), lab.kubernetes.secrets) == (stopped, left, {})
         assert phase == "Running" or lab.folders() == []
-
-    def test_a_refusal_that_no_other_poll_changes_ends_the_try_at_once(self, lab):
-        lab.kubernetes.play("Running", 503, 403, lab.leave, "Succeeded")
-        with pytest.raises(AirflowFailException, match="403"):
-            lab.execute()
-        assert lab.kubernetes.killed == []
-        assert len(lab.kubernetes.script) == 2
 
 
 def test_kill_takes_pod_and_secret_away(lab, monkeypatch):

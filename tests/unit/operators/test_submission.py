@@ -40,25 +40,12 @@ def test_spark_submit_of_this_environment_is_found_without_activating_it(tmp_pat
     assert os.access(Path(environment["JAVA_HOME"]) / "bin" / "java", os.X_OK)
 
 
-def test_error_comes_from_the_output_when_there_is_no_report():
-    error = "snowpipe error: SourceMissingError: source path '/x' does not exist"
-    output = f"Cannot execute: spark-submit.\nLast spark-submit output:\nWARN x\n{error}\nINFO bye"
-    assert submission.job_error(None, output) == (f"{error} [SP04]", False)
-
-
 @pytest.mark.parametrize(("rows", "rejected", "loaded"), [(1234, 4, 1230), (3, 4, 0)])
 def test_asset_events_count_the_rows_that_are_in_the_table(rows, rejected, loaded):
     (channel,) = submission.loaded_channels(
         RunReport("a", (replace(CHANNEL, rows=rows, rejected=rejected),), 1.0)
     )
     assert (channel.token, channel.committed, channel.loaded) == ("a:2", True, loaded)
-
-
-def test_report_is_a_table_with_a_line_for_each_channel():
-    line = "p_s_EWR  1,234  99     0         0             NULL  a:2  yes"
-    assert submission.report_lines(RunReport("a", (CHANNEL,), 1.0))[1:] == [line]
-    sent = submission.report_lines(RunReport("a", (replace(CHANNEL, committed=False),), 1.0))[1]
-    assert (sent.split("  ")[-1], "not awaited" in sent) == ("no", True)
 
 
 def test_missing_spark_and_connection_are_reported_with_the_remedy(tmp_path):

@@ -14,6 +14,7 @@ from airflow_provider_snowpipe.operators.submission import settle_load
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
+from tests.stream_worker import FileState
 
 __all__ = ["snowpipe"]
 
@@ -26,20 +27,6 @@ def hook_of(client):
     found.get_client = lambda: nullcontext(client)
     found.report_rejected = partial(SnowpipeHook.report_rejected, found)
     return found
-
-
-class TaskState:
-    def __init__(self):
-        self.values = {}
-
-    def get(self, key):
-        return json.loads(self.values[key]) if key in self.values else None
-
-    def set(self, key, value):
-        self.values[key] = json.dumps(value)
-
-    def delete(self, key):
-        self.values.pop(key, None)
 
 
 def kept():
@@ -55,12 +42,6 @@ def settle(snowpipe):
         return settle_load(load, hook_of(snowpipe.client()), on_error=on_error, awaited=awaited)
 
     return run
-
-
-def test_load_is_settled_by_what_is_committed(snowpipe, settle):
-    snowpipe.channel("c", committed="9", rows_inserted=10, rows_error_count=3)
-
-    assert settle(kept()).is_committed
 
 
 @pytest.mark.parametrize("committed", [None, "8"])
@@ -85,21 +66,22 @@ def test_rows_that_earlier_tries_had_rejected_count_after_the_deferral(snowpipe,
 
 
 class TestMemory:
-    def test_it_is_forgotten_with_the_driver_and_there_is_none_without_durability(self):
-        memory = DriverMemory({"task_state_store": TaskState()}, durable=True)
+    def test_it_is_forgotten_with_the_driver_and_there_is_none_without_durability(self, tmp_path):
+        store = FileState(tmp_path / "state.json")
+        memory = DriverMemory({"task_state_store": store}, durable=True)
         memory.keep_sent(kept())
         memory.forget_driver()
         assert memory.sent() is None
 
-        for context in ({}, {"task_state_store": TaskState()}):
+        for context in ({}, {"task_state_store": store}):
             memory = DriverMemory(context, durable=False)
             memory.keep_sent(kept())
             assert (memory.sent(), memory.location()) == (None, None)
 
     @pytest.mark.parametrize(("max_tries", "is_known"), [(2, True), (4, False)])
-    def test_it_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(self, max_tries, is_known):
+    def test_it_is_awaited_by_a_retry_and_not_after_the_task_was_cleared(self, tmp_path, max_tries, is_known):
         """Cleared, it has more tries, and its source may have more rows than were sent."""
-        store = TaskState()
+        store = FileState(tmp_path / "state.json")
 
         def memory(number, most):
             ti = SimpleNamespace(try_number=number, max_tries=most)

@@ -18,7 +18,6 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.submit import local_spark
-from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     RecordUnavailableError,
@@ -181,21 +180,6 @@ def test_rebind_without_a_new_row_is_in_the_token_of_the_next_run(lab):
     assert shown(lab.snowpipe.channels["p_src_a"].committed) == "2.ndjson:2"
 
 
-def test_error_of_a_driver_names_the_earlier_source_where_a_record_knows_it(lab, variables):
-    lab.execute()
-    binding = Checkpoint.parse(lab.snowpipe.channels["p_src_a"].committed).binding
-    error = f"snowpipe error: SourceChangedError: (binding {binding})."
-    lab.program.write_text(f"#!/bin/sh\necho '{error}'; exit 1\n")
-    lab.write("a/3.ndjson", 1)
-
-    with pytest.raises(AirflowFailException, match=f"{lab.source}.*loaded by task 'load'"):
-        lab.execute()
-    variables.clear()
-    with pytest.raises(AirflowFailException, match="SourceChangedError") as poorer:
-        lab.execute()
-    assert "loaded by" not in str(poorer.value)
-
-
 def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, monkeypatch):
     """An expired channel would look like that of a new partition. Airflow gives the default in that case."""
     lab.execute()
@@ -215,15 +199,6 @@ def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, mon
     with pytest.raises(AirflowFailException, match=key):
         lab.execute()
     assert lab.starts == 0
-
-
-def test_table_that_no_run_has_made_is_left_to_the_run_that_makes_it(lab, monkeypatch):
-    monkeypatch.setattr(SnowpipeStreamOperator, "_prepare", lambda *_: pytest.fail("makes the table"))
-    lab.snowpipe.channels.clear()
-    for path in lab.source.rglob("*.ndjson"):
-        path.write_text("")
-    with pytest.raises(pytest.fail.Exception, match="makes the table"):
-        lab.execute(create_table="if_missing")
 
 
 class TestLocalMaster:

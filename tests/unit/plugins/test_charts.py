@@ -31,25 +31,6 @@ def drawn(chart):
     return ElementTree.fromstring(str(chart))  # noqa: S314  made by the test itself
 
 
-def test_a_line_goes_through_its_values():
-    chart = drawn(steps("Rows", [series("target", 0, 50, 100), series("committed", 0, 0, 100)]))
-    lines = [one.get("d") for one in chart.iter("path")]
-    assert len(lines) == 2
-    assert lines[0] == "M76.0 210.0H392.0V111.0H708.0V12.0H708"
-    assert [one.text for one in chart.iter("span")] == ["target", "committed"]
-
-
-def test_a_screen_reader_gets_a_title_and_the_last_values():
-    svg = drawn(draw_chart("Latency", [series("latency", 10, 1500)], " ms")).find("svg")
-    assert svg.get("role") == "img"
-    labels = {one.get("id"): one.text for one in svg if one.tag in ("title", "desc")}
-    assert list(labels) == svg.get("aria-labelledby", "").split()
-    assert list(labels.values()) == [
-        "Latency",
-        "From 01-31 12:00:00 to 01-31 12:01:00. At the end: latency 1.5k ms.",
-    ]
-
-
 def test_names_are_escaped():
     hostile = "</title><script>alert('x')</script>"
     chart = str(steps(hostile, [series(hostile, 1), series('"&', 2)], hostile))

@@ -79,13 +79,6 @@ class TestHistory:
         airflow_tables.leave(run="r2", **streamed({"b": {"to": "f:9", "rows": 5}}))
         assert (pipe("a").rows, len(pipe("a").tasks), len(pipe("a").channels)) == (3, 1, 1)
 
-    def test_a_task_that_runs_or_failed_is_there_without_a_value(self, airflow_tables, pipe):
-        airflow_tables.leave(run="r1", state="failed", channel_page=page_address("lake"))
-        failed = pipe()
-        airflow_tables.leave(run="r2", state="running", minutes_ago=1, channel_page=page_address("lake"))
-        assert (failed.word, failed.tasks[0].is_failed, failed.channels) == ("FAILED", True, [])
-        assert pipe().word == "LOADING"
-
     def test_of_an_append_and_of_a_change_of_a_channel(self, airflow_tables, pipe):
         page = {"channel_page": page_address("lake", channel="a")}
         value = {"channel": "a", "pipe": str(PIPE)}
@@ -116,19 +109,6 @@ class TestHistory:
         assert pipe().lag_rows == 2
         assert pipe().lag_seconds == pytest.approx(120, abs=60)
 
-    def test_what_is_not_ours_or_broken_is_passed_over(self, airflow_tables, read):
-        page = page_address("lake")
-        airflow_tables.leave(task="a", channel_page={"an": "object"})
-        airflow_tables.leave(task="b", channel_page=page, return_value=[1], targets="{broken")
-        broken = {"channels": {"c": None, "d": 5, "e": {"rows": "many", "to": 4, "rejected": True}}}
-        airflow_tables.leave(task="c", channel_page=page, return_value=broken)
-
-        b, c = sorted(read().tasks, key=lambda one: one.key.task_id)
-        assert b.channels == ()
-        assert [(one.channel, one.rows, one.committed) for one in c.channels] == [
-            (name, None, None) for name in "cde"
-        ]
-
 
 _OBJECT = {"__classname__": "pathlib.PurePosixPath", "__version__": 1, "__data__": ["/x"]}
 _NAMES = {"database": "LOCAL", "schema": "PUBLIC", "pipe": "ORDERS-STREAMING"}
@@ -138,13 +118,13 @@ _STRANGE = {
     "an object in a channel": {"channels": {"a": _OBJECT}},
     "an object of a number": {"channels": {"a": {"rows": _OBJECT, "to": _OBJECT}}, "seconds": _OBJECT},
     "a class that is not allowed": {"__classname__": "os.system", "__version__": 1, "__data__": "true"},
-    "a nested list": "[" * 100_000 + "]" * 100_000,
+    "a nested list": "[" * 9_000 + "]" * 9_000,
     "a nested channel": json.dumps({"channels": {"a": {"to": [[[[[[[[[[[[[[[[[[[[0]]]]]]]]]]]]]]]]]]]]}}}),
-    "a text of 1 MB": "x" * 1_000_000,
-    "a name of 1 MB": {"channels": {"x" * 1_000_000: {"to": "f:1", "rows": 1}}},
-    "a token of 1 MB": {"channels": {"a": {"to": "f:" + "1" * 1_000_000, "rows": 1}}},
-    "too long": {"channels": {"a": {"to": "f:1", "rows": 1, "more": "x" * 3_000_000}}},
-    "many channels": {"channels": {str(at): 0 for at in range(100_000)}},
+    "a long text": "x" * 10_000,
+    "a long name": {"channels": {"x" * 10_000: {"to": "f:1", "rows": 1}}},
+    "a long token": {"channels": {"a": {"to": "f:" + "1" * 10_000, "rows": 1}}},
+    "too long": {"channels": {"a": {"to": "f:1", "rows": 1, "more": "x" * 30_000}}},
+    "many channels": {"channels": {str(at): 0 for at in range(1_000)}},
     "a number without an end": {"channels": {"a": {"to": "f:1", "rows": 10**400}}, "seconds": 1e300},
     "digits": '{"channels": {"a": {"to": "f:1", "rows": ' + "9" * 5000 + "}}}",
     "no number": '{"channels": {"a": {"to": "f:1", "rows": NaN, "latency_ms": Infinity}}}',
@@ -153,7 +133,7 @@ _STRANGE = {
     "audits without names": {"pipes": [None, [], {"names": []}, {"names": {"database": {}}}]},
     "an audit of other kinds": {"pipes": [{**_AUDIT, "notes": "x"}], "at": 5, "depth": ["x"]},
     "an audit of long ago": {"pipes": [{**_AUDIT, "channels": 1e300}], "at": "0001-01-01T00:00:00+14:00"},
-    "many audits": {"pipes": [_AUDIT] * 50_000},
+    "many audits": {"pipes": [_AUDIT] * 100},
 }
 
 
@@ -171,6 +151,8 @@ class TestForeignXComs:
         client = client()
 
         with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("airflow_provider_snowpipe.plugins.history._LONGEST_VALUE", 20_000)
+            patch.setattr("airflow_provider_snowpipe.plugins.history._MOST_CHANNELS", 100)
             patch.setattr(XComModel, "deserialize_value", lambda row: pytest.fail("deserialised"))
             answers = {
                 path: client.get(path, params=query)
@@ -191,10 +173,10 @@ class TestForeignXComs:
 
 class TestBounds:
     def test_channels_take_room_too(self, airflow_tables, read):
-        value = {"channels": {str(at): 0 for at in range(9_000)}}
+        value = {"channels": {str(at): 0 for at in range(90)}}
         for run in range(30):
             airflow_tables.leave(run=f"r{run}", channel_page=page_address("lake"), return_value=value)
-        assert sum(len(task.channels) for task in read().tasks) < 200_000
+        assert sum(len(task.channels) for task in read(size=160_000).tasks) < 2_000
 
     def test_age_number_and_size(self, airflow_tables, read):
         for run in range(6):
@@ -209,15 +191,6 @@ class TestBounds:
         assert read(tasks=6).is_cut is False
         assert all(one.channels == () for one in read(size=10).tasks)
 
-    def test_only_what_is_asked_for(self, airflow_tables, read):
-        one = {"a": {"to": "f:1", "rows": 1}}
-        airflow_tables.leave(run="r1", **streamed(one))
-        airflow_tables.leave(run="r2", **streamed(one, table="OTHER"))
-        airflow_tables.leave(run="r2", task="two", **streamed(one, connection="x"))
-        assert len(read(Where(pipe=PIPE)).tasks) == 2
-        assert len(read(Where(pipe=PIPE, connection="lake")).tasks) == 1
-        assert [one.key.task_id for one in read(Where(run_id="r2", task_id="two")).tasks] == ["two"]
-
     def test_nothing_of_a_dag_or_connection_that_may_not_be_read(self, airflow_tables, read):
         one = {"a": {"to": "f:1", "rows": 1}}
         airflow_tables.leave(**streamed(one))
@@ -231,18 +204,9 @@ class TestBounds:
 
 
 class TestPlans:
-    def test_are_read_with_shape_and_outcome(self, airflow_tables, monkeypatch):
-        shape = {"bounded": True, "rows": 1200, "bytes": 2e6, "partitions": 2, "files": None}
-        plan = {**PLAN.as_json(), "shape": shape, "expected": {"rows": 1200, "bytes": 2e6}}
-        outcome = {
-            "path": "stream",
-            "planned": "stream",
-            "estimated": {"rows": 1200, "bytes": 2e6, "seconds": 12.0, "credits": 0.02},
-            "actual": {"rows": 1201, "bytes": None, "seconds": 10, "credits": 0.03},
-            "loads": [],
-        }
+    def test_of_ours_are_read(self, airflow_tables, monkeypatch):
         airflow_tables.leave(run="r1", plan={"somebody": "else's"})
-        airflow_tables.leave(run="r2", minutes_ago=1, plan=plan, outcome=outcome)
+        airflow_tables.leave(run="r2", minutes_ago=1, plan=PLAN.as_json())
         rights = Rights(frozenset({"orders"}), lambda _: True)
 
         with Session(airflow_tables.engine) as session:
@@ -250,11 +214,6 @@ class TestPlans:
             hidden, _ = read_plans(session, Rights(frozenset(), lambda _: True), HistoryLimits(), Where(), 10)
 
         assert (load.plan, more, hidden) == (PLAN, False, [])
-        assert load.facts == ["with an end", "1,200 rows", "2 MB", "2 partitions"]
-        lines = {one["name"]: (one["estimate"], one["outcome"]) for one in load.comparison}
-        expected = {"Rows": ("1,200", "1,201"), "Bytes": ("2 MB", ""), "Credits": ("0.02", "0.03")}
-        assert lines | expected == lines
-
         monkeypatch.setenv("AIRFLOW__SNOWPIPE__CREDIT_PRICE", "3.1")
         monkeypatch.setenv("AIRFLOW__SNOWPIPE__CURRENCY", "EUR")
         assert cost(1_000.0) == "1,000 (3,100.00 EUR)"

@@ -80,17 +80,6 @@ def test_failed_sensor_shows_why_and_what_is_committed_and_rejected_once(airflow
     assert [row[2] for row in cells(page, "runs")[:2]] == ["failed rows_rejected"] * 2
 
 
-def test_failed_sensor_counts_nothing_that_its_load_has_counted(airflow_tables, get):
-    airflow_tables.leave(run="r1", **streamed({"a": {"to": "f:9", "rows": 9, "rejected": 5}}))
-    seen = {
-        "reason": "rows_rejected",
-        "channels": {"a": {"committed": "f:9", "target": "f:9", "rejected": 5}},
-    }
-    failed = {"channel_page": page_address("lake"), "observed": seen}
-    airflow_tables.leave(run="r1", task="wait", state="failed", minutes_ago=5, **failed)
-    assert cells(get("/overview").text, "pipes")[0][7] == "5"
-
-
 def audited(differences=(), connection="lake", pipe="ORDERS-STREAMING", **more):
     """What an audit leaves."""
     names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": pipe}
@@ -159,14 +148,6 @@ class TestPipe:
         assert '/dags/orders/runs/r2/tasks/load/mapped/4"' in page
         assert 'href="/snowpipe/connections/lake/channels?database=LOCAL' in page
 
-    def test_shows_the_files_that_waited_for_the_last_load_of_each_task(self, airflow_tables, get):
-        for minutes, files in ((60, 9), (5, 1_234)):
-            left = {"files_behind": files, "bytes_behind": 70, "oldest_file_seconds": 5}
-            value = streamed({"a": {"to": "f:3", "rows": 3}}, backlog=left)
-            airflow_tables.leave(run=f"r{minutes}", minutes_ago=minutes, **value)
-        page = text_of(get(OF_PIPE, **PIPE).text)
-        assert "began: 1,234 files, 70 bytes, the oldest one written 5 s before" in page
-
     def test_answers_whatever_an_address_asks_for(self, airflow_tables, get):
         for path, query in (("/overview", {}), (OF_PIPE, PIPE)):
             assert "No task that you may see" in get(path, **query).text
@@ -179,20 +160,20 @@ class TestPipe:
         ):
             assert get(OF_PIPE, **{**PIPE, **query}).status_code == status
 
-    def test_sorts_and_pages_2000_channels_on_the_server(self, airflow_tables, get):
+    def test_sorts_and_pages_channels_on_the_server(self, airflow_tables, get):
         for run in range(3):
             one = {"to": f"f:{run * 10 + 1}", "rejected": 5, "committed": False}
-            channels = {f"c{at:04}": {**one, "rows": at} for at in range(2000)}
+            channels = {f"c{at:04}": {**one, "rows": at} for at in range(220)}
             airflow_tables.leave(run=f"r{run}", minutes_ago=9 - run, **streamed(channels))
         page = get(OF_PIPE, **PIPE, sort="rows", descending="true", page=2)
 
         rows = cells(page.text, "channels")
-        assert [row[0] for row in rows] == [f"c{at:04}" for at in range(1899, 1799, -1)]
-        assert "2,000 channels, page 2 of 20" in page.text
+        assert [row[0] for row in rows] == [f"c{at:04}" for at in range(119, 19, -1)]
+        assert "220 channels, page 2 of 3" in page.text
         assert 'aria-sort="descending"' in page.text
         assert len(page.text) < 300_000
-        by_name = get(OF_PIPE, **PIPE, sort="channel", descending="false", page=20).text
-        assert cells(by_name, "channels")[-1][0] == "c1999"
+        by_name = get(OF_PIPE, **PIPE, sort="channel", descending="false", page=3).text
+        assert cells(by_name, "channels")[-1][0] == "c0219"
         assert 'rel="next"' not in by_name
 
 
@@ -213,15 +194,6 @@ class TestPlans:
             "All rows after 12 s 9 s",
         ):
             assert words in page
-
-    def test_ten_a_page(self, airflow_tables, get):
-        assert "was routed" in get("/plans").text
-        for run in range(12):
-            airflow_tables.leave(run=f"r{run}", minutes_ago=run, plan=PLAN.as_json())
-        first, second = get("/plans").text, get("/plans", page=2).text
-        assert (first.count("<article"), second.count("<article")) == (10, 2)
-        assert 'href="/snowpipe/plans?page=2" rel="next"' in first
-        assert 'rel="next"' not in second
 
 
 class TestTabs:
@@ -265,19 +237,6 @@ class TestWhoMaySee:
 
 
 class TestNavigation:
-    def test_leads_to_pages_that_are_there(self, airflow_tables, get):
-        airflow_tables.leave(**streamed({"a": {"to": "f:3", "rows": 3}}))
-        views = {one["destination"]: one["href"] for one in SnowpipePlugin.external_views}
-
-        assert set(views) == {"nav", "task", "dag_run", "task_instance"}
-        for href in views.values():
-            path = href.removeprefix("/snowpipe")
-            for name, value in {"DAG_ID": "orders", "RUN_ID": "r1", "TASK_ID": "load"}.items():
-                path = path.replace(f"{{{name}}}", value)
-            answer = get(path)
-            assert answer.status_code == 200
-            assert "ORDERS-STREAMING" in answer.text
-
     def test_addresses_have_the_path_of_the_server(self, airflow_tables, get, monkeypatch):
         monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://a.example/air")
         address = "/air" + page_address("lake")

@@ -150,13 +150,6 @@ class TestChannels:
         assert event(load())["status"] == "ended"
         assert "".join(capsys.readouterr()).count("cannot be shown") == 1
 
-    def test_triggers_of_one_pipe_share_a_poll(self, yarn, load, service, gather_seconds):
-        gather_seconds(0.5)
-        self.ends_once(yarn, lambda: len(service.requests("bulk-channel-status")) >= 1)
-        payloads(*(load(poll_interval=0.05) for _ in range(20)))
-        assert len(service.requests("token")) == 1
-        assert len(service.requests("bulk-channel-status")) < 20
-
 
 @pytest.fixture
 def clock(monkeypatch):
@@ -179,37 +172,11 @@ def test_errors_count_as_in_a_row_from_the_last_answer_on(clock):
     assert gave_up == [False, False, False, False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("line_seconds", "expected"),
-    [(1.0, [0, 2, 10, 18, 26, 34, 42, 50, 530]), (None, [0, 2, 482])],
-    ids=["worker", "triggerer"],
-)
-def test_more_rows_are_logged_each_second_and_no_more_each_minute(clock, line_seconds, expected):
-    """Eight polls a second. The rows are known from the third one on, and grow for six seconds."""
-    logged = []
-    log = SimpleNamespace(info=lambda *_: logged.append(clock.now * 8))
-    followed = FollowedApplication(log, 600.0, line_seconds)
-    for poll in range(600):
-        clock.now = poll / 8
-        if poll >= 2:
-            followed.channels = SimpleNamespace(rows=min(poll, 48), line=lambda: "channels=1")
-        followed.has_seen(RUNNING)
-
-    assert logged == expected
-
-
 class TestResourceManager:
     def test_finds_applications_by_their_tag(self, yarn):
         newer, manager = yarn.add(["snowpipe-x"]), ResourceManager(yarn.url)
         assert [one.id for one in manager.tagged("snowpipe-x")] == [newer.id, next(iter(yarn.applications))]
         assert manager.tagged("other") == []
-
-    def test_knows_nothing_for_certain_while_it_reads_what_it_knew(self, yarn):
-        manager = ResourceManager(yarn.url)
-        for ask in (manager.application, manager.tagged, manager.kill):
-            yarn.recovering = 9
-            with pytest.raises(RetriesExhaustedError, match="INITIALIZING"):
-                ask("application_1_1")
 
     def test_an_answer_that_is_none_is_no_end_and_a_refused_kill_an_error(self, yarn, monkeypatch):
         for body in ({}, [], {"app": {"id": "x"}}, {"app": None}):

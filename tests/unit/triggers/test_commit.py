@@ -60,9 +60,6 @@ def test_a_failure_is_one_event_with_its_reason(service, service_connection):
         ({"fail_on_rejected_rows": True}, statuses(c1="a:2", c2=REJECTED), "rows_rejected"),
         ({}, error(404, "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"), "refused"),
         ({"targets": "[]"}, Reply(), "configuration"),
-        ({"offset_format": "no_such"}, Reply(), "configuration"),
-        ({"table": None}, Reply(), "configuration"),
-        ({"targets": {"c": "17:5000"}, "offset_format": None}, Reply(), "configuration"),
         ({"snowflake_conn_id": "none_such"}, Reply(), "configuration"),
         ({"stall_timeout": 0.05}, statuses(c1="a:2", c2="b:1"), "stalled"),
         ({"end_from_trigger": True}, statuses(c1="a:2"), "channel_missing"),
@@ -72,20 +69,6 @@ def test_a_failure_is_one_event_with_its_reason(service, service_connection):
         assert (event["status"], event["reason"]) == ("failure", reason), options
         assert event["message"]
         assert PAT not in json.dumps(event)
-
-
-@pytest.mark.parametrize("poll_interval", [17.0, 250.0])
-def test_a_wait_sets_the_pace_that_it_was_given(service, service_connection, poll_interval):
-    service.on("bulk-channel-status", *[statuses(c1=None, c2=None)] * 3, statuses(c1="a:2", c2="b:2"))
-    trigger = make(service_connection, poll_interval=poll_interval)
-
-    async def seconds():
-        now = asyncio.get_running_loop().time
-        began = now()
-        await anext(trigger.run())
-        return now() - began
-
-    assert 3 * poll_interval * 0.8 <= asyncio.run(seconds()) <= 3 * poll_interval * 1.2
 
 
 def test_a_trigger_that_ends_its_task_gives_it_the_tokens_as_its_value(service, service_connection):

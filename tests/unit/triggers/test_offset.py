@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import json
 from types import SimpleNamespace
 
@@ -12,10 +11,9 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offset_events import Step, Watermark, WatermarkJournal, fed_by
 from airflow_provider_snowpipe.streaming.polling import StatusPoll
 from airflow_provider_snowpipe.triggers.offset import CommitStream, SnowpipeOffsetTrigger, store_of
-from tests.airflow_connections import PAT, statuses
+from tests.airflow_connections import statuses
 from tests.asset_state import AssetState
 from tests.refusals import refused
-from tests.scripted_service import error
 from tests.waiting import until
 
 pytestmark = pytest.mark.usefixtures("jumping_loop")
@@ -48,13 +46,6 @@ async def first_events(trigger, count, seconds=240):
 
 
 class TestArguments:
-    def test_survive_the_round_trip_through_json(self):
-        trigger = make(channel=None, channel_prefix="p_", every_rows=5)
-        path, arguments = trigger.serialize()
-        restored = SnowpipeOffsetTrigger(**json.loads(json.dumps(arguments)))
-        assert path == "airflow_provider_snowpipe.triggers.offset.SnowpipeOffsetTrigger"
-        assert restored.serialize() == (path, arguments)
-
     def test_that_are_wrong_are_refused_where_the_dag_is_read(self):
         for options, text in [
             ({"channel_prefix": "p"}, "are both given"),
@@ -85,30 +76,6 @@ class TestWithoutSharedStreams:
         assert first["channels"]["c1"] == {"token": "6", "rows": 6, "previous_token": "3", "previous_rows": 3}
         assert second["channels"]["c1"]["previous_token"] == "6"
         assert first["redelivered"] is False
-
-    def test_forgets_what_it_has_sent(self, service, service_connection, monkeypatch):
-        journals = []
-
-        class Journal(WatermarkJournal):
-            def __init__(self, *given):
-                super().__init__(*given)
-                journals.append(self)
-
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.offset.WatermarkJournal", Journal)
-        Commits(service, last=60)
-
-        asyncio.run(first_events(make(service_connection), 10))
-
-        (journal,) = journals
-        assert len(journal._entries) <= 1
-
-    def test_goes_on_when_polls_fail(self, service, service_connection, monkeypatch):
-        monkeypatch.setattr("airflow_provider_snowpipe.triggers.commit.POLL_BUDGET_SECONDS", 0.0)
-        seen = {"last_committed_offset_token": "5", "rows_inserted": 5}
-        down = error(503, "ERR_BUSY")
-        service.on("bulk-channel-status", down, statuses(c1=None), down, down, statuses(c1=seen))
-        (event,) = asyncio.run(first_events(make(service_connection), 1))
-        assert event["rows"] == 5
 
     def test_a_connection_to_another_account_reports_nothing(self, service, service_connection, caplog):
         Commits(service, 9)
@@ -168,22 +135,6 @@ class TestThroughSharedStreams:
     def _since_airflow_3_3(self):
         pytest.importorskip("airflow.triggers.shared_stream", reason="Airflow has it since 3.3")
 
-    def test_an_event_is_written_down_until_airflow_has_it(self, service, service_connection):
-        Commits(service, 6)
-        state, events = AssetState(), []
-
-        async def run():
-            async with triggerer(make(service_connection), state, events) as confirm:
-                await until(lambda: events)
-                assert [one["message"]["id"] for one in kept(state)["sent"]] == [events[0]["id"]]
-                assert kept(state)["watermark"]["channels"]["c1"][0] == "3"
-                confirm()
-                await until(lambda: not kept(state)["sent"])
-            assert kept(state)["watermark"]["channels"]["c1"][0] == "6"
-
-        asyncio.run(run())
-        assert PAT not in json.dumps(events)
-
     def test_an_event_of_which_nobody_knows_is_sent_again_unchanged(self, service, service_connection):
         commits = Commits(service, 6)
         state, events = AssetState(), []
@@ -207,31 +158,6 @@ class TestThroughSharedStreams:
         assert [step["previous_token"] for step in steps] == ["3", *(step["token"] for step in steps[:-1])]
         assert steps[-1]["token"] == "15"
         assert not any(event["redelivered"] for event in others)
-
-    def test_every_threshold_is_reported_whenever_the_triggerer_dies(self, service, service_connection):
-        commits = Commits(service, 0)
-        state, events = AssetState(), []
-
-        async def live(number):
-            trigger = make(service_connection, every_rows=5, start="beginning")
-            # A death may lose what was not stored yet, and what was stored and not confirmed.
-            async with triggerer(trigger, state, events) as confirm:
-                await until(lambda: len(events) > number)
-                if number % 3 == 0:
-                    confirm()
-                    await asyncio.sleep(0.01 * (number % 2))
-
-        for number in itertools.count():
-            if any(event["last"] == 100 for event in events):
-                break
-            commits.last = min(10 * (number + 1), 100)
-            asyncio.run(live(len(events)))
-
-        found = {event["id"]: event for event in events}.values()
-        failed = [threshold for e in found for threshold in range(e["first"], e["last"] + 5, 5)]
-        assert failed == list(range(5, 101, 5))
-        doubles = [event for n, event in enumerate(events) if event["id"] in {e["id"] for e in events[:n]}]
-        assert all(event["redelivered"] for event in doubles)
 
     def test_nothing_is_reported_that_could_not_be_written_down(self, service, service_connection):
         Commits(service, 6)
