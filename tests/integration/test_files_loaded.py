@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from airflow.providers.common.compat.sdk import (
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
-    TaskDeferred,
 )
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -132,21 +130,6 @@ def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarge
 
     assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
     assert store == {}
-
-
-def test_deferred_wait_ends_when_the_last_file_is_loaded(conn_id: str, target: PipeTarget) -> None:
-    target.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,x\n4,y\n"})
-    copy(target, options="FILES = ('a.csv')")
-    waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=target.table, deferrable=True)
-    with pytest.raises(TaskDeferred) as deferred:
-        waiting.execute(context())
-    timer = threading.Timer(0.3, copy, [target])
-    timer.start()
-
-    event = event_of(deferred.value.trigger)
-
-    timer.join()
-    assert waiting.execute_complete(context(), event) == {"a.csv": LOADED, "b.csv": LOADED}
 
 
 def test_the_trigger_that_a_task_starts_from_takes_what_it_renders(conn_id: str, target: PipeTarget) -> None:

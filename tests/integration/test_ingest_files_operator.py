@@ -108,20 +108,6 @@ class TestSubmit:
 
         assert target.ids() == [2]
 
-    def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
-        self, target: PipeTarget
-    ) -> None:
-        """Its history counts for the files of its location, the one of before for those of another stage."""
-        target.put({"a.csv": "1,x\n", "in/a.csv": "2,x\n"})
-        ingest(target, files=["a.csv"])
-        for run, path in (("r2", "/in"), ("r3", "")):
-            target.service.sql(f"DROP PIPE {target.pipe}")
-            target.make_pipe(path=path)
-            done = ingest(target, run=run, stage=f"@{target.stage}{path}")
-            assert done["submitted"] == (["a.csv"] if path else [])
-
-        assert target.ids() == [1, 2]
-
 
 def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
     target: PipeTarget, local_service: LocalService, set_connection: SetConnection

@@ -255,22 +255,6 @@ def test_work_path_is_in_a_bucket(load: Load, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.nightly
-def test_bucket_is_read_by_executors_and_its_key_is_nowhere(
-    load: Load, set_connection: SetConnection
-) -> None:
-    with s3_service() as s3:
-        lines = "".join(f"{json.dumps({'ID': number})}\n" for number in range(500)).encode()
-        s3.put("lake", {f"in/{partition}/1.ndjson": lines for partition in ("a", "b")})
-        set_connection("lake", conn_type="aws", login=KEY_ID, password=SECRET, extra=s3.extra)
-        source = {"path": "s3://lake/in", "conn_id": "lake"}
-
-        value = load.operator(source=source).execute(load.context())
-
-    assert (value["rows"], load.count()) == (1000, 1000)
-    assert _holding((load.yarn.folder, load.events, load.staging), [SECRET]) == []
-
-
-@pytest.mark.nightly
 def test_bulk_load_has_a_driver_on_the_cluster_write_its_files(load: Load) -> None:
     load.service.sql(f"CREATE STAGE {load.table}")
     options = {one: value for one, value in load.options.items() if one not in ("source", "channel_prefix")}
