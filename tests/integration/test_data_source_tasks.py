@@ -17,7 +17,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, Batc
 from airflow_provider_snowpipe.spark.data_source.task import Task
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.checkpoints import shown
@@ -112,10 +112,14 @@ def test_bad_rows_at_the_end_of_a_micro_batch_stay_put_aside(writes, column):
     assert [report.dead_lettered for report in reports] == [22, 0, 0, 1, 0]
 
 
-def test_rows_go_by_the_sdk_where_a_profile_is_named(writes, tmp_path):
+def test_rows_go_by_the_sdk_where_a_profile_is_named(writes, tmp_path, pem):
     pytest.importorskip("snowflake.ingest.streaming", reason="the SDK is not installed")
     with pytest.raises(ConfigurationError, match=r"none\.json"):
         writes.write([1], sdkProfile=tmp_path / "none.json")
+    strange = write_sdk_profile(writes.door.service, tmp_path / "strange.json", private_key=pem)
+    with pytest.raises(AuthenticationError, match="sdk_profile") as refused:
+        writes.write([1], sdkProfile=strange)
+    assert pem.splitlines()[1] not in str(refused.value)
     writes.write([1], sdkProfile=write_sdk_profile(writes.door.service, tmp_path / "profile.json"))
     assert writes.door.ids() == [1]
 

@@ -1,4 +1,4 @@
-"""The sensor of loaded files and its trigger against the real local service: COPY, file pipes, bad files."""
+"""The sensor of loaded files against the real local service: COPY, file pipes, bad files."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from airflow.providers.common.compat.sdk import (
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
-from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import SetConnection
 from tests.file_pipes import PipeTarget
-from tests.integration.trigger_events import event_of
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.staged_files import put
@@ -130,19 +128,6 @@ def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarge
 
     assert sensor(conn_id, **options).execute(context(store)) == {"day1/a.csv": LOADED}
     assert store == {}
-
-
-def test_the_trigger_that_a_task_starts_from_takes_what_it_renders(conn_id: str, target: PipeTarget) -> None:
-    target.put({"a.csv": "1,x\n2,y\n"})
-    copy(target)
-    options = {"files": '["a.csv"]', "table": target.table, "start_from_trigger": True}
-    started = sensor(conn_id, deferrable=True, **options).start_trigger_args
-
-    event = event_of(SnowpipeFilesLoadedTrigger(**started.trigger_kwargs))
-
-    assert event == {"status": "success", "files": {"a.csv": LOADED}}
-    assert started.next_method == "execute_complete"
-    assert started.trigger_kwargs["timeout"] == 60
 
 
 def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import fsspec
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
-from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
+from airflow_provider_snowpipe.hooks.bulk import StageUpload
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from airflow_provider_snowpipe.streaming.errors import SqlError
@@ -123,24 +123,7 @@ class TestAgain:
         assert listed(target)["d.csv.gz"] < 1000
 
 
-class TestParallel:
-    def test_files_go_over_as_many_sessions_as_are_asked_for(
-        self, target: PipeTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        opened: list[str] = []
-        session = SnowpipeBulkHook.sql_session
-
-        def counted(self: SnowpipeBulkHook, purpose: str, *values: Any) -> Any:
-            opened.append(purpose)
-            return session(self, purpose, *values)
-
-        monkeypatch.setattr(SnowpipeBulkHook, "sql_session", counted)
-        source = write(tmp_path / "in", {f"{number:02}.csv": f"{number},x\n" for number in range(6)})
-        stage(target, source, parallel=3)
-
-        assert opened.count("PUT") == 3
-        assert len(listed(target)) == 6
-
+class TestStopped:
     def test_a_file_that_cannot_be_staged_ends_it_and_a_retry_goes_on(
         self, target: PipeTarget, tmp_path: Path
     ) -> None:

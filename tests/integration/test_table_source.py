@@ -25,14 +25,17 @@ __all__ = ["loads"]
 pytestmark = pytest.mark.spark
 
 
-def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
-    loads.write("b.parquet", range(300, 600))
-    loads.write("a.parquet", range(300))
+def test_partitions_by_value_load_once_in_the_order_of_the_key_then_nothing_then_only_new_rows(loads):
+    ids = [(number * 7919) % 600 for number in range(600)]
+    loads.write("b.parquet", ids[::2])
+    loads.write("a.parquet", ids[1::2])
     spec = loads.spec(partition_by="FILE")
 
-    first = loads.load(spec)
+    first = loads.load(spec, limits=BatchLimits(rows=70, requests_per_second=100.0))
 
-    assert loads.ids == list(range(600))
+    for group in range(3):
+        in_order = [one for one in loads.ids_as_stored if one % 3 == group]
+        assert in_order == list(range(group, 600, 3))
     assert [(c.partition, c.from_token, c.to_token, c.rows, c.committed) for c in first] == [
         ("g0", None, "597", 200, True),
         ("g1", None, "598", 200, True),
@@ -75,17 +78,6 @@ def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_positi
     )
     with pytest.raises(Py4JJavaError, match="header"):
         rows.collect()
-
-
-def test_rows_of_a_channel_are_committed_in_the_order_of_the_key(loads):
-    ids = [(number * 7919) % 2000 for number in range(2000)]
-    for part in range(4):
-        loads.write(f"{part}.parquet", ids[part::4])
-
-    (channel,) = loads.load(limits=BatchLimits(rows=170, requests_per_second=100.0))
-
-    assert loads.ids_as_stored == list(range(2000))
-    assert channel.to_token == "1999"
 
 
 def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):
