@@ -87,8 +87,8 @@ class TestValues:
 
 class TestSizes:
     def test_one_large_part_becomes_files_of_the_target(self, bulk: Bulk) -> None:
-        target = 400_000
-        query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(40000)"
+        target = 200_000
+        query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(20000)"
         done = bulk.load(source={"query": query}, target_file_bytes=target, keep_files=True)
 
         sizes = [
@@ -99,7 +99,7 @@ class TestSizes:
         assert len(sizes) == len(done["files"]) >= 5
         assert max(sizes) <= target * 1.56
         assert sum(sizes) / len(sizes) >= target * 0.625
-        assert bulk.ids() == list(range(40_000))
+        assert bulk.ids() == list(range(20_000))
 
 
 class TestOnce:

@@ -1,4 +1,4 @@
-"""The same files for COPY and for a pipe, over weeks: what the account's usage history knows."""
+"""Files and pipes over weeks: what the account's usage history knows, and a pipe that was paused too long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
@@ -124,7 +125,21 @@ def test_each_run_takes_what_is_new_either_way_however_late(target: PipeTarget, 
 
     assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
     assert load_stage(target, "r3", "copy")["rows_loaded"] == 0
-    for run in ("r4", "r5"):
-        days_pass(target, 20)
-        assert load_stage(target, run, "pipe")["rows_loaded"] == 0
+    days_pass(target, 40)
+    assert load_stage(target, "r4", "pipe")["rows_loaded"] == 0
     assert target.ids() == list(range(1, 10))
+
+
+def test_a_pipe_paused_too_long_is_resumed_by_force(target: PipeTarget) -> None:
+    def act(action: str, **given: Any) -> SnowpipePipeOperator:
+        names = {"snowflake_conn_id": target.conn_id, "pipe": target.pipe}
+        return SnowpipePipeOperator(task_id="pipe", action=action, **names, **given)
+
+    act("pause").execute(task_context())
+    days_pass(target, 15)
+    with pytest.raises(AirflowFailException, match="force=True"):
+        act("resume").execute(task_context())
+    forced = act("resume", force=True)
+    name = f'"LOCAL"."PUBLIC"."{target.pipe}"'
+    assert forced.preview() == [f"SELECT SYSTEM$PIPE_FORCE_RESUME('{name}', 'staleness_check_override')"]
+    assert forced.execute(task_context())["status"]["execution_state"] == "RUNNING"

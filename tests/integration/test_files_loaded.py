@@ -9,7 +9,6 @@ import pytest
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
-    AirflowSensorTimeout,
     AirflowSkipException,
 )
 
@@ -81,20 +80,6 @@ def test_files_that_copy_or_a_pipe_has_loaded(
         assert found == {file if not below else f"in/{file}": LOADED for file in files}
 
 
-def test_all_files_with_a_prefix_or_a_number_of_them(conn_id: str, target: PipeTarget) -> None:
-    target.put({"day1/a.csv": "1,x\n2,y\n", "day1/b.csv": "3,x\n4,y\n", "day2/a.csv": "5,x\n"})
-    copy(target)
-    given = {"prefix": "day1/", "table": target.table}
-
-    assert sensor(conn_id, stage=f"@{target.stage}", **given).execute(context()) == {
-        "day1/a.csv": LOADED,
-        "day1/b.csv": LOADED,
-    }
-    assert list(sensor(conn_id, count="2", **given).execute(context())) == ["day1/a.csv", "day1/b.csv"]
-    with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
-        sensor(conn_id, count=3, **{**given, "timeout": 0.5}).execute(context())
-
-
 def test_a_partly_loaded_file_fails_at_once_with_its_first_error(conn_id: str, target: PipeTarget) -> None:
     target.put({"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n4,z\n"})
     copy(target, options="ON_ERROR = CONTINUE")
@@ -139,4 +124,3 @@ def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path)
     assert hook.list_stage(f"@PUBLIC.{target.stage}/in", "b") == ["in/b.csv"]
     assert hook.list_stage(f"@LOCAL.PUBLIC.{target.stage}", "in/b") == ["in/b.csv"]
     assert hook.list_stage(f"@%{target.table}") == ["t.csv"]
-    assert hook.list_stage("@~", "nothing/") == []

@@ -100,16 +100,9 @@ class TestSubmit:
         assert target.ids() == [2]
 
 
-def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
-    target: PipeTarget, local_service: LocalService, set_connection: SetConnection
-) -> None:
+def test_a_pipe_that_is_not_there_is_named(target: PipeTarget) -> None:
     with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
         ingest(target, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
-    token = (local_service.data_dir / "demo_pat").read_text().strip()
-    extra = {"auth": "programmatic_access_token", "private_key_content": None}
-    target.conn_id = connect_by_form(local_service, set_connection, password=token, extra=extra)
-    with pytest.raises(AirflowFailException, match="key pairs"):
-        ingest(target, files=["a.csv"], wait_for_load=False)
 
 
 def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTarget) -> None:

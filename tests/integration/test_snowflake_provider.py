@@ -1,7 +1,4 @@
-"""Airflow's Snowflake provider, unmodified, against the service over the exported connection.
-
-Its hook of the SQL API is in ``test_how_to_pages``.
-"""
+"""Airflow's Snowflake provider, unmodified; its hook of the SQL API is in ``test_how_to_pages``."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ def test_the_hook_of_the_snowflake_provider_works_as_it_is(hook: SnowflakeHook) 
     with pytest.raises(Exception, match="NO_SUCH_TABLE"):
         hook.run(["INSERT INTO h (id) VALUES (9)", "INSERT INTO no_such_table VALUES (1)"], autocommit=False)
     assert hook.get_records("SELECT id, s FROM h WHERE id > 1 ORDER BY id") == [(7, "it's"), (8, None)]
-    frame = hook.get_df("SELECT 1 AS a, NULL AS b UNION ALL SELECT 2, NULL ORDER BY a", df_type="pandas")
-    assert frame["A"].tolist() == [1, 2]
 
 
 def test_the_hook_puts_files_and_the_operator_copies_them(hook: SnowflakeHook, tmp_path: Path) -> None:

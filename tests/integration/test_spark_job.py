@@ -1,6 +1,6 @@
 """The job on real Spark against a real local service, in the process's session.
 
-Others submit it: ``test_kubernetes`` and the system tests; ``test_bulk_load_submit`` the job of files.
+Others submit it: ``test_kubernetes`` and the system tests; ``test_bulk_load_operator`` the job of files.
 """
 
 import json

@@ -54,7 +54,6 @@ _WRITERS = {"jvm": ", parse_json('1') AS V", "arrow": ""}
         ("double('-Infinity')", "arrow"),
         ("date '+10000-01-01'", "jvm"),
         ("timestamp_micros(9223372036854775807)", "arrow"),
-        ("cast(timestamp_micros(9223372036854775807) AS timestamp_ntz)", "jvm"),
     ],
 )
 def test_value_that_json_cannot_hold_is_refused_before_any_row_moves(loads, value, writer):

@@ -330,7 +330,7 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(1):
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     self._check(process)
