@@ -28,15 +28,9 @@ def test_doctor_checks_connections_of_the_environment(local_service: LocalServic
     }
     given = ("--snowflake-conn-id", "snowflake_default", "--table", table)
 
-    def doctor(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [AIRFLOW, "snowpipe", "doctor", *given, *words]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
-
-    well = doctor("--json")
-    local_service.sql(f"DROP TABLE {table}")
-    ill = doctor()
+    command = [AIRFLOW, "snowpipe", "doctor", *given, "--json"]
+    well = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
 
     report = json.loads(well.stdout)
     assert {one["check"]: one["state"] for one in report["checks"] if one["state"] != "ok"} == {}, well.stderr
     assert (well.returncode, report["ok"], len(report["checks"])) == (0, True, 14)
-    assert (ill.returncode, "failed" in ill.stdout, "ok: " in ill.stdout) == (1, True, True)

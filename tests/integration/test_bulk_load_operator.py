@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferred
+from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.bulk.ledger import Ledger
@@ -20,11 +20,9 @@ from airflow_provider_snowpipe.streaming.errors import FilesRejectedError
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import PipeTarget, task_context
 from tests.integration.spark_values import TYPES, assert_arrived, values_query
-from tests.integration.trigger_events import event_of
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
 from tests.spark_in_task import Submissions, submit_in_process
-from tests.staged_files import running_copy
 from tests.stream_worker import FileState
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
@@ -89,8 +87,8 @@ class TestValues:
 
 class TestSizes:
     def test_one_large_part_becomes_files_of_the_target(self, bulk: Bulk) -> None:
-        target = 400_000
-        query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(40000)"
+        target = 200_000
+        query = "SELECT /*+ COALESCE(1) */ id AS ID, sha2(string(id), 512) AS NAME FROM range(20000)"
         done = bulk.load(source={"query": query}, target_file_bytes=target, keep_files=True)
 
         sizes = [
@@ -101,7 +99,7 @@ class TestSizes:
         assert len(sizes) == len(done["files"]) >= 5
         assert max(sizes) <= target * 1.56
         assert sum(sizes) / len(sizes) >= target * 0.625
-        assert bulk.ids() == list(range(40_000))
+        assert bulk.ids() == list(range(20_000))
 
 
 class TestOnce:
@@ -183,17 +181,6 @@ class TestLocations:
         assert bulk.ids() == list(range(5))
         assert done["folder"].startswith(f'@%"{bulk.table}"/')
         assert list((tmp_path / "shared").rglob("*")) == []
-
-    def test_the_triggerer_waits_for_copy(self, bulk: Bulk) -> None:
-        operator = bulk.operator()
-        operator.deferrable = True
-        with running_copy(), pytest.raises(TaskDeferred) as deferred:
-            operator.execute(bulk.context())
-        event, kept = event_of(deferred.value.trigger), deferred.value.kwargs or {}
-        done = bulk.operator().execute_complete(bulk.context(), event, **kept)
-        assert done["rows_loaded"] == 1_000
-        assert bulk.ids() == list(range(1_000))
-        assert len(bulk.submitted) == 1
 
 
 def test_files_that_the_driver_of_a_dead_worker_had_written_are_staged_by_the_next_try(

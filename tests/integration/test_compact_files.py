@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -80,24 +79,6 @@ def test_a_hundred_tiny_files_become_one_and_load_once(
     assert copy(target, again["files"], JSON, "r2")["rows_loaded"] == 0
     assert len(submitted) == 1
     assert target.ids() == list(range(rows))
-
-
-def test_csv_keeps_one_header_a_file_and_its_quoted_line_ends(target: PipeTarget, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(20):
-        text = f'ID,NAME\n{number},"two\nlines"\n'
-        if number % 2:
-            (tmp_path / "in" / f"{number}.csv.gz").write_bytes(gzip.compress(text.encode()))
-        else:
-            (tmp_path / "in" / f"{number}.csv").write_text(text)
-    done = stage(target, tmp_path / "in", compact={"header": True})
-
-    assert len(done["files"]) == 1
-    form = {"type": "CSV", "skip_header": 1, "field_optionally_enclosed_by": '"'}
-    assert copy(target, done["files"], {"file_format": form})["rows_loaded"] == 20
-    assert target.ids() == list(range(20))
-    names = target.service.sql(f"SELECT DISTINCT NAME FROM {target.table}")
-    assert names == [{"NAME": "two\nlines"}]
 
 
 def test_rows_keep_their_format_and_get_the_columns_of_all_files(target: PipeTarget, tmp_path: Path) -> None:

@@ -17,13 +17,10 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
-from airflow_provider_snowpipe.streaming.errors import (
-    NothingStagedError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming.errors import NothingStagedError, SqlError
 from airflow_provider_snowpipe.triggers.statement import SnowpipeStatementTrigger
 from tests.airflow_connections import SetConnection
-from tests.file_pipes import MakeTarget, PipeTarget, task_context
+from tests.file_pipes import PipeTarget, task_context
 from tests.integration.trigger_events import event_of
 from tests.local_connection import connect
 from tests.local_service import LocalService
@@ -73,26 +70,6 @@ class TestFiles:
         assert {path: one["status"] for path, one in done["loaded_before"].items()} == {"in/a.csv": "LOADED"}
         assert target.copy(run="r3", prefix="in/")["rows_loaded"] == 0
 
-    @pytest.mark.parametrize(
-        ("how", "force"),
-        [
-            ("DELETE FROM {}", True),
-            ("CREATE OR REPLACE TABLE {} (ID INTEGER, NAME VARCHAR)", False),
-        ],
-        ids=["deleted with force", "replaced"],
-    )
-    def test_a_run_that_is_cleared_with_what_empties_its_table_loads_the_files_again(
-        self, target: CopyTarget, how: str, force: bool
-    ) -> None:
-        options = {**CSV, "force": force}
-        target.put({"in/a.csv": "1,x\n"})
-        target.copy(options=options)
-        target.service.sql(how.format(target.table))
-        done = target.copy(try_number=2, options=options)
-
-        assert (target.ids(), done["rows_loaded"]) == ([1], 1)
-        assert (target.copy(try_number=3, options=options)["rows_loaded"], target.ids()) == (1, [1])
-
     def test_options_of_the_stage_neither_load_files_again_nor_cut_values(self, target: CopyTarget) -> None:
         target.service.sql(
             f"CREATE OR REPLACE STAGE {target.stage} COPY_OPTIONS = (FORCE = TRUE TRUNCATECOLUMNS = TRUE)"
@@ -118,20 +95,6 @@ class TestFiles:
 
         assert target.service.sql(f"SELECT ID, NAME FROM {target.table}") == [{"ID": 7, "NAME": "X"}]
         assert done["rows_loaded"] == 1
-
-
-def test_files_that_copy_forgot_after_64_days_are_not_loaded_again_where_the_ledger_has_them(
-    admin_service: LocalService, make_target: MakeTarget, tmp_path: Path
-) -> None:
-    target = CopyTarget(admin_service, tmp_path, make_target(admin_service).conn_id)
-    target.put({"in/a.csv": "1,x\n"})
-    options = {**CSV, "load_uncertain_files": True}
-    target.copy(options=options)
-    admin_service.admin("clock", move=65 * 86_400)
-
-    assert target.copy(try_number=2, options=options)["rows_loaded"] == 1
-    assert target.copy(run="r2", options=options)["rows_loaded"] == 0
-    assert target.ids() == [1]
 
 
 class TestRejectedRows:
@@ -254,12 +217,6 @@ class TestStatementClient:
         with pytest.raises(SqlError, match="cancel"):
             ended(client, state.handle, slow)
         assert not client.cancel(state.handle, slow)
-
-    def test_a_trigger_without_a_connection_reports_an_error(self) -> None:
-        event = event_of(SnowpipeStatementTrigger(handle="h", statement="COPY", snowflake_conn_id="missing"))
-
-        assert event["status"] == "lost"
-        assert "missing" in event["message"]
 
     def test_a_long_result_is_read_to_its_end(self, client: StatementClient) -> None:
         statement = "SELECT SEQ4() AS N FROM TABLE(GENERATOR(ROWCOUNT => 25000))"

@@ -56,10 +56,6 @@ def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
     assert len(door.ids()) == 1000
     assert door.tokens(0, 1) == before
 
-    _write(_rows(spark, range(1000, 1100)), door.options(partitions=2, batchId=8))
-
-    assert door.ids("P = 'a'") == list(range(0, 1100, 2))
-
 
 def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spark, door):
     rows = spark.range(900).selectExpr("id AS ID", "concat('k', id % 5) AS P", "NULL AS NOTE")

@@ -15,13 +15,7 @@ from airflow_provider_snowpipe.spark.data_source.gates import prepare, settle_ba
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
 from airflow_provider_snowpipe.spark.data_source.parts import GIVEN_WRITER, BatchIdentity
 from airflow_provider_snowpipe.spark.data_source.task import Task
-from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName
-from airflow_provider_snowpipe.streaming.table_schema import TableColumn
-from tests.checkpoints import shown
-from tests.memory_source import InProcessSpark, MemoryPartition, MemorySource, MemorySpec
+from airflow_provider_snowpipe.streaming.errors import AuthenticationError, ConfigurationError
 from tests.spark_job import numbered_name
 from tests.spark_session import Door
 
@@ -111,44 +105,14 @@ def test_bad_rows_at_the_end_of_a_micro_batch_stay_put_aside(writes, column):
     assert [report.dead_lettered for report in reports] == [22, 0, 0, 1, 0]
 
 
-def test_rows_go_by_the_sdk_where_a_profile_is_named(writes, tmp_path):
+def test_rows_go_by_the_sdk_where_a_profile_is_named(writes, tmp_path, pem):
     pytest.importorskip("snowflake.ingest.streaming", reason="the SDK is not installed")
     with pytest.raises(ConfigurationError, match=r"none\.json"):
         writes.write([1], sdkProfile=tmp_path / "none.json")
-    writes.write([1], sdkProfile=writes.door.service.write_sdk_profile(tmp_path / "profile.json"))
+    service = writes.door.service
+    strange = service.write_sdk_profile(tmp_path / "strange.json", private_key=pem)
+    with pytest.raises(AuthenticationError, match="sdk_profile") as refused:
+        writes.write([1], sdkProfile=strange)
+    assert pem.splitlines()[1] not in str(refused.value)
+    writes.write([1], sdkProfile=service.write_sdk_profile(tmp_path / "profile.json"))
     assert writes.door.ids() == [1]
-
-
-@pytest.mark.parametrize("good", [(), (1, 2)], ids=["new channel", "behind rows"])
-def test_driver_sets_the_token_behind_a_run_without_a_good_row(local_service, tmp_path, monkeypatch, good):
-    """The open that sets a token is the local service's own here."""
-    table = numbered_name("END")
-    local_service.sql(f"CREATE TABLE LOCAL.PUBLIC.{table} (ID NUMBER)")
-    name = PipeName.default_for_table("LOCAL", "PUBLIC", table)
-    plan = JobPlan(
-        "app", local_service.url, name, "end", "src", MemorySpec(), credentials_variable="X",
-        ca_bundle=str(local_service.ca_file), on_error="dead_letter", dead_letter_path=str(tmp_path),
-        columns=(TableColumn("ID", "NUMBER(38,0)"),),
-    )  # fmt: skip
-
-    def load(*ids):
-        source = MemorySource([MemoryPartition("p", [{"ID": one} for one in ids])])
-        monkeypatch.setattr("airflow_provider_snowpipe.spark.driver.run.open_source", lambda *_: source)
-        with local_service.client(table) as client:
-            run = Run(plan, client, object)
-            run.prepare()
-            run.load(InProcessSpark())
-            run.verify()
-        return run.channels[0]
-
-    if good:
-        load(*good)
-    bad = [*good, "x", "y", "z"]
-
-    first, again = load(*bad), load(*bad)
-
-    assert (shown(first.to_token), first.committed, first.dead_lettered) == (str(len(bad) - 1), True, 3)
-    assert (again.to_token, again.dead_lettered) == (first.to_token, 0)
-    load(*bad, 9)
-    rows = local_service.sql(f"SELECT ID FROM LOCAL.PUBLIC.{table} ORDER BY ID")
-    assert [row["ID"] for row in rows] == [*good, 9]

@@ -61,15 +61,13 @@ def test_versions_load_once_in_order_from_where_a_channel_stands_and_a_table_mad
     again = [*range(51, 100, 2), *range(74, 100, 2), *range(20)]
     assert loads.ids == sorted([-1, *range(50, 100), *range(20), *again])
 
-    loads.insert(200, 205)
     loads.spark.sql(f"OPTIMIZE delta.`{loads.path}`")
-    assert loads.load_versions() == [("all", "2:5", 5)]
-    assert loads.ids_as_stored[-5:] == [200, 201, 202, 203, 204]
+    assert loads.load_versions() == [("all", "1:20", 0)]
 
     shutil.rmtree(loads.path)
-    for first in (0, 100, 200):  # as many versions, so that the position alone would fit
+    for first in (0, 100):  # as many versions, so that the position alone would fit
         loads.insert(first, first + 20)
-    with pytest.raises(SourceChangedError, match="2:5"):
+    with pytest.raises(SourceChangedError, match="1:20"):
         loads.load_versions()
 
 
@@ -93,7 +91,4 @@ def test_what_is_refused_leaves_the_rows_as_they_were(loads):
     loads.commit("all", BatchRowOffset(1, 1), loads.source())
     with pytest.raises(SourcePositionError, match="deleted"):
         loads.load_versions()
-    loads.commit("all", BatchRowOffset(9, 1), loads.source())
-    with pytest.raises(SourcePositionError, match="9:1"):
-        loads.load_versions()  # another table
-    assert loads.ids == [-1, -1, -1, *range(10)]
+    assert loads.ids == [-1, -1, *range(10)]

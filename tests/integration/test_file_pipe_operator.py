@@ -15,18 +15,10 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotRunningError,
 )
 from tests.airflow_connections import SetConnection
-from tests.file_pipes import MakeTarget, PipeTarget, task_context
+from tests.file_pipes import PipeTarget, task_context
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.waiting import wait_until
-
-DAY = 86_400
-
-
-@pytest.fixture
-def aged(admin_service: LocalService, make_target: MakeTarget) -> PipeTarget:
-    """A target whose service has a clock that tests move on."""
-    return make_target(admin_service)
 
 
 def operator(target: PipeTarget, action: str, **arguments: Any) -> SnowpipePipeOperator:
@@ -131,24 +123,6 @@ class TestChange:
         wait_for_rows(target, [1])
         assert not act(target, "resume")["changed"]
         assert act(target, "status")["status"]["last_ingested_path"] == "a.csv"
-
-    def test_a_pipe_paused_too_long_is_resumed_by_force_and_passes_old_files_over(
-        self, aged: PipeTarget
-    ) -> None:
-        aged.make_pipe()
-        aged.put({"a.csv": "1,x\n"})
-        act(aged, "pause")
-        aged.service.admin("clock", move=15 * DAY)
-
-        with pytest.raises(AirflowFailException, match="force=True"):
-            act(aged, "resume")
-        forced = operator(aged, "resume", force=True)
-        name = f'"LOCAL"."PUBLIC"."{aged.pipe}"'
-        assert forced.preview() == [f"SELECT SYSTEM$PIPE_FORCE_RESUME('{name}', 'staleness_check_override')"]
-        assert forced.execute(task_context())["status"]["execution_state"] == "RUNNING"
-        with pytest.raises(NothingStagedError, match="7 days"):
-            act(aged, "refresh", on_nothing="fail")
-        assert aged.ids() == []
 
     def test_a_pipe_that_cannot_load_or_is_not_there_is_named(self, target: PipeTarget) -> None:
         target.make_pipe()

@@ -1,4 +1,4 @@
-"""The same files for COPY and for a pipe, over weeks: what the account's usage history knows."""
+"""Files and pipes over weeks: what the account's usage history knows, and a pipe that was paused too long."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowFailException
 
+from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
@@ -111,12 +112,8 @@ def load_stage(target: PipeTarget, run: str, way: str) -> dict[str, Any]:
     return task.execute(context)
 
 
-@pytest.mark.parametrize("first", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
-def test_each_run_takes_what_is_new_either_way_however_late(
-    target: PipeTarget, tmp_path: Path, first: str
-) -> None:
-    second = "copy" if first == "pipe" else "pipe"
-    assert load_stage(target, "r1", first)["rows_loaded"] == 1
+def test_each_run_takes_what_is_new_either_way_however_late(target: PipeTarget, tmp_path: Path) -> None:
+    assert load_stage(target, "r1", "copy")["rows_loaded"] == 1
     names = [f"{name}.csv" for name in ("b c", "d--e", "f'g", "$$", "ü", "%20", "(h*)", "i" * 180)]
     (folder := tmp_path / "odd names").mkdir()
     for number, name in enumerate(names, 2):
@@ -124,11 +121,25 @@ def test_each_run_takes_what_is_new_either_way_however_late(
     SnowpipeStageFilesOperator(
         task_id="stage", snowflake_conn_id=target.conn_id, source=str(folder), stage=f"@{target.stage}"
     ).execute(task_context("r2"))
-    done = load_stage(target, "r2", second)
+    done = load_stage(target, "r2", "pipe")
 
     assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
-    assert load_stage(target, "r3", first)["rows_loaded"] == 0
-    for run in ("r4", "r5"):
-        days_pass(target, 20)
-        assert load_stage(target, run, "pipe")["rows_loaded"] == 0
+    assert load_stage(target, "r3", "copy")["rows_loaded"] == 0
+    days_pass(target, 40)
+    assert load_stage(target, "r4", "pipe")["rows_loaded"] == 0
     assert target.ids() == list(range(1, 10))
+
+
+def test_a_pipe_paused_too_long_is_resumed_by_force(target: PipeTarget) -> None:
+    def act(action: str, **given: Any) -> SnowpipePipeOperator:
+        names = {"snowflake_conn_id": target.conn_id, "pipe": target.pipe}
+        return SnowpipePipeOperator(task_id="pipe", action=action, **names, **given)
+
+    act("pause").execute(task_context())
+    days_pass(target, 15)
+    with pytest.raises(AirflowFailException, match="force=True"):
+        act("resume").execute(task_context())
+    forced = act("resume", force=True)
+    name = f'"LOCAL"."PUBLIC"."{target.pipe}"'
+    assert forced.preview() == [f"SELECT SYSTEM$PIPE_FORCE_RESUME('{name}', 'staleness_check_override')"]
+    assert forced.execute(task_context())["status"]["execution_state"] == "RUNNING"

@@ -1,8 +1,7 @@
-"""The sensor of loaded files and its trigger against the real local service: COPY, file pipes, bad files."""
+"""The sensor of loaded files against the real local service: COPY, file pipes, bad files."""
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +9,13 @@ import pytest
 from airflow.exceptions import AirflowRescheduleException
 from airflow.providers.common.compat.sdk import (
     AirflowFailException,
-    AirflowSensorTimeout,
     AirflowSkipException,
-    TaskDeferred,
 )
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
-from airflow_provider_snowpipe.triggers.files_loaded import SnowpipeFilesLoadedTrigger
 from tests.airflow_connections import SetConnection
 from tests.file_pipes import PipeTarget
-from tests.integration.trigger_events import event_of
 from tests.local_connection import connect, connect_by_form
 from tests.local_service import LocalService
 from tests.staged_files import put
@@ -85,20 +80,6 @@ def test_files_that_copy_or_a_pipe_has_loaded(
         assert found == {file if not below else f"in/{file}": LOADED for file in files}
 
 
-def test_all_files_with_a_prefix_or_a_number_of_them(conn_id: str, target: PipeTarget) -> None:
-    target.put({"day1/a.csv": "1,x\n2,y\n", "day1/b.csv": "3,x\n4,y\n", "day2/a.csv": "5,x\n"})
-    copy(target)
-    given = {"prefix": "day1/", "table": target.table}
-
-    assert sensor(conn_id, stage=f"@{target.stage}", **given).execute(context()) == {
-        "day1/a.csv": LOADED,
-        "day1/b.csv": LOADED,
-    }
-    assert list(sensor(conn_id, count="2", **given).execute(context())) == ["day1/a.csv", "day1/b.csv"]
-    with pytest.raises(AirflowSensorTimeout, match="2 of 3"):
-        sensor(conn_id, count=3, **{**given, "timeout": 0.5}).execute(context())
-
-
 def test_a_partly_loaded_file_fails_at_once_with_its_first_error(conn_id: str, target: PipeTarget) -> None:
     target.put({"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n4,z\n"})
     copy(target, options="ON_ERROR = CONTINUE")
@@ -134,34 +115,6 @@ def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarge
     assert store == {}
 
 
-def test_deferred_wait_ends_when_the_last_file_is_loaded(conn_id: str, target: PipeTarget) -> None:
-    target.put({"a.csv": "1,x\n2,y\n", "b.csv": "3,x\n4,y\n"})
-    copy(target, options="FILES = ('a.csv')")
-    waiting = sensor(conn_id, files=["a.csv", "b.csv"], table=target.table, deferrable=True)
-    with pytest.raises(TaskDeferred) as deferred:
-        waiting.execute(context())
-    timer = threading.Timer(0.3, copy, [target])
-    timer.start()
-
-    event = event_of(deferred.value.trigger)
-
-    timer.join()
-    assert waiting.execute_complete(context(), event) == {"a.csv": LOADED, "b.csv": LOADED}
-
-
-def test_the_trigger_that_a_task_starts_from_takes_what_it_renders(conn_id: str, target: PipeTarget) -> None:
-    target.put({"a.csv": "1,x\n2,y\n"})
-    copy(target)
-    options = {"files": '["a.csv"]', "table": target.table, "start_from_trigger": True}
-    started = sensor(conn_id, deferrable=True, **options).start_trigger_args
-
-    event = event_of(SnowpipeFilesLoadedTrigger(**started.trigger_kwargs))
-
-    assert event == {"status": "success", "files": {"a.csv": LOADED}}
-    assert started.next_method == "execute_complete"
-    assert started.trigger_kwargs["timeout"] == 60
-
-
 def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path) -> None:
     target.put({"in/a.csv": "1,x\n", "in/b.csv": "1,x\n"})
     put(target.service, tmp_path, f"%{target.table}", {"t.csv": "1,x\n"})
@@ -171,4 +124,3 @@ def test_the_hook_lists_stages(conn_id: str, target: PipeTarget, tmp_path: Path)
     assert hook.list_stage(f"@PUBLIC.{target.stage}/in", "b") == ["in/b.csv"]
     assert hook.list_stage(f"@LOCAL.PUBLIC.{target.stage}", "in/b") == ["in/b.csv"]
     assert hook.list_stage(f"@%{target.table}") == ["t.csv"]
-    assert hook.list_stage("@~", "nothing/") == []

@@ -114,20 +114,20 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     table.append([1])
     days.load.write("quiet/1.ndjson")
     produce(cluster.address, "quiet", numbered([1]), partition=1)
-    for day in range(0, 40, 4):
+    for day in range(0, 40, 8):
         table.append([2 * day])
         produce(cluster.address, "quiet", numbered([2 * day]), partition=0)
         written["daily"].append(2 * day)
         days.load.write("daily/all.ndjson", rows=1)
         all_jobs(rows=3)
-        days.passes(4)
+        days.passes(8)
     table.append([3])
     produce(cluster.address, "quiet", numbered([3]), partition=1)
     written["quiet"].append(3)
     days.load.write("quiet/2.ndjson")
     all_jobs(rows=4)
 
-    expected = sorted([1, 3, *range(0, 80, 8)])
+    expected = sorted([1, 3, *range(0, 80, 16)])
     assert [ids(service, one) for one in ("LAKE", "TOPIC", "WRITTEN")] == [expected] * 3
     assert ids(service, appended) == [0, 1, 2, 3]
     assert days.is_whole

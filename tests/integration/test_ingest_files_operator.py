@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,16 +11,13 @@ from airflow.providers.common.compat.sdk import AirflowFailException, TaskDeferr
 from airflow_provider_snowpipe.assets.uri import snowpipe_asset
 from airflow_provider_snowpipe.lineage import dataset_name
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
-from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
 from tests.airflow_connections import SetConnection
-from tests.conftest import ServiceFactory
 from tests.file_pipes import MakeTarget, PipeTarget, task_context
 from tests.integration.trigger_events import event_of
 from tests.local_connection import connect_by_form
 from tests.local_service import LocalService
 from tests.outlet_events import OutletEvents
 
-MINUTE = 60
 LOADED = {"status": "LOADED", "rows_loaded": 1, "rows_parsed": 1, "errors_seen": 0, "first_error": None}
 
 
@@ -46,11 +42,6 @@ def operator(target: PipeTarget, **arguments: Any) -> SnowpipeIngestFilesOperato
 
 def ingest(target: PipeTarget, run: str = "r1", try_number: int = 1, **arguments: Any) -> dict[str, Any]:
     return operator(target, **arguments).execute(task_context(run, try_number))
-
-
-def sensor(target: PipeTarget, **arguments: Any) -> Any:
-    given: dict[str, Any] = {"snowflake_conn_id": target.conn_id, "poke_interval": 0.1, "timeout": 20}
-    return SnowpipeFilesLoadedSensor(task_id="wait", **{**given, **arguments}).execute(task_context())
 
 
 class TestSubmit:
@@ -108,31 +99,10 @@ class TestSubmit:
 
         assert target.ids() == [2]
 
-    def test_a_pipe_that_is_made_anew_is_given_what_the_table_lacks_and_no_more(
-        self, target: PipeTarget
-    ) -> None:
-        """Its history counts for the files of its location, the one of before for those of another stage."""
-        target.put({"a.csv": "1,x\n", "in/a.csv": "2,x\n"})
-        ingest(target, files=["a.csv"])
-        for run, path in (("r2", "/in"), ("r3", "")):
-            target.service.sql(f"DROP PIPE {target.pipe}")
-            target.make_pipe(path=path)
-            done = ingest(target, run=run, stage=f"@{target.stage}{path}")
-            assert done["submitted"] == (["a.csv"] if path else [])
 
-        assert target.ids() == [1, 2]
-
-
-def test_a_pipe_that_is_not_there_and_a_connection_without_a_key_pair_are_named(
-    target: PipeTarget, local_service: LocalService, set_connection: SetConnection
-) -> None:
+def test_a_pipe_that_is_not_there_is_named(target: PipeTarget) -> None:
     with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
         ingest(target, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
-    token = (local_service.data_dir / "demo_pat").read_text().strip()
-    extra = {"auth": "programmatic_access_token", "private_key_content": None}
-    target.conn_id = connect_by_form(local_service, set_connection, password=token, extra=extra)
-    with pytest.raises(AirflowFailException, match="key pairs"):
-        ingest(target, files=["a.csv"], wait_for_load=False)
 
 
 def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTarget) -> None:
@@ -148,28 +118,3 @@ def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTa
 
     assert (done["loads"], done["loaded_before"]) == ({"b.csv": LOADED}, {"a.csv": LOADED})
     assert done["rows_loaded"] == 1
-
-
-def test_where_the_pipes_report_has_forgotten_its_history_steps_in_and_then_the_tables(
-    service_factory: ServiceFactory, make_target: MakeTarget, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The report forgets after ten minutes; loadHistoryScan and COPY_HISTORY still know."""
-    service = service_factory(admin=True)
-    late = make_target(service)
-    late.make_pipe()
-    late.put({"a.csv": "1,x\n"})
-    ingest(late, files=["a.csv"])
-    service.admin("clock", move=11 * MINUTE)
-    client = operator(late, files=["a.csv"]).hook.get_file_pipe_client()
-    assert client.insert_report().loads == []
-    client.close()
-
-    assert sensor(late, files=["a.csv"], pipe=late.pipe) == {"a.csv": LOADED}
-    service.admin("faults", set="answer-history-scan=429@60")
-    with caplog.at_level(logging.WARNING):
-        assert sensor(late, files=["a.csv"], pipe=late.pipe, table=late.table) == {"a.csv": LOADED}
-    assert any("asking COPY_HISTORY" in message for message in caplog.messages)
-    service.admin("faults", clear=True)
-    done = ingest(late, try_number=2, files=["a.csv"])
-    assert (done["posts"], done["loaded_before"]) == (0, {"a.csv": LOADED})
-    assert late.ids() == [1]

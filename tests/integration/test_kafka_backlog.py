@@ -81,16 +81,6 @@ class TestCommand:
         set_connection("brokers", conn_type="kafka", host=host, port=int(port))
         source = json.dumps({"kind": "kafka", "topics": [backlog.topic], "conn_id": "brokers"})
         assert plan(capsys, "--from", source)["shape"]["rows"] == 30
-        create_topic(backlog.broker.address, f"{backlog.topic}_empty", 2)
-        assert plan(capsys, "--from", f"{address}_empty")["shape"]["rows"] == 0
-
-    def test_what_names_no_backlog_is_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for words, message in (
-            (("kafka://localhost:9092",), "give kafka://<host>:<port>/<topic>"),
-            (("kafka://localhost:1/t", "--table", "T"), "the channels of a Kafka source are found"),
-        ):
-            with pytest.raises(SystemExit, match=message):
-                plan(capsys, "--from", *words)
 
 
 class TestOperators:

@@ -258,23 +258,20 @@ def test_stream_of_sparks_own_source_is_exact_with_its_checkpoint_and_without_an
 
     assert stream.run(maxOffsetsPerTrigger=150) == 200
     assert list(map(shown, stream.tokens(2))) == ["99", "99"]
-    produce(broker.address, topic, numbered(range(200, 210)), partition=1)
-    assert stream.run() == 10
-    assert sorted(door.ids()) == list(range(210))
 
     shutil.rmtree(stream.checkpoint)
-    produce(broker.address, topic, numbered(range(210, 213)), partition=0)
-    assert stream.run() == 213
-    assert sorted(door.ids()) == list(range(213))
+    produce(broker.address, topic, numbered(range(200, 203)), partition=0)
+    assert stream.run() == 203
+    assert sorted(door.ids()) == list(range(203))
 
-    produce(broker.address, topic, numbered(range(213, 218)), partition=1)
+    produce(broker.address, topic, numbered(range(203, 208)), partition=1)
     spec = source_spec({"kind": "kafka", "bootstrap_servers": broker.address, "topics": [topic]})
     job = SparkJob(service, tmp_path / "runs", topic, spec, {"channel_prefix": door.prefix})
     with pytest.raises(SourceChangedError):
         load(job, spark.sparkContext)
     again = load(job, spark.sparkContext, rebind="continue")
     assert [one.rows for one in again.channels] == [0, 5]
-    assert sorted(door.ids()) == list(range(218))
+    assert sorted(door.ids()) == list(range(208))
 
 
 def _admin(broker):

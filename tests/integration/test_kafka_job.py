@@ -4,15 +4,14 @@ The brokers are librdkafka's mock, which serves other processes too.
 """
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
 
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
+from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from tests.checkpoints import shown
+from tests.local_connection import append
 from tests.spark_job import SparkJob, ids_in, numbered_name
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
@@ -77,47 +76,20 @@ def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, clus
     assert [int(row["N"]) for row in job.service.sql(f"{numbers} WHERE ID < 4000")] == [0]
 
 
-CONNECTOR = """
-import json, os, sys, time
-from snowflake.ingest.streaming import StreamingIngestClient
-
-table, first, last = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-client = StreamingIngestClient(
-    "connector", "LOCAL", "PUBLIC", f'"{table}-STREAMING"', profile_json=None,
-    properties={
-        "account": os.environ["SNOWPIPE_LOCAL_ACCOUNT"],
-        "user": os.environ["SNOWPIPE_LOCAL_USER"],
-        "url": os.environ["SNOWPIPE_LOCAL_URL"],
-        "private_key": open(os.environ["SNOWPIPE_LOCAL_PRIVATE_KEY_FILE"]).read(),
-    })
-channel, status = client.open_channel(f"TEST_{table}_0")
-print("OPENED", json.dumps(status.latest_committed_offset_token))
-for offset in range(first, last + 1):
-    channel.append_row({"ID": offset, "NOTE": "connector"}, str(offset))
-channel.wait_for_commit(lambda seen: seen is not None and int(seen) >= last, timeout_seconds=60)
-channel.close()
-client.close()
-"""
-
-
-def _connector(service, table, first, last):
-    """Load records as the Kafka connector v4: by its SDK, to a quoted pipe, with the offset as the token."""
-    done = subprocess.run(
-        [sys.executable, "-c", CONNECTOR, table, str(first), str(last)],
-        env=service.process_env({**os.environ, "SS_LOG_LEVEL": "warn"}),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    opened = next(line for line in done.stdout.splitlines() if line.startswith("OPENED "))
-    return json.loads(opened.removeprefix("OPENED "))
+def _connect(service, table, channel, ids):
+    """Load records as the Kafka connector v4, with the offset as the token; where the channel stood."""
+    with service.client(table) as client:
+        found = client.open_channel(channel).status.committed
+        rows = [json.dumps({"ID": one, "NOTE": "connector"}) for one in ids]
+        append(service, table, channel, list(map(str, ids)), rows=rows)
+        open_when_committed(client, channel, 60)
+    return found
 
 
 def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
-    pytest.importorskip("snowflake.ingest.streaming", reason="the SDK is not installed")
     produce(cluster.address, topic, numbered(range(30), note="job"), partition=0)
-    assert _connector(job.service, topic, 0, 9) is None
+    channel = f"TEST_{topic}_0"
+    assert _connect(job.service, topic, channel, range(10)) is None
     job.source, job.options = replace(job.source, connector_name="test"), {"channel_prefix": "TEST"}
 
     finished = job.run()
@@ -126,7 +98,7 @@ def test_job_takes_over_from_the_connector_and_hands_back(job, topic, cluster):
     first = finished.report.channels[0]
     assert (first.from_token, first.to_token, first.rows) == ("9", "29", 20)
     assert group_offsets(cluster.address, f"g-{topic}", topic, PARTITIONS) == [30, 0, 0, 0]
-    assert _connector(job.service, topic, 30, 34) == "29"
+    assert _connect(job.service, topic, channel, range(30, 35)) == "29"
     assert job.committed("0") == {"0": "34"}
     rows = job.service.sql(f"SELECT ID, NOTE FROM LOCAL.PUBLIC.{topic} ORDER BY ID")
     notes = [row["NOTE"] for row in rows]

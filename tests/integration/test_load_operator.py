@@ -6,8 +6,6 @@ What becomes of a load that dies at any call, and what is refused, is in
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -20,6 +18,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import held_apart
 from tests.airflow_connections import set_connection
 from tests.checkpoints import shown
 from tests.file_loads import CHANNEL, Load, load
+from tests.integration.trigger_events import event_of
 from tests.local_connection import ids
 from tests.outlet_events import OutletEvents
 from tests.staged_files import put, running_copy
@@ -89,20 +88,19 @@ def test_files_after_the_last_streamed_one_are_loaded_with_an_asset_event(began:
     began.assert_every_row_is_there_once()
 
 
-@pytest.mark.parametrize("way", ["copy", pytest.param("pipe", marks=pytest.mark.nightly)])
-def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(load: Load, way: str) -> None:
+def test_a_deferred_load_comes_back_for_its_result_and_settles_the_token(load: Load) -> None:
     load.make_pipe("/in")
     load.write("1.ndjson")
-    arguments = {**given(load, way), "deferrable": True}
+    arguments = {**given(load, "copy"), "deferrable": True}
     with running_copy(), pytest.raises(TaskDeferred) as deferred:
         load.operator(**arguments).execute(load.context())
     assert held_apart(load.token)[1] is not None
     done = load.operator(**arguments).execute_complete(
-        load.context(), event=_event(deferred.value), **(deferred.value.kwargs or {})
+        load.context(), event=event_of(deferred.value.trigger), **(deferred.value.kwargs or {})
     )
 
     load.assert_every_row_is_there_once()
-    assert (done["path"], done["rows_loaded"], shown(load.token)) == (way, 2, "1.ndjson:2")
+    assert (done["path"], done["rows_loaded"], shown(load.token)) == ("copy", 2, "1.ndjson:2")
 
 
 def test_files_of_a_stage_are_given_to_its_pipe_below_its_location(load: Load) -> None:
@@ -115,7 +113,7 @@ def test_files_of_a_stage_are_given_to_its_pipe_below_its_location(load: Load) -
         load.operator(source=f"@{load.stage}/in/day", deferrable=True, **arguments).execute(load.context())
     done = load.operator(source=f"@{load.stage}/in/day", **arguments).execute_complete(
         {**load.context(), "outlet_events": events},
-        event=_event(deferred.value),
+        event=event_of(deferred.value.trigger),
         **(deferred.value.kwargs or {}),
     )
 
@@ -125,12 +123,3 @@ def test_files_of_a_stage_are_given_to_its_pipe_below_its_location(load: Load) -
     again = load.run(source=f"@{load.stage}/in", **given(load, "pipe"))
     assert (list(again["files"]), list(again["loaded_before"])) == (["b.json"], ["day/a.json"])
     assert ids(load.service, load.table) == [7, 8]
-
-
-def _event(deferred: TaskDeferred) -> Any:
-    async def first() -> Any:
-        trigger: Any = deferred.trigger
-        async with aclosing(trigger.run()) as events:
-            return (await anext(events)).payload
-
-    return asyncio.run(asyncio.wait_for(first(), 240))

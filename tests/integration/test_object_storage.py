@@ -98,6 +98,7 @@ def test_a_bucket_is_loaded_once_and_then_from_where_it_was_left_without_showing
         assert first["rows"] == 3000
         assert ids(local_service, table) == list(range(3000))
         _put(s3, "p1/2.ndjson", range(3000, 3100))
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__LOCAL_ROWS_WITHOUT_SPARK", "True")
         second = run()
 
     assert (second["rows"], ids(local_service, table)) == (100, list(range(3100)))

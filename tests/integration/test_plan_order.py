@@ -42,7 +42,6 @@ def _changed(change, rows):
     ("change", "operator"),
     [
         ("df.repartition(4, 'k')", "Exchange"),
-        ("df.repartition(4, 'k').select('id').where('id > 3')", "Exchange"),
         ("df.groupBy('k').count()", "HashAggregate"),
         ("df.coalesce(1)", "Coalesce"),
         ("df.join(df.withColumnRenamed('t', 'u'), 'id')", "BroadcastHashJoin"),
@@ -99,7 +98,6 @@ def test_layout_that_is_not_pinned_is_refused_for_a_scan_and_under_adaptive_exec
     ("change", "operator"),
     [
         ("df.withColumn('r', F.rand())", "rand"),
-        ("df.where(F.rand() < 0.5)", "rand"),
         ("df.withColumn('u', F.concat(F.lit('a'), F.uuid()))", "uuid"),
         ("df.withColumn('n', F.monotonically_increasing_id())", "monotonically_increasing_id"),
         ("df.withColumn('p', F.spark_partition_id())", "SPARK_PARTITION_ID"),

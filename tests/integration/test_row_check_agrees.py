@@ -141,12 +141,3 @@ def test_row_that_the_embedded_service_alone_cannot_hold_is_sent(
     assert RowCheck(table.columns).check(line).faults == ()
     assert table.skipped([line]) == 1
     table.close()
-
-
-def test_row_that_is_no_json_by_rfc_8259_is_refused_although_the_embedded_service_takes_it(
-    loaded: Loaded,
-) -> None:
-    lines = [b'{"NEED":1,}', b'{"V":[1,],"NEED":1}', b'{"V":nan,"NEED":1}']
-
-    assert len(RowCheck(loaded.columns).check(b"\n".join(lines)).faults) == len(lines)
-    assert loaded.skipped(lines) == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from airflow_provider_snowpipe.sensors.commit import SnowpipeCommitSensor
 from airflow_provider_snowpipe.sources import FileSource
 from airflow_provider_snowpipe.spark.driver.credentials import write_credentials
 from airflow_provider_snowpipe.spark.driver.job import main
+from airflow_provider_snowpipe.spark.driver.plan import JobPlan
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from tests.local_service import LocalService
 from tests.spark_groups import assert_exact, grouped_job
@@ -40,17 +40,6 @@ def job(local_service: LocalService, tmp_path: Path) -> SparkJob:
     return grouped_job(local_service, tmp_path, numbered_name("ELSEWHERE"))
 
 
-def _plan(job: SparkJob, **changes: Any) -> str:
-    """The page's plan, on this machine's service, table and files."""
-    plan = json.loads(_block("json", "plan_version"))
-    own = {"account_url": job.service.url, "ca_bundle": str(job.service.ca_file)}
-    own |= {"pipe": {"database": "LOCAL", "schema": "PUBLIC", "pipe": job.pipe.pipe}}
-    own |= {"channel_prefix": "test", "source_name": job.table}
-    source = {**plan["source"], "path": job.source.path}
-    plan |= {**own, "source": source, **changes}
-    return json.dumps({key: value for key, value in plan.items() if value is not None})
-
-
 def _credentials(job: SparkJob, path: Path) -> str:
     key = KeyPair(job.service.account, job.service.user, job.service.key_file.read_bytes())
     write_credentials(key, path)
@@ -69,24 +58,7 @@ def test_the_pages_first_command_writes_what_the_platform_gets(tmp_path: Path) -
     )
     written = sorted(path.name for path in tmp_path.iterdir())
     assert sorted(done.stdout.split()) == written == sorted(_block("text", "snowpipe_job.py").split())
-
-
-def test_the_plan_may_be_the_argument_with_credentials_in_a_file(
-    job: SparkJob, tmp_path: Path, shared_spark: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file, report = tmp_path / "credentials.json", tmp_path / "report.json"
-    assert main([_plan(job)]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("snowpipe error: ConfigurationError: ")
-    assert "SNOWPIPE_CREDENTIALS" in line
-    _credentials(job, file)
-    plan = _plan(job, credentials_variable=None, credentials_path=str(file), report_path=str(report))
-
-    assert main([plan]) == 0
-
-    assert_exact(job)
-    assert not file.exists()
-    assert json.loads(report.read_text())["error"] is None
+    assert JobPlan.from_json(_block("json", "plan_version")).credentials_variable == "SNOWPIPE_CREDENTIALS"
 
 
 def test_the_plan_of_a_dag_gives_the_job_its_arguments_and_the_sensor_its_targets(

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from pyarrow import orc
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
@@ -156,18 +152,3 @@ def test_whole_numbers_of_the_first_rows_do_not_round_what_follows(
 
     found = RowCheck(made["columns"]).check(b'{"ID":1000,"PRICE":7}\n{"ID":1001,"PRICE":4.75}\n')
     assert [(one.row, one.fault.column) for one in found.faults] == [(1, "PRICE")]
-
-
-@pytest.mark.parametrize("form", ["parquet", "orc"])
-def test_decimals_of_a_file_make_columns_of_their_digits(
-    hook: SnowpipeHook, table: str, tmp_path: Path, form: str
-) -> None:
-    (tmp_path / "p").mkdir()
-    rows = {"ID": [1], "AMOUNT": [Decimal("123456789012345678.91")], "RAW": [b"x"], "NOTE": ["2024-01-01"]}
-    {"parquet": pq, "orc": orc}[form].write_table(pa.table(rows), str(tmp_path / "p" / f"1.{form}"))
-
-    _room(create_table="if_missing").prepare(hook, FileSourceSpec(path=str(tmp_path), format=form), print)
-
-    assert [one.type for one in hook.table_columns()] == [
-        "NUMBER(38,0)", "NUMBER(20,2)", "BINARY(8388608)", "VARCHAR(16777216)",
-    ]  # fmt: skip

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
 from tests.checkpoints import shown
@@ -19,7 +17,7 @@ from tests.waiting import wait_until
 
 pytestmark = pytest.mark.spark
 
-ROWS = 30_000
+ROWS = 15_000
 """Of 100 bytes and more: what is above 1 MB goes through a file (observed with SDK 1.9.1)."""
 
 
@@ -82,21 +80,3 @@ def test_rows_come_through_files_exactly_and_the_next_run_may_send_with_our_own_
     assert third.code == 0, third.err[-3000:]
     (channel,) = third.report.channels
     assert (shown(channel.from_token), channel.rows) == (f"1.ndjson:{ROWS + 1}", 1)
-
-
-def test_a_profile_that_is_not_there_or_has_a_refused_key_ends_the_run_without_showing_it(
-    job: SparkJob, tmp_path: Path
-) -> None:
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    strange = job.service.write_sdk_profile(tmp_path / "profile.json", private_key=pem)
-
-    for profile, kind in (tmp_path / "none.json", "ConfigurationError"), (strange, "AuthenticationError"):
-        finished = job.run(sdk_profile=str(profile))
-        assert finished.code == 1, finished.err[-3000:]
-        (line,) = finished.error_lines
-        assert line.startswith(f"snowpipe error: {kind}: "), line
-        assert "sdk_profile" in line
-        assert pem.splitlines()[1] not in line
-        assert ("none.json" in line) == (profile != strange)
-    assert job.committed("g") == {"g": None}

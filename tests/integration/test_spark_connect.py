@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ from tests.local_service import LocalService
 from tests.spark_cluster import write_bare_python
 from tests.spark_connect import ConnectServer
 from tests.spark_groups import GROUPS, ROWS, assert_exact, grouped_job
-from tests.spark_job import SparkJob, ids_in, numbered_name, write_rows
+from tests.spark_job import ids_in, numbered_name, write_rows
 
 pytestmark = [
     pytest.mark.spark,
@@ -38,17 +37,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectServer]:
         server.stop()
 
 
-@pytest.fixture
-def job(local_service: LocalService, server: ConnectServer, tmp_path: Path) -> SparkJob:
+def test_jobs_of_files_and_topics_run_in_one_python_until_the_server_closes_their_session(
+    local_service: LocalService, server: ConnectServer, set_connection: SetConnection, tmp_path: Path
+) -> None:
+    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
+    from tests.kafka_topics import MockCluster, numbered, produce
+
     job = grouped_job(local_service, tmp_path, numbered_name("CONNECT"))
     job.launcher = (sys.executable,)
     job.env["SPARK_REMOTE"] = server.url
-    return job
-
-
-def test_jobs_load_once_in_one_python_until_the_server_closes_their_session_and_report_in_one_line(
-    job: SparkJob, server: ConnectServer, tmp_path: Path
-) -> None:
     first = job.run()
 
     assert first.code == 0, first.err[-3000:]
@@ -58,9 +55,21 @@ def test_jobs_load_once_in_one_python_until_the_server_closes_their_session_and_
     ]
 
     before = server.python_daemons()
-    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**6, 10**6 + 10))
-    second = job.run()
-    assert (second.code, second.report.rows) == (0, 10), second.err[-3000:]
+    cluster, topic = MockCluster(), numbered_name("CONNECT_TOPIC")
+    cluster.make_topic(topic)
+    local_service.sql(f"CREATE TABLE {topic} (ID NUMBER, NOTE VARCHAR)")
+    produce(cluster.address, topic, numbered(range(500)))
+    set_connection("server", conn_type="spark_connect", host="127.0.0.1", port=server.port)
+    operator = SnowpipeStreamOperator(
+        task_id="load",
+        source={"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic]},
+        table=topic,
+        snowflake_conn_id=connect(local_service, set_connection),
+        spark_conn_id="server",
+        channel_prefix="test",
+    )
+    assert operator.execute(context())["rows"] == 500
+    assert ids_in(local_service, topic) == list(range(500))
     assert server.python_daemons() == before
 
     # stop() would only warn of a session that it could not release.
@@ -72,51 +81,7 @@ with _written_package() as archive:
 SparkSession.builder.remote(shared).getOrCreate().client.release_session()
 """
     subprocess.run([sys.executable, "-c", program], env={**os.environ, **job.env}, check=True, timeout=600)
-    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**7, 10**7 + 10))
-    third = job.run()
-    assert (third.code, third.report.rows) == (0, 10), third.err[-3000:]
+    write_rows(tmp_path / "source" / "a" / "more.ndjson", range(10**6, 10**6 + 10))
+    second = job.run()
+    assert (second.code, second.report.rows) == (0, 10), second.err[-3000:]
     assert len(server.python_daemons()) == len(before) + 1
-
-    shrunk = tmp_path / "source" / "b" / "2.ndjson"
-    shrunk.write_text("".join(shrunk.read_text().splitlines(keepends=True)[:150]))
-    refused = job.run()
-    assert refused.code == 1
-    (line,) = refused.error_lines
-    assert line.startswith(f"snowpipe error: SourcePositionError: channel {job.channel('b')!r}: ")
-    assert "Traceback" not in refused.out + refused.err
-    assert len(ids_in(job.service, job.table)) == len(GROUPS) * ROWS + 20
-
-
-def test_the_operator_loads_files_and_topics_over_a_connection(
-    job: SparkJob, local_service: LocalService, server: ConnectServer, set_connection: SetConnection
-) -> None:
-    pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
-    from tests.kafka_topics import MockCluster, numbered, produce
-
-    cluster, topic = MockCluster(), numbered_name("CONNECT_TOPIC")
-    cluster.make_topic(topic)
-    local_service.sql(f"CREATE TABLE {topic} (ID NUMBER, NOTE VARCHAR)")
-    produce(cluster.address, topic, numbered(range(500)))
-    conn_id = connect(local_service, set_connection)
-    set_connection(
-        "server", conn_type="spark_connect", host="127.0.0.1", port=int(server.url.rsplit(":")[-1])
-    )
-    sources: dict[str, Any] = {
-        job.table: {"path": job.source.path},
-        topic: {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": [topic]},
-    }
-
-    for table, expected in (job.table, len(GROUPS) * ROWS), (topic, 500), (topic, 0):
-        operator = SnowpipeStreamOperator(
-            task_id="load",
-            source=sources[table],
-            table=table,
-            snowflake_conn_id=conn_id,
-            spark_conn_id="server",
-            channel_prefix="test",
-            source_name=table,
-        )
-        assert operator.execute(context())["rows"] == expected
-
-    assert_exact(job)
-    assert ids_in(local_service, topic) == list(range(500))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import bz2
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fsspec
 import pytest
@@ -102,45 +102,18 @@ class TestAgain:
             "would upload d.csv (4 bytes)",
         ]
         assert sorted(listed(target)) == ["a.csv", "b.csv", "c.csv"]
-        done = stage(target, source)
+        session = SnowpipeBulkHook.sql_session
+        with patch.object(SnowpipeBulkHook, "sql_session", autospec=True, side_effect=session) as opened:
+            done = stage(target, source, parallel=3)
 
+        assert [call.args[1] for call in opened.call_args_list].count("PUT") == 3
         assert done["skipped"] == ["a.csv"]
         assert done["uploaded"] == ["b.csv", "c.csv", "d.csv"]
         assert done["bytes_uploaded"] == 17
         assert listed(target)["c.csv"] == 9
 
-    def test_compressed_files_get_their_ending_and_those_that_put_finds_so_keep_theirs(
-        self, target: PipeTarget, tmp_path: Path
-    ) -> None:
-        (tmp_path / "a.csv.bz2").write_bytes(bz2.compress(b"1,x\n"))
-        (tmp_path / "b.csv.zst").write_bytes(bytes.fromhex("28b52ffd2004210000") + b"1,x\n")
-        (tmp_path / "c.parquet").write_bytes(b"PAR1")
-        done = stage(target, str(tmp_path), auto_compress=True)
 
-        assert done["files"] == sorted(listed(target)) == ["a.csv.bz2", "b.csv.zst", "c.parquet"]
-        write(tmp_path, {"d.csv": "1,x\n" * 1000})
-        assert stage(target, str(tmp_path), auto_compress=True)["uploaded"] == ["d.csv.gz"]
-        assert listed(target)["d.csv.gz"] < 1000
-
-
-class TestParallel:
-    def test_files_go_over_as_many_sessions_as_are_asked_for(
-        self, target: PipeTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        opened: list[str] = []
-        session = SnowpipeBulkHook.sql_session
-
-        def counted(self: SnowpipeBulkHook, purpose: str, *values: Any) -> Any:
-            opened.append(purpose)
-            return session(self, purpose, *values)
-
-        monkeypatch.setattr(SnowpipeBulkHook, "sql_session", counted)
-        source = write(tmp_path / "in", {f"{number:02}.csv": f"{number},x\n" for number in range(6)})
-        stage(target, source, parallel=3)
-
-        assert opened.count("PUT") == 3
-        assert len(listed(target)) == 6
-
+class TestStopped:
     def test_a_file_that_cannot_be_staged_ends_it_and_a_retry_goes_on(
         self, target: PipeTarget, tmp_path: Path
     ) -> None:
@@ -162,8 +135,8 @@ class TestParallel:
             killed.on_kill()
             return uploaded
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(StageUpload, "_put", one_then_kill)
+        with pytest.MonkeyPatch.context() as killing:
+            killing.setattr(StageUpload, "_put", one_then_kill)
             with pytest.raises(AirflowFailException, match="staging was stopped"):
                 killed.execute(task_context())
 

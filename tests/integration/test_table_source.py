@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 
+from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.spark.sources.tables.reader import open_rows
 from airflow_provider_snowpipe.spark.submit.source import shape_of_frame
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     EncodingError,
-    SourceChangedError,
     SourcePositionError,
 )
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -25,14 +25,17 @@ __all__ = ["loads"]
 pytestmark = pytest.mark.spark
 
 
-def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
-    loads.write("b.parquet", range(300, 600))
-    loads.write("a.parquet", range(300))
+def test_partitions_by_value_load_once_in_the_order_of_the_key_then_nothing_then_only_new_rows(loads):
+    ids = [(number * 7919) % 600 for number in range(600)]
+    loads.write("b.parquet", ids[::2])
+    loads.write("a.parquet", ids[1::2])
     spec = loads.spec(partition_by="FILE")
 
-    first = loads.load(spec)
+    first = loads.load(spec, limits=BatchLimits(rows=70, requests_per_second=100.0))
 
-    assert loads.ids == list(range(600))
+    for group in range(3):
+        in_order = [one for one in loads.ids_as_stored if one % 3 == group]
+        assert in_order == list(range(group, 600, 3))
     assert [(c.partition, c.from_token, c.to_token, c.rows, c.committed) for c in first] == [
         ("g0", None, "597", 200, True),
         ("g1", None, "598", 200, True),
@@ -47,33 +50,15 @@ def test_partitions_by_value_load_once_then_nothing_then_only_new_rows(loads):
     assert loads.ids == [*range(601), 603, 604]
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"options": {"pathGlobFilter": "b*"}}, {}),
-        ({"query": "{rows} -- WHERE FALSE\nWHERE ID > 1"}, {"query": "{rows} -- WHERE FALSE WHERE ID > 1"}),
-        ({"query": "{rows} WHERE NOTE <> 'a  '"}, {"query": "{rows} WHERE NOTE <> 'a '"}),
-    ],
-    ids=["option", "comment", "text"],
-)
-def test_what_decides_which_rows_there_are_is_part_of_the_binding_and_a_querys_layout_is_not(
-    loads, before, after
-):
-    loads.write("a.parquet", [0, 1], NOTE=["a ", "a  "])
-    loads.write("b.parquet", [2])
+def test_the_layout_of_a_query_is_not_part_of_its_identity_but_its_texts_and_comments_are():
+    def identity(query):
+        return source_spec({"kind": "table", "offset_column": "ID", "query": query, "name": "q"}).identity
 
-    def spec(values):
-        rows = f"SELECT * FROM parquet.`{loads.rows}`"
-        queries = {"query": values["query"].format(rows=rows), "name": "q"} if "query" in values else {}
-        return loads.spec(**{**values, **queries})
-
-    loads.load(spec(before))
-    loaded = loads.ids
-    with pytest.raises(SourceChangedError):
-        loads.load(spec(after))
-    if "query" in before:
-        loads.load(spec({"query": f"\n  {before['query']}\n"}))
-    assert loads.ids == loaded
+    for before, after in (
+        ("SELECT * FROM t -- WHERE FALSE\nWHERE ID > 1", "SELECT * FROM t -- WHERE FALSE WHERE ID > 1"),
+        ("SELECT * FROM t WHERE NOTE <> 'a  '", "SELECT * FROM t WHERE NOTE <> 'a '"),
+    ):
+        assert identity(before) == identity(f"\n  {before}\n") != identity(after)
 
 
 def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_position(loads):
@@ -93,17 +78,6 @@ def test_columns_of_later_files_are_columns_and_headers_are_not_passed_by_positi
     )
     with pytest.raises(Py4JJavaError, match="header"):
         rows.collect()
-
-
-def test_rows_of_a_channel_are_committed_in_the_order_of_the_key(loads):
-    ids = [(number * 7919) % 2000 for number in range(2000)]
-    for part in range(4):
-        loads.write(f"{part}.parquet", ids[part::4])
-
-    (channel,) = loads.load(limits=BatchLimits(rows=170, requests_per_second=100.0))
-
-    assert loads.ids_as_stored == list(range(2000))
-    assert channel.to_token == "1999"
 
 
 def test_ranges_of_the_key_are_channels_and_other_ranges_are_refused(loads):

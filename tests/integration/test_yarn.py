@@ -25,6 +25,7 @@ from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import task_context
+from tests.gcs_service import CONNECTOR, gcs_service, see_gcs
 from tests.integration.trigger_events import event_of
 from tests.local_connection import ids
 from tests.local_service import LocalService
@@ -230,9 +231,10 @@ def test_second_attempt_of_the_application_takes_over_while_the_task_is_deferred
 @pytest.mark.skipif(AIRFLOW < (3, 2), reason="before Airflow 3.2 a provider has to bring each storage")
 def test_work_path_is_in_a_bucket(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     load.write(2_000)
-    with s3_service() as s3:
+    with s3_service() as s3, gcs_service("lake") as gcs:
         s3.put("lake", {})
         see_s3(s3, monkeypatch)
+        see_gcs(gcs, monkeypatch)
         store = {
             "endpoint": f"http://{s3.endpoint}",
             "endpoint.region": "us-east-1",
@@ -240,12 +242,16 @@ def test_work_path_is_in_a_bucket(load: Load, monkeypatch: pytest.MonkeyPatch) -
             "access.key": KEY_ID,
             "secret.key": SECRET,
         }
-        jars = [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)]
-        conf = {**load.options["conf"], "spark.jars": ",".join(map(str, jars))}
-        conf |= {f"spark.hadoop.fs.s3a.{name}": value for name, value in store.items()}
-        load.operator(work_path="s3://lake/loads", conf=conf).execute(load.context())
-        load.check()
-        assert set(s3.keys("lake")) <= {"loads/"}
+        s3a = {f"spark.hadoop.fs.s3a.{name}": value for name, value in store.items()}
+        for kind, settings, jars in (
+            ("s3", s3a, [*maven_jars(S3A), *maven_closure(*S3A_NEEDS)]),
+            ("gs", gcs.hadoop_settings(), maven_jars(CONNECTOR)),
+        ):
+            conf = {**load.options["conf"], **settings, "spark.jars": ",".join(map(str, jars))}
+            load.write(100)
+            load.operator(work_path=f"{kind}://lake/loads", conf=conf).execute(load.context())
+            load.check()
+        assert {*s3.keys("lake"), *gcs.keys("lake")} <= {"loads/"}
 
 
 @pytest.mark.nightly
@@ -340,7 +346,7 @@ class _Watch:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.5):
+        while not self._ended.wait(1):
             for process in psutil.process_iter():
                 with suppress(psutil.Error):
                     self._check(process)
