@@ -42,7 +42,7 @@ test: install browser ## Everything: lint, types, import rules, docs, all tests 
 	@$(STAGES) test
 
 .PHONY: nightly
-nightly: install browser ## What takes too long for every day: repeated kills, 300 deferred sensors, 20,000 fuzz cases, every Airflow, 400 mutants
+nightly: install browser ## What takes too long for every day: repeated kills, 300 campaigns, 20,000 fuzz cases, every Airflow, 400 mutants
 	@$(BIN)/python -m tests.java_options
 	@$(STAGES) nightly
 

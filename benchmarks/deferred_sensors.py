@@ -18,12 +18,11 @@ from pathlib import Path
 import psutil
 
 REPOSITORY = Path(__file__).parents[1]
-sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests" / "system")]
+sys.path.insert(0, str(REPOSITORY))
 
-from waiting import POLL_SECONDS, RUN_ID, Waiting, worst_count  # noqa: E402
-
+from benchmarks.counting_proxy import counting_proxy  # noqa: E402
+from benchmarks.waiting_sensors import POLL_SECONDS, RUN_ID, Waiting, worst_count  # noqa: E402
 from demo.airflow_processes import AirflowProcesses  # noqa: E402
-from tests.counting_proxy import counting_proxy  # noqa: E402
 from tests.local_service import LocalService  # noqa: E402
 from tests.python_workers import children_of  # noqa: E402
 
@@ -54,7 +53,7 @@ def main() -> None:
         service = LocalService(folder / "service").start()
         dags = folder / "dags"
         dags.mkdir()
-        (dags / "waiting_sensors.py").symlink_to(REPOSITORY / "tests/system/dags/waiting_sensors.py")
+        (dags / "waiting_sensors.py").symlink_to(REPOSITORY / "benchmarks/dags/waiting_sensors.py")
         airflow = AirflowProcesses(folder / "airflow", dags)
         try:
             airflow.prepare()

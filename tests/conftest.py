@@ -14,7 +14,7 @@ from tests.java_options import use_quick_java
 from tests.local_service import LocalService
 
 # A busy machine takes its time for an example, and a run that decides tries the same ones every time; a
-# number of cases that is asked for (see tests/fuzz/budget.py) means new ones.
+# number of cases that is asked for means new ones.
 settings.register_profile(
     "tests",
     deadline=None,

@@ -115,7 +115,10 @@ REPOSITORY = "https://github.com/airflow-provider-snowpipe/airflow-provider-snow
 WORDS = 45_700
 """Of the pages of both distributions; it only goes down."""
 ALL_PAGES = [
-    page for page in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")) if "_build" not in page.parts
+    page
+    for root in (ROOT, ROOT / "snowpipe-local")
+    for page in (*root.glob("*.md"), *(root / "docs").rglob("*.md"))
+    if "_build" not in page.parts
 ]
 
 

@@ -11,8 +11,8 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 from airflow_provider_snowpipe.streaming.progress import STATUS_NAMES_PER_REQUEST
+from benchmarks.counting_proxy import CountingProxy, StatusRequest
 from demo.airflow_processes import AirflowProcesses
-from tests.counting_proxy import CountingProxy, StatusRequest
 from tests.local_connection import append
 from tests.waiting import wait_until
 
@@ -32,6 +32,7 @@ class Waiting:
 
     @property
     def requests_per_round(self) -> int:
+        """Status requests that ask for all channels once."""
         return math.ceil(len(self.channels) / STATUS_NAMES_PER_REQUEST)
 
     def prepare(self) -> None:
@@ -93,6 +94,7 @@ class Waiting:
 
 
 def until(condition: Callable[[], object], seconds: float) -> None:
+    """Wait for a condition."""
     wait_until(condition, seconds=seconds, every=0.5)
 
 

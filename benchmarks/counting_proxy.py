@@ -36,12 +36,14 @@ class CountingProxy:
     requests: list[StatusRequest] = field(default_factory=list)
 
     def connection(self) -> dict[str, Any]:
+        """Return an Airflow connection that leads through the proxy."""
         fields: dict[str, Any] = json.loads(self.service.env["AIRFLOW_CONN_SNOWFLAKE_DEFAULT"])
         port = int(self.front.url.rpartition(":")[2])
         fields["extra"] = {**fields["extra"], "port": port, "ca_bundle": self.front.ca_bundle}
         return fields
 
     def since(self, timestamp: float) -> list[StatusRequest]:
+        """Return the requests that have arrived since then."""
         return [request for request in list(self.requests) if request.at >= timestamp]
 
     def _forward(self, request: Received) -> Reply:
@@ -70,6 +72,7 @@ class CountingProxy:
 
 @contextmanager
 def counting_proxy(service: LocalService, directory: Path) -> Iterator[CountingProxy]:
+    """Run a proxy until the block ends."""
     directory.mkdir(parents=True, exist_ok=True)
     front = ScriptedService(directory)
     proxy = CountingProxy(service, front)
