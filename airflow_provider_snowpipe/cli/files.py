@@ -136,6 +136,6 @@ def _last_commit(
         store = DeadLetterFolder(str(loaded.dead_letter_path), known.channel, UnitOffset, None)
         aside = store.count(position)
     is_known = same_position(known.token, status.committed)
-    seen = int((known.since.timestamp() + 1) * 1e9) if is_known else None  # it is kept in whole seconds
+    seen = int(known.since.timestamp() * 1e9) if is_known else None
     rows = found.rows + known.rows_before + known.copied + aside
     return LastCommit(known.channel, position, rows, seen, unchanged=unchanged)

@@ -250,7 +250,7 @@ class SourceRecord:
             digits: (
                 one.channel,
                 one.token,
-                one.since.isoformat(timespec="seconds"),
+                one.since.isoformat(),
                 one.rows_before,
                 one.copied,
             )
