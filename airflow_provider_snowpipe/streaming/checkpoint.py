@@ -178,9 +178,9 @@ class _Written:
             return None
         return cls(position, code, int(version), binding, int(rows), run, int(errors), hold)
 
-    def __str__(self) -> str:
-        plain = _AS_WRITTEN.format(*astuple(replace(self, hold=None))[:-1])
-        return plain if self.hold is None else held(plain, self.hold)
+    def plain(self) -> str:
+        """The checkpoint without its hold."""
+        return _AS_WRITTEN.format(*astuple(self)[:-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +281,7 @@ def held_apart(token: str | None) -> tuple[str | None, Hold | None]:
     found = _Written.of(token)
     if found is None or found.hold is None:
         return token, None
-    return str(replace(found, hold=None)), found.hold
+    return found.plain(), found.hold
 
 
 def held(token: str, hold: Hold) -> str:
@@ -340,7 +340,7 @@ def rebound(status: ChannelStatus, binding: str | None) -> str:
         raise OffsetTokenError(
             f"channel {status.channel!r} has the token {status.committed or 'NULL'}: it is not a checkpoint"
         )
-    return str(replace(found, binding=binding, rows=status.rows_counted))
+    return replace(found, binding=binding, rows=status.rows_counted).plain()
 
 
 def described(token: str) -> dict[str, object]:
@@ -371,7 +371,7 @@ def reported(status: ChannelStatus) -> str | None:
     found = _Written.of(status.committed)
     if found is None or found.hold is not None or found.errors == status.rows_error_count:
         return None
-    return str(replace(found, errors=status.rows_error_count))
+    return replace(found, errors=status.rows_error_count).plain()
 
 
 def excess_of(status: ChannelStatus) -> int:

@@ -206,6 +206,9 @@ class TestStart:
 
     def test_bare_number_is_read_and_written_for_a_connector_alone(self):
         connector = ChannelSource(IntegerOffset, EU, is_bare=True)
+        tokens = source().token(THIRD, 5, 0), source(US).token(THIRD, 5, 0), "41"
+        assert [source().is_own(one) for one in tokens] == [True, False, False]
+        assert connector.is_own("41")
         assert connector.start(status("41", 42)).position == IntegerOffset(41)
         assert connector.token(IntegerOffset(42), 43, 0) == "42"
         words = ("channel 'c': a load", "run the load task")

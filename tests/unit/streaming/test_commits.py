@@ -308,6 +308,14 @@ class TestWatch:
         nothing = watch({}).at_once()
         assert (nothing.state, nothing.value, nothing.total) == (WaitState.COMPLETE, {}, 0)
 
+    def test_keeps_what_the_last_polls_have_shown_of_each_channel(self):
+        one = watch({"c1": ChannelTarget("a:10", "file:line", errors=2).to_json(), "c2": "a:10"})
+        for committed in ("a:1", "a:3"):
+            found = status("c1", committed, rows_error_count=5, latency_ms=7)
+            one.see(PolledStatuses({"c1": found}), 0.0)
+        seen_of_c1 = {"committed": "a:3", "target": "a:10", "rejected": 3, "latency_ms": 7}
+        assert one.observed() == {"c1": seen_of_c1}
+
     def test_endures_errors_and_ends_after_some_in_a_row_since_the_last_poll_that_answered(self):
         assert state(watch(max_consecutive_errors=1).see(failed(DOWN), 0.0)) == "failed"
         one = watch(max_consecutive_errors=3)
