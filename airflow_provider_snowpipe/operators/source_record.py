@@ -13,7 +13,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -29,6 +28,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     SnowpipeError,
     SourceChangedError,
 )
+from airflow_provider_snowpipe.streaming.limits import quiet_channels
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
@@ -44,11 +44,7 @@ APPENDS = "append"
 VARIABLE_PREFIX = "snowpipe_channels_"
 INDEX_VARIABLE = "snowpipe_sources"
 """Holds the keys of all records, since a task cannot list variables; each load puts its own back."""
-_QUIET = dt.timedelta(days=7)
-_RENEWED_AT_ONCE = 20
 _BINDING = re.compile(r"(?<=binding )[0-9a-f]{16}")
-_DAYS_LEFT = 20
-"""Where more are quiet, so many days are left to renew all of them, by a run a day."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +109,8 @@ class SourceRecord:
 
     :param key: the variable's name
     :param address: the source, for people
-    :param channels: by the digits of the checkpoint that stand for the source partition
+    :param channels: by the digits of the checkpoint that stand for the source partition; one that has bare
+        tokens by its name
     :param loaded: how it was loaded last, None where nothing was yet
     """
 
@@ -193,9 +190,9 @@ class SourceRecord:
 
     def quiet(self, now: dt.datetime) -> list[str]:
         """The channels to open again, those first that have been quiet the longest."""
-        due = sorted((one for one in self.channels.values() if now - one.since >= _QUIET), key=_since)
-        most = max(_RENEWED_AT_ONCE, math.ceil(len(due) / _DAYS_LEFT))
-        return [one.channel for one in due[:most]]
+        return quiet_channels(
+            {one.channel: one.since for one in sorted(self.channels.values(), key=_since)}, now
+        )
 
     def write(
         self, seen: Iterable[SeenChannel], renewed: Iterable[str], now: dt.datetime, loaded: LoadedSource
@@ -208,9 +205,9 @@ class SourceRecord:
         opened = set(renewed)
         channels = dict(self.channels)
         for one in seen:
-            digits = source_of_token(one.token or "")
-            if not digits:
+            if one.token is None:
                 continue
+            digits = source_of_token(one.token) or one.channel
             before = channels.get(digits)
             is_still = before is not None and before.token == one.token and one.channel not in opened
             since = before.since if before is not None and is_still else now

@@ -5,7 +5,10 @@ Light to import: DAG files and job plans are checked against these before anythi
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
@@ -48,6 +51,22 @@ WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
 
 
 # pragma: no mutate start (limits are tested as a whole)
+
+CHANNEL_LIFE = dt.timedelta(days=30)
+"""The service deletes a channel that takes no rows for so long, with its token (the same page)."""
+_QUIET = dt.timedelta(days=7)
+_RENEWED_AT_ONCE = 20
+_DAYS_LEFT = 20
+"""Where more are quiet, so many days are left to renew all of them, by a run a day."""
+
+
+def quiet_channels(since: Mapping[str, dt.datetime], now: dt.datetime) -> list[str]:
+    """The channels to open again before they expire, those first that have been quiet the longest.
+
+    :param since: when each channel took rows or was opened last, as far as is known; with a time zone
+    """
+    due = sorted((name for name, then in since.items() if now - then >= _QUIET), key=since.__getitem__)
+    return due[: max(_RENEWED_AT_ONCE, math.ceil(len(due) / _DAYS_LEFT))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,12 @@ import datetime as dt
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
+
+import pyarrow as pa
+from pyarrow import fs
 
 from airflow_provider_snowpipe.streaming.admin import SetToken, TokenChange, compare_and_set
 from airflow_provider_snowpipe.streaming.checkpoint import position_of, same_position
@@ -21,15 +24,17 @@ from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
+    SnowpipeError,
     SourcePositionError,
 )
+from airflow_provider_snowpipe.streaming.limits import CHANNEL_LIFE, quiet_channels
 from airflow_provider_snowpipe.streaming.names import PipeName, counted
 from airflow_provider_snowpipe.streaming.offsets import Offset, offset_class
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
+from airflow_provider_snowpipe.streaming.row_gate import open_place, store_whole
 
 log = logging.getLogger(__name__)
 
-CHANNEL_LIFE = dt.timedelta(days=30)
 _FORMAT = "airflow-provider-snowpipe offset backup"
 _VERSION = 1
 
@@ -129,9 +134,7 @@ def take_backup(
         backup would lose the position for good
     """
     if previous is not None and previous.pipe != pipe:
-        raise ConfigurationError(
-            f"the backup there is of pipe {previous.pipe}, not of {pipe}: give each pipe a file of its own"
-        )
+        raise _other_pipe(previous.pipe, pipe)
     before = {} if previous is None else dict(previous.channels)
     lost = {
         name: kept
@@ -147,6 +150,12 @@ def take_backup(
     for name in sorted(statuses.keys() - found.keys() - before.keys()):
         log.warning("channel %r of pipe %s does not exist: the backup has no token of it", name, pipe)
     return OffsetBackup(pipe, now, {**found, **lost}, offset_format)
+
+
+def _other_pipe(found: PipeName, pipe: PipeName) -> ConfigurationError:
+    return ConfigurationError(
+        f"the backup there is of pipe {found}, not of {pipe}: give each pipe a file of its own"
+    )
 
 
 def _warn_of_lower_tokens(
@@ -220,6 +229,69 @@ def _time(text: str) -> dt.datetime:
     if found.tzinfo is None:
         raise ValueError(f"the timestamp {text!r} has no time zone")
     return found
+
+
+# -- A backup that whoever loads keeps by itself ------------------------------------------------------------
+
+
+def read_backup(path: str, pipe: PipeName) -> OffsetBackup | None:
+    """Read the backup of a pipe, None where there is no file.
+
+    :param path: a file, or a URL that pyarrow reads with what the environment permits
+    :raises ConfigurationError: if it cannot be read, or is another pipe's
+    """
+    try:
+        files, name = open_place(path)
+        if files.get_file_info(name).type is fs.FileType.NotFound:
+            return None
+        with files.open_input_stream(name) as file:
+            found = OffsetBackup.from_json(file.read(), origin=path)
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigurationError(f"the offset backup {path} cannot be read: {error}") from error
+    if found.pipe != pipe:
+        raise _other_pipe(found.pipe, pipe)
+    return found
+
+
+def keep_backup(
+    client: SnowpipeClient, path: str, moved: Mapping[str, ChannelStatus], offset_format: str | None
+) -> None:
+    """Write what a load has committed into the pipe's backup, and renew the channels that are quiet.
+
+    Tokens of the other channels stay in it, also those of channels that are gone.
+
+    :param moved: the channels of the load, as they are now
+    :raises ConfigurationError: if the file cannot be read or written
+    """
+    now = dt.datetime.now(dt.UTC)
+    before = read_backup(path, client.pipe) or OffsetBackup(client.pipe, now, {})
+    at_rest = {name: kept.unchanged_since for name, kept in before.channels.items() if name not in moved}
+    renewed = _renewed(client, quiet_channels(at_rest, now))
+    others = {name: kept for name, kept in before.channels.items() if name not in renewed}
+    before = replace(before, channels=others)
+    after = take_backup(
+        client.pipe, {**moved, **renewed}, before, now=now, offset_format=offset_format, keep_lost=True
+    )
+    try:
+        files, name = open_place(path)
+        store_whole(files, name, pa.py_buffer(after.to_json().encode()))
+    except (OSError, pa.ArrowException) as error:
+        raise ConfigurationError(f"the offset backup {path} cannot be written: {error}") from error
+
+
+def _renewed(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
+    """Open channels at their own tokens; those that have one and nobody writes to."""
+    done: dict[str, ChannelStatus] = {}
+    for name, status in (client.channel_statuses(channels) if channels else {}).items():
+        if status.committed is None:
+            continue
+        try:
+            compare_and_set(client, TokenChange.after(status, status.committed))
+        except SnowpipeError as error:
+            log.warning("channel %r could not be renewed: %s", name, error)
+            continue
+        done[name] = status
+    return done
 
 
 # -- Bringing channels back to the tokens of a backup: what has to be done, and what is refused ----------

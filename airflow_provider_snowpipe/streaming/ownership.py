@@ -36,7 +36,8 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedCh
 log = logging.getLogger(__name__)
 
 LastCheckpoints = Mapping[str, tuple[str, str]]
-"""Channel and checkpoint that each source partition had last, by the digits that stand for the partition."""
+"""Channel and checkpoint that each source partition had last, by the digits that stand for the partition; a
+channel with bare tokens by its name."""
 _RECORD = "source-log"
 """Stands for the run in a checkpoint of which the source alone shows the position."""
 
@@ -100,6 +101,14 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
             raise SourcePositionError(
                 f"channel {one.name!r} has no offset token, and this source was loaded before: {earlier}. "
                 f"Nothing was sent. {lost}Set rebind='restart' where its rows are not in the table"
+            )
+        is_unstarted_bare = one.source.is_bare and one.status.committed is None
+        if is_unstarted_bare and one.name in last and one.source.rebind != "restart":
+            raise SourcePositionError(
+                f"channel {one.name!r} has no offset token, and an earlier run has seen "
+                f"{last[one.name][1]!r}: it was dropped, or deleted after 30 days without rows. Nothing was "
+                "sent. Set the token of the last row that is in the table (SnowpipeResetOffsetOperator), or "
+                "rebind='restart' where none is"
             )
         known = last.get(one.partition)
         if known is None or not one.is_new or one.source.rebind is not None:

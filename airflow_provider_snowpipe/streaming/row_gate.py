@@ -134,7 +134,7 @@ class DeadLetterFolder(DeadLetterStore):
         self._mark = ""
         self._marks: frozenset[str] = frozenset()
         with self._reached():
-            self._files, root = _filesystem(path)
+            self._files, root = open_place(path)
             self._folder = f"{root}/{_name(channel)}"
         self._left = self._listed()
 
@@ -176,7 +176,7 @@ class DeadLetterFolder(DeadLetterStore):
             self._occupy()
         with self._reached():
             self._files.create_dir(self._folder, recursive=True)
-            _store(self._files, f"{self._folder}/{name}", out.getvalue())
+            store_whole(self._files, f"{self._folder}/{name}", out.getvalue())
         self._own.add(name)
 
     def pass_by(self, start: Offset, end: Offset) -> None:
@@ -213,7 +213,7 @@ class DeadLetterFolder(DeadLetterStore):
         """Mark the folder, and leave it to another pipe that has done so as well, or before."""
         with self._reached():
             self._files.create_dir(self._folder, recursive=True)
-            _store(self._files, f"{self._folder}/{self._mark}", pa.py_buffer(b""))
+            store_whole(self._files, f"{self._folder}/{self._mark}", pa.py_buffer(b""))
         self._listed()
         if self._marks - {self._mark}:
             self._remove(self._mark)
@@ -280,14 +280,15 @@ def _name(text: str, ending: str = "") -> str:
     return "".join(quote(one, safe="") if one.isascii() else one for one in text) + ending
 
 
-def _filesystem(path: str) -> tuple[fs.FileSystem, str]:
+def open_place(path: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a directory, a file or a URL, and the path within it."""
     if "://" in path:
         files, root = fs.FileSystem.from_uri(path)
         return files, root.rstrip("/")
     return fs.LocalFileSystem(), path.rstrip("/")
 
 
-def _store(files: fs.FileSystem, path: str, data: pa.Buffer) -> None:
+def store_whole(files: fs.FileSystem, path: str, data: pa.Buffer) -> None:
     """Write a file so that a reader sees all of it or nothing; an object store does so by itself."""
     if isinstance(files, fs.LocalFileSystem):
         folder, name = os.path.split(path)

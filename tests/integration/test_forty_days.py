@@ -96,6 +96,7 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
     kafka = {"kind": "kafka", "bootstrap_servers": cluster.address, "topics": ["quiet"]}
     lake, topic = days.of("LAKE", table.source(partition_by="FILE")), days.of("TOPIC", kafka)
     door = Door(service, "WRITTEN", tmp_path / "credentials.json", columns="ID NUMBER, K VARCHAR").create()
+    door.common = {"offsetBackup": str(tmp_path / "offsets.json")}
     appended = make_table(service, "APPENDED")
     written = {"quiet": [1], "daily": []}
 
@@ -136,12 +137,17 @@ def test_quiet_partitions_of_files_tables_topics_writes_and_appends_are_kept_by_
         one.after = days.after
         with pytest.raises(SourcePositionError, match="30 days"):
             one.run()
+    with pytest.raises(SourcePositionError, match="30 days"):
+        write(door, written)
+    assert ids(service, "WRITTEN") == expected
 
 
 def write(door: Door, numbers: dict[str, list[int]]) -> None:
     """Write all rows as a DataFrame with a channel for each key, as Spark would: those of before, too."""
     options = WriteOptions.parse(door.options(channelColumn="K", offsetColumn="ID"))
     prepared = prepare(options, integer_offsets=True)
-    task = Task(options, prepared.token, prepared.seen, None, 0, 0, integer_offsets=True)
+    task = Task(
+        options, prepared.token, prepared.seen, None, 0, 0, integer_offsets=True, known=prepared.known
+    )
     batches = (pa.record_batch({"ID": some, "K": [key] * len(some)}) for key, some in sorted(numbers.items()))
     settle_batch(options, [task.run(batches)], "batch", integer_offsets=True)

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
@@ -59,6 +59,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     WriterActiveError,
 )
 from airflow_provider_snowpipe.streaming.names import full_name
+from airflow_provider_snowpipe.streaming.offset_backup import keep_backup, read_backup
 from airflow_provider_snowpipe.streaming.offsets import (
     BatchDigestOffset,
     IntegerOffset,
@@ -91,6 +92,7 @@ class Prepared:
     :param integer_offsets: True if the offset column holds numbers
     :param variants: names of the VARIANT columns
     :param write: an id of this write, by which its tasks know each other
+    :param known: the last checkpoints in the offset backup, by channel
     """
 
     token: ScopedToken
@@ -99,6 +101,7 @@ class Prepared:
     integer_offsets: bool = False
     variants: frozenset[str] = frozenset()
     write: str = field(default_factory=lambda: secrets.token_hex(8))
+    known: Mapping[str, str] = field(default_factory=dict)
 
 
 def _client(options: WriteOptions, credentials: Credentials | ScopedToken) -> SnowpipeClient:
@@ -112,13 +115,21 @@ def prepare(
 
     :raises SourceChangedError: if a channel has rows of another offset column or number of partitions
     :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``onImbalance=fail``
+    :raises ConfigurationError: if the offset backup cannot be read or written
     """
     token = driver_token(options)
     with _client(options, token) as client:
         client.pipe_info()
-        columns = checked_columns(options)
+        prepared = Prepared(
+            token,
+            BatchesSeen(),
+            checked_columns(options),
+            integer_offsets,
+            variants,
+            known=_known(options, client),
+        )
         if options.partitions is None:
-            return Prepared(token, BatchesSeen(), columns, integer_offsets, variants)
+            return prepared
         # Channels beyond the own ones are there if there were more partitions once.
         own = [options.channel(number) for number in range(options.partitions)]
         rounded = -(-options.partitions // STATUS_NAMES_PER_REQUEST) * STATUS_NAMES_PER_REQUEST
@@ -128,7 +139,19 @@ def prepare(
             statuses |= _fenced(client, [name for name in own if statuses[name].exists])
             seen = _seen(options, statuses, integer_offsets)
         _check_balances(options, [statuses[name] for name in own], integer_offsets)
-        return Prepared(token, seen, columns, integer_offsets, variants)
+        return replace(prepared, seen=seen)
+
+
+def _known(options: WriteOptions, client: SnowpipeClient) -> dict[str, str]:
+    """The last checkpoints in the offset backup, which is made where there is none."""
+    path = options.offset_backup
+    if path is None:
+        return {}
+    found = read_backup(path, client.pipe)
+    if found is None:
+        keep_backup(client, path, {}, None)
+        return {}
+    return {name: kept.offset_token for name, kept in found.channels.items() if kept.offset_token}
 
 
 def forget_agreement(options: WriteOptions, seen: BatchesSeen, batch: int | None) -> None:
@@ -183,6 +206,7 @@ def settle_batch(
     :param outcomes: the tasks' messages, in the order of the partitions
     :return: what the batch did on each of its channels, nothing if it had no rows
     :raises CommitTimeoutError: if a channel's committed token is behind its target
+    :raises ConfigurationError: if the offset backup cannot be written
     :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``onImbalance=fail``
     :raises RowsRejectedError: if the service skipped rows, unless ``onError`` is ``continue``
     :raises SnowpipeError: what a task met
@@ -199,13 +223,15 @@ def settle_batch(
     _refuse_shared(channels)
     _refuse_other_layout(options, tasks)
     reports = [channel for channel in channels if channel.target_token is not None or channel.dead_lettered]
-    if not reports:
+    if not reports and options.offset_backup is None:
         return ()
     positions = _position_class(options, integer_offsets)
     with _client(options, driver_token(options)) as client:
         now = client.channel_statuses([report.channel for report in reports])
         settled = settle(reports, now, positions.format_name)
         refuse_missing_commits(options.pipe, settled, now)
+        if options.offset_backup is not None:
+            keep_backup(client, options.offset_backup, now, positions.format_name)
         _check_balances(options, now.values(), integer_offsets)
         try:
             if options.on_error != "continue":

@@ -16,7 +16,11 @@ from airflow_provider_snowpipe.streaming.arguments import (
     is_named_like_a_secret,
 )
 from airflow_provider_snowpipe.streaming.auth import base_url
-from airflow_provider_snowpipe.streaming.checked_values import check_dead_letter_path, dead_letter_topic
+from airflow_provider_snowpipe.streaming.checked_values import (
+    check_dead_letter_path,
+    dead_letter_topic,
+    refuse_secret,
+)
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -53,6 +57,14 @@ def file(name: str, value: str) -> str:
         raise ConfigurationError(
             f"option {name} is {value!r}: give an absolute path, Spark's working directory differs"
         )
+    return value
+
+
+def place(name: str, value: str) -> str:
+    """A file's absolute path, or a URL without a password."""
+    if "://" not in value:
+        return file(name, value)
+    refuse_secret(f"option {name}", value)
     return value
 
 
@@ -152,6 +164,7 @@ class WriteOptions:
         log, ``fail`` refuses the write, ``ignore`` does not check; None for ``warn`` where rows are checked
     :param on_imbalance: ``fail`` fails the write where a channel counts other rows than its checkpoint,
         ``warn`` logs it
+    :param offset_backup: file or URL with the channels' last checkpoints, for the driver; None keeps none
     :param commit_timeout: seconds to wait for a channel's commit
     :param limits: when a batch of rows is closed and sent
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
@@ -175,6 +188,7 @@ class WriteOptions:
     dead_letter_path: str | None
     unknown_columns: OnUnknown | None
     on_imbalance: OnImbalance
+    offset_backup: str | None
     commit_timeout: float
     limits: BatchLimits
     sdk_profile: str | None
@@ -300,6 +314,7 @@ OPTIONS: dict[str, _Option] = {
     "deadLetterPath": _Option(dead_letters),
     "unknownColumns": _Option(one_of(*UNKNOWN_COLUMNS)),
     "onImbalance": _Option(one_of("warn", "fail"), "warn"),
+    "offsetBackup": _Option(place),
     "commitTimeout": _Option(seconds, 600.0),
     "batchBytes": _Option(count(1), BatchLimits().raw_bytes),
     "compression": _Option(one_of("zstd", "gzip", "none"), BatchLimits().compression),

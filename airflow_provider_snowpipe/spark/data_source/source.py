@@ -145,6 +145,7 @@ class _Writer:
             columns=self._prepared.columns,
             variants=self._prepared.variants,
             write=self._prepared.write,
+            known=self._prepared.known,
         )
         return TaskMessage(task.run(batches))
 

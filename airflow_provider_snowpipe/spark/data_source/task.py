@@ -107,6 +107,7 @@ class Task:
     :param integer_offsets: True if the offset column holds numbers
     :param columns: the table's columns, none where rows are not checked
     :param write: the id of the write, by which its tasks know each other
+    :param known: the last checkpoints in the offset backup, by channel
     """
 
     options: WriteOptions
@@ -119,6 +120,7 @@ class Task:
     columns: tuple[TableColumn, ...] = ()
     variants: frozenset[str] = frozenset()
     write: str = ""
+    known: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
         """Load the partition's rows that are not committed yet.
@@ -193,6 +195,13 @@ class Task:
         known = self.seen.committed.get(channel)
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
+        if channel in self.known and status.committed is None:
+            raise SourcePositionError(
+                f"channel {channel!r} has no offset token, and {self.known[channel]!r} was committed: it was "
+                "dropped, or deleted after 30 days without rows. Nothing was sent on it. Restore the tokens "
+                f"from {options.offset_backup} (airflow snowpipe restore), or delete the channel there where "
+                "its rows are not in the table"
+            )
         source = channel_source(
             options, channel, self.identity, integer_offsets=self.integer_offsets, write=self.write
         )

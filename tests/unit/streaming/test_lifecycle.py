@@ -127,6 +127,13 @@ class TestOwnership:
         refuse_lost([own("unknown", None, "Its log is gone. ", rebind="restart")], LAST)
         refuse_lost([own("unknown", None, "Its log is gone. ")], {})
 
+    def test_of_the_kafka_connector_is_refused_where_an_earlier_run_has_seen_its_token(self):
+        seen = {"new_0": ("new_0", "41")}
+        for rebind in (None, "continue"):
+            with pytest.raises(errors.SourcePositionError, match="'41'"):
+                refuse_lost([own("0", is_bare=True, rebind=rebind)], seen)
+        refuse_lost([own("0", is_bare=True, rebind="restart"), own("0", "41", is_bare=True)], seen)
+
     @pytest.fixture
     def earlier(self, snowpipe, client):
         return EarlierChannels(client, snowpipe.listed, LAST)

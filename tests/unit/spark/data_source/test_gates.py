@@ -1,8 +1,10 @@
 """The driver's two gates, and what tasks report when they agree on a begun batch; the others are scripted."""
 
+import datetime as dt
 from dataclasses import replace
 
 import pytest
+from pyarrow.fs import LocalFileSystem
 
 from airflow_provider_snowpipe.spark.data_source import agreement, gates, parts
 from airflow_provider_snowpipe.spark.data_source.agreement import Agreement, RefusedByAnotherError, forget
@@ -12,8 +14,11 @@ from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.errors import SourcePositionError
+from airflow_provider_snowpipe.streaming.names import PipeName
+from airflow_provider_snowpipe.streaming.offset_backup import KeptToken, OffsetBackup, read_backup
 from airflow_provider_snowpipe.streaming.offsets import BatchDigestOffset, IntegerOffset, LexicographicOffset
-from tests.fake_snowpipe import MISSING, error
+from airflow_provider_snowpipe.streaming.row_gate import store_whole
+from tests.fake_snowpipe import MISSING, PIPE, error
 from tests.unit.spark.data_source.write_options import write_options as options
 
 WRITER = "00000001"
@@ -177,6 +182,42 @@ class TestSettle:
             settle_channel(DONE, onImbalance="fail")
         assert Checkpoint.parse(snowpipe.channels["ds_0"].committed).errors == 0, "nobody has reported them"
         assert settle_channel(DONE)[0].committed
+
+
+class TestOffsetBackup:
+    @pytest.fixture
+    def path(self, tmp_path):
+        return str(tmp_path / "offsets.json")
+
+    def test_what_a_batch_has_committed_is_known_to_the_next_one(self, snowpipe, path):
+        first = prepare(options(offsetBackup=path), integer_offsets=False)
+        assert (first.known, read_backup(path, PIPE).channels) == ({}, {})
+        snowpipe.channel("ds_0", committed=token())
+        settle_channel(DONE, offsetBackup=path)
+        del snowpipe.channels["ds_0"]
+        assert settle(offsetBackup=path) == ()
+        assert prepare(options(offsetBackup=path), integer_offsets=False).known == {"ds_0": token()}
+
+    def test_channels_that_are_quiet_are_opened_at_their_own_tokens(self, snowpipe, path):
+        since = dt.datetime.now(dt.UTC) - dt.timedelta(days=8)
+        kept = {name: KeptToken(token(channel=name), since) for name in ("ds_0", "ds_1", "ds_2")}
+        store_whole(LocalFileSystem(), path, OffsetBackup(PIPE, since, kept).to_json().encode())
+        for name in ("ds_0", "ds_1"):
+            snowpipe.channel(name, committed=token(channel=name))
+        settle_channel(DONE, offsetBackup=path)
+        after = read_backup(path, PIPE).channels
+        assert [name for name, one in after.items() if one.unchanged_since == since] == ["ds_0", "ds_2"]
+        assert {one.offset_token for one in after.values()} == {one.offset_token for one in kept.values()}
+        assert set(snowpipe.did("open")) == {"open ds_1"}
+
+    def test_a_file_that_is_none_or_another_pipes_is_refused_before_a_row_moves(
+        self, snowpipe, path, tmp_path
+    ):
+        other = OffsetBackup(PipeName("DB", "S", "OTHER"), dt.datetime.now(dt.UTC), {}).to_json().encode()
+        for content, where in [(b"{}", path), (other, path), (b"", str(tmp_path / "no" / "folder"))]:
+            store_whole(LocalFileSystem(), path, content)
+            with pytest.raises(errors.ConfigurationError, match=r"offset backup|OTHER"):
+                prepare(options(offsetBackup=where), integer_offsets=False)
 
 
 def test_batch_is_identified_by_number_and_query_or_by_a_column():
