@@ -3,14 +3,13 @@
     python scripts/mutants.py [MODULE]…                 the exactly-once core, or modules: streaming/progress
     python scripts/mutants.py --sample 400 [--seed 7]   so many of all mutants of the folders of ``SAMPLED``
 
-It runs in the folder of a distribution, whose pyproject.toml has ``[tool.mutmut]``: the modules of the core,
-the tests, and what is left as it is. mutmut makes the mutants in a copy (``mutants/``; the working tree is
-never touched) and finds out which tests reach which function. ``one_collection.py`` runs them: the likeliest
-and quickest first, and for so long only (``QUICK_SECONDS``). What survives that is tried again with every
-test that reaches it, unless it is on a list of tests/mutants.toml, which has the reason.
+It runs in the folder of a distribution, whose tests/mutants.toml has the modules of the core, and whose
+pyproject.toml has ``[tool.mutmut]``: the tests, and what is left as it is. mutmut makes the mutants in a copy
+(``mutants/``; the working tree is never touched) and finds out which tests reach which function.
+``one_collection.py`` runs them: the likeliest and quickest first, and for so long only (``SECONDS``).
 
-Exit code 1: a survivor of the core that is on no list, a mutant without a verdict, or less than 90 % killed.
-Survivors, and what is on a list in vain, are printed as whole lines of that file, to be added or deleted.
+Exit code 1: a module in which a smaller share is killed than tests/mutants.toml says, less than 90 % of all,
+or a mutant without a verdict. The lines for that file are printed: a share there only goes up.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import argparse
 import ast
 import contextlib
 import io
-import json
+import math
 import multiprocessing
 import os
 import random
@@ -34,11 +33,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-ACCEPTED = Path("tests", "mutants.toml")
-KINDS = ("equivalent", "gap")
+SHARES = Path("tests", "mutants.toml")
 KILLED_AT_LEAST = 90.0
 SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
-QUICK_SECONDS = 2.0
+SECONDS = 2.0
 # mutmut's words for an outcome; others ("not checked", "suspicious", "segfault") are no verdict.
 KILLED = ("killed", "timeout")
 SURVIVED = ("survived", "no tests")
@@ -64,12 +62,6 @@ class Mutant:
         lines = self.diff.splitlines()[2:]
         return [line[1:].strip() for line in lines if line.startswith(sign)]
 
-    @property
-    def name(self) -> str:
-        """What the lists call this mutant: its function and the change, which stays when lines move."""
-        old, new = (" ".join(self.changed(sign)) for sign in ("-", "+"))
-        return f"{self.module} {self.function} | {old} -> {new}"
-
     def line(self, source: str) -> int:
         """The line that is changed in the text of the module."""
         first, last = span_of(source, self.function)
@@ -88,21 +80,9 @@ def span_of(source: str, function: str) -> tuple[int, int]:
     return (node.lineno, node.end_lineno or node.lineno) if node else (1, 1)
 
 
-def read_accepted(text: str) -> dict[str, str]:
-    """The mutants that may survive, each with its kind.
-
-    :param text: the lists in TOML: ``[[accepted]]`` with ``kind``, ``why`` and ``mutants``
-    :raises ValueError: if a list has no reason or an unknown kind, or a mutant is named twice
-    """
-    kinds: dict[str, str] = {}
-    for entry in tomllib.loads(text).get("accepted", []):
-        if entry.get("kind") not in KINDS or not entry.get("why", "").strip():
-            raise ValueError(f"each list needs a kind of {KINDS} and a reason: {entry}")
-        for name in entry["mutants"]:
-            if name in kinds:
-                raise ValueError(f"named twice: {name}")
-            kinds[name] = entry["kind"]
-    return kinds
+def read_shares(text: str) -> dict[str, int]:
+    """How many percent of each module's mutants are to be killed at least, from TOML: ``[killed]``."""
+    return {str(module): int(percent) for module, percent in tomllib.loads(text)["killed"].items()}
 
 
 @dataclass(frozen=True)
@@ -122,40 +102,37 @@ class Sample:
 
 
 def judge(
-    mutants: Sequence[Mutant], accepted: Mapping[str, str] | None, sources: Mapping[str, str]
+    mutants: Sequence[Mutant], shares: Mapping[str, int], sources: Mapping[str, str]
 ) -> tuple[list[str], bool]:
     """The report of a run, line by line, and whether it passes.
 
     :param mutants: all mutants of the run
-    :param accepted: the mutants that may survive, each with its kind; None does not ask for a list
+    :param shares: the percent of a module's mutants that are to be killed; another module has no bound
     :param sources: the text of each module
     """
-    strict, accepted = accepted is not None, accepted or {}
-    modules = sorted({mutant.module for mutant in mutants})
-    survivors = [mutant for mutant in mutants if mutant.outcome in SURVIVED]
-    undecided = [mutant for mutant in mutants if mutant.outcome not in KILLED + SURVIVED]
-    lines = {id(mutant): mutant.line(sources[mutant.module]) for mutant in survivors + undecided}
-    kinds = {id(mutant): accepted.get(mutant.name, "on no list") for mutant in survivors}
+    of_module = {m: [one for one in mutants if one.module == m] for m in sorted({m.module for m in mutants})}
     report: list[str] = []
-    for mutant in sorted(survivors + undecided, key=lambda mutant: (mutant.module, lines[id(mutant)])):
-        where = f"{mutant.module}.py:{lines[id(mutant)]}"
-        report.append(f"{where}: {mutant.outcome}: {kinds.get(id(mutant), 'no verdict')}")
-        report += [*mutant.diff.splitlines()[2:], listed_as(mutant.name), ""]
-    alive = {mutant.name for mutant in survivors}
-    gone = [name for name in accepted if name.split(" ")[0] in modules and name not in alive]
-    if gone:
-        report.append(f"on a list of {ACCEPTED.name} in vain, killed now or no longer there: {len(gone)}")
-        report += [listed_as(name) for name in gone]
-    report += [f"{module:32} {counts([m for m in mutants if m.module == module])}" for module in modules]
-    report.append(f"{'all':32} {counts(mutants)}")
-    report.append(f"survivors: {dict(Counter(kinds.values()))}; without a verdict: {len(undecided)}")
-    listed = not strict or "on no list" not in kinds.values()
-    return report, killed_percent(mutants) >= KILLED_AT_LEAST and listed and not undecided
-
-
-def listed_as(name: str) -> str:
-    """The whole line that a mutant has in tests/mutants.toml."""
-    return f"    {json.dumps(name, ensure_ascii=False)},"
+    for module, own in of_module.items():
+        alive = [mutant for mutant in own if mutant.outcome not in KILLED]
+        lines = {id(mutant): mutant.line(sources[module]) for mutant in alive}
+        for mutant in sorted(alive, key=lambda mutant: lines[id(mutant)]):
+            report += [
+                f"{module}.py:{lines[id(mutant)]}: {mutant.outcome}",
+                *mutant.diff.splitlines()[2:],
+                "",
+            ]
+    report += [f"{module:34} {counts(own)}" for module, own in of_module.items()]
+    report.append(f"{'all':34} {counts(mutants)}")
+    percent = {module: math.floor(killed_percent(own)) for module, own in of_module.items()}
+    report += [
+        f'"{module}" = {now}  # was {shares[module]}'
+        for module, now in percent.items()
+        if module in shares and now != shares[module]
+    ]
+    below = [module for module, now in percent.items() if now < shares.get(module, 0)]
+    undecided = sum(mutant.outcome not in KILLED + SURVIVED for mutant in mutants)
+    report.append(f"below their share: {', '.join(below) or 'none'}; without a verdict: {undecided}")
+    return report, killed_percent(mutants) >= KILLED_AT_LEAST and not below and not undecided
 
 
 def killed_percent(mutants: Sequence[Mutant]) -> float:
@@ -224,16 +201,10 @@ def run(
             mutmut_cli.copy_src_dir()
             mutmut_cli.create_mutants(processes)
         names = sample.of([key for _, key, _ in mutants()])
-    accepted = {} if sample else read_accepted(ACCEPTED.read_text())
-    CollectedOnce.quick_seconds = QUICK_SECONDS
+    CollectedOnce.seconds = SECONDS
     tried = outcomes(names)
-    again = tuple(
-        key
-        for key, (data, status) in tried.items()
-        if status not in KILLED and status != "no tests" and described(key, data, status).name not in accepted
-    )
-    if again:  # survivors of the quick tests; and on a busy machine a worker may end without an answer
-        CollectedOnce.quick_seconds = None
+    # On a busy machine a worker may end without an answer.
+    if again := tuple(key for key, (_, status) in tried.items() if status not in KILLED + SURVIVED):
         tried = outcomes(again)
     return [described(key, *outcome) for key, outcome in tried.items()]
 
@@ -266,18 +237,18 @@ def tests_of(selection: Sequence[str], folders: Iterable[str]) -> list[str]:
     return [one for one in selection if not one.startswith("tests/") or one in of_folders or ".py" in one]
 
 
-def chosen(modules: Iterable[str], all_files: Sequence[str]) -> list[str]:
+def chosen(modules: Iterable[str], known: Iterable[str]) -> list[str]:
     """The modules named, or all.
 
     :param modules: as ``streaming/progress``
-    :param all_files: the files of pyproject.toml
+    :param known: the modules of tests/mutants.toml
     :raises SystemExit: if a module is not one of them
     """
-    known = [file.partition("/")[2].removesuffix(".py") for file in all_files]
+    known = list(known)
     named = [module.removesuffix(".py") for module in modules]
     unknown = [module for module in named if module not in known]
     if unknown:
-        raise SystemExit(f"not in [tool.mutmut] of pyproject.toml: {', '.join(unknown)}")
+        raise SystemExit(f"not in {SHARES}: {', '.join(unknown)}")
     return named or known
 
 
@@ -293,22 +264,22 @@ def main() -> int:
     settings = tomllib.loads(Path("pyproject.toml").read_text())["tool"]["mutmut"]
     (package,) = settings["source_paths"]
     selection = settings["pytest_add_cli_args_test_selection"]
+    shares = {} if options.sample else read_shares(SHARES.read_text())
     sample = Sample(options.sample, options.seed) if options.sample else None
     if sample:
         files = [f"{package}/{folder}/*" for folder in SAMPLED]
         tests = [*(f"tests/unit/{folder}" for folder in SAMPLED), *tests_of(selection, ())]
         print(f"{options.sample} mutants, --seed {options.seed}", flush=True)
     else:
-        modules = chosen(options.modules, settings["only_mutate"])
+        modules = chosen(options.modules, shares)
         files = [f"{package}/{module}.py" for module in modules]
         tests = tests_of(selection, {module.partition("/")[0] for module in modules})
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         # A mutant that is stopped leaves its tests' files behind.
         os.environ["TMPDIR"] = folder
         found = run(package, files, tests, sample, options.processes)
-    accepted = None if sample else read_accepted(ACCEPTED.read_text())
     sources = {one.module: Path(package, f"{one.module}.py").read_text() for one in found}
-    report, passed = judge(found, accepted, sources)
+    report, passed = judge(found, shares, sources)
     print(
         "\n".join(report), f"{time.monotonic() - began:.0f} s; {'passed' if passed else 'FAILED'}", sep="\n"
     )

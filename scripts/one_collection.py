@@ -4,7 +4,7 @@ mutmut starts pytest for each mutant, which costs more than the tests that notic
 collection run in the forked process. First come those that have killed another mutant of the same function,
 then those of a file that is named like the module, then the quickest: most mutants are killed within
 milliseconds. A mutant that none of them kills would run all the tests that reach it, which take up to half a
-minute; so the quick round has a limit.
+minute; so there is a limit.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Killers:
 class CollectedOnce(PytestRunner):
     """Runs tests in a process that is forked for each mutant from the one that has called :meth:`warm_up`."""
 
-    quick_seconds: float | None = None
-    """How long the tests of a mutant may take together; None runs all that reach it."""
+    seconds: float
+    """How long the tests of a mutant may take together."""
     _session: pytest.Session
     _killers: Path
 
@@ -87,7 +87,7 @@ class CollectedOnce(PytestRunner):
             return (
                 pytest.ExitCode.OK
             )  # they have passed when mutmut asked which function each of them reaches
-        session, seconds = self._session, state().duration_by_test
+        session, durations = self._session, state().duration_by_test
         killers = Killers(self._killers, mutant_name)
         session.config.pluginmanager.register(killers)
         chosen = set(tests)
@@ -97,11 +97,11 @@ class CollectedOnce(PytestRunner):
         config.option.maxfail = 1
         config._tmp_path_factory._given_basetemp = Path(folder, "tests")
         items = {item.nodeid: item for item in session.items}
-        ordered = in_order(chosen, seconds, killers.counted(), mutant_name)
-        session.items = [items[name] for name in within(self.quick_seconds, ordered, seconds)]
+        ordered = in_order(chosen, durations, killers.counted(), mutant_name)
+        session.items = [items[name] for name in within(self.seconds, ordered, durations)]
         for item in session.items:
             # A mutant that waits for ever is killed by the test that it stops, not by the time of them all.
-            item.add_marker(pytest.mark.timeout(3 + 10 * seconds[item.nodeid]))
+            item.add_marker(pytest.mark.timeout(3 + 10 * durations[item.nodeid]))
         session.exitstatus = pytest.ExitCode.OK
         try:
             config.hook.pytest_runtestloop(session=session)
@@ -136,7 +136,7 @@ def in_order(
     return sorted(tests, key=rank)
 
 
-def within(limit: float | None, tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
+def within(limit: float, tests: Iterable[str], seconds: Mapping[str, float]) -> list[str]:
     """The first tests that take no longer than the limit together; one at least."""
     spent = accumulate(map(seconds.__getitem__, tests := list(tests)))
-    return [test for test, sum_ in zip(tests, spent, strict=True) if not limit or sum_ <= limit] or tests[:1]
+    return [test for test, sum_ in zip(tests, spent, strict=True) if sum_ <= limit] or tests[:1]

@@ -61,10 +61,19 @@ sys.modules[SPEC.name] = mutants  # dataclasses read their module from there
 SPEC.loader.exec_module(mutants)
 
 
-@pytest.mark.parametrize("distribution", [".", "snowpipe-local"])
-def test_lists_of_a_distribution_name_modules_that_are_mutated(distribution):
+@pytest.mark.parametrize(
+    ("distribution", "package"), [(".", "airflow_provider_snowpipe"), ("snowpipe-local", "snowpipe_local")]
+)
+def test_shares_of_killed_mutants_name_modules_that_exist(distribution, package):
     folder = REPOSITORY / distribution
-    settings = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["mutmut"]
-    names = mutants.read_accepted((folder / mutants.ACCEPTED).read_text())
-    assert {name.split(" ")[0] for name in names} <= set(mutants.chosen([], settings["only_mutate"]))
-    assert all((folder / file).is_file() for file in settings["only_mutate"])
+    shares = mutants.read_shares((folder / mutants.SHARES).read_text())
+    assert shares
+    assert all((folder / package / f"{module}.py").is_file() for module in shares)
+
+
+def test_a_module_below_its_share_fails_the_run():
+    alive, killed = mutants.Mutant("m", "f", "survived"), mutants.Mutant("m", "f", "killed")
+    assert mutants.judge([killed] * 19 + [alive], {"m": 95}, {"m": "x = 1"})[1]
+    report, passed = mutants.judge([killed] * 18 + [alive] * 2, {"m": 95}, {"m": "x = 1"})
+    assert not passed
+    assert "below their share: m; without a verdict: 0" in report
