@@ -6,11 +6,12 @@ import json
 import os
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from airflow_provider_snowpipe.spark import register
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from tests.spark_job import numbered_name
-from tests.spark_session import Door
+from tests.spark_session import Door, our_error
 
 pytestmark = pytest.mark.spark
 
@@ -77,3 +78,19 @@ def test_stream_goes_on_from_its_checkpoint_and_a_repeated_batch_sends_nothing(s
     assert stream.door.ids("P = 'a'") == list(range(0, 200, 2))
     assert stream.door.ids("P = 'b'") == [*range(1, 100, 2), *range(201, 301, 2)]
     assert sorted(stream.batches(0, 1).values()) == [(1, True), (2, True)]
+
+
+def test_a_repeated_batch_whose_channels_have_expired_is_refused(stream, tmp_path):
+    stream.door.common = {"offsetBackup": str(tmp_path / "offsets.json")}
+    stream.put("1.json", range(10))
+    stream.run()
+    stream.forget_commit(0)
+    with stream.door.service.client(stream.door.table) as client:
+        for part in (0, 1):
+            client.drop_channel(f"{stream.door.prefix}_{part}")
+
+    with pytest.raises(StreamingQueryException) as refused:
+        stream.run()
+
+    assert "SourcePositionError" in our_error(refused.value)
+    assert sorted(stream.door.ids()) == list(range(10))
