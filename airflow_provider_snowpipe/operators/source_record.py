@@ -203,22 +203,25 @@ class SourceRecord:
         :param renewed: the channels that it has opened again
         """
         opened = set(renewed)
-        channels = dict(self.channels)
+        left: dict[str, KnownChannel] = {}
         for one in seen:
             if one.token is None:
                 continue
             digits = source_of_token(one.token) or one.channel
-            before = channels.get(digits)
+            before = left.get(digits, self.channels.get(digits))
             is_still = before is not None and before.token == one.token and one.channel not in opened
             since = before.since if before is not None and is_still else now
             rows, copied = (0, 0) if before is None else (before.rows_before, before.copied)
-            channels[digits] = KnownChannel(
+            left[digits] = KnownChannel(
                 one.channel, str(one.token), since, rows + one.rows_before, copied + one.copied
             )
+        channels = {**self.channels, **left}
         if not channels or (channels == self.channels and loaded == self.loaded):
             return
         try:
-            self._keep(channels, loaded)
+            # Another task may have written meanwhile what it has left of other channels.
+            others = self.of_key(self.key) or self
+            self._keep({**others.channels, **left}, loaded)
         except Exception as error:  # noqa: BLE001  the rows are committed, and the tokens show it
             log.warning("the last checkpoints of %s could not be kept: %s", self.address, error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gzip
 import json
 from dataclasses import replace
@@ -11,6 +12,7 @@ from airflow.providers.common.compat.sdk import AirflowException, AirflowFailExc
 
 from airflow_provider_snowpipe.operators import client_job, source_record
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
+from airflow_provider_snowpipe.operators.source_record import LoadedSource, SeenChannel, SourceRecord
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.operators.submission import targets_of, value_of
 from airflow_provider_snowpipe.spark.driver.report import RunReport
@@ -18,11 +20,13 @@ from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.registry import open_source, source_spec
 from airflow_provider_snowpipe.spark.submit import local_spark
+from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     RecordUnavailableError,
     RetriesExhaustedError,
 )
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import loaded, shown
 from tests.fake_snowpipe import PIPE, URL, error
@@ -199,6 +203,20 @@ def test_record_that_is_there_and_cannot_be_read_is_an_error(lab, variables, mon
     with pytest.raises(AirflowFailException, match=key):
         lab.execute()
     assert lab.starts == 0
+
+
+def test_what_two_tasks_leave_of_one_source_at_a_time_is_all_kept(variables):
+    spec, now = FileSource(path="/data"), dt.datetime.now(dt.UTC)
+    how = LoadedSource({}, "text", "", "p_", ("DB", "S", "P"), "c", "dag", "task")
+    first, second = (SourceRecord.read(TARGET, spec) for _ in range(2))
+    tokens = [loaded(IntegerOffset(7), 5, binding=Binding(one))["committed"] for one in "ab"]
+    first.write([SeenChannel("p_a", tokens[0], rows_before=1)], (), now, how)
+    for _ in range(2):  # a task may write what it has left more than once
+        second.write([SeenChannel("p_b", tokens[1], rows_before=2), SeenChannel("bare", "41")], (), now, how)
+    left = SourceRecord.read(TARGET, spec).channels
+    found = {key: (one.channel, one.token, one.rows_before) for key, one in left.items()}
+    expected = [("p_a", tokens[0], 1), ("p_b", tokens[1], 2), ("bare", "41", 0)]
+    assert (list(found.values()), list(found)[-1]) == (expected, "bare")
 
 
 class TestLocalMaster:
