@@ -35,7 +35,6 @@ class TableAddress:
 
     :param account: the account identifier, ``<organization>-<account>``
     :param channel: a channel into the table, None for all
-    :raises ConfigurationError: if a name is not usable
     """
 
     account: str
@@ -65,18 +64,12 @@ class TableAddress:
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read a URI.
-
-        :raises ConfigurationError: if it has another form
-        """
+        """Read a URI."""
         return cls.of(urlsplit(uri), uri)
 
     @classmethod
     def of(cls, parts: SplitResult, uri: str | None = None) -> Self:
-        """Read a URI that is split already.
-
-        :raises ConfigurationError: if it has another form
-        """
+        """Read a URI that is split already."""
         # User and password, if there are any, are kept out of the error's text.
         shown = uri if uri is not None and "@" not in uri else f"{parts.scheme}://…{parts.path}"
         segments = parts.path.strip("/").split("/")

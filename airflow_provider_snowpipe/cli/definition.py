@@ -491,10 +491,7 @@ def pipe_hook(args: argparse.Namespace) -> SnowpipeHook:
 
 
 def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
-    """The channels of a pipe.
-
-    :raises SqlError: if there are none because there is no such table or pipe
-    """
+    """The channels of a pipe."""
     from airflow_provider_snowpipe.streaming.table_schema import table_of
 
     found, pipe = hook.list_channels(), hook.pipe_name()

@@ -64,8 +64,6 @@ class Finding:
 
     :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
     :param result: what it found, without any secret
-    :param remedy: what to do, empty where nothing is to be done
-    :param seconds: how long it took
     """
 
     check: str
@@ -100,7 +98,6 @@ class Doctor:
 
     :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
         Spark is installed either
-    :param pipe: check this pipe; not together with ``table``
     :param seconds: the longest time for one check; None for 30
     """
 

@@ -422,8 +422,6 @@ class SmallSource:
         """Read the rows as NDJSON lines.
 
         :param ordered_by_token: True when a column numbers the rows, so that their order is checked later
-        :raises ConfigurationError: if there is no source or more than one, too much of it, or a query whose
-            rows come in any order
         """
         from airflow_provider_snowpipe.streaming.append import (
             lines_as_written,
@@ -480,11 +478,7 @@ def _is_ordered(sql: str) -> bool:
 
 
 def rows_from_text(rows: Any) -> list[Any]:
-    """Take rows as given, or from the JSON text that a template renders.
-
-    :param rows: a list of mappings, one mapping, or JSON text
-    :raises ConfigurationError: if it is something else
-    """
+    """Take rows as given, or from the JSON text that a template renders."""
     if isinstance(rows, str):
         try:
             rows = json.loads(rows)

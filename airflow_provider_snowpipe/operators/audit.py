@@ -86,7 +86,6 @@ def audit_pipe(
 ) -> PipeAudit:
     """Audit the channels of one pipe.
 
-    :param records: of the sources that were loaded through it
     :param depth: ``balance`` asks for the status of channels only; ``counts`` reads the sources again up to
         the checkpoints, and counts the rows of the table, which takes a warehouse; ``rows`` also finds rows
         that are missing or doubled, by the columns that show where rows are from

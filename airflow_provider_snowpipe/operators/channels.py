@@ -255,11 +255,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
 
 def _token(value: Any) -> str | None:
-    """A token as it was given or rendered, None for none.
-
-    :raises ConfigurationError: if it is neither text nor a whole number, which is what a DAG that renders
-        templates as native objects makes of digits
-    """
+    """A token, None for none; templates that are rendered as native objects make numbers of digits."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):

@@ -64,7 +64,6 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
     """True where the driver runs on the cluster.
 
     :param deploy_mode: of the operator or else the Spark connection
-    :raises ConfigurationError: if there is no such mode, or a setting has another one
     """
     mode = (deploy_mode or "client").lower()
     if mode not in ("client", "cluster"):
@@ -114,8 +113,6 @@ class ClusterRun:
         """Prepare a new submission, which is remembered before anything is started.
 
         Folders that earlier tries of the same task instance left behind are removed.
-
-        :raises ConfigurationError: if the folder cannot be made
         """
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
         submission = Submission(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))

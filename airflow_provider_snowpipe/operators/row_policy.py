@@ -167,7 +167,6 @@ class SchemaPolicy:
         """Make or widen the table for the first rows that the run loads; return what the plan must know.
 
         :param channel_of: names the channel of a partition; None where all rows are to be loaded
-        :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
         if self.changes_table:
@@ -246,7 +245,6 @@ class SchemaPolicy:
         :param rows: the rows as NDJSON
         :param types: types of columns, by name, where the rows' own schema has them
         :return: the columns that the rows require
-        :raises ConfigurationError: if the table lacks columns and must not get them
         :raises SqlError: if a statement fails
         """
         from airflow_provider_snowpipe.streaming.row_values import columns_of_rows

@@ -47,7 +47,6 @@ def plan_load(
 ) -> LoadPlan:
     """Choose streaming, COPY or a pipe for data of a shape, with the reasons.
 
-    :param policy: the author's side, None for its defaults
     :param previous: the path of the run before, or its plan, which stays unless another is clearly better
     """
     policy = policy or LoadPolicy()

@@ -49,7 +49,6 @@ class OpenAction(StrEnum):
 class Opening:
     """What was done to a channel.
 
-    :param action: created, fenced, or left as it was
     :param committed: its committed offset token afterwards, None for NULL
     """
 
@@ -62,7 +61,6 @@ class Opening:
 class Dropping:
     """What dropping a channel did.
 
-    :param existed: False when there was nothing to drop
     :param committed: the offset token that went with it, None for NULL
     :param discarded: True when rows went with it that were received and not committed; None when unknown
     """
@@ -74,11 +72,7 @@ class Dropping:
 
 
 def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str) -> OpenAction:
-    """Decide how a channel is opened.
-
-    :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
-    :raises ConfigurationError: if an existing channel would need its token changed, which is a reset
-    """
+    """Decide how a channel is opened."""
     check_one_of("if_exists", if_exists, ("skip", "fence"))
     if not status.exists:
         return OpenAction.CREATE
@@ -161,7 +155,6 @@ def _drop(client: SnowpipeClient, channel: str) -> None:
 def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) -> OpenedChannel:
     """Open a channel as soon as none of its rows is uncommitted.
 
-    :param timeout: seconds
     :raises UncommittedRowsError: if there still are some when the time is over; nothing has changed
     """
     deadline = time.monotonic() + timeout
@@ -247,11 +240,7 @@ class TokenChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A token that was set.
-
-    :param old: the committed offset token before, None for NULL
-    :param new: the committed offset token now
-    """
+    """A token that was set."""
 
     channel: str
     old: str | None
@@ -262,12 +251,7 @@ class OffsetReset:
 
 
 def direction(old: str | None, new: str, offset_class: type[Offset] | None, channel: str) -> str:
-    """Describe what moving a channel's token means for its rows.
-
-    :param old: the committed token, None for NULL
-    :param offset_class: the tokens' format, None when it is not known
-    :raises OffsetTokenError: if a token does not have that format
-    """
+    """Describe what moving a channel's token means for its rows."""
     if offset_class is None:
         return "the next writer resumes just after the new token"
     position = position_of(new, offset_class, channel=channel)
@@ -298,9 +282,7 @@ def reset_offset_token(
     :func:`compare_and_set`, on condition that it is the one that was seen.
 
     :param token: a checkpoint or a bare position; it is set so that the channel's counters match it
-    :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
-    :param observe_seconds: how long the channel is watched
     :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
         whatever token is committed when the writer has been shut out
     :raises WriterActiveError: if somebody writes
@@ -365,8 +347,6 @@ def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus])
 
     A channel that has moved on is left alone, so that its writer is not shut out; that one reports the rows.
     Where the service does not answer, the next run reports them again.
-
-    :param statuses: the statuses by which the rows are reported
     """
     tokens = {name: token for name, one in statuses.items() if (token := reported(one)) is not None}
     try:
@@ -385,7 +365,6 @@ def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus])
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
     """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
 
-    :param overwrite: True discards rows that are not committed, and compares nothing
     :raises WriterActiveError: if rows are received and not committed
     :raises OffsetTokenMovedError: if the channel has moved on
     """

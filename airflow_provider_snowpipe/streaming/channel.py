@@ -56,9 +56,7 @@ class ChannelSession(ABC):
 
     ``progress`` shows what is committed and sent, ``counters`` what that took, ``start`` where it began.
 
-    :param client: the pipe's client, which is asked what is committed
     :param source: whose rows the channel gets; reads and writes its tokens
-    :param opened: the channel's state when it was opened
     :param gaps_legal: True when the source may skip positions
     :raises SourceChangedError: if the channel has committed rows of another source
     """
@@ -105,7 +103,6 @@ class ChannelSession(ABC):
         """Wait until the committed token is at or past a position.
 
         :param target: the position, None for that of the last row appended
-        :param timeout: seconds
         :return: the status that proved it; None when nothing was appended and no target given
         :raises CommitTimeoutError: if the time is over
         :raises ChannelInvalidError: if the channel cannot commit any more
@@ -173,7 +170,6 @@ def take_over(
 ) -> OpenedChannel:
     """Open a channel once its rows are committed, and shut out every older writer.
 
-    :param timeout: seconds to wait for the commit
     :param discard_uncommitted: False raises when the time is over, and changes nothing
     :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
     """
@@ -246,9 +242,6 @@ class Channel(ChannelSession):
         the committed token: they lie after it, and this writer starts just after it, too. A writer that has
         only its own rows must not discard those of others.
 
-        :param source: whose rows the channel gets
-        :param gaps_legal: True when the source may skip positions
-        :param uncommitted_timeout: seconds
         :param discard_uncommitted: False raises when the time is over, and changes nothing
         :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
         :raises SourceChangedError: if the channel has committed rows of another source; nothing was changed
@@ -286,10 +279,7 @@ class Channel(ChannelSession):
             self._hand_over(parts)
 
     def flush(self) -> None:
-        """Send everything appended so far and wait until the service has received it.
-
-        :raises SnowpipeError: if a batch failed
-        """
+        """Send everything appended so far and wait until the service has received it."""
         with self._changed:
             parts = self._open_batch.take()
         if parts:
@@ -303,7 +293,6 @@ class Channel(ChannelSession):
         """End the session. The channel and its token stay on the service.
 
         :param flush: False leaves what is buffered unsent (it lies after the committed token)
-        :raises SnowpipeError: if flushing failed
         """
         try:
             if flush and not self._closing:

@@ -51,11 +51,7 @@ _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
 
 @dataclass(frozen=True, slots=True)
 class OpenedChannel:
-    """What opening a channel returned.
-
-    :param continuation_token: goes with the next append
-    :param status: the channel's state at open, with its committed token
-    """
+    """What opening a channel returned."""
 
     continuation_token: str
     status: ChannelStatus
@@ -70,12 +66,8 @@ class SnowpipeClient:
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
         is used as it is and never renewed
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param timeouts: of every attempt of every request, as :class:`Transports` takes them
-    :param retry: pauses and budget of every request
     :param transports: connections that other clients use as well; they have their own bundle and time-outs,
         and closing this client leaves them open
-    :raises ConfigurationError: if the URL or the bundle is not usable
     """
 
     def __init__(
@@ -182,9 +174,6 @@ class SnowpipeClient:
         """Ask after many channels, 100 a request.
 
         A channel that does not exist gets a status with that code; that is no error here.
-
-        :param names: the channels' names, any number; letters count as they are
-        :return: a status for every name, in the order asked
         """
         statuses: dict[str, ChannelStatus] = {}
         for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
@@ -231,8 +220,6 @@ class SnowpipeClient:
 
         :param body: NDJSON, at most 4 MB as it is sent
         :param continuation_token: from the open or the append before
-        :param content_encoding: ``zstd``, ``gzip``, or None for plain text
-        :return: the next continuation token
         :raises ChannelFencedError: if another writer opened the channel
         :raises ChannelInvalidError: if the channel must be opened again
         """
@@ -346,8 +333,6 @@ def _ingest_host(answer: Answer) -> str:
     """Read the answer of the hostname request, plain text or ``{"hostname": …}``.
 
     Underscores become dashes: a certificate cannot match a host name with underscores.
-
-    :raises ApiError: if it is no host name
     """
     value = answer.json.get("hostname") if isinstance(answer.json, dict) else answer.json
     text = value if isinstance(value, str) else answer.text
@@ -360,10 +345,7 @@ def _ingest_host(answer: Answer) -> str:
 
 
 def _scoped_token(answer: Answer, host: str) -> ScopedToken:
-    """Read the answer of the token request: the raw token, or JSON that holds it.
-
-    :raises AuthenticationError: if there is no token in it
-    """
+    """Read the answer of the token request: the raw token, or JSON that holds it."""
     token: object = answer.text.strip()
     life: object = None
     if isinstance(answer.json, dict):

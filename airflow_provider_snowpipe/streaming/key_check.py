@@ -34,9 +34,7 @@ Positions = npt.NDArray[np.int64]
 class RowKeys:
     """The keys of a block's rows, without those of nested objects.
 
-    :param names: each key that there is
     :param codes: number of each row's keys among the names, row by row
-    :param rows: the row of each
     """
 
     names: list[str]

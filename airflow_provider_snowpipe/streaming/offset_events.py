@@ -38,8 +38,6 @@ log = logging.getLogger(__name__)
 class ChannelMark:
     """What a channel had committed at some time.
 
-    :param token: the committed offset token, None for NULL
-    :param rows: rows inserted in the channel's life
     :param created_on_ms: when that life began, milliseconds since 1970; a channel that is dropped and made
         again counts from zero
     """
@@ -103,10 +101,8 @@ class OffsetWatch:
 
     :meth:`see` returns the step due, :meth:`accept` makes it; a step that is not accepted is due again.
 
-    :param pipe: the pipe's name, for the messages
     :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
         all commits
-    :param watermark: from where to go on
     """
 
     def __init__(self, pipe: str, every_rows: int | None, watermark: Watermark) -> None:
@@ -142,10 +138,7 @@ class OffsetWatch:
         return self._move() if self._every_rows is None else self._count(self._every_rows)
 
     def accept(self, step: Step) -> None:
-        """Make a step.
-
-        :param step: what :meth:`see` returned last
-        """
+        """Make a step."""
         if not self.watermark.begun:
             self._seen, self._rows = dict(step.watermark.channels), step.watermark.rows
         self.watermark = step.watermark
@@ -242,7 +235,6 @@ class WatermarkJournal:
     Not thread-safe: everything happens on one event loop.
 
     :param store: where it is kept; None keeps it in memory only
-    :param key: under which key
     """
 
     def __init__(self, store: StateStore | None, key: str) -> None:
@@ -274,10 +266,7 @@ class WatermarkJournal:
         return [{**message, "redelivered": True} for message in messages if message is not None]
 
     async def write(self, step: Step) -> None:
-        """Write a step down, before its message goes.
-
-        :param step: the step after the one written last
-        """
+        """Write a step down, before its message goes."""
         async with self._lock:
             entry = _Entry(step)
             self._entries.append(entry)
@@ -349,17 +338,7 @@ START_NOW, START_BEGINNING = "now", "beginning"
 
 @dataclass(frozen=True, slots=True)
 class FollowRules:
-    """Which channels are followed, and which of their commits are reported.
-
-    :param channel: the one channel; None for all whose names begin with ``prefix``
-    :param prefix: beginning of the channels' names; empty for all channels of the pipe
-    :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
-        all commits
-    :param start: ``now`` reports what is committed after the first poll, ``beginning`` what was committed
-        before it as well
-    :param interval: seconds between two polls
-    :param list_interval: seconds between two searches for new channels
-    """
+    """Which channels are followed, and which of their commits are reported."""
 
     channel: str | None
     prefix: str
@@ -387,7 +366,6 @@ class OffsetFollower:
     """One watcher of a pipe's channels.
 
     :param poll: asks after the channels; its polls go to :meth:`take`
-    :param listing: finds the channels whose names begin with a prefix
     """
 
     def __init__(

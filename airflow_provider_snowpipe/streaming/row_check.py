@@ -58,7 +58,6 @@ class RowFault:
 
     :param row: its number among the block's rows, counted from 0
     :param line: its number among the block's lines, counted from 0; differs where lines are blank
-    :param fault: the column and the reason
     """
 
     row: int
@@ -68,11 +67,7 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
-    """What a check found.
-
-    :param lines: the block's rows
-    :param faults: the rows that do not fit, in order
-    """
+    """What a check found."""
 
     lines: BlockLines
     faults: tuple[RowFault, ...]
@@ -86,7 +81,6 @@ class RowCheck:
     """The check of one channel's rows; remembers how its source writes the columns.
 
     :param only_exact: True finds only values that the columns would round or cut
-    :raises ConfigurationError: if there is none, or two differ only in case
     """
 
     def __init__(self, columns: Sequence[TableColumn], *, only_exact: bool = False) -> None:
@@ -318,7 +312,6 @@ class ColumnForm:
     def meet(self, met: Sequence[tuple[str, object]]) -> bool:
         """Take note of how some rows write the column.
 
-        :param met: the keys that name it and their values, at least one
         :returns: True if it is to be read in another way now
         """
         before = self.key, self._form

@@ -39,10 +39,7 @@ Cluster = KubernetesPods | ResourceManager
 
 
 def spark_master(conn_id: str) -> str:
-    """The master of a Spark connection, as Airflow's Spark provider reads it.
-
-    :raises ConfigurationError: if there is no such connection
-    """
+    """The master of a Spark connection, as Airflow's Spark provider reads it."""
     return _master(_connection(conn_id))
 
 
@@ -51,18 +48,13 @@ def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") 
 
     :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: for Kubernetes, where pods are searched for by their labels
-    :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or
-        something to ask the cluster is missing
     """
     connection = _connection(conn_id)
     return _cluster(conn_id, _master(connection), connection.extra_dejson, auth, namespace)
 
 
 async def async_cluster_of(conn_id: str) -> Cluster:
-    """The same on an event loop, which does not wait for the connection.
-
-    :raises ConfigurationError: as :func:`cluster_of`
-    """
+    """The same on an event loop, which does not wait for the connection."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
     try:

@@ -111,17 +111,11 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
 
     @abstractmethod
     def _watch(self) -> CommitWatch | FilesWatch:
-        """What is waited for.
-
-        :raises ConfigurationError: if an argument is wrong
-        """
+        """What is waited for."""
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Any]:
-        """Poll for all triggers of one key; what each of them waits for, the poll knows by itself.
-
-        :param kwargs: arguments of one of them, of which only the key's count
-        """
+        """Poll for all triggers of one key; what each of them waits for, the poll knows by itself."""
         async with aclosing(cls(**kwargs)._poll().answers()) as answers:
             async for answer in answers:
                 yield answer
@@ -179,10 +173,7 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
 
 
 def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
-    """The event of a wait that failed.
-
-    :param more: what was seen until then
-    """
+    """The event of a wait that failed."""
     payload = {"status": "failure", "reason": reason.value, "message": message, **more}
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
@@ -219,10 +210,7 @@ def poll_retry() -> RetryPolicy:
 async def connect(
     make: Callable[..., Awaitable[Source]], conn_id: str, names: Mapping[str, str | None]
 ) -> Source:
-    """Make the client of a poll.
-
-    :raises ConfigurationError: if there is no such connection, or it lacks something
-    """
+    """Make the client of a poll."""
     try:
         return await make(SnowpipeHook(conn_id, **names), retry=poll_retry())
     except AirflowNotFoundException as error:
