@@ -9,11 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow_provider_snowpipe.streaming.arguments import check_switch
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import (
-    MAX_NAME_LENGTH,
-    check_channel_name,
-    quote_url_segment,
-)
+from airflow_provider_snowpipe.streaming.names import MAX_NAME_LENGTH, check_channel_name, quote_url_segment
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset
@@ -34,7 +30,6 @@ class TableAddress:
     percent-encoded. The account is one whatever its case, and is written in small letters.
 
     :param account: the account identifier, ``<organization>-<account>``
-    :param channel: a channel into the table, None for all
     """
 
     account: str

@@ -141,30 +141,20 @@ class KubernetesPods:
 
     def kill_command(self, application_id: str) -> str:
         """What stops a pod by hand."""
-        namespace, name = application_id.split(":")
-        return f"kubectl delete pod -n {namespace} {name}"
+        return f"kubectl delete pod -n {application_id.replace(':', ' ')}"
 
     def log_command(self, application_id: str) -> str:
         """What shows the driver's log."""
-        namespace, name = application_id.split(":")
-        return f"kubectl logs -n {namespace} {name}"
+        return f"kubectl logs -n {application_id.replace(':', ' ')}"
 
     def last_lines(self, application: DriverPod | YarnApplication) -> str:
         """Read the end of the driver's log, empty where it cannot be read any more."""
         if not (isinstance(application, DriverPod) and application.container):
             return ""
         namespace, name = application.id.split(":")
-        read = self._client.read_namespaced_pod_log
+        read, more = self._client.read_namespaced_pod_log, {"container": application.container}
         try:
-            found = self._ask(
-                "get",
-                "pods/log",
-                namespace,
-                read,
-                name,
-                container=application.container,
-                tail_lines=_LOG_LINES,
-            )
+            found = self._ask("get", "pods/log", namespace, read, name, tail_lines=_LOG_LINES, **more)
         except (ConfigurationError, RetriesExhaustedError):
             return ""
         return str(found or "")
@@ -189,10 +179,7 @@ class KubernetesPods:
         self._ask("create", "secrets", self.namespace, create, manifest, **unlogged)
 
     def delete_secret(self, name: str, namespace: str = "") -> None:
-        """Remove a secret; where there is none, nothing.
-
-        :param namespace: empty for this client's
-        """
+        """Remove a secret; where there is none, nothing."""
         target = namespace or self.namespace
         self._ask("delete", "secrets", target, self._client.delete_namespaced_secret, name)
 
@@ -314,7 +301,6 @@ class ResourceManager:
 
     :param url: its address, ``http://host:8088``; a user and a password in it are taken out, for no text may
         show them
-    :param auth: for a secured cluster, None for what the address has
     """
 
     elsewhere = (

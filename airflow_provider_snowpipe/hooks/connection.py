@@ -56,7 +56,6 @@ class SnowpipeConnection:
     its extra, the password is a programmatic access token or a key's passphrase. A ``snowpipe`` connection
     keeps the account's URL in its host.
 
-    :param conn_type: ``snowflake`` or ``snowpipe``
     :param password: token or passphrase
     :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
         stands for the plain one where that is missing or null
@@ -95,16 +94,8 @@ class SnowpipeConnection:
 
         :param extra: its extra as an object, which an event loop has to await and a task has not
         """
-        return cls(
-            conn_id=connection.conn_id,
-            conn_type=connection.conn_type,
-            host=connection.host,
-            port=connection.port,
-            login=connection.login,
-            password=connection.password,
-            schema=connection.schema,
-            extra=extra,
-        )
+        names = ("conn_id", "conn_type", "host", "port", "login", "password", "schema")
+        return cls(**{name: getattr(connection, name) for name in names}, extra=extra)
 
     def account_url(self) -> str:
         """The account's address: the host given, else the one that Snowflake gives the account."""
@@ -159,10 +150,7 @@ class SnowpipeConnection:
         return path
 
     def credentials(self) -> Credentials:
-        """The credentials that the connection holds.
-
-        :raises AuthenticationError: if the private key cannot be read
-        """
+        """The credentials that the connection holds."""
         from airflow_provider_snowpipe.streaming.auth import OAuthToken, ProgrammaticAccessToken
 
         method = self._method()
@@ -422,11 +410,7 @@ class OAuthClient:
         return "OAUTH"
 
     def bearer(self) -> str:
-        """An access token that has not expired.
-
-        :raises AuthenticationError: if no token is issued
-        :raises RetriesExhaustedError: if the server of tokens does not answer, or is overloaded
-        """
+        """An access token that has not expired."""
         with self._lock:
             if time.time() >= self._until:
                 self._fetch()

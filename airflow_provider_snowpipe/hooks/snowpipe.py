@@ -318,7 +318,7 @@ class SnowpipeHook(AccountHook):
         )
 
 
-def names_of(task: Any) -> dict[str, str | None]:
+def names_of(task: Any) -> dict[str, Any]:
     """Return table, pipe, database and schema of an operator, sensor, notifier or trigger."""
     return {name: getattr(task, name) for name in ("table", "pipe", "database", "schema")}
 

@@ -74,8 +74,6 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
 
     The walk of fsspec leaves out folders that it cannot list, and links to files; here the former is an
     error, and the latter are files.
-
-    :raises OSError: if a folder cannot be listed
     """
     from fsspec import AbstractFileSystem
 

@@ -186,10 +186,7 @@ def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
 
 
 def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
-    """What comes after the connection in the address of a pipe's page.
-
-    :param page: which hundred channels, from 1
-    """
+    """What comes after the connection in the address of a pipe's page."""
     order = (
         {} if (sort, descending) == ("lag", True) else {"sort": sort, "descending": str(descending).lower()}
     )
@@ -215,10 +212,7 @@ class PageAddress:
 
     @classmethod
     def read(cls, address: object) -> Self | None:
-        """Read the XCom ``channel_page`` of a task.
-
-        :returns: None for anything else
-        """
+        """Read the XCom ``channel_page`` of a task; None for anything else."""
         if not isinstance(address, str):
             return None
         try:

@@ -49,7 +49,6 @@ class ClusterSettings:
 
     :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
     :param identity: what distinguishes this task instance from others that have the same folder
-    :param auth: for YARN's ResourceManager, None for what the connection has
     :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
     :param pipe: connection and names by which a load's channels are followed, empty where it has none
     """
@@ -108,7 +107,6 @@ class Submission:
     """One submission: what finds its application on the cluster, and what it left on the submitting machine.
 
     :param tag: the application's tag, and the name of its folder below ``work_path``
-    :param directory: what ``spark-submit`` read there
     :param application_id: the cluster's id, None until it is known
     """
 
@@ -119,10 +117,7 @@ class Submission:
 
     @classmethod
     def of(cls, kept: Any) -> Self | None:
-        """Read what a try kept.
-
-        :returns: None if it is something else
-        """
+        """Read what a try kept, None if it is something else."""
         if not isinstance(kept, Mapping):
             return None
         values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
@@ -364,8 +359,6 @@ class KubernetesDelivery:
         Where nobody knows what became of the pod, no task follows it any more. If it still waits, it would
         wait for its secret for ever, or begin late and shut a newer driver out. If it runs, it has read the
         secret, and a newer driver shuts it out. One that failed is left, for its log.
-
-        :raises SnowpipeError: if something stays
         """
         pods = self._pods()
         pod_id = f"{self._settings.namespace}:{self._pod_name}"

@@ -36,8 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SnowpipeError,
 )
-from airflow_provider_snowpipe.triggers.application import ENDED
-from airflow_provider_snowpipe.triggers.commit import deferral_limit
+from airflow_provider_snowpipe.triggers.commit import ENDED, deferral_limit
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -74,10 +73,6 @@ DriverRun = ClientRun | ClusterRun
 
 class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver, found again after a worker's death.
-
-    Where the driver runs is the matter of its run: beside the task
-    (:class:`~airflow_provider_snowpipe.operators.client_job.ClientRun`) or on the cluster
-    (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
 
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
@@ -157,8 +152,11 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, or start one; what it has left."""
-        self._killed = False
-        found = self._rejoin(context, memory)
+        self._killed, found = False, None
+        self._run = run = self._found_run(context, memory)
+        if run is not None:
+            self._wait(run, is_earlier=True)
+            found = self._left_by_earlier(run)
         return self._start(context, memory) if found is None else found
 
     @property
@@ -397,14 +395,6 @@ class SparkDriverOperator(SparkSubmitOperator):
         environment = run.prepare(submit, self.env_vars or {})
         submit.submit_by(partial(run.submit, submit, environment))
         return hook
-
-    def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
-        """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
-        self._run = run = self._found_run(context, memory)
-        if run is None:
-            return None
-        self._wait(run, is_earlier=True)
-        return self._left_by_earlier(run)
 
     def _left_by_earlier(self, run: DriverRun) -> Any:
         """What the driver of an earlier try has left if it has ended well, None if a new one is to resume."""

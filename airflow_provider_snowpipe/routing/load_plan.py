@@ -112,10 +112,7 @@ class LoadPlan:
     nothing_to_load: bool = False
 
     def estimate(self, path: LoadPath | None = None) -> PathEstimate:
-        """The estimate of one path.
-
-        :param path: the path, None for the chosen one
-        """
+        """The estimate of one path, by default of the chosen one."""
         return next(one for one in self.estimates if one.path == (path or self.path))
 
     def as_json(self) -> dict[str, Any]:

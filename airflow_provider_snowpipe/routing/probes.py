@@ -304,7 +304,6 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
     """Make the shape of a DataFrame from the statistics of its optimised plan.
 
     :param size_in_bytes: ``sizeInBytes`` of the statistics
-    :param rows: ``rowCount`` of the statistics, None where there is none
     """
     size = None if size_in_bytes >= _UNKNOWN_SIZE else float(size_in_bytes)
     if size is None and rows is None:

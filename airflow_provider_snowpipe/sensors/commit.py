@@ -388,14 +388,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     :raises ConfigurationError: if an argument is wrong
     """
 
-    template_fields: Sequence[str] = (
-        "targets",
-        "table",
-        "pipe",
-        "database",
-        "schema",
-        "snowflake_conn_id",
-    )
+    template_fields: Sequence[str] = ("targets", "table", "pipe", "database", "schema", "snowflake_conn_id")
     operator_extra_links = CHANNEL_PAGE_LINKS
     trigger_class = SnowpipeCommitTrigger
     reasons = FailureReason
@@ -489,10 +482,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         if len(channels) == 1:
             (target,) = expected.targets.values()
             address = channel_page(
-                self._hook(),
-                channels[0],
-                target=target.token,
-                offset_format=expected.offset_format,
+                self._hook(), channels[0], target=target.token, offset_format=expected.offset_format
             )
         leave_channel_page(context["ti"], address)
 

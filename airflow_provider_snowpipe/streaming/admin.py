@@ -103,11 +103,9 @@ def open_channel(
     status = client.channel_statuses([channel])[channel]
     action = plan_opening(status, offset_token, if_exists)
     if action is OpenAction.CREATE:
-        opened = client.open_channel(channel, offset_token=offset_token)
-        return Opening(channel, action, opened.status.committed)
-    if action is OpenAction.FENCE:
-        opened = open_when_committed(client, channel, uncommitted_timeout)
-        return Opening(channel, action, opened.status.committed)
+        status = client.open_channel(channel, offset_token=offset_token).status
+    elif action is OpenAction.FENCE:
+        status = open_when_committed(client, channel, uncommitted_timeout).status
     return Opening(channel, action, status.committed)
 
 
@@ -120,7 +118,6 @@ def drop_channel(
     commit and the drop, and it is refused while there are uncommitted rows.
 
     :param force: True drops at once, with whatever is not committed
-    :param commit_timeout: seconds to wait for the commit
     :raises UncommittedRowsError: if rows are still not committed then; the channel is still there
     """
     status = client.channel_statuses([channel])[channel]
@@ -286,8 +283,6 @@ def reset_offset_token(
     :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
         whatever token is committed when the writer has been shut out
     :raises WriterActiveError: if somebody writes
-    :raises ChannelInvalidError: if there is no such channel
-    :raises CommitTimeoutError: if the service does not show the new token
     """
     if not token:
         raise ConfigurationError(f"channel {channel!r}: the new offset token is empty: give a token")
@@ -329,7 +324,6 @@ def compare_and_set(
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
     :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
         reports that rows came in while the token was set
-    :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)
     if balance:

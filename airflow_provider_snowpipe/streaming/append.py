@@ -405,7 +405,10 @@ def append_to_channel(
             _refuse_other_run(channel, writer.start.run, source)
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
-        passed = _append(writer, left, admitted)
+        parts = AdmittedParts(left.parts(), (lambda part: part) if admitted is None else admitted.admit)
+        for part in parts:
+            writer.append(part.body, part.start, part.end, rows=part.rows)
+        passed = parts.passed  # the last position, where no append carries it
         writer.flush()
         received = time.monotonic()
         if rules.wait_for_commit and passed is None:
@@ -455,14 +458,3 @@ def append_to_channel(
             raise error
     check_balance(channel, excess, rules.on_imbalance)
     return load
-
-
-def _append(writer: Channel, rows: NumberedRows, admitted: Admission | None) -> Offset | None:
-    """Append the rows that are admitted.
-
-    :return: the last position, if none of the rows is sent, so that no append carries it
-    """
-    parts = AdmittedParts(rows.parts(), (lambda part: part) if admitted is None else admitted.admit)
-    for part in parts:
-        writer.append(part.body, part.start, part.end, rows=part.rows)
-    return parts.passed

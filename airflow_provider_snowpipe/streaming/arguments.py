@@ -70,10 +70,7 @@ def is_named_like_a_secret(name: str) -> bool:
 
 
 def without_secrets(text: str) -> str:
-    """A text without passwords and tokens: of a URL, of a connection string, or of the shape of a secret.
-
-    :return: the text with ``…`` for them; the same text where it has none
-    """
+    """A text with ``…`` for passwords and tokens of URLs and connection strings, and what looks like them."""
     if _is_object_with_secret(text):
         return "…"
     for shape in _SHAPES:

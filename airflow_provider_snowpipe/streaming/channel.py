@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Pace, Part
@@ -120,7 +120,14 @@ class ChannelSession(ABC):
             is_last = time.monotonic() + pause > deadline
             state = decide(status, Progress(committed, target), is_last=is_last).state
             if state is CommitState.INVALID:
-                self._refuse_invalid(status)
+                raise ChannelInvalidError(
+                    f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open "
+                    "it again and replay from its committed token; if it is gone, see who dropped it or its "
+                    "table",
+                    channel=self.name,
+                    http_status=200,
+                    code=status.code,
+                )
             self.progress.observe(committed)
             if state is CommitState.COMMITTED:
                 return status
@@ -154,15 +161,6 @@ class ChannelSession(ABC):
             )
         if closed:
             raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
-
-    def _refuse_invalid(self, status: ChannelStatus) -> NoReturn:
-        raise ChannelInvalidError(
-            f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
-            "and replay from its committed token; if it is gone, see who dropped it or its table",
-            channel=self.name,
-            http_status=200,
-            code=status.code,
-        )
 
 
 def take_over(

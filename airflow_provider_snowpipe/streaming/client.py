@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, Self
 
@@ -28,12 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.http import (
-    DEFAULT_TIMEOUTS,
-    Answer,
-    HttpSession,
-    Transports,
-)
+from airflow_provider_snowpipe.streaming.http import DEFAULT_TIMEOUTS, Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.progress import (
@@ -92,7 +88,10 @@ class SnowpipeClient:
         if isinstance(credentials, ScopedToken):
             self._credentials, self._host, self._scoped = None, credentials.host, credentials
         else:
-            self._credentials, self._scoped = credentials, ScopedTokenSource(self._exchange)
+            self._credentials, self._scoped = (
+                credentials,
+                ScopedTokenSource(partial(self._exchange, credentials)),
+            )
             self._signed = HttpSession(self._transports, retry, Signed(credentials), numbered=True)
         self.http = HttpSession(self._transports, retry, self._scoped, numbered=True)
         self._lock = Lock()
@@ -195,10 +194,7 @@ class SnowpipeClient:
         return statuses
 
     def drop_channel(self, name: str) -> None:
-        """Drop a channel and its offset token, with any rows it has not committed.
-
-        :raises ChannelInvalidError: if there is no such channel
-        """
+        """Drop a channel and its offset token, with any rows it has not committed."""
         what = f"drop channel {name!r} of {self._shown}"
         path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
         self._request(what, "DELETE", path, channel=name, verb="drop")
@@ -251,11 +247,9 @@ class SnowpipeClient:
             raise self._malformed(what, answer)
         return following
 
-    def _exchange(self) -> ScopedToken:
-        if self._credentials is None:
-            raise AuthenticationError("a client made from a scoped token cannot make another one")
+    def _exchange(self, credentials: Credentials) -> ScopedToken:
         host = self.ingest_host()
-        form = exchange_form(self._credentials, host)
+        form = exchange_form(credentials, host)
         return _scoped_token(self._of_account("get a scoped token", "POST", "/oauth/token", form), host)
 
     def _of_account(self, what: str, method: str, path: str, form: Mapping[str, str] | None = None) -> Answer:

@@ -165,7 +165,6 @@ class CommitVerdict:
     """What one poll of the channels means for a wait.
 
     :param tokens: committed offset token of every channel, None for NULL
-    :param done: channels whose committed token is at or past the target
     :param behind: the channels that are not, only while waiting
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
@@ -357,10 +356,7 @@ class FailedPolls:
         self._counted_at = float("-inf")
 
     def take(self, error: Exception, now: float) -> tuple[FailureReason | None, str]:
-        """Count one.
-
-        :returns: why it ends the wait, None where it does not; what happened, empty where it does not count
-        """
+        """Count one; why it ends the wait, and what happened, empty where it does not count."""
         if isinstance(error, SnowpipeError) and not error.retryable:
             wrong = isinstance(error, ConfigurationError)
             return FailureReason.CONFIGURATION if wrong else FailureReason.REFUSED, str(error)
@@ -396,10 +392,9 @@ class CommitWatch:
         return None if self.question else judge({}, self.expected)
 
     def see(self, answer: PolledStatuses, now: float) -> CommitVerdict | None:
-        """Take in one poll.
+        """Take in one poll: what it means for this wait, None when it has nothing of it.
 
         :param answer: it may hold other channels as well, or only some of this wait's
-        :returns: what it means for this wait, None when it has nothing of it
         """
         fresh = {name: answer.statuses[name] for name in self.question if name in answer.statuses}
         self._known.update(fresh)

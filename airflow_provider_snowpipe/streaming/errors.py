@@ -497,10 +497,7 @@ class FilesRejectedError(SnowpipeError):
 
 
 def error_class(name: str) -> type[SnowpipeError]:
-    """Find an error's class by the name that a report or a log line of another process has for it.
-
-    :return: :class:`SnowpipeError` where this package has no such error
-    """
+    """Find an error's class by its name in a report or a log line; SnowpipeError where there is none."""
     kind = globals().get(name)
     return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError
 
@@ -552,23 +549,16 @@ def advise(error: BaseException) -> RetryAdvice:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        advice = _of(current)
-        if advice is not None:
-            return advice
+        if (known := _known(current)) is not None:
+            worth = Worth.RETRY if known.retryable else Worth.FAIL
+            return RetryAdvice(worth, known.retry_reason, known.retry_delay)
         current = current.__cause__ or current.__context__
     return RetryAdvice(Worth.UNKNOWN, "no error of this provider")
 
 
-def _of(error: BaseException) -> RetryAdvice | None:
+def _known(error: BaseException) -> SnowpipeError | type[SnowpipeError] | None:
     if isinstance(error, SnowpipeError):
-        return _answer(error)
+        return error
     named = _NAMED.search(str(error))
-    if named is None:
-        return None
-    kind = error_class(named["kind"])
-    return None if kind.__name__ != named["kind"] else _answer(kind)
-
-
-def _answer(error: SnowpipeError | type[SnowpipeError]) -> RetryAdvice:
-    worth = Worth.RETRY if error.retryable else Worth.FAIL
-    return RetryAdvice(worth, error.retry_reason, error.retry_delay)
+    kind = error_class(named["kind"]) if named else None
+    return kind if named and kind and kind.__name__ == named["kind"] else None

@@ -72,7 +72,6 @@ class FileBacklog:
 class ChannelLag:
     """How far one channel is.
 
-    :param backlog: files of its source that are not committed, None where that is not known
     :param target: the offset token that it should have committed, None where nobody expects one
     """
 
@@ -161,10 +160,7 @@ class LagReport:
         return sum(channel.is_late for channel in self.channels)
 
     def text(self, most: int) -> str:
-        """Describe it, a line for each channel.
-
-        :param most: how many channels are named, the late ones first
-        """
+        """Describe it, a line for each channel."""
         if self.error is not None:
             return f"pipe {self.pipe}: its channels are not known: {self.error}"
         expected = sum(channel.target is not None for channel in self.channels)

@@ -266,8 +266,5 @@ def grant_remedy(message: str) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``.
-
-    :param thing: the noun, in the singular
-    """
+    """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

@@ -405,10 +405,7 @@ class BlockLines:
         )
 
     def without(self, bad: Sequence[int]) -> bytes | memoryview:
-        """The body without some rows, as it is where there are none.
-
-        :param bad: the rows, in order
-        """
+        """The body without some rows, as it is where there are none."""
         if not bad:
             return self.data
         pieces, begin, data = [], 0, memoryview(self.data)

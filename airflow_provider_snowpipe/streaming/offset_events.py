@@ -6,14 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -64,7 +57,6 @@ class Watermark:
     """Up to where commits have been reported to somebody.
 
     :param begun: False before the watch has seen every channel that it started with
-    :param rows: rows counted since the watch began
     :param channels: the channels' marks; one that is not among them had committed nothing
     """
 
@@ -124,10 +116,7 @@ class OffsetWatch:
             self._first = frozenset(names)
 
     def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
-        """Take in one poll.
-
-        :returns: the step that is due, None if there is none
-        """
+        """Take in one poll; the step that is due, None if there is none."""
         if not self.watermark.begun:
             return self._begin(statuses)
         for name, status in statuses.items():
@@ -191,7 +180,9 @@ class OffsetWatch:
             "total_rows": self._rows,
             **more,
         }
-        return Step(self._now(), {**message, "id": _identity(message)})
+        # A name that is the same wherever and whenever the message is made.
+        text = json.dumps(message, sort_keys=True, separators=(",", ":"))
+        return Step(self._now(), {**message, "id": hashlib.sha256(text.encode()).hexdigest()[:32]})
 
 
 def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
@@ -199,12 +190,6 @@ def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
     is_committed = now.token is not None and held_apart(now.token)[1] is None
     moved = is_committed and not same_position(before.token, now.token)
     return moved or before.rows_until(now) > 0
-
-
-def _identity(message: Mapping[str, Any]) -> str:
-    """A name for a message that is the same wherever and whenever the message is made."""
-    text = json.dumps(message, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 # -- A watermark that outlives its process, with the messages on their way written down before they go ---
@@ -251,11 +236,7 @@ class WatermarkJournal:
         return self._entries[-1].step.watermark if self._entries else self._base
 
     async def load(self) -> list[dict[str, Any]]:
-        """Read what an earlier process left.
-
-        :returns: its messages of which nobody knows whether they arrived, in their order, marked as
-            redelivered
-        """
+        """Read what an earlier process left: messages that may not have arrived, marked as redelivered."""
         stored = None if self._store is None else await self._store.aget(self._key)
         if stored is not None:
             self._base = Watermark.from_json(stored["watermark"])
@@ -313,11 +294,7 @@ _open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
 
 @contextmanager
 def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
-    """Report to a journal, as long as the block runs, what arrived of the polls of one stream.
-
-    :param stream: what makes the polls
-    :param journal: of one that reads them
-    """
+    """Report to a journal, as long as the block runs, what arrived of the polls of one stream."""
     journals = _open.setdefault(stream, set())
     journals.add(journal)
     try:
@@ -404,12 +381,10 @@ class OffsetFollower:
                     await search
 
     async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
-        """Take in one poll.
+        """Take in one poll; the messages to send now.
 
         Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
         written down.
-
-        :returns: the messages to send now
         """
         messages: list[dict[str, Any]] = []
         try:

@@ -173,7 +173,6 @@ class FileLineOffset(_CountedOffset):
 class UnitOffset(_CountedOffset):
     """A line of a unit of a source log, that is of a file or of a piece of one.
 
-    :param unit: the unit's number, which orders positions
     :param file: the file's name within its partition, for people
     :param line: number of the line in the whole file, counted from 1; 0 is the position before the first line
     """
@@ -312,7 +311,6 @@ class BatchDigestOffset(_CountedOffset):
 
     :param digest: CRC-32 of the share's NDJSON up to and with this row; in the start token of an append, of
         the rows before it
-    :param final: True for the share's last row
     """
 
     batch: int

@@ -24,13 +24,7 @@ import pyarrow.json as pj
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.ndjson import BlockLines
-from airflow_provider_snowpipe.streaming.row_values import (
-    Fault,
-    JsonNumber,
-    RowValues,
-    is_number,
-    parse_row,
-)
+from airflow_provider_snowpipe.streaming.row_values import Fault, JsonNumber, RowValues, is_number, parse_row
 from airflow_provider_snowpipe.streaming.table_schema import ColumnType, TableColumn
 
 # pragma: no mutate start (compared value by value with the service: test_row_check_agrees.py)
@@ -310,10 +304,7 @@ class ColumnForm:
         return self._form if known else Form.OPAQUE
 
     def meet(self, met: Sequence[tuple[str, object]]) -> bool:
-        """Take note of how some rows write the column.
-
-        :returns: True if it is to be read in another way now
-        """
+        """Take note of how some rows write the column; True if it is to be read in another way now."""
         before = self.key, self._form
         self.key = Counter(key for key, _ in met).most_common(1)[0][0]
         texts_count = self.type.kind not in ("NUMBER", "FLOAT")

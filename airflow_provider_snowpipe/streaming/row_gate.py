@@ -83,10 +83,7 @@ class DeadLetterStore(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
     def claim(self, pipe: str) -> None:  # noqa: B027  a store of another package need not know
-        """Learn whose channel it is, before anything else.
-
-        :param pipe: full name of the pipe
-        """
+        """Learn whose channel it is, before anything else."""
 
     @abstractmethod
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
@@ -107,10 +104,7 @@ class DeadLetterStore(ABC):
         """
 
     def count(self, committed: Offset) -> int:
-        """Count the rows up to a position that are put aside.
-
-        :raises DeadLetterError: if they cannot be counted
-        """
+        """Count the rows up to a position that are put aside."""
         raise DeadLetterError(f"the dead letters of {type(self).__name__} cannot be counted")
 
 
@@ -364,7 +358,6 @@ class Admission:
         :raises EncodingError: if a record cannot be decoded, and is neither put aside nor skipped
         :raises UnknownColumnsError: if there is a row whose keys are to be refused
         :raises UnfitRowsError: if there is a row that does not fit and no store for it
-        :raises DeadLetterError: if it cannot be put aside
         """
         if self._only_exact:
             if part.undecoded and not self._skips_undecoded:

@@ -212,10 +212,7 @@ def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]
 
 
 def column_type(kind: pa.DataType) -> str | None:
-    """The type of the column that takes an Arrow column's values, in the form that NDJSON gives them.
-
-    :return: None where the values show as much
-    """
+    """The type of the column that takes an Arrow column's values as NDJSON; None where they show it."""
     import pyarrow as pa
 
     is_a = pa.types

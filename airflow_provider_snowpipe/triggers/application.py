@@ -22,12 +22,19 @@ from airflow_provider_snowpipe.hooks.cluster import (
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, named_pipe, status_poll
+from airflow_provider_snowpipe.triggers.commit import (
+    ENDED,
+    LOG_SECONDS,
+    LOST,
+    StoredTrigger,
+    end_event,
+    named_pipe,
+    status_poll,
+)
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
-ENDED, LOST = "ended", "lost"
 UNREACHABLE_SECONDS = 600.0
 """So long a cluster may not answer, as while it is started again, before a wait gives up."""
 
@@ -46,7 +53,6 @@ def spark_master(conn_id: str) -> str:
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
     """The cluster of a Spark connection.
 
-    :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: for Kubernetes, where pods are searched for by their labels
     """
     connection = _connection(conn_id)
@@ -155,11 +161,11 @@ class SnowpipeApplicationTrigger(StoredTrigger):
                 application = await asyncio.to_thread(self._ask, self._cluster)
             except SnowpipeError as error:
                 if not error.retryable or followed.has_failed(error):
-                    return _event(LOST, str(error))
+                    return end_event(LOST, str(error))
             else:
                 followed.has_seen(application)
                 if not application.is_active:
-                    return _event(ENDED, str(application))
+                    return end_event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
 
     def _ask(self, cluster: Cluster) -> Application:
@@ -253,7 +259,3 @@ class FollowedApplication:
         if not self._has_lost_channels:
             self._has_lost_channels = True
             self._log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)
-
-
-def _event(status: str, message: str) -> TriggerEvent:
-    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]

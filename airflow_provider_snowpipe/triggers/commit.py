@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 POLL_BUDGET_SECONDS = 20.0
 """Longest time for one request with its repetitions; after it the poll counts as an error."""
+ENDED, LOST = "ended", "lost"
 LOG_SECONDS = 60.0
 """A wait of which as much is done as before is reported this often at most."""
 
@@ -168,14 +169,16 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         payload: dict[str, Any] = {"status": "success", self.value_key: verdict.value}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
-    def _names(self) -> dict[str, str | None]:
-        return names_of(self)
-
 
 def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
     """The event of a wait that failed."""
     payload = {"status": "failure", "reason": reason.value, "message": message, **more}
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+def end_event(status: str, message: str = "") -> TriggerEvent:
+    """The event of a trigger whose task asks by itself how the work has ended."""
+    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]
 
 
 def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:

@@ -24,11 +24,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     WatermarkJournal,
     journals_fed_by,
 )
-from airflow_provider_snowpipe.streaming.polling import (
-    ChannelListing,
-    StatusPoll,
-    shared_listing,
-)
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
 from airflow_provider_snowpipe.triggers.commit import StoredTrigger, named_pipe, status_poll
 
 if TYPE_CHECKING:
