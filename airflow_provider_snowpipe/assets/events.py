@@ -34,7 +34,6 @@ class LoadedChannel:
     :param token: its committed offset token, None where none was seen
     :param committed: True when all rows of this task were seen to be committed
     :param rows: rows that this task sent, None where the task does not know
-    :param unknown_columns: rows with a key that matches no column of the table, by key
     :param found: the committed offset token before, None for NULL or unknown
     :param rejected: rows that the service skipped, None for a task that does not know
     """

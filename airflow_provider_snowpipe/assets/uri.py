@@ -9,11 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow_provider_snowpipe.streaming.arguments import check_switch
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import (
-    MAX_NAME_LENGTH,
-    check_channel_name,
-    quote_url_segment,
-)
+from airflow_provider_snowpipe.streaming.names import MAX_NAME_LENGTH, check_channel_name, quote_url_segment
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset
@@ -34,8 +30,6 @@ class TableAddress:
     percent-encoded. The account is one whatever its case, and is written in small letters.
 
     :param account: the account identifier, ``<organization>-<account>``
-    :param channel: a channel into the table, None for all
-    :raises ConfigurationError: if a name is not usable
     """
 
     account: str
@@ -65,18 +59,12 @@ class TableAddress:
 
     @classmethod
     def parse(cls, uri: str) -> Self:
-        """Read a URI.
-
-        :raises ConfigurationError: if it has another form
-        """
+        """Read a URI."""
         return cls.of(urlsplit(uri), uri)
 
     @classmethod
     def of(cls, parts: SplitResult, uri: str | None = None) -> Self:
-        """Read a URI that is split already.
-
-        :raises ConfigurationError: if it has another form
-        """
+        """Read a URI that is split already."""
         # User and password, if there are any, are kept out of the error's text.
         shown = uri if uri is not None and "@" not in uri else f"{parts.scheme}://…{parts.path}"
         segments = parts.path.strip("/").split("/")

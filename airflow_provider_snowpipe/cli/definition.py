@@ -313,6 +313,7 @@ def lag(args: argparse.Namespace) -> None:
 @reported
 def audit(args: argparse.Namespace) -> None:
     """Print what the audit finds; end with status 1 when anything differs."""
+    from airflow_provider_snowpipe.hooks.snowpipe import names_of
     from airflow_provider_snowpipe.operators.audit import SnowpipeAuditOperator
 
     operator = SnowpipeAuditOperator(
@@ -320,11 +321,8 @@ def audit(args: argparse.Namespace) -> None:
         dag_ids=args.dag_ids,
         depth=args.depth,
         other_rows=args.other_rows,
-        table=args.table,
-        pipe=args.pipe,
-        database=args.database,
-        schema=args.schema,
         snowflake_conn_id=args.conn_id,
+        **names_of(args),
     )
     found = operator.audit()
     differs = any(pipe.differences for pipe in found)
@@ -483,18 +481,13 @@ def local(args: argparse.Namespace) -> None:
 
 def pipe_hook(args: argparse.Namespace) -> SnowpipeHook:
     """The hook of the pipe that the arguments name."""
-    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+    from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 
-    return SnowpipeHook(
-        args.conn_id, table=args.table, pipe=args.pipe, database=args.database, schema=args.schema
-    )
+    return SnowpipeHook(args.conn_id, **names_of(args))
 
 
 def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
-    """The channels of a pipe.
-
-    :raises SqlError: if there are none because there is no such table or pipe
-    """
+    """The channels of a pipe."""
     from airflow_provider_snowpipe.streaming.table_schema import table_of
 
     found, pipe = hook.list_channels(), hook.pipe_name()
@@ -505,6 +498,8 @@ def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
 
 
 def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:
+    from airflow_provider_snowpipe.hooks.snowpipe import names_of
+
     return {
         "task_id": "cli",
         "path": args.path,
@@ -512,10 +507,7 @@ def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:
         "channels": args.channels,
         "offset_format": args.offset_format,
         "snowflake_conn_id": args.conn_id,
-        "table": args.table,
-        "pipe": args.pipe,
-        "database": args.database,
-        "schema": args.schema,
+        **names_of(args),
     }
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.cli.definition import reported
 from airflow_provider_snowpipe.hooks.connection import SnowpipeConnection
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of, refuse_two_pipes
 from airflow_provider_snowpipe.spark.driver.session import check_versions, installed_version
 from airflow_provider_snowpipe.spark.submit import local_spark
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SqlError
@@ -63,9 +63,6 @@ class Finding:
     """What one check found.
 
     :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
-    :param result: what it found, without any secret
-    :param remedy: what to do, empty where nothing is to be done
-    :param seconds: how long it took
     """
 
     check: str
@@ -100,7 +97,6 @@ class Doctor:
 
     :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
         Spark is installed either
-    :param pipe: check this pipe; not together with ``table``
     :param seconds: the longest time for one check; None for 30
     """
 
@@ -460,8 +456,7 @@ def _refusal(host: str, port: int) -> str:
 def doctor(args: Namespace) -> None:
     """Print what was found; end with status 1 if a check failed."""
     refuse_two_pipes(args.table, args.pipe)
-    given = {name: getattr(args, name) for name in ("table", "pipe", "database", "schema")}
-    found = list(Doctor(args.conn_id, args.spark_conn_id, **given).findings())
+    found = list(Doctor(args.conn_id, args.spark_conn_id, **names_of(args)).findings())
     failed = any(one.state == FAILED for one in found)
     if args.json:
         print(json.dumps({"ok": not failed, "checks": [asdict(one) for one in found]}))

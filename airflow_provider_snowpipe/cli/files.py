@@ -115,8 +115,6 @@ def _last_commit(
     """What is known of the rows that a channel has loaded.
 
     :param unchanged: True where no file has changed since its last commit, whenever that was
-    :raises SourcePositionError: if it has lost its token
-    :raises ConfigurationError: if it is another load's
     """
     if status.committed is None:
         raise SourcePositionError(

@@ -20,8 +20,6 @@ class SnowpipeAppendDecoratedOperator(DecoratedOperator, SnowpipeAppendRowsOpera
     """Call a function and append the rows it returns, as :class:`SnowpipeAppendRowsOperator` does.
 
     :param python_callable: returns a list of mappings, or another iterable of them
-    :param op_args: its positional arguments (templated)
-    :param op_kwargs: its keyword arguments (templated)
     """
 
     template_fields: Sequence[str] = (

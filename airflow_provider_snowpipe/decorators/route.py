@@ -20,8 +20,6 @@ class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
 
     :param python_callable: returns a source: a stage, a path, a URL, a ``KafkaSource``, or the shape as a
         mapping
-    :param op_args: its positional arguments (templated)
-    :param op_kwargs: its keyword arguments (templated)
     """
 
     template_fields: Sequence[str] = (

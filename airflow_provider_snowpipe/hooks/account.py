@@ -331,10 +331,7 @@ class AccountHook(BaseHook):
 def _translated_errors(
     settings: SnowpipeConnection, purpose: str, values: Sequence[str] | None
 ) -> Iterator[None]:
-    """Raise what goes wrong as this package's errors.
-
-    :param purpose: what was tried: a statement, or words for it
-    """
+    """Raise what goes wrong as this package's errors."""
     from requests import RequestException
     from snowflake.connector import errors
 
@@ -418,10 +415,7 @@ def _hook_extra(settings: SnowpipeConnection) -> dict[str, Any]:
 
 
 def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
-    """What Snowflake's connector needs to sign in as a ``snowpipe`` connection does.
-
-    :raises ConfigurationError: if something is missing
-    """
+    """What Snowflake's connector needs to sign in as a ``snowpipe`` connection does."""
     from airflow_provider_snowpipe.streaming.auth import KeyPair, ProgrammaticAccessToken
 
     address = urlsplit(settings.account_url())
@@ -447,10 +441,7 @@ def connector_arguments(settings: SnowpipeConnection) -> dict[str, Any]:
 
 
 def _sign_in(ca_bundle: str | None, given: Mapping[str, Any]) -> Any:
-    """Connect by Snowflake's connector; the bundle is trusted by this connection and nothing else.
-
-    :param ca_bundle: the PEM file of trusted roots, None for the environment's or the public ones
-    """
+    """Connect by Snowflake's connector; the bundle is trusted by this connection and nothing else."""
     from snowflake.connector import connect
 
     if (left := seconds_left()) < math.inf:
@@ -500,10 +491,7 @@ def _head(statement: str, values: Sequence[str] | None = None) -> str:
 
 
 def _remedy(shown: str, errno: int | None, grant: str) -> str:
-    """What to do about an object that is not there or not open, behind the text; empty for other errors.
-
-    :param grant: the GRANT that may help, empty for none
-    """
+    """What to do about an object that is not there or not open, behind the text; empty for other errors."""
     if errno not in _MISSING:
         return grant
     make = "make the stage with CREATE STAGE" if shown.startswith("LIST ") else "create it"

@@ -138,8 +138,6 @@ class Folder:
 class Staged:
     """What became of the files.
 
-    :param uploaded: paths of those that were uploaded, below the stage's
-    :param skipped: paths of those that were in the stage already
     :param bytes_uploaded: bytes of the former before compression
     """
 
@@ -156,8 +154,6 @@ class StageUpload:
     guarded by a lock.
 
     :param root: the stage's own path, as :meth:`StageReference.location` writes it
-    :param listed: what is in the stage already
-    :param parallel: files at a time
     """
 
     account: AccountHook
@@ -176,7 +172,6 @@ class StageUpload:
     def run(self, files: Sequence[SourceFile]) -> Staged:
         """Upload what is not in the stage; the first error ends it.
 
-        :raises SqlError: if a PUT fails, or the sign-in
         :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
         """
         self._logged_at = time.monotonic()

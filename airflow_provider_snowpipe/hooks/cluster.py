@@ -40,8 +40,6 @@ class DriverPod:
     :param id: ``namespace:pod``
     :param state: the phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed``, or ``Unknown`` where its
         node does not answer; ``NotFound`` where there is no such pod (any more)
-    :param diagnostics: why it waits, or how it ended
-    :param container: the driver's container, the first one
     """
 
     id: str
@@ -90,8 +88,10 @@ class DriverPod:
 class KubernetesPods:
     """The drivers' pods of a cluster.
 
+    A request raises RetriesExhaustedError if the API does not take it, and ConfigurationError if Airflow may
+    not make it; neither text has anything of a secret.
+
     :param namespace: where new ones are submitted; empty for a client that asks for known ones only
-    :raises ConfigurationError: if Airflow's Kubernetes provider is missing, or it has no cluster
     """
 
     elsewhere = (
@@ -118,21 +118,13 @@ class KubernetesPods:
             ) from None
 
     def application(self, application_id: str) -> DriverPod:
-        """Ask for a pod.
-
-        :raises RetriesExhaustedError: if the API does not answer, or not with what it should
-        :raises ConfigurationError: if Airflow may not ask
-        """
+        """Ask for a pod."""
         namespace, name = application_id.split(":")
         pod = self._ask("get", "pods", namespace, self._client.read_namespaced_pod, name)
         return DriverPod(application_id, "NotFound") if pod is None else DriverPod.of(pod)
 
     def tagged(self, tag: str) -> list[DriverPod]:
-        """List the pods with a label, the newest first.
-
-        :raises RetriesExhaustedError: as :meth:`application`
-        :raises ConfigurationError: likewise
-        """
+        """List the pods with a label, the newest first."""
         list_pods = self._client.list_namespaced_pod
         found = self._ask("list", "pods", self.namespace, list_pods, label_selector=tag)
         pods = [] if found is None else found.items
@@ -140,11 +132,7 @@ class KubernetesPods:
         return [DriverPod.of(one) for one in newest_first]
 
     def kill(self, application_id: str) -> None:
-        """Delete a pod, and the secret that was made for it; where there is none, nothing.
-
-        :raises RetriesExhaustedError: if the API does not take it
-        :raises ConfigurationError: if Airflow may not delete
-        """
+        """Delete a pod, and the secret that was made for it; where there is none, nothing."""
         namespace, name = application_id.split(":")
         pod = self.application(application_id)
         self._ask("delete", "pods", namespace, self._client.delete_namespaced_pod, name)
@@ -153,40 +141,26 @@ class KubernetesPods:
 
     def kill_command(self, application_id: str) -> str:
         """What stops a pod by hand."""
-        namespace, name = application_id.split(":")
-        return f"kubectl delete pod -n {namespace} {name}"
+        return f"kubectl delete pod -n {application_id.replace(':', ' ')}"
 
     def log_command(self, application_id: str) -> str:
         """What shows the driver's log."""
-        namespace, name = application_id.split(":")
-        return f"kubectl logs -n {namespace} {name}"
+        return f"kubectl logs -n {application_id.replace(':', ' ')}"
 
     def last_lines(self, application: DriverPod | YarnApplication) -> str:
         """Read the end of the driver's log, empty where it cannot be read any more."""
         if not (isinstance(application, DriverPod) and application.container):
             return ""
         namespace, name = application.id.split(":")
-        read = self._client.read_namespaced_pod_log
+        read, more = self._client.read_namespaced_pod_log, {"container": application.container}
         try:
-            found = self._ask(
-                "get",
-                "pods/log",
-                namespace,
-                read,
-                name,
-                container=application.container,
-                tail_lines=_LOG_LINES,
-            )
+            found = self._ask("get", "pods/log", namespace, read, name, tail_lines=_LOG_LINES, **more)
         except (ConfigurationError, RetriesExhaustedError):
             return ""
         return str(found or "")
 
     def create_secret(self, name: str, value: str) -> None:
-        """Make a secret for one driver, with :data:`SECRET_KEY` in it.
-
-        :raises RetriesExhaustedError: if the API does not take it; neither text has anything of the value
-        :raises ConfigurationError: if Airflow may not make it
-        """
+        """Make a secret for one driver, with :data:`SECRET_KEY` in it."""
         # Without this the client logs the answer, which repeats the secret, where the log level is DEBUG.
         unlogged = {"_preload_content": False}
         manifest = {
@@ -205,12 +179,7 @@ class KubernetesPods:
         self._ask("create", "secrets", self.namespace, create, manifest, **unlogged)
 
     def delete_secret(self, name: str, namespace: str = "") -> None:
-        """Remove a secret; where there is none, nothing.
-
-        :param namespace: empty for this client's
-        :raises RetriesExhaustedError: if the API does not take it
-        :raises ConfigurationError: if Airflow may not remove it
-        """
+        """Remove a secret; where there is none, nothing."""
         target = namespace or self.namespace
         self._ask("delete", "secrets", target, self._client.delete_namespaced_secret, name)
 
@@ -288,7 +257,6 @@ class YarnApplication:
     :param state: for example ``ACCEPTED``, ``RUNNING``, ``FINISHED``, ``KILLED``; ``UNKNOWN`` where the
         ResourceManager knows none of this id, as after a restart without recovery
     :param final_status: ``SUCCEEDED``, ``FAILED`` or ``KILLED`` once it has ended, ``UNDEFINED`` before
-    :param diagnostics: YARN's text about its end
     :param tracking_url: its page: Spark's own while it runs, the history server's or YARN's afterwards
     :param tags: ``spark.yarn.tags``, in lower case
     """
@@ -329,11 +297,10 @@ class YarnApplication:
 
 
 class ResourceManager:
-    """A client of the ResourceManager's REST interface.
+    """A client of the ResourceManager's REST interface; RetriesExhaustedError if that does not answer.
 
     :param url: its address, ``http://host:8088``; a user and a password in it are taken out, for no text may
         show them
-    :param auth: for a secured cluster, None for what the address has
     """
 
     elsewhere = (
@@ -351,10 +318,7 @@ class ResourceManager:
     def of_extra(cls, conn_id: str, extra: Mapping[str, Any], auth: AuthBase | None = None) -> Self:
         """Find it as Airflow's Spark provider does.
 
-        :param extra: of that connection; it has ``yarn_resourcemanager_webapp_address``
         :param auth: None for Kerberos where the extra has ``keytab`` and ``principal``, else for none
-        :raises ConfigurationError: if there is no address in it or it is none, or what Kerberos needs is not
-            installed
         """
         address = str(extra.get(ADDRESS_EXTRA) or "").strip()
         if not address:
@@ -376,10 +340,7 @@ class ResourceManager:
         return cls(url, auth)
 
     def application(self, application_id: str) -> YarnApplication:
-        """Ask for an application.
-
-        :raises RetriesExhaustedError: if the ResourceManager does not answer, or not with what it should
-        """
+        """Ask for an application."""
         answer = self._ask("GET", f"apps/{application_id}")
         if answer.status_code == requests.codes.not_found:
             return YarnApplication(application_id, "UNKNOWN")
@@ -387,11 +348,7 @@ class ResourceManager:
         return found
 
     def tagged(self, tag: str) -> list[YarnApplication]:
-        """List the applications with a tag, the newest first.
-
-        :param tag: one of ``spark.yarn.tags``, in lower case
-        :raises RetriesExhaustedError: as :meth:`application`
-        """
+        """List the applications with a tag, the newest first."""
         self._require_ready()
         answer = self._send("GET", "apps", params={"applicationTags": tag})
 
@@ -403,10 +360,7 @@ class ResourceManager:
         return tagged
 
     def kill(self, application_id: str) -> None:
-        """Ask YARN to kill an application; one that has ended stays as it is.
-
-        :raises RetriesExhaustedError: if the ResourceManager does not take it
-        """
+        """Ask YARN to kill an application; one that has ended stays as it is."""
         answer = self._ask("PUT", f"apps/{application_id}/state", json={"state": "KILLED"})
         if not answer.ok and answer.status_code != requests.codes.not_found:
             raise self._unusable(answer)

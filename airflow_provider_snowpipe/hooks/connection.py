@@ -56,12 +56,9 @@ class SnowpipeConnection:
     its extra, the password is a programmatic access token or a key's passphrase. A ``snowpipe`` connection
     keeps the account's URL in its host.
 
-    :param conn_type: ``snowflake`` or ``snowpipe``
-    :param login: the user
     :param password: token or passphrase
     :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
         stands for the plain one where that is missing or null
-    :raises ConfigurationError: if the type is another one, or the extra is no object
     """
 
     conn_id: str
@@ -97,22 +94,11 @@ class SnowpipeConnection:
 
         :param extra: its extra as an object, which an event loop has to await and a task has not
         """
-        return cls(
-            conn_id=connection.conn_id,
-            conn_type=connection.conn_type,
-            host=connection.host,
-            port=connection.port,
-            login=connection.login,
-            password=connection.password,
-            schema=connection.schema,
-            extra=extra,
-        )
+        names = ("conn_id", "conn_type", "host", "port", "login", "password", "schema")
+        return cls(**{name: getattr(connection, name) for name in names}, extra=extra)
 
     def account_url(self) -> str:
-        """The account's address: the host given, else the one that Snowflake gives the account.
-
-        :raises ConfigurationError: if there is neither host nor account, or they are not usable
-        """
+        """The account's address: the host given, else the one that Snowflake gives the account."""
         from airflow_provider_snowpipe.streaming.auth import base_url
 
         host, port = self.text("host"), self.text("port")
@@ -133,10 +119,7 @@ class SnowpipeConnection:
             raise ConfigurationError(f"connection {self.conn_id!r}, field 'host': {error}") from None
 
     def account(self) -> str:
-        """The account's identifier, taken from Snowflake's own host name where the field is empty.
-
-        :raises ConfigurationError: if neither names it
-        """
+        """The account's identifier, taken from Snowflake's own host name where the field is empty."""
         account = self.text("account")
         if account is None and self.conn_type == SNOWPIPE and self.host:
             name = self.host.split("//", 1)[-1].split("/", 1)[0].split(":", 1)[0].lower()
@@ -151,10 +134,7 @@ class SnowpipeConnection:
         return account
 
     def ca_bundle(self) -> str | None:
-        """The PEM file of trusted roots, None for the environment's or the public ones.
-
-        :raises ConfigurationError: if the file does not exist, or holds no certificate
-        """
+        """The PEM file of trusted roots, None for the environment's or the public ones."""
         path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
             raise ConfigurationError(
@@ -170,11 +150,7 @@ class SnowpipeConnection:
         return path
 
     def credentials(self) -> Credentials:
-        """The credentials that the connection holds.
-
-        :raises ConfigurationError: if it holds none that Snowpipe Streaming takes, or a field is missing
-        :raises AuthenticationError: if the private key cannot be read
-        """
+        """The credentials that the connection holds."""
         from airflow_provider_snowpipe.streaming.auth import OAuthToken, ProgrammaticAccessToken
 
         method = self._method()
@@ -190,10 +166,7 @@ class SnowpipeConnection:
     def pipe_name(
         self, *, table: str | None, pipe: str | None, database: str | None, schema: str | None
     ) -> PipeName:
-        """Name the pipe; what the caller leaves out comes from the connection.
-
-        :raises ConfigurationError: if something is missing or table and pipe are both given
-        """
+        """Name the pipe; what the caller leaves out comes from the connection."""
         if table and pipe:
             raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
         if not table and not pipe:
@@ -216,10 +189,7 @@ class SnowpipeConnection:
         )
 
     def database_and_schema(self, database: str | None, schema: str | None) -> tuple[str, str]:
-        """Database and schema; what the caller leaves out comes from the connection.
-
-        :raises ConfigurationError: if one of them is missing
-        """
+        """Database and schema; what the caller leaves out comes from the connection."""
         database = database or self.text("database")
         schema = schema or self.schema or self.text("schema")
         if not database:
@@ -411,9 +381,7 @@ class OAuthClient:
 
     :param endpoint: where tokens are issued, an https address or one of this machine; a redirect from there
         is not followed, since the request has secrets in it
-    :param form: what is sent
     :param client: id and secret of the client, with a colon between them
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     """
 
     def __init__(
@@ -442,11 +410,7 @@ class OAuthClient:
         return "OAUTH"
 
     def bearer(self) -> str:
-        """An access token that has not expired.
-
-        :raises AuthenticationError: if no token is issued
-        :raises RetriesExhaustedError: if the server of tokens does not answer, or is overloaded
-        """
+        """An access token that has not expired."""
         with self._lock:
             if time.time() >= self._until:
                 self._fetch()

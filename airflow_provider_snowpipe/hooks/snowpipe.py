@@ -318,16 +318,13 @@ class SnowpipeHook(AccountHook):
         )
 
 
-def names_of(task: Any) -> dict[str, str | None]:
+def names_of(task: Any) -> dict[str, Any]:
     """Return table, pipe, database and schema of an operator, sensor, notifier or trigger."""
     return {name: getattr(task, name) for name in ("table", "pipe", "database", "schema")}
 
 
 def refuse_two_pipes(table: str | None, pipe: str | None) -> None:
-    """Refuse a table, which stands for its default pipe, beside a pipe.
-
-    :raises ConfigurationError: if both are given
-    """
+    """Refuse a table, which stands for its default pipe, beside a pipe."""
     if table is not None and pipe is not None:
         raise ConfigurationError(f"table {table!r} and pipe {pipe!r} are both given: drop one of them")
 

@@ -18,8 +18,6 @@ def storage_path(address: str, conn_id: str | None) -> Any:
     """Make an ``ObjectStoragePath``.
 
     :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
-    :raises ConfigurationError: if there is no address, or it names no file and no folder, or it holds a
-        password, or nothing installed reads its kind
     """
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
@@ -49,8 +47,6 @@ def file_system(path: Any) -> Any:
 
     A kind of storage that no provider brings is left to fsspec, as Airflow does for the path's own methods
     since 3.2.
-
-    :raises ConfigurationError: if nothing installed reads its kind
     """
     import fsspec
 
@@ -78,9 +74,6 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
 
     The walk of fsspec leaves out folders that it cannot list, and links to files; here the former is an
     error, and the latter are files.
-
-    :raises ConfigurationError: if nothing installed reads its kind
-    :raises OSError: if a folder cannot be listed
     """
     from fsspec import AbstractFileSystem
 
@@ -106,10 +99,7 @@ def files_below(path: Any) -> dict[str, dict[str, Any]]:
 
 
 def read_text(path: Any) -> str | None:
-    """Read a file, None where there is none.
-
-    :raises ConfigurationError: if it is a directory, or no text
-    """
+    """Read a file, None where there is none."""
     try:
         text: str = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -141,11 +131,7 @@ def write_text(path: Any, text: str) -> None:
 
 
 def read_bytes(path: Any, most: int) -> bytes:
-    """Read a file of bounded size; one byte more than that where it is larger.
-
-    :param most: bytes
-    :raises ConfigurationError: if there is no such file
-    """
+    """Read a file of bounded size; one byte more than that where it is larger."""
     try:
         with path.open("rb") as file:
             body: bytes = file.read(most + 1)

@@ -150,19 +150,13 @@ def leave_observed(task_instance: Any, reason: str, channels: Mapping[str, Mappi
 def channel_page(
     hook: SnowpipeHook, channel: str, *, target: str | None = None, offset_format: str | None = None
 ) -> str:
-    """The address of a channel's page, without a host, so that it holds under every name of the server.
-
-    :param target: the offset token that it should commit, None where nobody expects one
-    """
+    """The address of a channel's page, without a host, so that it holds under every name of the server."""
     query = channel_query(hook.pipe_name(), channel, target=target, offset_format=offset_format)
     return f"{_base(hook)}/{query}"
 
 
 def pipe_page(hook: SnowpipeHook, prefix: str = "") -> str:
-    """The address of the list of a pipe's channels.
-
-    :param prefix: only channels whose name begins so
-    """
+    """The address of the list of a pipe's channels."""
     return f"{_base(hook)}/{channels_query(hook.pipe_name(), prefix)}"
 
 
@@ -192,10 +186,7 @@ def channels_query(pipe: PipeName, prefix: str = "", page: int = 1) -> str:
 
 
 def pipe_query(pipe: PipeName, *, sort: str = "lag", descending: bool = True, page: int = 1) -> str:
-    """What comes after the connection in the address of a pipe's page.
-
-    :param page: which hundred channels, from 1
-    """
+    """What comes after the connection in the address of a pipe's page."""
     order = (
         {} if (sort, descending) == ("lag", True) else {"sort": sort, "descending": str(descending).lower()}
     )
@@ -211,8 +202,6 @@ def pages_base() -> str:
 class PageAddress:
     """What the address of a page names: the connection, the pipe, and the channel where it is of one.
 
-    :param connection: the connection's id
-    :param channel: the channel, None in the address of a list
     :param target: the offset token that the task should commit there, None where the address has none
     """
 
@@ -223,10 +212,7 @@ class PageAddress:
 
     @classmethod
     def read(cls, address: object) -> Self | None:
-        """Read the XCom ``channel_page`` of a task.
-
-        :returns: None for anything else
-        """
+        """Read the XCom ``channel_page`` of a task; None for anything else."""
         if not isinstance(address, str):
             return None
         try:

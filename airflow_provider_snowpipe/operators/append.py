@@ -17,12 +17,7 @@ from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
-from airflow_provider_snowpipe.operators.source_record import (
-    APPENDS,
-    LoadedSource,
-    SeenChannel,
-    SourceRecord,
-)
+from airflow_provider_snowpipe.operators.source_record import APPENDS, LoadedSource, SeenChannel, SourceRecord
 from airflow_provider_snowpipe.operators.submission import application_name
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
@@ -277,12 +272,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
 
         limits = RowLimits(self.max_rows, self.max_bytes)
         source = SmallSource(
-            rows=self.rows,
-            file=self.file,
-            file_conn_id=self.file_conn_id,
-            sql=self.sql,
-            sql_conn_id=self.sql_conn_id,
-            parameters=self.parameters,
+            self.rows, self.file, self.file_conn_id, self.sql, self.sql_conn_id, self.parameters
         )
         lines = source.read(limits, ordered_by_token=bool(self.token_column))
         if rules.batch is not None:
@@ -422,8 +412,6 @@ class SmallSource:
         """Read the rows as NDJSON lines.
 
         :param ordered_by_token: True when a column numbers the rows, so that their order is checked later
-        :raises ConfigurationError: if there is no source or more than one, too much of it, or a query whose
-            rows come in any order
         """
         from airflow_provider_snowpipe.streaming.append import (
             lines_as_written,
@@ -480,11 +468,7 @@ def _is_ordered(sql: str) -> bool:
 
 
 def rows_from_text(rows: Any) -> list[Any]:
-    """Take rows as given, or from the JSON text that a template renders.
-
-    :param rows: a list of mappings, one mapping, or JSON text
-    :raises ConfigurationError: if it is something else
-    """
+    """Take rows as given, or from the JSON text that a template renders."""
     if isinstance(rows, str):
         try:
             rows = json.loads(rows)

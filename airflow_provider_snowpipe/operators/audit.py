@@ -19,12 +19,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
 )
 from airflow_provider_snowpipe.operators.source_record import APPENDS, SourceRecord, known_records
 from airflow_provider_snowpipe.streaming.arguments import FAIL_OR_REPORT, check_one_of
-from airflow_provider_snowpipe.streaming.errors import (
-    AuditError,
-    ConfigurationError,
-    SnowpipeError,
-    SqlError,
-)
+from airflow_provider_snowpipe.streaming.errors import AuditError, ConfigurationError, SnowpipeError, SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName, counted, full_name
 
 if TYPE_CHECKING:
@@ -43,7 +38,6 @@ _LEAST_SHOWN, _MOST_SHOWN = 5, 100
 class PipeAudit:
     """What an audit has found of one pipe.
 
-    :param table: rows of its table, None where they were not counted
     :param connection: the id of the connection through which it was asked
     """
 
@@ -86,7 +80,6 @@ def audit_pipe(
 ) -> PipeAudit:
     """Audit the channels of one pipe.
 
-    :param records: of the sources that were loaded through it
     :param depth: ``balance`` asks for the status of channels only; ``counts`` reads the sources again up to
         the checkpoints, and counts the rows of the table, which takes a warehouse; ``rows`` also finds rows
         that are missing or doubled, by the columns that show where rows are from

@@ -12,12 +12,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     check_arguments,
     failing_at_once,
 )
-from airflow_provider_snowpipe.operators.load_planning import (
-    PLAN_KEY,
-    ShapeSource,
-    known_shape,
-    path_before,
-)
+from airflow_provider_snowpipe.operators.load_planning import PLAN_KEY, ShapeSource, known_shape, path_before
 from airflow_provider_snowpipe.routing.cost_model import LoadPolicy
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
@@ -110,7 +105,8 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         :raises AirflowFailException: if it went wrong in a way that a retry cannot fix
         """
         with failing_at_once():
-            plan = self._plan(context)
+            before = path_before(context) if self.remember else None
+            plan = self._made(known_shape(self.shape, context), before)
             branch = self._branch(plan)
         for line in plan.lines():
             self.log.info("%s", line)
@@ -122,10 +118,6 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
         for line in self._made(known_shape(self.shape), None).lines():
             self.log.info("dry run: %s", line)
 
-    def _plan(self, context: Context) -> LoadPlan:
-        known = known_shape(self.shape, context)
-        return self._made(known, path_before(context) if self.remember else None)
-
     def _made(self, known: dict[str, Any], before: LoadPath | None) -> LoadPlan:
         hook, prefix = self.bulk_hook(self.table), self.channel_prefix or self.dag_id
         shape = ShapeSource(self.source, hook, self.storage_conn_id, prefix).shape(known)
@@ -134,11 +126,8 @@ class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
     def _branch(self, plan: LoadPlan) -> str | Iterable[str]:
         if plan.nothing_to_load and not plan.is_forced:
             return []
-        branch: Branch = {
-            LoadPath.STREAM: self.stream,
-            LoadPath.COPY: self.copy,
-            LoadPath.PIPE: self.pipe,
-        }[plan.path]
+        branches = {LoadPath.STREAM: self.stream, LoadPath.COPY: self.copy, LoadPath.PIPE: self.pipe}
+        branch = branches[plan.path]
         if not branch:
             raise ConfigurationError(
                 f"the plan takes {plan.path.value} ({plan.reasons[0]}), and no task is named for it: give "

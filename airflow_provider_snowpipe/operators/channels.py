@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.links.snowpipe import channel_page
@@ -83,12 +84,7 @@ class SnowpipeOpenChannelOperator(ChannelOperator):
         self.log.info(
             "%s channel %r, committed token %s", done.action, done.channel, done.committed or "NULL"
         )
-        return {
-            "channel": done.channel,
-            "pipe": str(self.hook.pipe_name()),
-            "action": done.action.value,
-            "committed": done.committed,
-        }
+        return {**asdict(done), "pipe": str(self.hook.pipe_name()), "action": done.action.value}
 
     def preview(self) -> list[str]:
         """Report whether the channel would be created, fenced or left."""
@@ -142,13 +138,7 @@ class SnowpipeDropChannelOperator(ChannelOperator):
                 done.committed or "NULL",
                 {True: "yes", False: "none", None: "unknown, its session was broken"}[done.discarded],
             )
-        return {
-            "channel": done.channel,
-            "pipe": str(self.hook.pipe_name()),
-            "existed": done.existed,
-            "committed": done.committed,
-            "discarded": done.discarded,
-        }
+        return {**asdict(done), "pipe": str(self.hook.pipe_name())}
 
     def preview(self) -> list[str]:
         """Report what would go with the channel."""
@@ -217,12 +207,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
             )
         self._count_change("reset")
         self.log.info("%s", done)
-        return {
-            "channel": done.channel,
-            "pipe": str(self.hook.pipe_name()),
-            "old": done.old,
-            "new": done.new,
-        }
+        return {**asdict(done), "pipe": str(self.hook.pipe_name())}
 
     def preview(self) -> list[str]:
         """Show the token now and the one that would be set, and what that means for the rows."""
@@ -255,11 +240,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
 
 
 def _token(value: Any) -> str | None:
-    """A token as it was given or rendered, None for none.
-
-    :raises ConfigurationError: if it is neither text nor a whole number, which is what a DAG that renders
-        templates as native objects makes of digits
-    """
+    """A token, None for none; templates that are rendered as native objects make numbers of digits."""
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int)):

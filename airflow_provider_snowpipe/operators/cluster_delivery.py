@@ -49,9 +49,6 @@ class ClusterSettings:
 
     :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
     :param identity: what distinguishes this task instance from others that have the same folder
-    :param poll_seconds: between two polls of the application
-    :param auth: for YARN's ResourceManager, None for what the connection has
-    :param namespace: of Kubernetes
     :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
     :param pipe: connection and names by which a load's channels are followed, empty where it has none
     """
@@ -66,10 +63,7 @@ class ClusterSettings:
     pipe: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self, conf: Mapping[str, Any] | None, properties_file: str | None = None) -> None:
-        """Refuse what would fail on the cluster, or leave a driver that nobody can follow.
-
-        :raises ConfigurationError: with the remedy
-        """
+        """Refuse what would fail on the cluster, or leave a driver that nobody can follow."""
         self.cluster()
         if not self.work_path:
             raise ConfigurationError(
@@ -95,10 +89,7 @@ class ClusterSettings:
         return self.driver_secret if self.driver_secret and is_of_driver(self.driver_secret) else ""
 
     def cluster(self) -> Cluster:
-        """Where the application is followed.
-
-        :raises ConfigurationError: if the connection does not name its address
-        """
+        """Where the application is followed."""
         return cluster_of(self.conn_id, self.auth, self.namespace)
 
     @property
@@ -116,8 +107,6 @@ class Submission:
     """One submission: what finds its application on the cluster, and what it left on the submitting machine.
 
     :param tag: the application's tag, and the name of its folder below ``work_path``
-    :param host: the machine that submitted
-    :param directory: what ``spark-submit`` read there
     :param application_id: the cluster's id, None until it is known
     """
 
@@ -128,10 +117,7 @@ class Submission:
 
     @classmethod
     def of(cls, kept: Any) -> Self | None:
-        """Read what a try kept.
-
-        :returns: None if it is something else
-        """
+        """Read what a try kept, None if it is something else."""
         if not isinstance(kept, Mapping):
             return None
         values: dict[str, Any] = {one.name: kept.get(one.name) for one in fields(cls)}
@@ -175,10 +161,7 @@ class YarnDelivery:
         self._directory = Path(submission.directory)
 
     def check(self, conf: Mapping[str, str], properties: str) -> None:
-        """Refuse what would fail on the cluster.
-
-        :raises ConfigurationError: with the remedy
-        """
+        """Refuse what would fail on the cluster."""
         _check_wait(conf, _YARN_WAIT)
         secret = self._settings.driver_secret
         if secret and not self._settings.driver_credentials:
@@ -289,10 +272,7 @@ class KubernetesDelivery:
         self._archive = Path()
 
     def check(self, conf: Mapping[str, str], properties: str) -> None:
-        """Refuse what would fail on the cluster.
-
-        :raises ConfigurationError: with the remedy
-        """
+        """Refuse what would fail on the cluster."""
         _check_wait(conf, _KUBERNETES_WAIT)
         if _POD_NAME in conf:
             raise ConfigurationError(
@@ -345,10 +325,7 @@ class KubernetesDelivery:
         return PLAN_NAME
 
     def write_secrets(self, text: str) -> None:
-        """Make the driver's secret, unless the author named one.
-
-        :raises ConfigurationError: if the author has neither named one nor allowed to make one
-        """
+        """Make the driver's secret, unless the author named one."""
         self._secret = self._settings.driver_secret
         if not self._secret:
             raise ConfigurationError(
@@ -382,8 +359,6 @@ class KubernetesDelivery:
         Where nobody knows what became of the pod, no task follows it any more. If it still waits, it would
         wait for its secret for ever, or begin late and shut a newer driver out. If it runs, it has read the
         secret, and a newer driver shuts it out. One that failed is left, for its log.
-
-        :raises SnowpipeError: if something stays
         """
         pods = self._pods()
         pod_id = f"{self._settings.namespace}:{self._pod_name}"

@@ -64,7 +64,6 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
     """True where the driver runs on the cluster.
 
     :param deploy_mode: of the operator or else the Spark connection
-    :raises ConfigurationError: if there is no such mode, or a setting has another one
     """
     mode = (deploy_mode or "client").lower()
     if mode not in ("client", "cluster"):
@@ -79,10 +78,7 @@ def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> 
 
 
 class ClusterRun:
-    """One run of the job's driver on a cluster: submitted by this try, or found there.
-
-    :param show: gets the address of the application's page
-    """
+    """One run of the job's driver on a cluster: submitted by this try, or found there."""
 
     def __init__(
         self,
@@ -105,17 +101,11 @@ class ClusterRun:
 
     @classmethod
     def new(
-        cls,
-        settings: ClusterSettings,
-        memory: DriverMemory,
-        log: Any,
-        show: Callable[[str | None], None],
+        cls, settings: ClusterSettings, memory: DriverMemory, log: Any, show: Callable[[str | None], None]
     ) -> Self:
         """Prepare a new submission, which is remembered before anything is started.
 
         Folders that earlier tries of the same task instance left behind are removed.
-
-        :raises ConfigurationError: if the folder cannot be made
         """
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
         submission = Submission(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
@@ -134,11 +124,7 @@ class ClusterRun:
 
     @classmethod
     def find(
-        cls,
-        settings: ClusterSettings,
-        memory: DriverMemory,
-        log: Any,
-        show: Callable[[str | None], None],
+        cls, settings: ClusterSettings, memory: DriverMemory, log: Any, show: Callable[[str | None], None]
     ) -> Self | None:
         """Find the application of an earlier try; None where there is none that this try could take over.
 
@@ -221,10 +207,7 @@ class ClusterRun:
     def submit(
         self, hook: SubmitHook, environment: Mapping[str, str], application: str = "", **_: Any
     ) -> None:
-        """Submit, instead of the hook's own ``submit``; ``spark-submit`` ends when it is taken.
-
-        :raises AirflowException: if it is not taken
-        """
+        """Submit, instead of the hook's own ``submit``; ``spark-submit`` ends when it is taken."""
         self._hook = hook
         try:
             self._delivery.put_job(application)
@@ -264,7 +247,6 @@ class ClusterRun:
     def follow(self) -> None:
         """Follow the application until it has ended.
 
-        :raises AirflowException: if the task is killed meanwhile
         :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
         """
         followed = FollowedApplication(self._log, UNREACHABLE_SECONDS, _CHANNELS_SECONDS)
@@ -393,10 +375,7 @@ class ClusterRun:
 
 
 def _poll_channels(
-    settings: ClusterSettings,
-    start: Callable[[], str | None],
-    followed: FollowedApplication,
-    ended: Event,
+    settings: ClusterSettings, start: Callable[[], str | None], followed: FollowedApplication, ended: Event
 ) -> None:
     """Poll what a load's channels commit while its driver runs on a cluster, for the log alone.
 

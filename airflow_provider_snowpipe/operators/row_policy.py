@@ -167,8 +167,6 @@ class SchemaPolicy:
         """Make or widen the table for the first rows that the run loads; return what the plan must know.
 
         :param channel_of: names the channel of a partition; None where all rows are to be loaded
-        :raises ConfigurationError: if the table lacks columns and must not get them
-        :raises SqlError: if a statement fails
         """
         if self.changes_table:
             from airflow_provider_snowpipe.spark.submit.source import first_rows
@@ -204,7 +202,6 @@ class SchemaPolicy:
         """What the plan must know of rows, of the table as it is now.
 
         :param required: the columns that this load makes where the table lacks them
-        :raises SqlError: if the table cannot be described
         """
         known = self.known_columns(hook, log)
         columns = hook.table_columns() if self.policy.checks_rows or (required and not known) else known
@@ -241,13 +238,9 @@ class SchemaPolicy:
         log: Callable[..., None],
         types: Mapping[str, str] | None = None,
     ) -> Sequence[TableColumn]:
-        """Make the table, or widen it, for the keys of some rows.
+        """Make the table, or widen it, for the keys of some rows; the columns that they require.
 
-        :param rows: the rows as NDJSON
         :param types: types of columns, by name, where the rows' own schema has them
-        :return: the columns that the rows require
-        :raises ConfigurationError: if the table lacks columns and must not get them
-        :raises SqlError: if a statement fails
         """
         from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
 

@@ -36,8 +36,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     RetriesExhaustedError,
     SnowpipeError,
 )
-from airflow_provider_snowpipe.triggers.application import ENDED
-from airflow_provider_snowpipe.triggers.commit import deferral_limit
+from airflow_provider_snowpipe.triggers.commit import ENDED, deferral_limit
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -59,10 +58,7 @@ _KILLED = "the task was killed; no new application is submitted"
 
 
 def refuse_own_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse arguments of ``SparkSubmitOperator`` that the operators here set by themselves.
-
-    :raises ConfigurationError: if there is one
-    """
+    """Refuse arguments of ``SparkSubmitOperator`` that the operators here set by themselves."""
     for name in _OWN_ARGUMENTS:
         if name in given:
             raise ConfigurationError(
@@ -78,12 +74,6 @@ DriverRun = ClientRun | ClusterRun
 class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver, found again after a worker's death.
 
-    Where the driver runs is the matter of its run: beside the task
-    (:class:`~airflow_provider_snowpipe.operators.client_job.ClientRun`) or on the cluster
-    (:class:`~airflow_provider_snowpipe.operators.cluster_job.ClusterRun`).
-
-    :param application: the job's file
-    :param spark_conn_id: the Spark connection
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
@@ -92,8 +82,6 @@ class SparkDriverOperator(SparkSubmitOperator):
         on Kubernetes also ``name:key`` of a secret in its namespace, or ``create`` to make one for each
         submission and remove it afterwards
     :param status_poll_interval: with a driver on the cluster, seconds between two polls of its application
-    :param kwargs: options of ``SparkSubmitOperator``
-    :raises ConfigurationError: if there is no such level
     """
 
     # Private members of SparkSubmitOperator (Spark provider 6.3.4), which no other file uses: what
@@ -139,10 +127,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Write the plan and whatever belongs to it, and make the plan the application's argument."""
 
     def _check_master(self, master: str) -> None:
-        """Refuse a master on which the job cannot run.
-
-        :raises ConfigurationError: if this is one
-        """
+        """Refuse a master on which the job cannot run."""
 
     def _without_driver(self, memory: DriverMemory) -> Any:
         """Do what there is to do where that takes no driver; None where it does.
@@ -167,16 +152,16 @@ class SparkDriverOperator(SparkSubmitOperator):
 
     def _run_driver(self, context: Context, memory: DriverMemory) -> Any:
         """Wait for the driver of an earlier try, or start one; what it has left."""
-        self._killed = False
-        found = self._rejoin(context, memory)
+        self._killed, found = False, None
+        self._run = run = self._found_run(context, memory)
+        if run is not None:
+            self._wait(run, is_earlier=True)
+            found = self._left_by_earlier(run)
         return self._start(context, memory) if found is None else found
 
     @property
     def _is_on_cluster(self) -> bool:
-        """True where the driver runs on the cluster: by the operator, or else by the Spark connection.
-
-        :raises ConfigurationError: if they contradict each other or there is no such connection
-        """
+        """True where the driver runs on the cluster: by the operator, or else by the Spark connection."""
         connection = spark_connection(self.spark_conn_id)
         mode = self._deploy_mode or connection.extra_dejson.get("deploy-mode")
         on_cluster = is_cluster_mode(mode, self.conf)
@@ -188,10 +173,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return on_cluster
 
     def _connect_url(self) -> str | None:
-        """The address of a Spark Connect server, None where the job is submitted by ``spark-submit``.
-
-        :raises ConfigurationError: if this job does not run over Spark Connect, or the server cannot be used
-        """
+        """The address of a Spark Connect server, None where the job is submitted by ``spark-submit``."""
         url = connect_url(self.spark_conn_id)
         if url is not None and not self._runs_over_connect:
             raise ConfigurationError(
@@ -272,7 +254,6 @@ class SparkDriverOperator(SparkSubmitOperator):
         """Go on with a driver that the triggerer has followed to its end; what it, or another, has left.
 
         :param is_earlier: whether an earlier try made it; then this one resumes where it has failed
-        :raises RetriesExhaustedError: if the triggerer lost sight of it; the next try goes on
         """
         if event["status"] != ENDED:
             raise RetriesExhaustedError(f"{event['message']}. The application was not stopped; run again")
@@ -285,10 +266,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return self._start(context, memory) if found is None else found
 
     def _stop_on_cluster(self, context: Context, memory: DriverMemory, error: AirflowException) -> None:
-        """Stop an application that still runs when the time of its deferred task is over.
-
-        :raises AirflowException: if there was one
-        """
+        """Stop an application that still runs when the time of its deferred task is over."""
         try:
             on_cluster = self._is_on_cluster
         except ConfigurationError:
@@ -313,10 +291,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         return found
 
     def _outcome(self, run: DriverRun, memory: DriverMemory) -> Any:
-        """What a driver has left; its report and what is committed decide, not what the cluster reports.
-
-        :raises AirflowException: if it has failed, in its own words where it left some
-        """
+        """What a driver has left; its report and what is committed decide, not what the cluster reports."""
         left, failure = "left no report", None
         try:
             found = self._taken(run)
@@ -421,19 +396,8 @@ class SparkDriverOperator(SparkSubmitOperator):
         submit.submit_by(partial(run.submit, submit, environment))
         return hook
 
-    def _rejoin(self, context: Context, memory: DriverMemory) -> Any:
-        """Wait for the driver of an earlier try, whose worker died; what it has left if it has ended well."""
-        self._run = run = self._found_run(context, memory)
-        if run is None:
-            return None
-        self._wait(run, is_earlier=True)
-        return self._left_by_earlier(run)
-
     def _left_by_earlier(self, run: DriverRun) -> Any:
-        """What the driver of an earlier try has left if it has ended well, None if a new one is to resume.
-
-        :raises AirflowFailException: if it has failed where a new one cannot help
-        """
+        """What the driver of an earlier try has left if it has ended well, None if a new one is to resume."""
         try:
             found = self._taken(run)
             if found is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.common.compat.sdk import AirflowException, BaseHook, conf
 
 from airflow_provider_snowpipe.assets.events import describe_outlets
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
@@ -183,31 +183,20 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
 
         :return: application, pipe, offset format, rows, bytes, and what each channel loaded
         """
-        self._name_application(context)
-        self._run_mark = self._name_run(context)
-        memory = DriverMemory(context, durable=self.durable)
-        with self._ending(memory), self._observing(context):
+        with self._working(context) as memory:
             hook, source = self._pipe_hook(), self._source()[0]
-            start = f"{self._prefix(source)}_{self.source_name or source.default_name}_"
-            leave_links(context, hook, pipe_page(hook, start))
+            leave_links(context, hook, pipe_page(hook, self._channels(source)))
             sent = self._sent_before(memory) or self._run_driver(context, memory)
             return self._after_driver(context, sent, memory)
 
     def driver_ended(
-        self,
-        context: Context,
-        event: Mapping[str, Any],
-        submission: Mapping[str, Any],
-        is_earlier: bool,
+        self, context: Context, event: Mapping[str, Any], submission: Mapping[str, Any], is_earlier: bool
     ) -> dict[str, Any]:
         """Go on where the task gave its worker back while a driver on the cluster ran.
 
         :param is_earlier: whether an earlier try made it
         """
-        memory = DriverMemory(context, durable=self.durable)
-        self._name_application(context)
-        self._run_mark = self._name_run(context)
-        with self._ending(memory), self._observing(context):
+        with self._working(context) as memory:
             sent = self._resumed(context, memory, event, submission, is_earlier=is_earlier)
             return self._after_driver(context, sent, memory)
 
@@ -215,8 +204,7 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         self, context: Context, event: Mapping[str, Any], sent: Mapping[str, str]
     ) -> dict[str, Any]:
         """Go on where the deferred task stopped: check what is committed and report it."""
-        memory = DriverMemory(context, durable=self.durable)
-        with self._ending(memory), self._observing(context):
+        with self._working(context) as memory:
             load = SubmittedLoad.of(sent)
             self._reported(load.report, load.offset_format)
             if event["status"] != "success":
@@ -230,13 +218,17 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         )
 
     @contextmanager
-    def _observing(self, context: Context) -> Iterator[None]:
-        """Leave what is known of the channels where the load fails; a task that fails has no value."""
-        try:
-            yield
-        except (AirflowException, SnowpipeError) as error:
-            self._leave_observed(context, type(error.__cause__ or error).__name__)
-            raise
+    def _working(self, context: Context) -> Iterator[DriverMemory]:
+        """Name the run; where it fails, leave what is known of the channels: such a task has no value."""
+        memory = DriverMemory(context, durable=self.durable)
+        self._name_application(context)
+        self._run_mark = self._name_run(context)
+        with self._ending(memory):
+            try:
+                yield memory
+            except (AirflowException, SnowpipeError) as error:
+                self._leave_observed(context, type(error.__cause__ or error).__name__)
+                raise
 
     def _leave_observed(self, context: Context, reason: str) -> None:
         if self._observed is None:
@@ -279,9 +271,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         return self.deferrable
 
     @property
-    def _followed_pipe(self) -> Mapping[str, str | None]:
-        names = ("snowflake_conn_id", "table", "pipe", "database", "schema")
-        return {name: getattr(self, name) for name in names}
+    def _followed_pipe(self) -> Mapping[str, Any]:
+        return {"snowflake_conn_id": self.snowflake_conn_id, **names_of(self)}
 
     def _after_driver(self, context: Context, sent: SubmittedLoad, memory: DriverMemory) -> dict[str, Any]:
         """Conclude what a driver has sent, or wait for its commit in the triggerer."""
@@ -450,13 +441,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _write_record(
         self, hook: SnowpipeHook, seen: Sequence[SeenChannel], reading: str, *, renews: bool = False
     ) -> None:
-        source = self._source()[0]
-        pipe, now = hook.pipe_name(), dt.datetime.now(dt.UTC)
+        source, pipe, now = self._source()[0], hook.pipe_name(), dt.datetime.now(dt.UTC)
         loaded = LoadedSource(
             self.source,
             reading,
             source.split,
-            f"{self._prefix(source)}_{self.source_name or source.default_name}_",
+            self._channels(source),
             (pipe.database, pipe.schema, pipe.pipe),
             self.snowflake_conn_id,
             self.dag_id,
@@ -466,6 +456,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         )
         record = self._record(hook, source)
         record.write(seen, record.quiet(now) if renews else (), now, loaded)
+
+    def _channels(self, source: SourceSpec) -> str:
+        """What the names of its channels begin with."""
+        return f"{self._prefix(source)}_{self.source_name or source.default_name}_"
 
     def _prefix(self, source: SourceSpec) -> str:
         return str(self.channel_prefix or source.channel_prefix or self.dag_id)
@@ -489,14 +483,10 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     def _trigger(self, sent: SubmittedLoad) -> SnowpipeCommitTrigger:
         return SnowpipeCommitTrigger(
             targets=targets_of(sent.report, sent.offset_format, self.on_error),
-            snowflake_conn_id=self.snowflake_conn_id,
-            table=self.table,
-            pipe=self.pipe,
-            database=self.database,
-            schema=self.schema,
             poll_interval=self.poll_interval,
             # The task settles them itself when it comes back, in the words of a driver that has waited.
             fail_on_rejected_rows=False,
+            **self._followed_pipe,
         )
 
     def _conclude(self, context: Context, load: SubmittedLoad, memory: DriverMemory) -> dict[str, Any]:

@@ -72,9 +72,7 @@ def _limit(limit: DocumentedLimit) -> Any:
 class Figure:
     """One figure of the cost model.
 
-    :param name: the field of :class:`CostModel`
     :param source: who published it, or what the guess rests on
-    :param is_guess: True when nobody published it
     """
 
     name: str
@@ -171,11 +169,7 @@ class CostModel:
 
     @classmethod
     def with_figures(cls, figures: Mapping[str, Any]) -> Self:
-        """Make a model of the published figures, some of them replaced.
-
-        :param figures: name of a figure to its value, a number or its text
-        :raises ConfigurationError: if a name or a value is wrong
-        """
+        """Make a model of the published figures, some of them replaced."""
         if not isinstance(figures, Mapping):
             raise ConfigurationError(f"costs is {figures!r}: give a mapping, such as {{'text_ratio': 3}}")
         known = {one.name for one in dataclasses.fields(cls)}
@@ -296,10 +290,8 @@ class LoadPolicy:
     ) -> Self:
         """Make the policy of an author's arguments.
 
-        :param costs: figures of the cost model to replace, by name
         :param loads: the last loads of the table, whose latency goes before floors that the author does not
             give
-        :raises ConfigurationError: if one is wrong
         """
         given = costs or {}
         floors = {

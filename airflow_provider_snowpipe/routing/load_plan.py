@@ -112,10 +112,7 @@ class LoadPlan:
     nothing_to_load: bool = False
 
     def estimate(self, path: LoadPath | None = None) -> PathEstimate:
-        """The estimate of one path.
-
-        :param path: the path, None for the chosen one
-        """
+        """The estimate of one path, by default of the chosen one."""
         return next(one for one in self.estimates if one.path == (path or self.path))
 
     def as_json(self) -> dict[str, Any]:
@@ -237,10 +234,8 @@ class MeasuredLoad:
     :param table: the table, or the pipe that stands for it
     :param seconds: from the beginning of the task until all rows could be queried
     :param latency: those of them that the volume does not explain, None where that is not known
-    :param credits: what it cost, None for unknown
     :param credits_from: what the credits are known from
     :param query_tag: of its statements, for a load by COPY
-    :param ended: when it ended, in seconds since 1970
     """
 
     table: str
@@ -258,10 +253,7 @@ class MeasuredLoad:
 
 
 def kept_loads(kept: Any, table: str) -> tuple[MeasuredLoad, ...]:
-    """Read the loads that a run before has kept; what is something else is left out.
-
-    :param kept: a list of JSON objects, as :meth:`MeasuredLoad.as_json` makes them
-    """
+    """Read the loads that a run before has kept; what is something else is left out."""
     names = {one.name for one in dataclasses.fields(MeasuredLoad)}
     found = [
         MeasuredLoad(**{**one, "path": LoadPath(one["path"])})
@@ -301,8 +293,6 @@ def outcome_of(
 ) -> dict[str, Any]:
     """Put what a load did beside the estimate of its path.
 
-    :param plan: the plan as JSON, None where there was none
-    :param actual: rows, bytes and seconds
     :param load: what it took and cost, which is kept for the next plan where rows were loaded
     :param before: the last loads of the table, from the oldest
     """

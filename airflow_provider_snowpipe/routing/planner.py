@@ -47,7 +47,6 @@ def plan_load(
 ) -> LoadPlan:
     """Choose streaming, COPY or a pipe for data of a shape, with the reasons.
 
-    :param policy: the author's side, None for its defaults
     :param previous: the path of the run before, or its plan, which stays unless another is clearly better
     """
     policy = policy or LoadPolicy()
@@ -265,7 +264,7 @@ class _Choice:
         if kept in credits and kept != best and credits[kept] <= (1 + self.policy.band) * credits[best]:
             return kept, [
                 f"the run before took {kept.value}, and {best.value} is not cheaper by more than "
-                f"{self.policy.band:.0%}: {self._compared(fresh)}",
+                f"{self.policy.band:.0%}: {self._compared(fresh)}"
             ]
         return best, [f"cheapest of those that suit: {self._compared(fresh)}"]
 

@@ -124,11 +124,7 @@ class DataShape:
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Make a shape of a JSON object whose keys are the parameters' names.
-
-        :param value: the object; ``files`` is one as well
-        :raises ConfigurationError: if a key or a value is wrong
-        """
+        """Make a shape of a JSON object whose keys are the parameters' names."""
         given = cls.known(value)
         files = given.get("files")
         if files is not None:
@@ -137,10 +133,7 @@ class DataShape:
 
     @classmethod
     def known(cls, value: Any) -> dict[str, Any]:
-        """Take what is known of a shape: some of its parameters by name.
-
-        :raises ConfigurationError: if it is none, or a key or a value is wrong
-        """
+        """Take what is known of a shape: some of its parameters by name."""
         return _known(cls, value, "the shape")
 
     def as_json(self) -> dict[str, Any]:
@@ -210,12 +203,7 @@ _UNKNOWN_SIZE = 2**62
 
 @dataclass(frozen=True, slots=True)
 class ListedFile:
-    """One entry of a listing.
-
-    :param name: the file's path or URL
-    :param bytes: its size as stored
-    :param modified: when it was written last, None for unknown
-    """
+    """One entry of a listing."""
 
     name: str
     bytes: int
@@ -240,7 +228,6 @@ def listing_shape(
 
     :param files: the listing, of a stage, an object store or a disk; it is read once and not kept
     :param known: what else is known of the data: other parameters of :class:`DataShape`
-    :raises ConfigurationError: if ``files`` is one of them
     """
     _refuse_files(known)
     count, total, largest = 0, 0, 0
@@ -278,11 +265,7 @@ def file_kind(name: str) -> tuple[str | None, bool]:
 
 
 def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandir, **known: Any) -> DataShape:
-    """Make the shape of the files below a folder, or of one file; hidden ones do not count.
-
-    :param known: what else is known of the data
-    :raises ConfigurationError: if the path does not exist or cannot be read
-    """
+    """Make the shape of the files below a folder, or of one file; hidden ones do not count."""
     path = Path(folder)
     try:
         if path.is_file():
@@ -305,7 +288,6 @@ def backlog_shape(
     :param partitions: for each partition the next offset to read (None for none committed), the first offset
         that the queue still has, and the end, one past the last offset
     :param bytes_per_record: uncompressed bytes of a record on average, None where nobody knows
-    :raises ConfigurationError: if an end lies before its beginning
     """
     rows = 0
     for name, (committed, begin, end) in partitions.items():
@@ -322,9 +304,6 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
     """Make the shape of a DataFrame from the statistics of its optimised plan.
 
     :param size_in_bytes: ``sizeInBytes`` of the statistics
-    :param partitions: partitions of its RDD
-    :param rows: ``rowCount`` of the statistics, None where there is none
-    :raises ConfigurationError: if Spark knows neither size nor rows
     """
     size = None if size_in_bytes >= _UNKNOWN_SIZE else float(size_in_bytes)
     if size is None and rows is None:
@@ -342,8 +321,6 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
     The interval between files is that of the loads' timestamps; bytes of a file are the mean ones.
 
     :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
-    :raises ConfigurationError: if there are fewer than two loads, or all at one timestamp, or ``files`` is
-        one of the other parameters, or ``bounded`` is True
     """
     _refuse_files(known)
     if known.pop("bounded", False):

@@ -163,11 +163,7 @@ class WaitSensor(BaseSensorOperator):
         )
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Poll once.
-
-        :raises AirflowFailException: if the wait cannot end well, or the settings are wrong
-        :raises AirflowException: if it failed for a reason that may pass
-        """
+        """Poll once."""
         memory = None
         try:
             if self.reschedule and not self.deferrable:
@@ -197,12 +193,7 @@ class WaitSensor(BaseSensorOperator):
         return PokeReturnValue(verdict.state is WaitState.COMPLETE, verdict.value)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Turn the trigger's event into the task's end.
-
-        :raises AirflowSensorTimeout: if the time is over
-        :raises AirflowFailException: if the wait failed for a reason that a retry cannot fix
-        :raises AirflowException: if it failed for another one
-        """
+        """Turn the trigger's event into the task's end."""
         if event["status"] == "success":
             return self._ended(context, event[self.trigger_class.value_key], resumed=True)
         self._leave_observed(context, event["reason"], event.get("channels"))
@@ -297,10 +288,6 @@ class RescheduleMemory:
     """A watch's memory in the task's state, which Airflow has since 3.3.
 
     Before that there is none: errors in a row are not counted, and ``stall_timeout`` is refused.
-
-    :param key: the name of the memory in the task's state
-    :param stall_timeout: what the sensor's ``stall_timeout`` is, which needs a memory
-    :raises ConfigurationError: if the sensor needs a memory and Airflow has none
     """
 
     def __init__(self, context: Context, key: str, stall_timeout: float | None = None) -> None:
@@ -342,8 +329,6 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
 
     A task's XCom becomes a template whose text is JSON. It has to name the map index: the triggerer of
     Airflow 3.3.2 leaves ``xcom_pull`` without one unanswered, and the trigger would wait for ever.
-
-    :raises ConfigurationError: if the triggerer could not render it
     """
     if callable(value):
         raise ConfigurationError(
@@ -403,14 +388,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     :raises ConfigurationError: if an argument is wrong
     """
 
-    template_fields: Sequence[str] = (
-        "targets",
-        "table",
-        "pipe",
-        "database",
-        "schema",
-        "snowflake_conn_id",
-    )
+    template_fields: Sequence[str] = ("targets", "table", "pipe", "database", "schema", "snowflake_conn_id")
     operator_extra_links = CHANNEL_PAGE_LINKS
     trigger_class = SnowpipeCommitTrigger
     reasons = FailureReason
@@ -504,10 +482,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         if len(channels) == 1:
             (target,) = expected.targets.values()
             address = channel_page(
-                self._hook(),
-                channels[0],
-                target=target.token,
-                offset_format=expected.offset_format,
+                self._hook(), channels[0], target=target.token, offset_format=expected.offset_format
             )
         leave_channel_page(context["ti"], address)
 

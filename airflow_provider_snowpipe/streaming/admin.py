@@ -49,7 +49,6 @@ class OpenAction(StrEnum):
 class Opening:
     """What was done to a channel.
 
-    :param action: created, fenced, or left as it was
     :param committed: its committed offset token afterwards, None for NULL
     """
 
@@ -62,7 +61,6 @@ class Opening:
 class Dropping:
     """What dropping a channel did.
 
-    :param existed: False when there was nothing to drop
     :param committed: the offset token that went with it, None for NULL
     :param discarded: True when rows went with it that were received and not committed; None when unknown
     """
@@ -74,11 +72,7 @@ class Dropping:
 
 
 def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str) -> OpenAction:
-    """Decide how a channel is opened.
-
-    :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
-    :raises ConfigurationError: if an existing channel would need its token changed, which is a reset
-    """
+    """Decide how a channel is opened."""
     check_one_of("if_exists", if_exists, ("skip", "fence"))
     if not status.exists:
         return OpenAction.CREATE
@@ -109,11 +103,9 @@ def open_channel(
     status = client.channel_statuses([channel])[channel]
     action = plan_opening(status, offset_token, if_exists)
     if action is OpenAction.CREATE:
-        opened = client.open_channel(channel, offset_token=offset_token)
-        return Opening(channel, action, opened.status.committed)
-    if action is OpenAction.FENCE:
-        opened = open_when_committed(client, channel, uncommitted_timeout)
-        return Opening(channel, action, opened.status.committed)
+        status = client.open_channel(channel, offset_token=offset_token).status
+    elif action is OpenAction.FENCE:
+        status = open_when_committed(client, channel, uncommitted_timeout).status
     return Opening(channel, action, status.committed)
 
 
@@ -126,7 +118,6 @@ def drop_channel(
     commit and the drop, and it is refused while there are uncommitted rows.
 
     :param force: True drops at once, with whatever is not committed
-    :param commit_timeout: seconds to wait for the commit
     :raises UncommittedRowsError: if rows are still not committed then; the channel is still there
     """
     status = client.channel_statuses([channel])[channel]
@@ -161,7 +152,6 @@ def _drop(client: SnowpipeClient, channel: str) -> None:
 def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) -> OpenedChannel:
     """Open a channel as soon as none of its rows is uncommitted.
 
-    :param timeout: seconds
     :raises UncommittedRowsError: if there still are some when the time is over; nothing has changed
     """
     deadline = time.monotonic() + timeout
@@ -247,11 +237,7 @@ class TokenChange:
 
 @dataclass(frozen=True, slots=True)
 class OffsetReset:
-    """A token that was set.
-
-    :param old: the committed offset token before, None for NULL
-    :param new: the committed offset token now
-    """
+    """A token that was set."""
 
     channel: str
     old: str | None
@@ -262,12 +248,7 @@ class OffsetReset:
 
 
 def direction(old: str | None, new: str, offset_class: type[Offset] | None, channel: str) -> str:
-    """Describe what moving a channel's token means for its rows.
-
-    :param old: the committed token, None for NULL
-    :param offset_class: the tokens' format, None when it is not known
-    :raises OffsetTokenError: if a token does not have that format
-    """
+    """Describe what moving a channel's token means for its rows."""
     if offset_class is None:
         return "the next writer resumes just after the new token"
     position = position_of(new, offset_class, channel=channel)
@@ -298,14 +279,10 @@ def reset_offset_token(
     :func:`compare_and_set`, on condition that it is the one that was seen.
 
     :param token: a checkpoint or a bare position; it is set so that the channel's counters match it
-    :param set_token: sets the token of a channel by the system function
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
-    :param observe_seconds: how long the channel is watched
     :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
         whatever token is committed when the writer has been shut out
     :raises WriterActiveError: if somebody writes
-    :raises ChannelInvalidError: if there is no such channel
-    :raises CommitTimeoutError: if the service does not show the new token
     """
     if not token:
         raise ConfigurationError(f"channel {channel!r}: the new offset token is empty: give a token")
@@ -347,7 +324,6 @@ def compare_and_set(
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
     :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
         reports that rows came in while the token was set
-    :raises CommitTimeoutError: if the service does not show the new token
     """
     found = fence(client, change, overwrite=overwrite)
     if balance:
@@ -365,8 +341,6 @@ def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus])
 
     A channel that has moved on is left alone, so that its writer is not shut out; that one reports the rows.
     Where the service does not answer, the next run reports them again.
-
-    :param statuses: the statuses by which the rows are reported
     """
     tokens = {name: token for name, one in statuses.items() if (token := reported(one)) is not None}
     try:
@@ -385,7 +359,6 @@ def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus])
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
     """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
 
-    :param overwrite: True discards rows that are not committed, and compares nothing
     :raises WriterActiveError: if rows are received and not committed
     :raises OffsetTokenMovedError: if the channel has moved on
     """

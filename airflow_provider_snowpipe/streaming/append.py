@@ -55,19 +55,13 @@ _BETWEEN_ROWS = re.compile(r"[ \t\n\r,]*")
 
 @dataclass(frozen=True, slots=True)
 class RowLimits:
-    """How much is taken without Spark.
-
-    :param raw_bytes: most bytes of NDJSON
-    """
+    """How much is taken without Spark."""
 
     rows: int = 100_000
     raw_bytes: int = 64 * 1024 * 1024
 
     def check(self, rows: int, raw_bytes: int, origin: str) -> None:
-        """Refuse what is too much.
-
-        :raises ConfigurationError: if there are more than the limits allow
-        """
+        """Refuse what is too much."""
         if rows > self.rows or raw_bytes > self.raw_bytes:
             raise ConfigurationError(
                 f"{origin}: more than {self.rows:,} rows or {self.raw_bytes:,} bytes, the most that are "
@@ -80,7 +74,6 @@ class RowLimits:
 class NumberedRows:
     """Rows as NDJSON lines without their newlines, and the position of each.
 
-    :param lines: the rows, in order
     :param offsets: their positions, strictly growing
     """
 
@@ -107,11 +100,7 @@ class NumberedRows:
 
 
 def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
-    """Write rows as NDJSON lines.
-
-    :raises EncodingError: if a row is no mapping or holds a value that JSON has no form for
-    :raises ConfigurationError: if there is too much of it
-    """
+    """Write rows as NDJSON lines."""
     lines: list[bytes] = []
     total = 0
     for number, row in enumerate(rows, start=1):
@@ -165,11 +154,7 @@ def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
 
 
 def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
-    """Cut NDJSON into its lines; empty lines are no rows.
-
-    :param body: the text, with or without a byte order mark
-    :raises ConfigurationError: if there is too much of it, or it is compressed
-    """
+    """Cut NDJSON into its lines; empty lines are no rows."""
     limits.check(0, len(body), origin)
     kind = next((kind for begin, kind in _COMPRESSED.items() if body.startswith(begin)), None)
     if kind is not None:
@@ -190,8 +175,6 @@ def lines_of_columns(
 
     Objects and lists stay what they are, each by itself: Arrow would give all objects of a column the keys of
     all of them.
-
-    :raises EncodingError: if the values of a column have no common type
     """
     import pyarrow as pa
 
@@ -225,11 +208,7 @@ def lines_of_columns(
 
 
 def _documents(values: Sequence[Any]) -> list[bytes] | None:
-    """JSON of a column's values one by one, None if Arrow writes them: none is an object or a list of JSON.
-
-    :raises TypeError: if an object has a value that JSON has no form for
-    :raises ValueError: likewise
-    """
+    """JSON of a column's values one by one, None if Arrow writes them: none is an object or a list."""
     if not any(isinstance(value, dict | list) for value in values):
         return None
     try:
@@ -244,11 +223,7 @@ def _documents(values: Sequence[Any]) -> list[bytes] | None:
 
 
 def _arrow_values(values: Sequence[Any]) -> Any:
-    """A column's values as an Arrow array, in which each is what it was.
-
-    :raises TypeError: if that is not possible
-    :raises ValueError: likewise
-    """
+    """A column's values as an Arrow array, in which each is what it was."""
     import pyarrow as pa
 
     # Arrow cuts what is more than the first one, in lists as well: a date's time of day, a time's zone.
@@ -288,8 +263,6 @@ def numbered_by_column(
 ) -> NumberedRows:
     """Take each row's position from one of its columns.
 
-    :raises ConfigurationError: if a row has no such column
-    :raises OffsetTokenError: if its value is no position of this format
     :raises ContinuityError: if the positions do not grow from row to row
     """
     offsets: list[Offset] = []
@@ -332,11 +305,8 @@ def _field(line: bytes, column: str) -> Any:
 class SmallLoad(SentRows):
     """What an append did.
 
-    :param from_token: the committed token before, None for NULL
     :param target_token: the token that proves the rows committed, None when there were none
     :param skipped: rows left out because they were committed already
-    :param rejected: rows that the service skipped because they do not fit the table
-    :param committed: True when the rows were seen to be committed
     :param errors: rejected rows of the channel that were reported before
     """
 
@@ -354,11 +324,7 @@ class AppendRules:
     """How rows are appended.
 
     :param batch: the batch that the rows' positions are of, None where a column numbers them
-    :param on_error: ``continue`` reports rows that the service skips, everything else raises
-    :param on_older_batch: ``fail`` raises when the channel has gone on to a later batch, ``skip`` sends none
-    :param wait_for_commit: False returns when the rows are received
     :param commit_timeout: seconds to wait for the commit, and before it for that of an earlier writer's rows
-    :param on_imbalance: ``fail`` raises where the channel counts other rows than its checkpoint
     :param is_batch_of_run: True where the batch is the run's own, so that no other run has rows of it
     """
 
@@ -418,14 +384,9 @@ def append_to_channel(
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
-    :param source: whose rows these are
     :param admission: makes the check of rows before they are sent, from the committed position
     :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
-    :raises ImbalanceError: if the channel counts other rows than its checkpoint and that is an error
-    :raises UnfitRowsError: if a row does not fit and there is no dead-letter path; it was not sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
-    :raises RowsRejectedError: if the service skipped rows and that is an error
-    :raises CommitTimeoutError: if the commit takes too long
     """
     status: ChannelStatus | None = None
     with Channel.open(
@@ -444,7 +405,10 @@ def append_to_channel(
             _refuse_other_run(channel, writer.start.run, source)
         began = time.monotonic()
         admitted = None if admission is None else admission(writer.progress.committed)
-        passed = _append(writer, left, admitted)
+        parts = AdmittedParts(left.parts(), (lambda part: part) if admitted is None else admitted.admit)
+        for part in parts:
+            writer.append(part.body, part.start, part.end, rows=part.rows)
+        passed = parts.passed  # the last position, where no append carries it
         writer.flush()
         received = time.monotonic()
         if rules.wait_for_commit and passed is None:
@@ -494,14 +458,3 @@ def append_to_channel(
             raise error
     check_balance(channel, excess, rules.on_imbalance)
     return load
-
-
-def _append(writer: Channel, rows: NumberedRows, admitted: Admission | None) -> Offset | None:
-    """Append the rows that are admitted.
-
-    :return: the last position, if none of the rows is sent, so that no append carries it
-    """
-    parts = AdmittedParts(rows.parts(), (lambda part: part) if admitted is None else admitted.admit)
-    for part in parts:
-        writer.append(part.body, part.start, part.end, rows=part.rows)
-    return parts.passed

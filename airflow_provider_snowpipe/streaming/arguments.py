@@ -65,19 +65,12 @@ _BASE64 = re.compile(r"\s*(?:e[wy]|LS0t)[\w+/\s-]{40,}=*\s*")
 
 
 def is_named_like_a_secret(name: str) -> bool:
-    """True for names of options that hold passwords, keys and the like, so that the option is refused.
-
-    :param name: the option's name, or that of a parameter of a URL
-    """
+    """True for names of options that hold passwords, keys and the like, so that the option is refused."""
     return _NAME_OF_SECRET.search(name) is not None
 
 
 def without_secrets(text: str) -> str:
-    """A text without passwords and tokens: of a URL, of a connection string, or of the shape of a secret.
-
-    :param text: an address, such as ``jdbc:postgresql://host/d?password=…``, or any other text
-    :return: the text with ``…`` for them; the same text where it has none
-    """
+    """A text with ``…`` for passwords and tokens of URLs and connection strings, and what looks like them."""
     if _is_object_with_secret(text):
         return "…"
     for shape in _SHAPES:
@@ -106,7 +99,6 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
     """Take a mapping, or its JSON text as a template renders it.
 
     :param value: its value; None and an empty text count as an empty one
-    :raises ConfigurationError: if it is something else
     """
     if isinstance(value, str):
         try:
@@ -122,11 +114,7 @@ def mapping_argument(name: str, value: Any) -> dict[str, Any]:
 
 
 def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
-    """Check that a mapping, or an object of JSON, has the keys of a dataclass.
-
-    :param what: the mapping in words, for errors
-    :raises ConfigurationError: for an unknown or missing key; shows no value that may be a secret
-    """
+    """Check that a mapping, or an object of JSON, has the keys of a dataclass."""
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"{what} is {values!r}: give a mapping, or in JSON an object with keys")
     known = {one.name: one for one in dataclasses.fields(kind) if one.init}
@@ -147,8 +135,6 @@ def known_arguments(kind: type[Any], given: Any, what: str) -> dict[str, Any]:
     """Take a mapping, or its JSON text, whose keys are fields of a dataclass.
 
     A number or a truth value of which a template has made text is read again.
-
-    :raises ConfigurationError: as :func:`known_keys`
     """
     values = known_keys(kind, mapping_argument(what, given) if isinstance(given, str) else given, what)
     fields = {one.name: one for one in dataclasses.fields(kind)}
@@ -159,10 +145,7 @@ def known_arguments(kind: type[Any], given: Any, what: str) -> dict[str, Any]:
 
 
 def check_numbers_and_switches(value: Any) -> None:
-    """Make sure that the numbers of a dataclass are finite and not negative, and its switches truth values.
-
-    :raises ConfigurationError: if a field has another value, naming it
-    """
+    """Make sure that a dataclass's numbers are finite and not negative, and its switches truth values."""
     for one in dataclasses.fields(value):
         given, kinds = getattr(value, one.name), _kinds(one)
         if given is None and "None" in kinds:
@@ -208,20 +191,14 @@ FAIL_OR_REPORT = ("fail", "report")
 
 
 def check_one_of(name: str, value: object, choices: Iterable[object]) -> None:
-    """Make sure that an argument has one of its values.
-
-    :raises ConfigurationError: if it is none of them
-    """
+    """Make sure that an argument has one of its values."""
     known = list(choices)
     if value not in known:
         raise ConfigurationError(f"{name} is {value!r}: it must be one of {known}")
 
 
 def check_switch(name: str, value: object) -> None:
-    """Make sure that an argument that is no template field is True or False: any text would count as True.
-
-    :raises ConfigurationError: if it is something else, such as ``"{{ params.force }}"`` or ``"false"``
-    """
+    """Make sure that an argument that is no template field is True or False: any text would count as True."""
     if not isinstance(value, bool):
         raise ConfigurationError(f"{name} is {value!r}: give True or False; no template is rendered")
 
@@ -265,8 +242,6 @@ class SentRows:
     :param commit_seconds: time from then until they were committed, 0 where nobody waited
     :param requests: appends that the service answered, or that Snowflake's SDK took
     :param request_seconds: time that their answers took together, 0 with the SDK, which reports none
-    :param longest_request: the longest of them, seconds
-    :param retries: requests that had to be repeated
     :param dead_lettered: rows put aside because they do not fit the table, not among ``rows``
     :param undecoded: records that were skipped because they cannot be decoded, likewise
     :param unknown_columns: rows with a key that matches no column of the table, by key; at most 20 keys

@@ -62,8 +62,6 @@ class KeyPair:
 
     :param account: the account's identifier; what follows its first dot (a region) is dropped
     :param private_key: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
-    :param passphrase: for an encrypted key
-    :param role: the role that the session takes, None for the user's default
     :raises AuthenticationError: if the key cannot be read
     """
 
@@ -184,7 +182,6 @@ class Signed:
 class ScopedToken:
     """A short-lived token for one ingest host: the only credential that leaves the driver.
 
-    :param host: the ingest host that it is good for
     :param expires_at: seconds since 1970
     """
 
@@ -197,10 +194,7 @@ class ScopedToken:
         return self.expires_at - time.time()
 
     def get(self) -> Self:
-        """The token itself, as long as it is valid.
-
-        :raises AuthenticationError: if it has expired
-        """
+        """The token itself, as long as it is valid."""
         self.headers()
         return self
 
@@ -225,9 +219,6 @@ def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: st
 
     To prove that the factors of a key of 2048 bits are prime takes some 25 ms, and a task signs in and opens
     clients dozens of times.
-
-    :param text: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
-    :raises AuthenticationError: if it cannot be read
     """
     data = text.encode() if isinstance(text, str) else text
     password = passphrase.encode() if isinstance(passphrase, str) else passphrase
@@ -280,11 +271,7 @@ _GRANTS = {
 
 
 def base_url(account_url: str) -> str:
-    """Normalise an account's address to ``https://host[:port]``; the port of HTTPS, 443, goes unsaid.
-
-    :param account_url: ``https://host``, ``https://host:port`` or the bare host
-    :raises ConfigurationError: if it is no such address, or not HTTPS
-    """
+    """Normalise an account's address to ``https://host[:port]``; the port of HTTPS, 443, goes unsaid."""
     text = account_url if "//" in account_url else f"https://{account_url}"
     parts = urlsplit(text)
     try:
@@ -316,7 +303,6 @@ class ScopedTokenSource:
 
     Safe to use from several threads; one of them renews, the others wait for it.
 
-    :param fetch: makes the exchange
     :param refresh_ahead: renew when less than this many seconds remain (or a third of the whole life, if
         that is shorter)
     """

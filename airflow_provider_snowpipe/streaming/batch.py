@@ -25,13 +25,7 @@ _RATIO_WEIGHT = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """A record that is no row, because it cannot be decoded.
-
-    :param reason: in words
-    :param payload: its value as the source has it
-    :param key: its key, None if it has none
-    :param headers: its headers, names and values
-    """
+    """A record that is no row, because it cannot be decoded."""
 
     position: Offset
     reason: str
@@ -47,9 +41,6 @@ class Part:
     What is no row takes part with its positions alone: a part may be without rows, and then is not appended.
 
     :param body: NDJSON, every row ended by a newline
-    :param start: position of the first row
-    :param end: position of the last row
-    :param rows: number of rows
     :param positions: gives the position of a row by its number from 0; None where rows, or lines, follow each
         other without a gap
     :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
@@ -112,9 +103,7 @@ class AdmittedParts:
 class Batch:
     """A closed batch, ready to be sent.
 
-    :param body: the bytes as sent
     :param encoding: the value of ``Content-Encoding``, None for plain text
-    :param raw_bytes: bytes of NDJSON in it
     """
 
     body: bytes = field(repr=False)
@@ -165,8 +154,6 @@ class Compressor:
     one of them waits, since Arrow's codec of gzip has a state.
 
     ``ratio`` is how many bytes of NDJSON are expected to become one byte as sent.
-
-    :param limits: the wire limit and the compression
     """
 
     def __init__(self, limits: BatchLimits) -> None:
@@ -182,10 +169,7 @@ class Compressor:
             self._codec = pa.Codec(limits.compression, compression_level=1)
 
     def close(self, parts: Sequence[Part]) -> list[Batch]:
-        """Turn parts into batches, one where it fits, more where it compresses worse than expected.
-
-        :raises ConfigurationError: if a single part does not fit
-        """
+        """Turn parts into batches, one where it fits, more where it compresses worse than expected."""
         with self._lock:
             body = b"".join(p.body for p in parts)
             sent = body if self._codec is None else self._codec.compress(body, asbytes=True)
@@ -224,9 +208,6 @@ class Pace:
     """Keeps a channel within its requests and bytes a second, counted over more than :data:`BURST_SECONDS`.
 
     Of each there is an amount left that grows with time up to a bound, and may go into debt by one append.
-
-    :param limits: the two rates
-    :param clock: seconds that only go forward
     """
 
     def __init__(self, limits: BatchLimits, clock: Callable[[], float] = time.monotonic) -> None:

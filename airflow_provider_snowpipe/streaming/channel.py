@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
-from typing import NoReturn, Self
+from typing import Self
 
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Pace, Part
@@ -56,9 +56,7 @@ class ChannelSession(ABC):
 
     ``progress`` shows what is committed and sent, ``counters`` what that took, ``start`` where it began.
 
-    :param client: the pipe's client, which is asked what is committed
     :param source: whose rows the channel gets; reads and writes its tokens
-    :param opened: the channel's state when it was opened
     :param gaps_legal: True when the source may skip positions
     :raises SourceChangedError: if the channel has committed rows of another source
     """
@@ -105,7 +103,6 @@ class ChannelSession(ABC):
         """Wait until the committed token is at or past a position.
 
         :param target: the position, None for that of the last row appended
-        :param timeout: seconds
         :return: the status that proved it; None when nothing was appended and no target given
         :raises CommitTimeoutError: if the time is over
         :raises ChannelInvalidError: if the channel cannot commit any more
@@ -123,7 +120,14 @@ class ChannelSession(ABC):
             is_last = time.monotonic() + pause > deadline
             state = decide(status, Progress(committed, target), is_last=is_last).state
             if state is CommitState.INVALID:
-                self._refuse_invalid(status)
+                raise ChannelInvalidError(
+                    f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open "
+                    "it again and replay from its committed token; if it is gone, see who dropped it or its "
+                    "table",
+                    channel=self.name,
+                    http_status=200,
+                    code=status.code,
+                )
             self.progress.observe(committed)
             if state is CommitState.COMMITTED:
                 return status
@@ -158,22 +162,12 @@ class ChannelSession(ABC):
         if closed:
             raise ConfigurationError(f"channel {self.name!r} is closed: open it again to append")
 
-    def _refuse_invalid(self, status: ChannelStatus) -> NoReturn:
-        raise ChannelInvalidError(
-            f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it again "
-            "and replay from its committed token; if it is gone, see who dropped it or its table",
-            channel=self.name,
-            http_status=200,
-            code=status.code,
-        )
-
 
 def take_over(
     client: SnowpipeClient, name: str, timeout: float = 60.0, *, discard_uncommitted: bool = True
 ) -> OpenedChannel:
     """Open a channel once its rows are committed, and shut out every older writer.
 
-    :param timeout: seconds to wait for the commit
     :param discard_uncommitted: False raises when the time is over, and changes nothing
     :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
     """
@@ -246,9 +240,6 @@ class Channel(ChannelSession):
         the committed token: they lie after it, and this writer starts just after it, too. A writer that has
         only its own rows must not discard those of others.
 
-        :param source: whose rows the channel gets
-        :param gaps_legal: True when the source may skip positions
-        :param uncommitted_timeout: seconds
         :param discard_uncommitted: False raises when the time is over, and changes nothing
         :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
         :raises SourceChangedError: if the channel has committed rows of another source; nothing was changed
@@ -286,10 +277,7 @@ class Channel(ChannelSession):
             self._hand_over(parts)
 
     def flush(self) -> None:
-        """Send everything appended so far and wait until the service has received it.
-
-        :raises SnowpipeError: if a batch failed
-        """
+        """Send everything appended so far and wait until the service has received it."""
         with self._changed:
             parts = self._open_batch.take()
         if parts:
@@ -303,7 +291,6 @@ class Channel(ChannelSession):
         """End the session. The channel and its token stay on the service.
 
         :param flush: False leaves what is buffered unsent (it lies after the committed token)
-        :raises SnowpipeError: if flushing failed
         """
         try:
             if flush and not self._closing:

@@ -46,18 +46,11 @@ class TypedArgument:
         self._check()
 
     def _check(self) -> None:
-        """Check the fields of which none is the output of another task.
-
-        :raises ConfigurationError: if a value is wrong, or two do not go together
-        """
+        """Check the fields of which none is the output of another task."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """Build the value from its dictionary.
-
-        :raises ConfigurationError: for an unknown or missing key, or a wrong value; names the key and what it
-            may be
-        """
+        """Build the value from its dictionary."""
         what = f"{cls._argument} {cls.type}".strip() or cls.__name__
         if isinstance(values, Mapping) and values.get("type") == cls.type:
             values = {name: one for name, one in values.items() if name != "type"}
@@ -83,7 +76,6 @@ class TypedArgument:
         """Check each field's type, and make lists tuples.
 
         :returns: False where a field is the output of another task, so that fields cannot be compared yet
-        :raises ConfigurationError: if a value has another type, or is an address with a password in it
         """
         complete, hints = True, _hints(type(self))
         for one, value in self._given():
@@ -114,11 +106,7 @@ def is_task_output(value: Any) -> bool:
 def checked_values(
     kind: type[Any], values: Any, what: str, *, skip_types: frozenset[str] = frozenset()
 ) -> dict[str, Any]:
-    """Check an object's keys and values against a dataclass before it is built.
-
-    :param skip_types: keys whose value is checked elsewhere
-    :raises ConfigurationError: for an unknown or missing key, or a value of the wrong type
-    """
+    """Check an object's keys and values against a dataclass before it is built."""
     hints = _hints(kind)
     return {
         name: value if name in skip_types else _checked(f"{what} {name}", value, hints[name])
@@ -133,10 +121,7 @@ def _kinds(hint: Any) -> dict[str, type[TypedArgument]]:
 
 
 def _value_of(what: str, value: Any, kinds: Mapping[str, type[TypedArgument]]) -> TypedArgument:
-    """Take a value as it is, or build it from its dictionary, or with its defaults from its ``type`` alone.
-
-    :raises ConfigurationError: if it is none of these
-    """
+    """Take a value, or build it from its dictionary, or with its defaults from its ``type`` alone."""
     if isinstance(value, TypedArgument) and type(value) in kinds.values():
         return value
     values = value if isinstance(value, Mapping) else {"type": value}
@@ -193,11 +178,7 @@ def _shown(value: Any) -> Any:
 
 
 def refuse_secret(what: str, text: str) -> None:
-    """Refuse an address with a password in it: plans, logs, rendered templates and lineage show addresses.
-
-    :param what: what holds the address, for the error
-    :raises ConfigurationError: without the password
-    """
+    """Refuse an address with a password in it: plans, logs, rendered templates and lineage show addresses."""
     shown = without_secrets(text)
     if shown != text:
         raise ConfigurationError(
@@ -241,8 +222,6 @@ class RowPolicy(TypedArgument):
     """What a load does with rows that do not fit its table, and with the table itself.
 
     The fields are the arguments of ``RowPolicyOperator``.
-
-    :raises ConfigurationError: if a value is wrong, or two do not go together
     """
 
     on_error: OnError = "abort"
@@ -278,7 +257,6 @@ class RowRules:
     """The check of a run's rows; travels to the executors and holds no credential.
 
     :param dead_letter_path: where rows go that do not fit, None if the first one ends the run
-    :param application: the run's name, written with each row that is put aside
     :param pipe: full name of the pipe, which tells its channels from those of the same names of another one
     :param only_exact: True where only values are at fault that the columns would round or cut
     """
@@ -302,7 +280,6 @@ class RowRules:
         """Make the rules of a plan.
 
         :returns: None if rows are not checked before they are sent
-        :raises ConfigurationError: if the values do not go together
         """
         policy = RowPolicy(on_error, check_rows, dead_letter_path)
         if not policy.checks_rows:
@@ -321,7 +298,6 @@ def check_dead_letter_path(path: str | None) -> None:
     """Refuse a path that executors could not reach, or that gives a secret away.
 
     :param path: an absolute directory, a URL such as ``s3://bucket/rejected``, or ``kafka:<topic>``
-    :raises ConfigurationError: if it is neither
     """
     if not path:
         raise ConfigurationError(

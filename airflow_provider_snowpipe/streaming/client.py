@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 from typing import Any, Self
 
@@ -28,12 +29,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     PipeNotFoundError,
     UncommittedRowsError,
 )
-from airflow_provider_snowpipe.streaming.http import (
-    DEFAULT_TIMEOUTS,
-    Answer,
-    HttpSession,
-    Transports,
-)
+from airflow_provider_snowpipe.streaming.http import DEFAULT_TIMEOUTS, Answer, HttpSession, Transports
 from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name, quote_url_segment
 from airflow_provider_snowpipe.streaming.progress import (
@@ -51,11 +47,7 @@ _NOT_FOUND_PREFIXES = ("ERR_PIPE_DOES_NOT_EXIST", "ERR_TABLE_DOES_NOT_EXIST")
 
 @dataclass(frozen=True, slots=True)
 class OpenedChannel:
-    """What opening a channel returned.
-
-    :param continuation_token: goes with the next append
-    :param status: the channel's state at open, with its committed token
-    """
+    """What opening a channel returned."""
 
     continuation_token: str
     status: ChannelStatus
@@ -70,12 +62,8 @@ class SnowpipeClient:
     :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
         is used as it is and never renewed
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
-    :param timeouts: of every attempt of every request, as :class:`Transports` takes them
-    :param retry: pauses and budget of every request
     :param transports: connections that other clients use as well; they have their own bundle and time-outs,
         and closing this client leaves them open
-    :raises ConfigurationError: if the URL or the bundle is not usable
     """
 
     def __init__(
@@ -100,7 +88,10 @@ class SnowpipeClient:
         if isinstance(credentials, ScopedToken):
             self._credentials, self._host, self._scoped = None, credentials.host, credentials
         else:
-            self._credentials, self._scoped = credentials, ScopedTokenSource(self._exchange)
+            self._credentials, self._scoped = (
+                credentials,
+                ScopedTokenSource(partial(self._exchange, credentials)),
+            )
             self._signed = HttpSession(self._transports, retry, Signed(credentials), numbered=True)
         self.http = HttpSession(self._transports, retry, self._scoped, numbered=True)
         self._lock = Lock()
@@ -182,9 +173,6 @@ class SnowpipeClient:
         """Ask after many channels, 100 a request.
 
         A channel that does not exist gets a status with that code; that is no error here.
-
-        :param names: the channels' names, any number; letters count as they are
-        :return: a status for every name, in the order asked
         """
         statuses: dict[str, ChannelStatus] = {}
         for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
@@ -206,10 +194,7 @@ class SnowpipeClient:
         return statuses
 
     def drop_channel(self, name: str) -> None:
-        """Drop a channel and its offset token, with any rows it has not committed.
-
-        :raises ChannelInvalidError: if there is no such channel
-        """
+        """Drop a channel and its offset token, with any rows it has not committed."""
         what = f"drop channel {name!r} of {self._shown}"
         path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
         self._request(what, "DELETE", path, channel=name, verb="drop")
@@ -231,8 +216,6 @@ class SnowpipeClient:
 
         :param body: NDJSON, at most 4 MB as it is sent
         :param continuation_token: from the open or the append before
-        :param content_encoding: ``zstd``, ``gzip``, or None for plain text
-        :return: the next continuation token
         :raises ChannelFencedError: if another writer opened the channel
         :raises ChannelInvalidError: if the channel must be opened again
         """
@@ -264,11 +247,9 @@ class SnowpipeClient:
             raise self._malformed(what, answer)
         return following
 
-    def _exchange(self) -> ScopedToken:
-        if self._credentials is None:
-            raise AuthenticationError("a client made from a scoped token cannot make another one")
+    def _exchange(self, credentials: Credentials) -> ScopedToken:
         host = self.ingest_host()
-        form = exchange_form(self._credentials, host)
+        form = exchange_form(credentials, host)
         return _scoped_token(self._of_account("get a scoped token", "POST", "/oauth/token", form), host)
 
     def _of_account(self, what: str, method: str, path: str, form: Mapping[str, str] | None = None) -> Answer:
@@ -346,8 +327,6 @@ def _ingest_host(answer: Answer) -> str:
     """Read the answer of the hostname request, plain text or ``{"hostname": …}``.
 
     Underscores become dashes: a certificate cannot match a host name with underscores.
-
-    :raises ApiError: if it is no host name
     """
     value = answer.json.get("hostname") if isinstance(answer.json, dict) else answer.json
     text = value if isinstance(value, str) else answer.text
@@ -360,10 +339,7 @@ def _ingest_host(answer: Answer) -> str:
 
 
 def _scoped_token(answer: Answer, host: str) -> ScopedToken:
-    """Read the answer of the token request: the raw token, or JSON that holds it.
-
-    :raises AuthenticationError: if there is no token in it
-    """
+    """Read the answer of the token request: the raw token, or JSON that holds it."""
     token: object = answer.text.strip()
     life: object = None
     if isinstance(answer.json, dict):

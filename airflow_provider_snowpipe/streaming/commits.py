@@ -101,7 +101,6 @@ class FailureReason(Failure):
 class ChannelCommit:
     """What is decided of one channel.
 
-    :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected: rows that the service has skipped since the baseline, 0 where they are accepted
     """
 
@@ -166,8 +165,6 @@ class CommitVerdict:
     """What one poll of the channels means for a wait.
 
     :param tokens: committed offset token of every channel, None for NULL
-    :param done: channels whose committed token is at or past the target
-    :param total: channels waited for
     :param behind: the channels that are not, only while waiting
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
@@ -282,11 +279,7 @@ class StatusSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PolledStatuses:
-    """What one round of status requests returned; each channel asked after is in one of the two.
-
-    :param statuses: a status for every channel that the service answered for
-    :param errors: what went wrong instead, by channel
-    """
+    """What one round of status requests returned; each channel asked after is in one of the two."""
 
     statuses: Mapping[str, ChannelStatus] = field(default_factory=dict)
     errors: Mapping[str, Exception] = field(default_factory=dict)
@@ -355,10 +348,7 @@ class RetryBudget:
 
 
 class FailedPolls:
-    """The polls in a row that failed, of a wait for commits or for files.
-
-    :param budget: how many are accepted, and at which pace they count
-    """
+    """The polls in a row that failed, of a wait for commits or for files."""
 
     def __init__(self, budget: RetryBudget) -> None:
         self._budget = budget
@@ -366,11 +356,7 @@ class FailedPolls:
         self._counted_at = float("-inf")
 
     def take(self, error: Exception, now: float) -> tuple[FailureReason | None, str]:
-        """Count one.
-
-        :param now: when it was made, seconds since 1970
-        :returns: why it ends the wait, None where it does not; what happened, empty where it does not count
-        """
+        """Count one; why it ends the wait, and what happened, empty where it does not count."""
         if isinstance(error, SnowpipeError) and not error.retryable:
             wrong = isinstance(error, ConfigurationError)
             return FailureReason.CONFIGURATION if wrong else FailureReason.REFUSED, str(error)
@@ -391,7 +377,6 @@ class CommitWatch:
     :meth:`recall`).
 
     :param expected: the targets; :attr:`question` names their channels
-    :param budget: what to put up with
     """
 
     def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:
@@ -407,11 +392,9 @@ class CommitWatch:
         return None if self.question else judge({}, self.expected)
 
     def see(self, answer: PolledStatuses, now: float) -> CommitVerdict | None:
-        """Take in one poll.
+        """Take in one poll: what it means for this wait, None when it has nothing of it.
 
         :param answer: it may hold other channels as well, or only some of this wait's
-        :param now: when it was made
-        :returns: what it means for this wait, None when it has nothing of it
         """
         fresh = {name: answer.statuses[name] for name in self.question if name in answer.statuses}
         self._known.update(fresh)

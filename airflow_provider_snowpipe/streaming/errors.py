@@ -185,7 +185,6 @@ class AuthenticationError(SnowpipeError):
 class RetriesExhaustedError(SnowpipeError):
     """The service stayed unreachable or overloaded for longer than the retry budget.
 
-    :param message: what happened, in words
     :param retry_after: seconds that the service asked to wait, None where it did not ask
     """
 
@@ -211,12 +210,7 @@ class WriterActiveError(SnowpipeError):
 
 
 class OffsetTokenMovedError(WriterActiveError):
-    """A channel's committed token is not the one that setting it was planned on.
-
-    :param message: what happened, with both tokens
-    :param expected: the committed token that was expected, None for NULL
-    :param committed: the committed token that was found, None for NULL
-    """
+    """A channel's committed token is not the one that setting it was planned on."""
 
     error_id = "SP12"
     remedy = "find out who moved the token; plan again on the token that is committed now"
@@ -231,8 +225,6 @@ class OffsetTokenMovedError(WriterActiveError):
 class ApiError(SnowpipeError):
     """The service refused a request in a way that repeating cannot fix.
 
-    :param message: what happened, in words
-    :param http_status: the status of the answer
     :param code: the service's stable code (``ERR_…``), empty where the answer had none
     """
 
@@ -315,7 +307,6 @@ class SqlError(SnowpipeError):
 
     Another try can help where the network failed, not where Snowflake refuses the statement or the sign-in.
 
-    :param message: what happened, in words
     :param errno: the connector's number of the error, None where it has none
     """
 
@@ -429,11 +420,7 @@ class ExecutorLostError(SnowpipeError):
 
 
 class CommitTimeoutError(SnowpipeError):
-    """A channel did not commit its target in time; the rows may still be committed later.
-
-    :param committed: the committed offset token last seen, None for NULL
-    :param target: the offset token waited for
-    """
+    """A channel did not commit its target in time; the rows may still be committed later."""
 
     error_id = "SP32"
     remedy = "run again, which resumes from the committed token, or raise commit_timeout"
@@ -475,7 +462,6 @@ class RowsRejectedError(SnowpipeError):
 class FilesGivenTwiceError(SnowpipeError):
     """Files were loaded another way already, or are being; loading them this way would double their rows.
 
-    :param files: their paths below the stage
     :param may_pass: True where the other load has not ended, so that a later try may find no rows of it
     """
 
@@ -497,11 +483,7 @@ class FilesGivenTwiceError(SnowpipeError):
 
 
 class FilesRejectedError(SnowpipeError):
-    """Files were not loaded, or only some of their rows.
-
-    :param files: their paths below the stage
-    :param rejected: records in error
-    """
+    """Files were not loaded, or only some of their rows."""
 
     error_id = "SP35"
     remedy = 'correct the files that the message names and stage them again, or choose on_rejected="report"'
@@ -515,10 +497,7 @@ class FilesRejectedError(SnowpipeError):
 
 
 def error_class(name: str) -> type[SnowpipeError]:
-    """Find an error's class by the name that a report or a log line of another process has for it.
-
-    :return: :class:`SnowpipeError` where this package has no such error
-    """
+    """Find an error's class by its name in a report or a log line; SnowpipeError where there is none."""
     kind = globals().get(name)
     return kind if isinstance(kind, type) and issubclass(kind, SnowpipeError) else SnowpipeError
 
@@ -554,12 +533,7 @@ class Worth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetryAdvice:
-    """What to do about an error.
-
-    :param worth: try again, do not, or nothing is known about it
-    :param reason: why, in words
-    :param delay_seconds: wait this long at least, None for the task's own delay
-    """
+    """What to do about an error."""
 
     worth: Worth
     reason: str
@@ -575,23 +549,16 @@ def advise(error: BaseException) -> RetryAdvice:
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        advice = _of(current)
-        if advice is not None:
-            return advice
+        if (known := _known(current)) is not None:
+            worth = Worth.RETRY if known.retryable else Worth.FAIL
+            return RetryAdvice(worth, known.retry_reason, known.retry_delay)
         current = current.__cause__ or current.__context__
     return RetryAdvice(Worth.UNKNOWN, "no error of this provider")
 
 
-def _of(error: BaseException) -> RetryAdvice | None:
+def _known(error: BaseException) -> SnowpipeError | type[SnowpipeError] | None:
     if isinstance(error, SnowpipeError):
-        return _answer(error)
+        return error
     named = _NAMED.search(str(error))
-    if named is None:
-        return None
-    kind = error_class(named["kind"])
-    return None if kind.__name__ != named["kind"] else _answer(kind)
-
-
-def _answer(error: SnowpipeError | type[SnowpipeError]) -> RetryAdvice:
-    worth = Worth.RETRY if error.retryable else Worth.FAIL
-    return RetryAdvice(worth, error.retry_reason, error.retry_delay)
+    kind = error_class(named["kind"]) if named else None
+    return kind if named and kind and kind.__name__ == named["kind"] else None

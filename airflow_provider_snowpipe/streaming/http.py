@@ -136,7 +136,6 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     session's own setting.
 
     :param ca_bundle: a PEM file, None for those of ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
-    :raises ConfigurationError: if the chosen file does not exist
     """
     origin, path = "ca_bundle", ca_bundle
     if not path:
@@ -172,7 +171,6 @@ class Transports:
     They are the ``urllib3`` pools beneath ``requests``, with the proxies that it would choose: a request
     costs less, no redirect is followed, and no password of ``~/.netrc`` is sent.
 
-    :param ca_bundle: a PEM file of trusted roots, None for the environment's or the public ones
     :param timeouts: of every attempt, in seconds: for a connection, and for the next bytes of the answer
     """
 
@@ -196,7 +194,6 @@ class Transports:
         """Make one attempt.
 
         :raises UnreachableError: if there is no answer
-        :raises ConfigurationError: if the server's certificate is not trusted
         """
         if not seconds_left():
             raise UnreachableError(f"{urlsplit(url).netloc} was not asked: the time for it is used up")
@@ -258,10 +255,7 @@ def _content(url: str, response: urllib3.BaseHTTPResponse) -> bytes:
 
 
 def raise_if_untrusted(url: str, verify: str, error: Exception) -> None:
-    """Turn a certificate that is not trusted into an error at once: no repetition can help.
-
-    :raises ConfigurationError: if that is what ``error`` means
-    """
+    """Turn a certificate that is not trusted into an error at once: no repetition can help."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error) or "certificate verify failed" in str(error):
         host = urllib3.util.parse_url(url).netloc
         raise ConfigurationError(
@@ -322,8 +316,6 @@ class HttpSession:
 
     ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
-    :param retry: pauses and budget of every request, None for :data:`DEFAULT_RETRY`
-    :param authorization: proves who asks
     :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
         has it
     :param refused: the error that an answer stands for in this service, before the table is asked; None for
@@ -357,7 +349,6 @@ class HttpSession:
 
         :param what: the request in words, for errors ("append to channel 'c'")
         :param headers: besides those that prove who asks
-        :return: the answer, which has a 2xx status
         :raises AuthenticationError: if the credentials stay refused
         :raises RetriesExhaustedError: if the budget is used up
         :raises ApiError: for every refusal that repeating cannot help
@@ -424,10 +415,7 @@ class HttpSession:
 
 
 def refusal(what: str, answer: Answer) -> ApiError:
-    """Build the error for an answer that is final.
-
-    :param answer: the answer, which has no 2xx status and is not transient
-    """
+    """Build the error for an answer that is final."""
     if answer.status == 410:
         return PipeFailedOverError(
             f"{what}: the pipe failed over to another location ({answer.describe()}); make a new client and "

@@ -34,9 +34,7 @@ Positions = npt.NDArray[np.int64]
 class RowKeys:
     """The keys of a block's rows, without those of nested objects.
 
-    :param names: each key that there is
     :param codes: number of each row's keys among the names, row by row
-    :param rows: the row of each
     """
 
     names: list[str]
@@ -201,9 +199,8 @@ class UnknownKeys:
         return self._check.matched
 
     def check(self, body: bytes | memoryview, where: str) -> Mapping[int, Fault]:
-        """Count the keys of some rows that match no column.
+        """Count the keys of some rows that match no column; the rows that must not be sent, and why.
 
-        :return: the rows that are to be refused or put aside, and why
         :raises UnknownColumnsError: if there is a key without a column and the policy is ``fail``
         """
         found = self._check.check(body)
@@ -219,11 +216,7 @@ class UnknownKeys:
         return found.faults
 
     def refuse(self, faults: Mapping[int, Fault], where: str) -> None:
-        """Refuse rows that would lose all values, or one of two.
-
-        :raises UnknownColumnsError: if no key of a row has a column
-        :raises UnfitRowsError: if two keys of a row have the same one
-        """
+        """Refuse rows that would lose all values, or one of two."""
         if not faults:
             return
         row = min(faults)

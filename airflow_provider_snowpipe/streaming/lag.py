@@ -72,10 +72,7 @@ class FileBacklog:
 class ChannelLag:
     """How far one channel is.
 
-    :param status: what the service reports of it
-    :param backlog: files of its source that are not committed, None where that is not known
     :param target: the offset token that it should have committed, None where nobody expects one
-    :param is_late: True when there is a target and the committed token is before it, or NULL
     """
 
     status: ChannelStatus
@@ -87,10 +84,7 @@ class ChannelLag:
     def of(
         cls, status: ChannelStatus, targets: CommitTargets | None, backlog: FileBacklog | None = None
     ) -> Self:
-        """Compare a status with its target.
-
-        :raises OffsetTokenError: if the committed token is not of the targets' format
-        """
+        """Compare a status with its target."""
         progress = None if targets is None else targets.progress(status)
         if progress is None:
             return cls(status, backlog=backlog)
@@ -125,7 +119,6 @@ class ChannelLag:
 class LagReport:
     """How far the channels of a pipe are.
 
-    :param pipe: the pipe's full name
     :param channels: the late ones first, each group by name
     :param error: why the service did not report it, None where it did
     :param notes: sources of files that could not be listed, and why
@@ -145,11 +138,7 @@ class LagReport:
         backlogs: Mapping[str, FileBacklog] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Self:
-        """Compare channels with their targets.
-
-        :param backlogs: files that are not committed, by channel
-        :raises OffsetTokenError: if a committed token is not of the targets' format
-        """
+        """Compare channels with their targets."""
         known = backlogs or {}
         channels = [ChannelLag.of(one, targets, known.get(name)) for name, one in statuses.items()]
         ordered = sorted(channels, key=lambda one: (not one.is_late, one.status.channel))
@@ -171,10 +160,7 @@ class LagReport:
         return sum(channel.is_late for channel in self.channels)
 
     def text(self, most: int) -> str:
-        """Describe it, a line for each channel.
-
-        :param most: how many channels are named, the late ones first
-        """
+        """Describe it, a line for each channel."""
         if self.error is not None:
             return f"pipe {self.pipe}: its channels are not known: {self.error}"
         expected = sum(channel.target is not None for channel in self.channels)

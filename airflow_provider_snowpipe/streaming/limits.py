@@ -22,10 +22,7 @@ _STATE = "as of September 2026"
 
 @dataclass(frozen=True, slots=True)
 class DocumentedLimit:
-    """A limit of the service that Snowflake has published.
-
-    :param source: the page that documents it, and of when
-    """
+    """A limit of the service that Snowflake has published."""
 
     value: float
     unit: str

@@ -21,10 +21,7 @@ _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 
 def quote_identifier(name: str) -> str:
-    """Quote one SQL identifier so that it is taken letter by letter.
-
-    :raises ConfigurationError: if it is empty or holds a NUL character
-    """
+    """Quote one SQL identifier so that it is taken letter by letter."""
     if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
         _check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
@@ -59,7 +56,6 @@ def channel_name(prefix: str, source: str, partition: str) -> str:
     :param prefix: who loads (the connector's name; a DAG's id)
     :param source: what is loaded (a topic; a directory's name)
     :param partition: the ordered unit of the source
-    :raises ConfigurationError: if a part is empty, or the name is reserved or longer than 255 characters
     """
     for part, value in (("prefix", prefix), ("source", source), ("partition", partition)):
         _check_name(f"channel {part}", value)
@@ -68,10 +64,7 @@ def channel_name(prefix: str, source: str, partition: str) -> str:
 
 
 def check_channel_name(name: str) -> str:
-    """Return the name of a named channel if it is usable as one.
-
-    :raises ConfigurationError: if it is empty, too long, dots, or ``ELASTIC``, which is reserved
-    """
+    """Return the name of a named channel if it is usable as one."""
     _check_name("channel name", name)
     if name in (".", ".."):  # in the path of a URL the folder itself, and the one above
         raise ConfigurationError(f"channel name is {name!r}, which no URL can hold: choose another name")
@@ -86,7 +79,6 @@ def channel_names(given: object) -> list[str]:
     """Read names of channels as an author gives them, or a template renders them.
 
     :param given: names, such as a list or a mapping by name, their JSON text, or one name
-    :raises ConfigurationError: if it is something else
     """
     if isinstance(given, str):
         try:
@@ -177,8 +169,6 @@ def string_literal(text: str) -> str:
     """Write a text so that Snowflake reads it letter by letter.
 
     In quotes a backslash begins an escape sequence (page "String & binary data types"), so it is doubled.
-
-    :raises ConfigurationError: if it holds a NUL character
     """
     if "\0" in text:
         raise ConfigurationError(f"the text {text[:40]!r} has a NUL character, which no SQL text can have")
@@ -186,11 +176,7 @@ def string_literal(text: str) -> str:
 
 
 def option(name: str, value: OptionValue) -> str:
-    """Write one option, ``NAME = value``.
-
-    :param name: the option's name, in any case
-    :raises ConfigurationError: if the name is none, or the value has no form in SQL
-    """
+    """Write one option, ``NAME = value``."""
     written = name.upper()
     if not _OPTION_NAME.fullmatch(written):
         raise ConfigurationError(
@@ -200,11 +186,7 @@ def option(name: str, value: OptionValue) -> str:
 
 
 def option_group(name: str, values: Mapping[str, Any]) -> str:
-    """Write options in parentheses, ``NAME = (A = 1 B = 'x')``.
-
-    :param name: the name of them all
-    :param values: at least one
-    """
+    """Write options in parentheses, ``NAME = (A = 1 B = 'x')``."""
     return f"{name} = ({' '.join(option(*pair) for pair in values.items())})"
 
 
@@ -284,8 +266,5 @@ def grant_remedy(message: str) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``.
-
-    :param thing: the noun, in the singular
-    """
+    """Write a number with its noun: ``1 row``, ``2,000 rows``, ``2 such rows``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

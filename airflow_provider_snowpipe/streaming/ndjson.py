@@ -54,8 +54,6 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
     keep every digit, timestamps their precision (in UTC with ``Z`` when they have a zone). Dates are
     ``YYYY-MM-DD``; structs, lists and maps are native JSON.
 
-    :param rows: the rows; column names become keys
-    :param options: forms of the values that JSON has none for
     :raises EncodingError: if a column's type or value has no faithful form; names the column
     """
     options = options or NdjsonOptions()
@@ -78,7 +76,6 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
 def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | None]) -> list[bytes]:
     """Add a column of ready JSON to the lines of rows, for values that Arrow has no type for.
 
-    :param lines: an object each, without its line end
     :param texts: the column's values, None where the key is left out
     """
     key = json.dumps(name, ensure_ascii=False).encode() + b":"
@@ -89,10 +86,7 @@ def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | No
 
 
 def refuse_duplicate_names(names: Sequence[str]) -> None:
-    """Refuse columns of which a row can have one only.
-
-    :raises EncodingError: if two are the same but for case
-    """
+    """Refuse columns of which a row can have one only."""
     seen: dict[str, str] = {}
     for name in names:
         if name.upper() in seen:
@@ -332,7 +326,6 @@ class BlockLines:
     """A body and where its rows are; empty lines (LF or CRLF alone) are lines and no rows.
 
     :param data: the body, its last line ended
-    :param starts: where each row begins, in bytes
     :param ends: where it ends, behind its newline
     :param numbers: number of its line, counted from 0
     :param longest: bytes of the longest row, 0 without a row
@@ -412,10 +405,7 @@ class BlockLines:
         )
 
     def without(self, bad: Sequence[int]) -> bytes | memoryview:
-        """The body without some rows, as it is where there are none.
-
-        :param bad: the rows, in order
-        """
+        """The body without some rows, as it is where there are none."""
         if not bad:
             return self.data
         pieces, begin, data = [], 0, memoryview(self.data)

@@ -6,14 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterator,
-    Mapping,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, Self
@@ -38,8 +31,6 @@ log = logging.getLogger(__name__)
 class ChannelMark:
     """What a channel had committed at some time.
 
-    :param token: the committed offset token, None for NULL
-    :param rows: rows inserted in the channel's life
     :param created_on_ms: when that life began, milliseconds since 1970; a channel that is dropped and made
         again counts from zero
     """
@@ -66,7 +57,6 @@ class Watermark:
     """Up to where commits have been reported to somebody.
 
     :param begun: False before the watch has seen every channel that it started with
-    :param rows: rows counted since the watch began
     :param channels: the channels' marks; one that is not among them had committed nothing
     """
 
@@ -103,10 +93,8 @@ class OffsetWatch:
 
     :meth:`see` returns the step due, :meth:`accept` makes it; a step that is not accepted is due again.
 
-    :param pipe: the pipe's name, for the messages
     :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
         all commits
-    :param watermark: from where to go on
     """
 
     def __init__(self, pipe: str, every_rows: int | None, watermark: Watermark) -> None:
@@ -128,10 +116,7 @@ class OffsetWatch:
             self._first = frozenset(names)
 
     def see(self, statuses: Mapping[str, ChannelStatus]) -> Step | None:
-        """Take in one poll.
-
-        :returns: the step that is due, None if there is none
-        """
+        """Take in one poll; the step that is due, None if there is none."""
         if not self.watermark.begun:
             return self._begin(statuses)
         for name, status in statuses.items():
@@ -142,10 +127,7 @@ class OffsetWatch:
         return self._move() if self._every_rows is None else self._count(self._every_rows)
 
     def accept(self, step: Step) -> None:
-        """Make a step.
-
-        :param step: what :meth:`see` returned last
-        """
+        """Make a step."""
         if not self.watermark.begun:
             self._seen, self._rows = dict(step.watermark.channels), step.watermark.rows
         self.watermark = step.watermark
@@ -198,7 +180,9 @@ class OffsetWatch:
             "total_rows": self._rows,
             **more,
         }
-        return Step(self._now(), {**message, "id": _identity(message)})
+        # A name that is the same wherever and whenever the message is made.
+        text = json.dumps(message, sort_keys=True, separators=(",", ":"))
+        return Step(self._now(), {**message, "id": hashlib.sha256(text.encode()).hexdigest()[:32]})
 
 
 def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
@@ -206,12 +190,6 @@ def _has_moved(before: ChannelMark, now: ChannelMark) -> bool:
     is_committed = now.token is not None and held_apart(now.token)[1] is None
     moved = is_committed and not same_position(before.token, now.token)
     return moved or before.rows_until(now) > 0
-
-
-def _identity(message: Mapping[str, Any]) -> str:
-    """A name for a message that is the same wherever and whenever the message is made."""
-    text = json.dumps(message, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 # -- A watermark that outlives its process, with the messages on their way written down before they go ---
@@ -242,7 +220,6 @@ class WatermarkJournal:
     Not thread-safe: everything happens on one event loop.
 
     :param store: where it is kept; None keeps it in memory only
-    :param key: under which key
     """
 
     def __init__(self, store: StateStore | None, key: str) -> None:
@@ -259,11 +236,7 @@ class WatermarkJournal:
         return self._entries[-1].step.watermark if self._entries else self._base
 
     async def load(self) -> list[dict[str, Any]]:
-        """Read what an earlier process left.
-
-        :returns: its messages of which nobody knows whether they arrived, in their order, marked as
-            redelivered
-        """
+        """Read what an earlier process left: messages that may not have arrived, marked as redelivered."""
         stored = None if self._store is None else await self._store.aget(self._key)
         if stored is not None:
             self._base = Watermark.from_json(stored["watermark"])
@@ -274,10 +247,7 @@ class WatermarkJournal:
         return [{**message, "redelivered": True} for message in messages if message is not None]
 
     async def write(self, step: Step) -> None:
-        """Write a step down, before its message goes.
-
-        :param step: the step after the one written last
-        """
+        """Write a step down, before its message goes."""
         async with self._lock:
             entry = _Entry(step)
             self._entries.append(entry)
@@ -324,11 +294,7 @@ _open: WeakKeyDictionary[object, set[WatermarkJournal]] = WeakKeyDictionary()
 
 @contextmanager
 def fed_by(stream: object, journal: WatermarkJournal) -> Iterator[None]:
-    """Report to a journal, as long as the block runs, what arrived of the polls of one stream.
-
-    :param stream: what makes the polls
-    :param journal: of one that reads them
-    """
+    """Report to a journal, as long as the block runs, what arrived of the polls of one stream."""
     journals = _open.setdefault(stream, set())
     journals.add(journal)
     try:
@@ -349,17 +315,7 @@ START_NOW, START_BEGINNING = "now", "beginning"
 
 @dataclass(frozen=True, slots=True)
 class FollowRules:
-    """Which channels are followed, and which of their commits are reported.
-
-    :param channel: the one channel; None for all whose names begin with ``prefix``
-    :param prefix: beginning of the channels' names; empty for all channels of the pipe
-    :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
-        all commits
-    :param start: ``now`` reports what is committed after the first poll, ``beginning`` what was committed
-        before it as well
-    :param interval: seconds between two polls
-    :param list_interval: seconds between two searches for new channels
-    """
+    """Which channels are followed, and which of their commits are reported."""
 
     channel: str | None
     prefix: str
@@ -387,7 +343,6 @@ class OffsetFollower:
     """One watcher of a pipe's channels.
 
     :param poll: asks after the channels; its polls go to :meth:`take`
-    :param listing: finds the channels whose names begin with a prefix
     """
 
     def __init__(
@@ -426,12 +381,10 @@ class OffsetFollower:
                     await search
 
     async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
-        """Take in one poll.
+        """Take in one poll; the messages to send now.
 
         Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
         written down.
-
-        :returns: the messages to send now
         """
         messages: list[dict[str, Any]] = []
         try:

@@ -130,10 +130,7 @@ def _require(*texts: str, **counts: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class IntegerOffset(_CountedOffset):
-    """A decimal number, as the Snowflake Kafka connector writes a Kafka offset.
-
-    :param value: the offset, 0 or more
-    """
+    """A decimal number, as the Snowflake Kafka connector writes a Kafka offset."""
 
     value: int
     format_name: ClassVar[str] = "integer"
@@ -176,7 +173,6 @@ class FileLineOffset(_CountedOffset):
 class UnitOffset(_CountedOffset):
     """A line of a unit of a source log, that is of a file or of a piece of one.
 
-    :param unit: the unit's number, which orders positions
     :param file: the file's name within its partition, for people
     :param line: number of the line in the whole file, counted from 1; 0 is the position before the first line
     """
@@ -211,9 +207,6 @@ class TopicPartitionOffset(Offset):
 
     Two of them compare only when topic and partition agree: a channel that holds another partition's token
     was opened for the wrong partition.
-
-    :param partition: the partition's number
-    :param offset: the offset within the partition
     """
 
     topic: str
@@ -258,7 +251,6 @@ class TopicPartitionOffset(Offset):
 class BatchRowOffset(_CountedOffset):
     """A row of a micro-batch: the batch's id and the number of rows of it that the channel has taken.
 
-    :param batch: the micro-batch's id, 0 or more
     :param row: number of the row within the channel's share of the batch, counted from 1; 0 before the first
     """
 
@@ -279,10 +271,7 @@ class BatchRowOffset(_CountedOffset):
 
 @dataclass(frozen=True, slots=True)
 class LexicographicOffset(Offset):
-    """A text ordered by its code points (zero-padded numbers, ISO dates, log sequence numbers).
-
-    :param text: the token, not empty
-    """
+    """A text ordered by its code points (zero-padded numbers, ISO dates, log sequence numbers)."""
 
     text: str
     format_name: ClassVar[str] = "lexicographic"
@@ -320,11 +309,8 @@ class LexicographicOffset(Offset):
 class BatchDigestOffset(_CountedOffset):
     """A row of a channel's share of a micro-batch, with what proves which rows came before it.
 
-    :param batch: the micro-batch's id, 0 or more
-    :param row: number of the row within the share, counted from 1
     :param digest: CRC-32 of the share's NDJSON up to and with this row; in the start token of an append, of
         the rows before it
-    :param final: True for the share's last row
     """
 
     batch: int
@@ -393,7 +379,6 @@ def offset_class(format_name: object) -> type[Offset]:
     :param format_name: ``integer``, ``file:line``, ``unit/file:line``, ``topic:partition:offset``,
         ``batch:row``, ``batch:row/digest``, ``lexicographic``, or ``package.module.Class`` for a caller's
         own subclass of :class:`Offset`
-    :raises ConfigurationError: if there is no such format
     """
     if not isinstance(format_name, str):  # as a template gives it that rendered nothing
         raise ConfigurationError(

@@ -46,8 +46,6 @@ _RECORD = "source-log"
 class OwnChannel:
     """A channel that a load is about to write to.
 
-    :param source: whose rows it gets
-    :param status: what the service reports of it
     :param recorded: the last position that the source's own record shows as committed
     """
 
@@ -125,8 +123,6 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
 class EarlierChannels:
     """The other channels of a pipe, which may have loaded the same source partitions.
 
-    :param list_channels: lists the channels of the pipe
-    :param last: what earlier runs have seen; None where they have left no record
     :param accepts_rejected: True where rejected rows are counted and do not fail the load
     """
 

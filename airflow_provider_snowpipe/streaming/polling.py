@@ -47,8 +47,6 @@ class SharedPoll(ABC, Generic[Answer]):
     A waiter announces itself with ``waiting`` of the poll's class and then reads answers: from
     :meth:`follow`, which drives the poll by itself, or from whoever else drives :meth:`answers` and hands its
     values on. What goes wrong is part of an answer; :meth:`answers` itself never ends and never raises.
-
-    :param name: of its task, for whoever debugs a hanging event loop
     """
 
     def __init__(self, name: str) -> None:
@@ -137,8 +135,6 @@ class PollClient(Generic[Source, Question, Answer]):
 
     With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a poll.
 
-    :param connect: makes the client
-    :param answer: asks it, in the thread
     :param failed: makes the poll that brought nothing but an error
     """
 
@@ -244,10 +240,7 @@ class StatusPoll(SharedPoll[PolledStatuses]):
 
 
 def shared_poll(key: Hashable, connect: Callable[[], Awaitable[StatusSource]]) -> StatusPoll:
-    """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it.
-
-    :param key: what identifies connection and pipe
-    """
+    """Find the running event loop's poll of a pipe, or make it; it lives as long as somebody holds it."""
     return shared_in_loop(StatusPoll, key, partial(StatusPoll, connect))
 
 

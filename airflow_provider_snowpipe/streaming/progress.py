@@ -55,9 +55,6 @@ class ChannelStatus:
     :param rows_parsed: rows read, good and bad
     :param rows_error_count: rows skipped because they did not fit
     :param last_error_offset_upper_bound: the last skipped row lies at or before this offset token
-    :param last_error_message: the service's text for it
-    :param last_error_at_ms: when that was, milliseconds since 1970
-    :param created_on_ms: creation time, milliseconds since 1970
     :param latency_ms: average time from append to commit, milliseconds
     """
 
@@ -158,14 +155,9 @@ UPDATE_OFFSET_TOKEN = "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TO
 class ListedChannel:
     """One row of ``SHOW CHANNELS``.
 
-    :param database: of the pipe
-    :param schema: of the pipe
-    :param table: the table that the channel writes to
     :param pipe: the pipe, None for a channel whose parent is no pipe
-    :param offset_token: the committed offset token, None for NULL
     :param client_sequencer: grows with every opening of the channel
     :param row_sequencer: grows with every append that is committed
-    :param created_on: when the channel was made
     """
 
     name: str
@@ -243,7 +235,6 @@ def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
 class Progress:
     """What one channel has durably committed, and what a run still owes it.
 
-    :param committed: the committed position, None for NULL
     :param target: the position that proves the run complete
     """
 
@@ -324,7 +315,6 @@ class ChannelTarget:
     :param offset_format: the format of a bare position, or the class of an author's positions; None where a
         checkpoint names it
     :param errors: rejected rows of the channel that were reported before; None accepts rejected rows
-    :param rows: rows that the run sent
     """
 
     token: str | None
@@ -338,11 +328,7 @@ class ChannelTarget:
 
     @classmethod
     def read(cls, channel: str, value: Any, offset_format: str | None = None) -> Self:
-        """Read the value of a channel: what :meth:`to_json` gives, or a token.
-
-        :param offset_format: the format of a bare position
-        :raises ConfigurationError: if it is neither
-        """
+        """Read the value of a channel: what :meth:`to_json` gives, or a token."""
         is_name = isinstance(channel, str) and channel
         if is_name and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)  # what a DAG that renders templates as native objects makes of digits
@@ -414,7 +400,6 @@ class ChannelTarget:
 class CommitTargets:
     """What a wait is for: an offset token for each channel, and what counts as failure.
 
-    :param targets: what each channel has to commit
     :param on_imbalance: ``fail`` ends the wait where a channel counts other rows than its checkpoint
     """
 
@@ -438,7 +423,6 @@ class CommitTargets:
         :param fail_on_rejected_rows: True judges every channel by its rejected rows, None those whose target
             has a count of reported ones, False none
         :raises OffsetTokenError: if a token is neither a checkpoint nor of the format
-        :raises ConfigurationError: if a token or a count is of another type
         """
         found: dict[str, ChannelTarget] = {}
         for channel, value in all_targets(targets).items():
@@ -467,11 +451,7 @@ class CommitTargets:
 
 
 def all_targets(targets: Any) -> dict[str, Any]:
-    """Targets in one mapping, such as those of all instances of a mapped task.
-
-    :param targets: a mapping, a list of mappings, or the JSON text of one
-    :raises ConfigurationError: if it is something else, an empty list, or two name one channel
-    """
+    """Targets in one mapping, such as those of all instances of a mapped task."""
     given = _read_json("targets", targets)
     if isinstance(given, Mapping) or not isinstance(given, Sequence) or isinstance(given, str | bytes):
         return _mapping("targets", given)

@@ -24,13 +24,7 @@ import pyarrow.json as pj
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.ndjson import BlockLines
-from airflow_provider_snowpipe.streaming.row_values import (
-    Fault,
-    JsonNumber,
-    RowValues,
-    is_number,
-    parse_row,
-)
+from airflow_provider_snowpipe.streaming.row_values import Fault, JsonNumber, RowValues, is_number, parse_row
 from airflow_provider_snowpipe.streaming.table_schema import ColumnType, TableColumn
 
 # pragma: no mutate start (compared value by value with the service: test_row_check_agrees.py)
@@ -58,7 +52,6 @@ class RowFault:
 
     :param row: its number among the block's rows, counted from 0
     :param line: its number among the block's lines, counted from 0; differs where lines are blank
-    :param fault: the column and the reason
     """
 
     row: int
@@ -68,11 +61,7 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class CheckedBlock:
-    """What a check found.
-
-    :param lines: the block's rows
-    :param faults: the rows that do not fit, in order
-    """
+    """What a check found."""
 
     lines: BlockLines
     faults: tuple[RowFault, ...]
@@ -86,7 +75,6 @@ class RowCheck:
     """The check of one channel's rows; remembers how its source writes the columns.
 
     :param only_exact: True finds only values that the columns would round or cut
-    :raises ConfigurationError: if there is none, or two differ only in case
     """
 
     def __init__(self, columns: Sequence[TableColumn], *, only_exact: bool = False) -> None:
@@ -316,11 +304,7 @@ class ColumnForm:
         return self._form if known else Form.OPAQUE
 
     def meet(self, met: Sequence[tuple[str, object]]) -> bool:
-        """Take note of how some rows write the column.
-
-        :param met: the keys that name it and their values, at least one
-        :returns: True if it is to be read in another way now
-        """
+        """Take note of how some rows write the column; True if it is to be read in another way now."""
         before = self.key, self._form
         self.key = Counter(key for key, _ in met).most_common(1)[0][0]
         texts_count = self.type.kind not in ("NUMBER", "FLOAT")

@@ -67,9 +67,7 @@ class DeadLetter:
     :param position: its position, None where only the part's is known
     :param row: its number in its part, counted from 0
     :param column: the column that it does not fit, None where the whole row is at fault
-    :param reason: in words
     :param payload: the row as it would have been sent; of a record that cannot be decoded, its value
-    :param key: the key of such a record
     """
 
     position: Offset | None
@@ -85,16 +83,12 @@ class DeadLetterStore(ABC):
     """Where one channel's bad rows go during one attempt at them."""
 
     def claim(self, pipe: str) -> None:  # noqa: B027  a store of another package need not know
-        """Learn whose channel it is, before anything else.
-
-        :param pipe: full name of the pipe
-        """
+        """Learn whose channel it is, before anything else."""
 
     @abstractmethod
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part aside; they are safe when this returns.
 
-        :param dead_letters: the rows, at least one
         :raises DeadLetterError: if they cannot be written
         """
 
@@ -110,20 +104,14 @@ class DeadLetterStore(ABC):
         """
 
     def count(self, committed: Offset) -> int:
-        """Count the rows up to a position that are put aside.
-
-        :raises DeadLetterError: if they cannot be counted
-        """
+        """Count the rows up to a position that are put aside."""
         raise DeadLetterError(f"the dead letters of {type(self).__name__} cannot be counted")
 
 
 class DeadLetterFolder(DeadLetterStore):
     """The files of one channel.
 
-    :param path: the run's directory or URL
-    :param offset_class: the format of its positions
     :param after: the committed position when the channel was opened, None for NULL
-    :raises DeadLetterError: if it cannot be read
     """
 
     def __init__(self, path: str, channel: str, offset_class: type[Offset], after: Offset | None) -> None:
@@ -146,10 +134,7 @@ class DeadLetterFolder(DeadLetterStore):
             self._left = self._listed()
 
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
-        """Put the bad rows of one part into a file.
-
-        :raises DeadLetterError: if it cannot be written
-        """
+        """Put the bad rows of one part into a file."""
         table = pa.table(
             {
                 "channel": [self._channel] * len(dead_letters),
@@ -195,10 +180,7 @@ class DeadLetterFolder(DeadLetterStore):
                 self._remove(name)
 
     def count(self, committed: Offset) -> int:
-        """Count the rows up to a position in the channel's files.
-
-        :raises DeadLetterError: if a file cannot be read
-        """
+        """Count the rows up to a position in the channel's files."""
         found = 0
         for first, name in self._listed():
             if first > committed:
@@ -329,14 +311,10 @@ class Admission:
 
     :param rules: how values are checked, None if they are not
     :param columns: the table's columns, which keys are held against; none where they are not
-    :param unknown_columns: what becomes of keys that match none of them
-    :param offset_class: the format of its positions
     :param committed: the committed position when the channel was opened, None for NULL
-    :param open_dead_letters: opens the dead letters' store
     :param skips_undecoded: True skips and counts records that cannot be decoded, and rows that no request
         carries, where values are not checked
     :param limits: what a request carries; None where nothing is too large
-    :raises DeadLetterError: if the dead letters' store cannot be read
     """
 
     def __init__(
@@ -378,11 +356,9 @@ class Admission:
     def admit(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if it has none.
 
-        :param part: rows that follow those of the part before
         :raises EncodingError: if a record cannot be decoded, and is neither put aside nor skipped
         :raises UnknownColumnsError: if there is a row whose keys are to be refused
         :raises UnfitRowsError: if there is a row that does not fit and no store for it
-        :raises DeadLetterError: if it cannot be put aside
         """
         if self._only_exact:
             if part.undecoded and not self._skips_undecoded:
@@ -431,10 +407,7 @@ class Admission:
         return found
 
     def _without_large(self, part: Part, large: Mapping[int, Fault]) -> Part:
-        """The part without the rows that are too large, if those are skipped.
-
-        :raises UnfitRowsError: if they are not
-        """
+        """The part without the rows that are too large, if those are skipped."""
         lines = BlockLines.of(part.body)
         if not self._skips_undecoded:
             found = CheckedBlock(lines, ())

@@ -146,7 +146,6 @@ class Fault:
     """Why a row does not fit the table; names the column, never the value.
 
     :param column: the column's name, None where the whole row is at fault
-    :param reason: in words
     """
 
     column: str | None
@@ -438,7 +437,6 @@ def columns_of_rows(
 
     :param lines: NDJSON rows; those that are no JSON objects are skipped
     :param types: types of columns, by name, that a schema of the rows has; they count before the values
-    :raises ConfigurationError: if no row has a key
     """
     kinds: dict[str, set[str]] = {}
     numbers: dict[str, set[JsonNumber]] = {}

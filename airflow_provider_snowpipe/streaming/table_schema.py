@@ -60,7 +60,6 @@ class ColumnType:
         """Read a type as ``DESCRIBE TABLE`` or a ``CREATE TABLE`` writes it.
 
         :param text: for example ``NUMBER(12,2)``, ``varchar(40)``, ``DOUBLE PRECISION``
-        :raises ConfigurationError: if it is no type that Snowflake has
         """
         match = _WRITTEN.match(text)
         word = " ".join(match["word"].upper().split()) if match else ""
@@ -170,10 +169,7 @@ def columns_of_describe(rows: Iterable[Mapping[str, Any]]) -> tuple[TableColumn,
 
 
 def table_of(pipe: PipeName) -> str:
-    """The quoted full name of the table whose default pipe this is.
-
-    :raises ConfigurationError: if it is a pipe of its own, whose rows are not the table's
-    """
+    """The quoted full name of the table whose default pipe this is."""
     if pipe.default_table is None:
         raise ConfigurationError(
             f"pipe {pipe} is not a table's default pipe, so that the columns of its rows are not the "
@@ -189,10 +185,7 @@ def show_table(pipe: PipeName) -> str:
 
 
 def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
-    """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION).
-
-    :param shown: the rows of ``SHOW TABLES``
-    """
+    """True if the service adds columns to a table for keys that it has none for (ENABLE_SCHEMA_EVOLUTION)."""
     on = ("Y", "YES", "TRUE", "ON")
     return any(
         row["name"] == table and str(row.get("enable_schema_evolution", "")).upper() in on for row in shown
@@ -200,17 +193,13 @@ def widens_itself(shown: Iterable[Mapping[str, Any]], table: str) -> bool:
 
 
 def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
-    """The statement that makes a table unless there is one.
-
-    :param table: its quoted full name
-    """
+    """The statement that makes a table unless there is one."""
     return f"CREATE TABLE IF NOT EXISTS {table} ({', '.join(column.ddl for column in columns)})"
 
 
 def add_columns(table: str, columns: Sequence[TableColumn]) -> str:
     """The statement that adds columns to a table.
 
-    :param table: its quoted full name
     :param columns: the new columns, at least one; they can be empty, since there are rows already
     """
     return f"ALTER TABLE {table} ADD COLUMN {', '.join(column.ddl for column in columns)}"
@@ -223,10 +212,7 @@ def missing_columns(expected: Iterable[TableColumn], have: Iterable[TableColumn]
 
 
 def column_type(kind: pa.DataType) -> str | None:
-    """The type of the column that takes an Arrow column's values, in the form that NDJSON gives them.
-
-    :return: None where the values show as much
-    """
+    """The type of the column that takes an Arrow column's values as NDJSON; None where they show it."""
     import pyarrow as pa
 
     is_a = pa.types

@@ -22,12 +22,19 @@ from airflow_provider_snowpipe.hooks.cluster import (
 from airflow_provider_snowpipe.hooks.storage import read_text, storage_path
 from airflow_provider_snowpipe.spark.driver.progress import FollowedChannels
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
-from airflow_provider_snowpipe.triggers.commit import LOG_SECONDS, StoredTrigger, named_pipe, status_poll
+from airflow_provider_snowpipe.triggers.commit import (
+    ENDED,
+    LOG_SECONDS,
+    LOST,
+    StoredTrigger,
+    end_event,
+    named_pipe,
+    status_poll,
+)
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
-ENDED, LOST = "ended", "lost"
 UNREACHABLE_SECONDS = 600.0
 """So long a cluster may not answer, as while it is started again, before a wait gives up."""
 
@@ -39,30 +46,21 @@ Cluster = KubernetesPods | ResourceManager
 
 
 def spark_master(conn_id: str) -> str:
-    """The master of a Spark connection, as Airflow's Spark provider reads it.
-
-    :raises ConfigurationError: if there is no such connection
-    """
+    """The master of a Spark connection, as Airflow's Spark provider reads it."""
     return _master(_connection(conn_id))
 
 
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
     """The cluster of a Spark connection.
 
-    :param auth: for YARN's ResourceManager, None for what the connection has
     :param namespace: for Kubernetes, where pods are searched for by their labels
-    :raises ConfigurationError: if there is no such connection, it names neither YARN nor Kubernetes, or
-        something to ask the cluster is missing
     """
     connection = _connection(conn_id)
     return _cluster(conn_id, _master(connection), connection.extra_dejson, auth, namespace)
 
 
 async def async_cluster_of(conn_id: str) -> Cluster:
-    """The same on an event loop, which does not wait for the connection.
-
-    :raises ConfigurationError: as :func:`cluster_of`
-    """
+    """The same on an event loop, which does not wait for the connection."""
     from airflow.providers.common.compat.connection import get_async_connection, get_async_extra_dejson
 
     try:
@@ -163,11 +161,11 @@ class SnowpipeApplicationTrigger(StoredTrigger):
                 application = await asyncio.to_thread(self._ask, self._cluster)
             except SnowpipeError as error:
                 if not error.retryable or followed.has_failed(error):
-                    return _event(LOST, str(error))
+                    return end_event(LOST, str(error))
             else:
                 followed.has_seen(application)
                 if not application.is_active:
-                    return _event(ENDED, str(application))
+                    return end_event(ENDED, str(application))
             await asyncio.sleep(self.poll_interval)
 
     def _ask(self, cluster: Cluster) -> Application:
@@ -261,7 +259,3 @@ class FollowedApplication:
         if not self._has_lost_channels:
             self._has_lost_channels = True
             self._log.warning("what is committed meanwhile cannot be shown: %s; the wait goes on", error)
-
-
-def _event(status: str, message: str) -> TriggerEvent:
-    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 POLL_BUDGET_SECONDS = 20.0
 """Longest time for one request with its repetitions; after it the poll counts as an error."""
+ENDED, LOST = "ended", "lost"
 LOG_SECONDS = 60.0
 """A wait of which as much is done as before is reported this often at most."""
 
@@ -111,17 +112,11 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
 
     @abstractmethod
     def _watch(self) -> CommitWatch | FilesWatch:
-        """What is waited for.
-
-        :raises ConfigurationError: if an argument is wrong
-        """
+        """What is waited for."""
 
     @classmethod
     async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncGenerator[Any]:
-        """Poll for all triggers of one key; what each of them waits for, the poll knows by itself.
-
-        :param kwargs: arguments of one of them, of which only the key's count
-        """
+        """Poll for all triggers of one key; what each of them waits for, the poll knows by itself."""
         async with aclosing(cls(**kwargs)._poll().answers()) as answers:
             async for answer in answers:
                 yield answer
@@ -174,17 +169,16 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
         payload: dict[str, Any] = {"status": "success", self.value_key: verdict.value}
         return TriggerEvent(payload)  # type: ignore[no-untyped-call]
 
-    def _names(self) -> dict[str, str | None]:
-        return names_of(self)
-
 
 def failure_event(reason: StrEnum, message: str, **more: Any) -> TriggerEvent:
-    """The event of a wait that failed.
-
-    :param more: what was seen until then
-    """
+    """The event of a wait that failed."""
     payload = {"status": "failure", "reason": reason.value, "message": message, **more}
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+def end_event(status: str, message: str = "") -> TriggerEvent:
+    """The event of a trigger whose task asks by itself how the work has ended."""
+    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]
 
 
 def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:
@@ -219,10 +213,7 @@ def poll_retry() -> RetryPolicy:
 async def connect(
     make: Callable[..., Awaitable[Source]], conn_id: str, names: Mapping[str, str | None]
 ) -> Source:
-    """Make the client of a poll.
-
-    :raises ConfigurationError: if there is no such connection, or it lacks something
-    """
+    """Make the client of a poll."""
     try:
         return await make(SnowpipeHook(conn_id, **names), retry=poll_retry())
     except AirflowNotFoundException as error:

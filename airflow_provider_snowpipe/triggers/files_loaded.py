@@ -19,7 +19,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     file_names,
     number_of_files,
 )
-from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
+from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.triggers.commit import WaitTrigger, connect
 
@@ -74,7 +74,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
 
     def shared_stream_key(self) -> Hashable:
         """What the triggers of one poll have in common: connection, table and pipe, as they were named."""
-        return ("snowpipe load history", self.snowflake_conn_id, *self._names().values())
+        return ("snowpipe load history", self.snowflake_conn_id, *names_of(self).values())
 
     async def _wait(self, answers: AsyncIterator[Any]) -> TriggerEvent:
         left = self.timeout if self.deadline is None else self.deadline - time.time()
@@ -89,7 +89,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
             return self._event(self._waits.expired(self.timeout or 0.0), self._waits)
 
     def _poll(self) -> HistoryPoll:
-        make = partial(connect, SnowpipeHook.async_get_load_history, self.snowflake_conn_id, self._names())
+        make = partial(connect, SnowpipeHook.async_get_load_history, self.snowflake_conn_id, names_of(self))
         return shared_poll(self.shared_stream_key(), make)
 
     def _watch(self) -> FilesWatch:

@@ -24,11 +24,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     WatermarkJournal,
     journals_fed_by,
 )
-from airflow_provider_snowpipe.streaming.polling import (
-    ChannelListing,
-    StatusPoll,
-    shared_listing,
-)
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
 from airflow_provider_snowpipe.triggers.commit import StoredTrigger, named_pipe, status_poll
 
 if TYPE_CHECKING:
@@ -196,8 +192,6 @@ class AssetStates:
 
     Watchers with the same arguments are one trigger to Airflow, and an event of it goes to all of their
     assets in one transaction. The state is written to each, so that it outlives any of them.
-
-    :param accessors: one for each asset
     """
 
     def __init__(self, accessors: list[Any]) -> None:
@@ -238,11 +232,7 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class NumberedAnswer:
-    """A poll at the channels and its number.
-
-    :param number: grows from poll to poll
-    :param answer: what was seen
-    """
+    """A poll at the channels and its number."""
 
     number: int
     answer: PolledStatuses

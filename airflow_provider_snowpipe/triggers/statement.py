@@ -13,12 +13,10 @@ from airflow.triggers.base import TriggerEvent
 
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.streaming.errors import ApiError, SnowpipeError, SqlError
-from airflow_provider_snowpipe.triggers.commit import StoredTrigger, poll_retry
+from airflow_provider_snowpipe.triggers.commit import ENDED, LOST, StoredTrigger, end_event, poll_retry
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-
-ENDED, LOST = "ended", "lost"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -53,7 +51,7 @@ class SnowpipeStatementTrigger(StoredTrigger):
         try:
             client = await self._client()
         except (SnowpipeError, AirflowNotFoundException) as error:
-            yield _event(LOST, str(error))
+            yield end_event(LOST, str(error))
             return
         try:
             event = await self._ended(client)
@@ -67,16 +65,16 @@ class SnowpipeStatementTrigger(StoredTrigger):
             try:
                 state = await asyncio.to_thread(client.state, self.handle, self.statement)
             except (SqlError, ApiError):  # what the service reports of the statement, the task reads itself
-                return _event(ENDED)
+                return end_event(ENDED)
             except SnowpipeError as error:
                 errors += 1
                 if not error.retryable or errors >= self.max_consecutive_errors:
-                    return _event(LOST, str(error))
+                    return end_event(LOST, str(error))
                 self.log.warning("%s: %s", self.statement, error)
             else:
                 errors = 0
                 if not state.is_running:
-                    return _event(ENDED)
+                    return end_event(ENDED)
             if self.deadline is not None and time.time() >= self.deadline:
                 return await self._out_of_time(client)
             await asyncio.sleep(self.poll_interval)
@@ -84,10 +82,12 @@ class SnowpipeStatementTrigger(StoredTrigger):
     async def _out_of_time(self, client: StatementClient) -> TriggerEvent:
         try:
             if not await asyncio.to_thread(client.cancel, self.handle, self.statement):
-                return _event(ENDED)
+                return end_event(ENDED)
         except SnowpipeError as error:
-            return _event(LOST, f"the task's execution_timeout is over, and no statement cancelled: {error}")
-        return _event(LOST, "the task's execution_timeout is over, and its statement cancelled")
+            return end_event(
+                LOST, f"the task's execution_timeout is over, and no statement cancelled: {error}"
+            )
+        return end_event(LOST, "the task's execution_timeout is over, and its statement cancelled")
 
     async def on_kill(self) -> None:
         """Cancel the statement: somebody has marked or cleared the deferred task."""
@@ -103,7 +103,3 @@ class SnowpipeStatementTrigger(StoredTrigger):
     async def _client(self) -> StatementClient:
         hook = SnowpipeBulkHook(self.snowflake_conn_id)
         return await hook.async_get_statement_client(retry=poll_retry())
-
-
-def _event(status: str, message: str = "") -> TriggerEvent:
-    return TriggerEvent({"status": status, "message": message})  # type: ignore[no-untyped-call]
