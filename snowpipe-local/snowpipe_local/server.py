@@ -207,7 +207,7 @@ class Service:
             return
         if scope["type"] != "http":
             return
-        if str(scope["path"]).startswith(f"/{stage_files.BUCKET}/"):
+        if str(scope["path"]).startswith(stage_files.ROUTES):
             await self._files.answer(scope, receive, send)
             return
         is_append = scope["path"].endswith(("/rows", "/filebuffer"))

@@ -30,7 +30,7 @@ def emptied(catalog: Catalog) -> Catalog:
             local.drop_schema(schema)
         local.create_schema("PUBLIC")
         local.objects.set_comment("DATABASE", "", "LOCAL", "")
-        local.cursor.execute(f"DELETE FROM {local.history.of_dropped_tables}")
+        local.cursor.execute(f"DELETE FROM {local.history.of_former_tables}")
     catalog.storage.remove_all_but(())
     catalog.storage.remove([user_identity("DEMO")])
     catalog.copies.clear()

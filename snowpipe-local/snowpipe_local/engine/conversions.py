@@ -26,6 +26,8 @@ from snowpipe_local.tables import ZONED, Column, Table, literal, quote
 
 # What the engine may have rounded: 15 digits around a point, or an exponent.
 _ROUNDED = r"""[0-9.]{16}|(?:^|[^0-9A-Za-z"-])-?[0-9.]+e"""
+# Characters of the longest VARCHAR and VARIANT ("String & binary data types").
+MAX_TEXT = 134_217_728
 # Words of macros.sql.
 _WORDS = {
     "NUMBERS": "('BIGINT', 'UBIGINT', 'HUGEINT', 'DOUBLE')",
@@ -35,6 +37,7 @@ _WORDS = {
     "SUSPECT": "'[0-9.]{16}|[0-9.]e'",
     "OTHER_JSON": r'("(?:[^"\\]|\\.)*"|-?[0-9.]+[eE][+-]?[0-9]+)',
     "MOST_LEVELS": str(MOST_LEVELS),
+    "MAX_TEXT": str(MAX_TEXT),
     "ZONED": ZONED,
 }
 

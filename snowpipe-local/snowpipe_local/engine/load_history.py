@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from snowpipe_local.definitions import Definitions
 from snowpipe_local.names import Names, PipeKey, Rename
-from snowpipe_local.tables import literal
+from snowpipe_local.tables import TEMPORARY, literal
 
 # -- Pipes that load files: their definitions and their queues, in the hidden schema of one database -----
 
@@ -291,7 +291,7 @@ _COLUMNS = ", ".join(
 _LOADS_DDL = f"""
 CREATE SEQUENCE IF NOT EXISTS {{s}}.load_ids;
 CREATE TABLE IF NOT EXISTS {{s}}.loads (id BIGINT, {_COLUMNS});
-CREATE TABLE IF NOT EXISTS {{s}}.dropped_loads AS SELECT * FROM {{s}}.loads LIMIT 0;
+CREATE TABLE IF NOT EXISTS {{s}}.former_loads AS SELECT * FROM {{s}}.loads LIMIT 0;
 """
 
 
@@ -304,7 +304,9 @@ class LoadHistory:
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection) -> None:
         self._schema = names.hidden_schema
         self.relation = f"{self._schema}.loads"
-        self.of_dropped_tables = f"{self._schema}.dropped_loads"
+        self.of_former_tables = f"{self._schema}.former_loads"
+        # A pipe keeps its history when its table is truncated, dropped or replaced.
+        self._of_pipes = f"(FROM {self.relation} UNION ALL FROM {self.of_former_tables})"
         cursor.execute(_LOADS_DDL.format(s=self._schema))
 
     def record(self, cursor: duckdb.DuckDBPyConnection, events: Sequence[LoadEvent]) -> None:
@@ -350,7 +352,7 @@ class LoadHistory:
         :param or_failed: also of those that it failed to load.
         """
         rows = cursor.execute(
-            f"SELECT DISTINCT file_key FROM {self.relation} WHERE pipe_schema = ? AND pipe_name = ? "
+            f"SELECT DISTINCT file_key FROM {self._of_pipes} WHERE pipe_schema = ? AND pipe_name = ? "
             f"AND loaded_on_ms >= ? AND (status <> ? OR ?)",
             [schema, pipe, since_ms, LOAD_FAILED, or_failed],
         ).fetchall()
@@ -379,7 +381,7 @@ class LoadHistory:
         direction = "DESC" if newest is not None else "ASC"
         limit = newest if newest is not None else oldest
         rows = cursor.execute(
-            f"SELECT id, {', '.join(_FIELDS)} FROM {self.relation} WHERE pipe_schema = ? AND pipe_name = ? "
+            f"SELECT id, {', '.join(_FIELDS)} FROM {self._of_pipes} WHERE pipe_schema = ? AND pipe_name = ? "
             f"AND id > ? AND loaded_on_ms >= ? AND loaded_on_ms < ? ORDER BY id {direction} "
             + ("" if limit is None else f"LIMIT {int(limit)}"),
             [schema, pipe, after_id, from_ms, 2**62 if until_ms is None else until_ms],
@@ -404,7 +406,8 @@ class LoadHistory:
         )
 
     def forget_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, table: str) -> None:
-        """Forget the loads of a table that was truncated; those of a dropped one are put aside."""
-        cursor.execute(
-            f"DELETE FROM {self.relation} WHERE schema_name = ? AND table_name = ?", [schema, table]
-        )
+        """Put the loads of a table that is emptied or dropped aside: COPY forgets them, pipes do not."""
+        of_table = f"FROM {self.relation} WHERE schema_name = ? AND table_name = ?"
+        if TEMPORARY not in table:
+            cursor.execute(f"INSERT INTO {self.of_former_tables} {of_table}", [schema, table])
+        cursor.execute(f"DELETE {of_table}", [schema, table])

@@ -198,6 +198,13 @@ CREATE OR REPLACE MACRO _array_of(l) AS
     CAST(_unmark('[' || array_to_string(list_transform(l, lambda e: coalesce(CAST(e AS VARCHAR), 'null')),
         ',') || ']') AS JSON);
 
+-- As text: a list of the elements takes some 450 bytes for each of them.
+CREATE OR REPLACE MACRO _concatenated(a, b) AS
+    CASE WHEN strlen(a) + strlen(b) > $MAX_TEXT THEN CAST(CAST('too long and would be truncated' AS INTEGER) AS JSON)
+        WHEN NOT (ltrim(a) ^@ '[' AND ltrim(b) ^@ '[') THEN error('an argument is no array')
+        WHEN regexp_full_match(a, '\s*\[\s*\]\s*') THEN b WHEN regexp_full_match(b, '\s*\[\s*\]\s*') THEN a
+        ELSE CAST(regexp_replace(a, '\s*\]\s*$', ',') || regexp_replace(b, '^\s*\[', '') AS JSON) END;
+
 CREATE OR REPLACE MACRO _object_of(m) AS
     CAST(_unmark('{' || array_to_string(list_transform(list_sort(map_entries(m)),
         lambda e: to_json(e['key']) || ':' || e['value']), ',') || '}') AS JSON);

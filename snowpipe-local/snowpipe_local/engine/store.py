@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from snowpipe_local.engine.channel import Committed
 from snowpipe_local.names import Names, Pipe, PipeDefinition, PipeKey, Rename
-from snowpipe_local.tables import TEMPORARY, ClusteringKey, Column, ColumnType, Table
+from snowpipe_local.tables import ClusteringKey, Column, ColumnType, Table
 
 # -- Views, sequences, comments and table options of one database: a hidden table, and its picture in memory -
 
@@ -334,27 +334,14 @@ class Store:
         """Forget the rejected rows of a table."""
         self._delete(cursor, "table_name", schema, table, "rejected_rows")
 
-    def remove_table(
-        self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str, *, is_renamed: bool = False
-    ) -> None:
-        """Forget a table, its pipes and their channels.
-
-        :param is_renamed: its load history stays, for its new name.
-        """
+    def remove_table(self, cursor: duckdb.DuckDBPyConnection, schema: str, name: str) -> None:
+        """Forget a table, its pipes and their channels."""
         pipes = f"(SELECT pipe_name FROM {self._schema}.pipes WHERE schema_name = ? AND table_name = ?)"
         cursor.execute(
             f"DELETE FROM {self._schema}.channels WHERE schema_name = ? AND pipe_name IN {pipes}",
             [schema, schema, name],
         )
-        if TEMPORARY not in name and not is_renamed:
-            # COPY forgets these; the account's usage history shows them on.
-            cursor.execute(
-                f"INSERT INTO {self._schema}.dropped_loads SELECT * FROM {self._schema}.loads "
-                f"WHERE schema_name = ? AND table_name = ?",
-                [schema, name],
-            )
-        relations = ("tables", "columns", "pipes", "rejected_rows", "loads")
-        self._delete(cursor, "table_name", schema, name, *relations[: -1 if is_renamed else None])
+        self._delete(cursor, "table_name", schema, name, "tables", "columns", "pipes", "rejected_rows")
 
     def load_pipes(self, cursor: duckdb.DuckDBPyConnection) -> list[Pipe]:
         """Return all pipes."""

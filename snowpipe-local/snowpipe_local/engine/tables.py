@@ -142,7 +142,7 @@ class Tables:
 
             def write() -> Callable[[], None]:
                 for old in olds:
-                    self._file.store.remove_table(self._cursor, schema, old.name, is_renamed=True)
+                    self._file.store.remove_table(self._cursor, schema, old.name)
                 self._file.history.rename_tables(self._cursor, schema, names)
                 for new in news:
                     self._file.store.add_table(self._cursor, new)
@@ -214,4 +214,5 @@ class Tables:
     def _drop(self, cursor: duckdb.DuckDBPyConnection, table: Table) -> Callable[[], None]:
         cursor.execute(f"DROP TABLE {table.path}")
         self._file.store.remove_table(cursor, table.schema, table.name)
+        self._file.history.forget_table(cursor, table.schema, table.name)
         return self._file.objects.moved_tables(cursor, table.schema, {table.name: None})

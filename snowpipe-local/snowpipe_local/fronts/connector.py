@@ -52,7 +52,11 @@ from snowpipe_local.sql.stages import staged_bindings
 _VALIDITY_SECONDS = 4 * 3600
 _SESSION_GONE = "390111"
 # The session parameters by which the clients that read Arrow ask for text instead.
-_FORMAT_PARAMETERS = {"PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT", "JDBC": "JDBC_QUERY_RESULT_FORMAT"}
+_FORMAT_PARAMETERS = {
+    "PYTHON": "PYTHON_CONNECTOR_QUERY_RESULT_FORMAT",
+    "JDBC": "JDBC_QUERY_RESULT_FORMAT",
+    "OLD_JDBC": "JDBC_QUERY_RESULT_FORMAT",
+}
 _THRESHOLD = "CLIENT_STAGE_ARRAY_BINDING_THRESHOLD"
 # JDBC writes times as text by these; without them by a format of its own (observed with 3.24.2).
 _OUTPUT_FORMATS = tuple(name for name in DEFAULT_PARAMETERS if name.endswith("_OUTPUT_FORMAT"))

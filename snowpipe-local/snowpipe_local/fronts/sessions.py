@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import re
 import secrets
 import threading
 import time
@@ -309,6 +310,10 @@ def _by_token(account: Account, data: Mapping[str, Any], token: str, authenticat
     return user, role, account.mark(token)
 
 
+# The first JDBC that sends a token to an ``endPoint`` of GCS: earlier ones send it to Google's own host.
+_ENDPOINT_OF_GCS = (3, 22)
+
+
 def _client_kind(data: Mapping[str, Any]) -> str:
     """Return which of the clients that are answered in a way of their own logs in; empty for any other.
 
@@ -319,7 +324,13 @@ def _client_kind(data: Mapping[str, Any]) -> str:
     is_python = isinstance(environment, dict) and "PYTHON_VERSION" in environment
     if is_python or name.startswith("Python"):
         return "PYTHON"
+    if name == "JDBC" and _version(data) < _ENDPOINT_OF_GCS:
+        return "OLD_JDBC"
     return name.upper() if name in {"JDBC", "Go"} else ""
+
+
+def _version(data: Mapping[str, Any]) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", str(data.get("CLIENT_APP_VERSION") or ""))[:2])
 
 
 def _apply_names(session: Session, query: Mapping[str, str]) -> None:

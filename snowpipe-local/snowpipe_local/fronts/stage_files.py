@@ -14,9 +14,10 @@ import os
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import jwt
@@ -27,6 +28,7 @@ from zstandard import ZstdError
 from snowpipe_local.accounts import Account
 from snowpipe_local.engine.spool import Spool, SpoolFile
 from snowpipe_local.errors import NotAllowed, Refusal, SqlError
+from snowpipe_local.fronts import google_storage
 from snowpipe_local.fronts.http import (
     INTERNAL_ERROR,
     TOO_DEEP,
@@ -248,15 +250,19 @@ def _token(value: Any) -> str | None:
 #
 # Observed with connectors 4.8.1 and 5.2.0: a stage of type ``GCS`` with an ``endPoint`` makes both send
 # ``PUT``, ``HEAD`` and ``GET`` to ``https://<endPoint>/<location>/<file>`` with a bearer token. Without
-# ``encryptionMaterial`` neither encrypts. JDBC 3.24.2 would use Google's own library and routes with such a
-# token; without one it sends plain ``PUT`` and ``GET`` to signed URLs, one for each file. Node's snowflake-
-# sdk 3.3.0 takes the token, and reads ``presignedUrls`` of GET all the same; connector 5.2.0 takes an empty
-# one for a URL. Go's gosnowflake 1.19.1 writes the slashes of a file's path as ``%2F``, and fails after an
-# upload that it has not encrypted, so it gets a key, and what it sends is decrypted here.
+# ``encryptionMaterial`` neither encrypts. JDBC uses Google's own library and routes with such a token, and
+# signed URLs, where it has them, for GET; before 3.22 it does not send a token to ``endPoint``, so it gets
+# none, and sends ``PUT`` to a signed URL for each file. Node's snowflake-sdk 3.3.0 takes the token, and reads
+# ``presignedUrls`` of GET all the same; connector 5.2.0 takes an empty one for a URL. Go's gosnowflake 1.19.1
+# writes the slashes of a file's path as ``%2F``, and fails after an upload that it has not encrypted, so it
+# gets a key, and what it sends is decrypted here.
 
 log = logging.getLogger(__name__)
 
 BUCKET = "snowpipe-local-files"
+# Of Google's storage API, behind which the segment ``o`` and perhaps the name of a file come.
+_OBJECTS, _UPLOADS = f"/storage/v1/b/{BUCKET}", f"/upload/storage/v1/b/{BUCKET}"
+ROUTES = tuple(f"{route}/" for route in (f"/{BUCKET}", _OBJECTS, _UPLOADS))
 TOKEN_SECONDS = 3600
 _ISSUER = "snowpipe-local-files"
 _BLOCK = 1 << 20
@@ -290,16 +296,16 @@ class StageFilesFront:
         :param opened_by: as in :class:`Session`: the token ends with that user or credential.
         :param host: the host that the client asked; one of ``*.snowflakecomputing.com`` came through the
             CONNECT proxy, which leads its files here too.
-        :param client: as in :class:`Session`. For ``JDBC`` the token is put into a URL for each file; it then
-            sends PUT again for each of its files, under the name that the file gets in the stage.
+        :param client: as in :class:`Session`. For ``JDBC`` and ``OLD_JDBC`` the token is also put into URLs;
+            the old one sends PUT again for each of its files, under the name that the file gets in the stage.
         """
-        sign_urls = client == "JDBC"
+        sign_urls = client in {"JDBC", "OLD_JDBC"}
         through_proxy = _SNOWFLAKE_HOST.match(host)
         endpoint = through_proxy[1] if through_proxy else self._endpoint
         token = self._issue(transfer, opened_by)
         location = f"{BUCKET}/{transfer.identity}/"
         # JDBC's upload of a file that it holds in memory expects a key that it does not use.
-        takes_key = client in {"GO", "JDBC"} and transfer.is_upload
+        takes_key = client in {"GO", "JDBC", "OLD_JDBC"} and transfer.is_upload
         has_none = transfer.is_upload or client == "PYTHON"
 
         def signed(path: str) -> str:
@@ -320,7 +326,7 @@ class StageFilesFront:
                 "endPoint": endpoint,
                 "storageAccount": None,
                 "isClientSideEncrypted": False,
-                "creds": {} if sign_urls else {"GCS_ACCESS_TOKEN": token},
+                "creds": {} if client == "OLD_JDBC" else {"GCS_ACCESS_TOKEN": token},
             },
         }
         if transfer.is_upload:
@@ -356,7 +362,11 @@ class StageFilesFront:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = request_of(scope)
-        area, path = self._address(request)
+        if request.segments[0] != BUCKET:
+            await self._answer_google(request, receive, send)
+            return
+        # A slash that is encoded separates as well.
+        area, path = self._address("/".join(request.segments[1:]))
         if request.method not in {"PUT", "GET", "HEAD"}:
             raise NotAllowed("a file of a stage", "PUT", "GET", "HEAD")
         token = request.query.get("token") or request.bearer()
@@ -364,14 +374,46 @@ class StageFilesFront:
         if not area.root.is_dir():
             raise Refusal(404, "STAGE_DOES_NOT_EXIST", "the stage does not exist any more")
         if request.method == "PUT":
-            await self._store(area, path, receive, _decryption(request, token))
+            await self._store(lambda: (area, path), receive, _decryption(request, token))
             await respond(send, Response.of_json({"name": path}))
         else:
             await _send_file(area.path(path), send, with_body=request.method == "GET")
 
-    def _address(self, request: Request) -> tuple[FolderArea, str]:
-        # A slash that is encoded separates as well.
-        parts = "/".join(request.segments).split("/")[1:]
+    async def _answer_google(self, request: Request, receive: Receive, send: Send) -> None:
+        """Answer an upload, a list of files, or a look at one, in the form of Google's storage API."""
+        token, method = request.bearer(), request.method
+        if request.segments[0] == "upload":
+            if method != "POST":
+                raise NotAllowed("the location of uploads", "POST")
+            self._claims(token)
+            upload = google_storage.Multipart(request)
+
+            def target() -> tuple[FolderArea, str]:
+                area, path = self._address(upload.name)
+                self._check(token, area.root.name, path, "PUT")
+                return area, path
+
+            await self._store(target, receive, upload)
+            await respond(send, Response.of_json({"bucket": BUCKET, "name": upload.name}))
+            return
+        if method != "GET":
+            raise NotAllowed("the objects of a bucket", "GET")
+        # storage/v1/b/BUCKET/o, and perhaps the name of a file.
+        named = request.segments[5:6]
+        name = named[0] if named else request.query.get("prefix", "")
+        identity, _, path = name.partition("/")
+        self._check(token, identity, path, "HEAD")
+        files = await in_thread(lambda: self._storage.internal(identity).list(path))
+        objects = [google_storage.described(BUCKET, identity, file) for file in files]
+        if not named:
+            await respond(send, Response.of_json({"kind": "storage#objects", "items": objects}))
+        elif files and files[0].path == path:
+            await respond(send, Response.of_json(objects[0]))
+        else:
+            raise Refusal(404, "FILE_DOES_NOT_EXIST", "the stage holds no such file")
+
+    def _address(self, name: str) -> tuple[FolderArea, str]:
+        parts = name.split("/")
         is_name = all(len(part.encode()) <= _NAME_BYTES for part in parts)
         if len(parts) < 2 or not is_name or parts[0] in {"", ".", ".."} or "\0" in parts[0]:
             raise Refusal(400, "INVALID_FILE_PATH", "the URL names no file of a stage")
@@ -393,9 +435,9 @@ class StageFilesFront:
         }
         return jwt.encode(claims, self._account.secret, algorithm="HS256")
 
-    def _check(self, token: str, identity: str, path: str, method: str) -> None:
+    def _claims(self, token: str) -> dict[str, Any]:
         try:
-            claims = jwt.decode(
+            claims: dict[str, Any] = jwt.decode(
                 token,
                 self._account.secret,
                 algorithms=["HS256"],
@@ -409,6 +451,10 @@ class StageFilesFront:
             ) from error
         if not self._account.still_knows(*claims["for"]):
             raise Refusal(401, "FILE_TOKEN_INVALID", "the user of the token, or its credential, is gone")
+        return claims
+
+    def _check(self, token: str, identity: str, path: str, method: str) -> None:
+        claims = self._claims(token)
         # An upload asks with HEAD whether the file is there.
         may_use = method == "HEAD" or bool(claims["upload"]) == (method == "PUT")
         if claims["stage"] != identity or not path.startswith(claims["prefix"]) or not may_use:
@@ -417,14 +463,22 @@ class StageFilesFront:
     # -- uploads --------------------------------------------------------------------------------------------
 
     async def _store(
-        self, area: FolderArea, path: str, receive: Receive, decryption: _Decryption | None
+        self, target: Callable[[], tuple[FolderArea, str]], receive: Receive, decoder: Decoder | None
     ) -> None:
         temporary = self._storage.incoming / secrets.token_hex(16)
         try:
-            known = await _receive_into(temporary, receive, decryption)
+            known = await _receive_into(temporary, receive, decoder)
+            area, path = target()
             await in_thread(lambda: _move_in(temporary, area, path, known))
         finally:
             temporary.unlink(missing_ok=True)
+
+
+class Decoder(Protocol):
+    """Takes the file out of the body of an upload."""
+
+    def take(self, block: bytes, *, is_last: bool) -> bytes:
+        """Return the next bytes of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -482,8 +536,8 @@ def _decryption(request: Request, token: str) -> _Decryption | None:
         ) from error
 
 
-async def _receive_into(temporary: Path, receive: Receive, decryption: _Decryption | None) -> str:
-    """Write a body to a file as it arrives, decrypted, and return its MD5."""
+async def _receive_into(temporary: Path, receive: Receive, decoder: Decoder | None) -> str:
+    """Write what a body holds to a file as it arrives, and return its MD5."""
     md5 = hashlib.md5(usedforsecurity=False)
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as handle:
@@ -498,8 +552,8 @@ async def _receive_into(temporary: Path, receive: Receive, decryption: _Decrypti
             more = message.get("more_body", False)
             if size >= _BLOCK or not more:
                 block = b"".join(parts)
-                if decryption is not None:
-                    block = decryption.take(block, is_last=not more)
+                if decoder is not None:
+                    block = decoder.take(block, is_last=not more)
                 await in_thread(functools.partial(_write, handle, md5, block))
                 parts, size = [], 0
     return md5.hexdigest()

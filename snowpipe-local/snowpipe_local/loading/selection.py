@@ -412,7 +412,7 @@ def json_source(options: Mapping[str, Any]) -> str:
     """Return the relation of JSON records with the document as column ``j``; broken ones get a reason."""
     document = "CASE WHEN json_valid(l) THEN _compact(CAST(_shallow(l) AS JSON)) END"
     twice = "" if options.get("ALLOW_DUPLICATE") else (
-        "WHEN len(json_keys(j)) <> len(list_distinct(json_keys(j))) "
+        "WHEN _has_key_twice(j) "
         "THEN 'Error parsing JSON: duplicate object attribute in ' || left(trim(l, ' \t\r\n'), 60) "
     )  # fmt: skip
     return (

@@ -10,11 +10,11 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
+from snowpipe_local.engine.conversions import MAX_TEXT
 from snowpipe_local.errors import SqlError, compilation_error, unsupported
 from snowpipe_local.sql import once, timestamps
 
-# Characters of the longest VARCHAR ("String & binary data types"), and a number that needs no check.
-MAX_TEXT = 134_217_728
+# Characters that need no check.
 _SHORT = 10_000
 _SHORT_REPLACEMENT = 16
 _SLASHED = re.compile(r"\d{1,2}/\d{1,2}/\d{4}")
@@ -95,9 +95,9 @@ _TEMPLATES = {
     "M_D5_NUMBER_LOWER64": "CAST('0x' || right(md5(_0), 16) AS UBIGINT)",
     "M_D5_NUMBER_UPPER64": "CAST('0x' || left(md5(_0), 16) AS UBIGINT)",
     "GETBIT": "((CAST(_0 AS HUGEINT) >> CAST(_1 AS INTEGER)) & 1)",
-    "ARRAY_APPEND": "_array_of(list_append(_elements(to_json(_0)), to_json(_1)))",
-    "ARRAY_PREPEND": "_array_of(list_prepend(to_json(_1), _elements(to_json(_0))))",
-    "ARRAY_CONCAT": "_array_of(list_concat(_elements(to_json(_0)), _elements(to_json(_1))))",
+    "ARRAY_APPEND": "_concatenated(to_json(_0), _enclosed('[', ']', _element(to_json(_1))))",
+    "ARRAY_PREPEND": "_concatenated(_enclosed('[', ']', _element(to_json(_1))), to_json(_0))",
+    "ARRAY_CONCAT": "_concatenated(to_json(_0), to_json(_1))",
     "ARRAY_CONTAINS": "list_contains(_elements(to_json(_0)), _marked(to_json(_1)))",
     "ARRAY_POSITION": "list_position(_elements(to_json(_0)), _marked(to_json(_1))) - 1",
     "ARRAY_OVERLAPS": "list_has_any(_elements(to_json(_0)), _elements(to_json(_1)))",
@@ -467,10 +467,15 @@ def _rounded(node: exp.Ceil | exp.Floor) -> exp.Expr:
 
 
 def _random(node: exp.Rand) -> exp.Expr:
-    """RANDOM(seed) gives the same values in the same order each time ("RANDOM")."""
-    if node.this is None or isinstance(node.parent, (exp.Uniform, exp.Randstr)):
+    """RANDOM(seed) gives the same values in the same order each time ("RANDOM").
+
+    :raises SqlError: 000002 in an aggregate function, where no row has a number.
+    """
+    if node.this is None:
         return node
-    return fill(_SEEDED, [node.this])
+    if isinstance(node.find_ancestor(exp.AggFunc, exp.Query), exp.AggFunc):
+        raise unsupported("RANDOM(seed) in an aggregate function: select it in a subquery")
+    return node if isinstance(node.parent, (exp.Uniform, exp.Randstr)) else fill(_SEEDED, [node.this])
 
 
 def _drawn(node: exp.Uniform | exp.Randstr) -> exp.Expr:

@@ -421,7 +421,7 @@ def relation(session: Session, schema: str, name: str) -> exp.Expr:
     statements = [
         _loads(name, database, _NOT_TEMPORARY, relation_name, _USAGE_MS)
         for database in session.catalog.databases
-        for relation_name in (database.history.relation, database.history.of_dropped_tables)
+        for relation_name in (database.history.relation, database.history.of_former_tables)
         # LOAD_HISTORY forgets the loads of dropped tables, as its page documents.
         if name == "COPY_HISTORY" or relation_name == database.history.relation
     ]

@@ -82,7 +82,7 @@ class Session:
     :param query_id: id of the statement that runs, or ran last.
     :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
-    :param client: the program at the other end, ``PYTHON``, ``JDBC`` or ``GO``; empty for any other.
+    :param client: the program at the other end, ``PYTHON``, ``JDBC``, ``OLD_JDBC``, ``GO`` or empty.
     :param used_at: monotonic time of the last request, of a connector's session.
     :param credential: mark of the key or access token that opened the session; None for any other way.
     :param only_role: the role that this credential is restricted to: no other one is ever used; None for all.

@@ -22,6 +22,7 @@ from snowpipe_local.sql.types import (
     TEXT_SCALE,
     Scopes,
     choices,
+    tested,
     type_of,
 )
 from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, Column, Table, quote
@@ -354,8 +355,8 @@ def _read_texts(node: exp.Expr) -> None:
         if isinstance(part, exp.Column) and _is_text(part):
             part.replace(timestamps.call("_ntz", part))
     if isinstance(node, (exp.Case, exp.DecodeCase)):
-        tested, others = _tested(node)
-        given = [tested, *others] if tested is not None else []
+        value, others = tested(node)
+        given = [value, *others] if value is not None else []
     else:
         is_compared = isinstance(node, COMPARED) and not _is_assignment(node)
         given = list(node.iter_expressions()) if is_compared else []
@@ -388,7 +389,7 @@ def _beside(node: exp.Expr) -> list[list[exp.Expr]]:
         return [] if _is_assignment(node) else [list(node.iter_expressions())]
     groups = [choices(node)] if isinstance(node, CHOICES) else []
     if isinstance(node, (exp.Case, exp.DecodeCase)):
-        value, others = _tested(node)
+        value, others = tested(node)
         groups += [[value, *others]] if value is not None else []
     return groups
 
@@ -625,21 +626,13 @@ def _each(node: exp.Expr, kind: str) -> None:
 
 def _choose(node: exp.Case | exp.DecodeCase) -> None:
     """Read the value that CASE and DECODE compare as the type of what it is compared with."""
-    value, others = _tested(node)
+    value, others = tested(node)
     if value is None or not _is_json(value) or any(_is_json(other) for other in others):
         return
     kinds = {_kind(other) for other in others}
     text = text_of(value)
     kind = next(iter(kinds)) if len(kinds) == 1 else None
     value.replace(text if kind is None else exp.TryCast(this=text, to=exp.DataType.build(kind)))
-
-
-def _tested(node: exp.Case | exp.DecodeCase) -> tuple[exp.Expr | None, list[exp.Expr]]:
-    """Return the value that a choice compares, if any, and those that it is compared with."""
-    if isinstance(node, exp.Case):
-        return node.this, [part.this for part in node.args["ifs"]]
-    value, *rest = node.expressions
-    return value, rest[: len(rest) - len(rest) % 2 : 2]
 
 
 def _compare(node: exp.Expr) -> None:

@@ -16,7 +16,7 @@ from sqlglot import exp
 from snowpipe_local.errors import unsupported
 from snowpipe_local.sql import once
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
-from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, type_of
+from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TIMES, choices, tested, type_of
 from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, ColumnType
 
 E = TypeVar("E", bound=exp.Expr)
@@ -248,11 +248,21 @@ def change(node: exp.Expr, parameters: Mapping[str, Any]) -> exp.Expr:
             if kind is not None and (is_joined or kind == "BINARY" or kind.startswith("TIMESTAMP")):
                 child.replace(text_of(child, kind, parameters))
         return node
+    _compare_instants(node)
     zoned = [child for child in _values(node) if kind_of(child) == "TIMESTAMP_TZ"]
     # SET a = b is no comparison.
     if not zoned or (isinstance(node.parent, exp.Update) and node.arg_key == "expressions"):
         return node
     return _of_zoned(node, zoned)
+
+
+def _compare_instants(node: exp.Expr) -> None:
+    """Let CASE and DECODE compare a TIMESTAMP_TZ as an instant."""
+    if isinstance(node, (exp.Case, exp.DecodeCase)):
+        value, others = tested(node)
+        for child in (value, *others):
+            if child is not None and kind_of(child) == "TIMESTAMP_TZ":
+                child.replace(call("_instant", child))
 
 
 def _of_zoned(node: exp.Expr, zoned: list[exp.Expr]) -> exp.Expr:

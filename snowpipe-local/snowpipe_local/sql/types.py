@@ -119,8 +119,8 @@ _CALLED = {
         ("json_extract", "json_array", "json_object", "json_merge_patch", "to_json", "json_group_object",
          "json_group_array", "get_path", "get", "to_variant", "to_object", "object_agg", "object_insert",
          "_sorted_keys", "_parse_json", "_parse_json_once", "_try_parse_json", "_try_parse_json_once",
-         "_array", "_object", "_array_of", "_object_of", "_enclosed", "_marked", "_unmarked", "_picked",
-         "_inserted", "_member", "_flat_value", "_flat_this", "_exact"),
+         "_array", "_object", "_array_of", "_concatenated", "_object_of", "_enclosed", "_marked", "_unmarked",
+         "_picked", "_inserted", "_member", "_flat_value", "_flat_this", "_exact"),
         _VARIANT,
     ),
     "_date": Type("DATE"),
@@ -183,6 +183,14 @@ def choices(node: exp.Expr) -> list[exp.Expr]:
     else:
         found = [node.this, *node.expressions, node.args.get("default")]
     return [value for value in found if value is not None and not isinstance(value, exp.Null)]
+
+
+def tested(node: exp.Case | exp.DecodeCase) -> tuple[exp.Expr | None, list[exp.Expr]]:
+    """Return the value that a choice compares, if any, and those that it is compared with."""
+    if isinstance(node, exp.Case):
+        return node.this, [part.this for part in node.args["ifs"]]
+    value, *rest = node.expressions
+    return value, rest[: len(rest) - len(rest) % 2 : 2]
 
 
 def common(types: Iterable[Type]) -> Type:

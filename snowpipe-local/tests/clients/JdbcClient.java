@@ -76,7 +76,10 @@ public class JdbcClient {
         Path got = Files.createDirectories(folder.resolve("got"));
         statement = connection.createStatement();
         statement.execute("CREATE OR REPLACE STAGE jdbc_files");
-        print("put", statement.executeQuery("PUT 'file://" + folder + "/more.csv' @jdbc_files/in"), 2, 7);
+        String put = "PUT 'file://" + folder + "/more.csv' @jdbc_files/in";
+        print("put", statement.executeQuery(put), 2, 7);
+        print("put", statement.executeQuery(put), 2, 7);
+        print("put", statement.executeQuery(put + " OVERWRITE = TRUE"), 2, 7);
         print("copied", statement.executeQuery(
             "COPY INTO jdbc_rows (id, name) FROM @jdbc_files/in FILE_FORMAT = (TYPE = CSV)"), 1, 2, 3, 4);
         print("got", statement.executeQuery("GET @jdbc_files/in 'file://" + got + "/'"), 1, 3);

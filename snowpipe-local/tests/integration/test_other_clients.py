@@ -155,6 +155,8 @@ def test_jdbc_selects_inserts_moves_files_and_reads_metadata(
         "many: 250000",
         "many: 250000",
         "put: [more.csv.gz, UPLOADED]",
+        "put: [more.csv.gz, SKIPPED]",
+        "put: [more.csv.gz, UPLOADED]",
         "copied: [jdbc_files/in/more.csv.gz, LOADED, 2, 2]",
         "got: [in/more.csv.gz, DOWNLOADED]",
         "limited: [1] [2]",

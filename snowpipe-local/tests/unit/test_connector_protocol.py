@@ -472,12 +472,14 @@ def test_what_snowpark_writes_is_understood(service: ServiceInProcess) -> None:
     assert service.connect().query(text, bindings=bound)["data"]["rowset"] == [["1", "bound"]]
 
 
-def test_jdbc_moves_files_by_signed_urls_and_node_by_the_token(service: ServiceInProcess) -> None:
-    jdbc, node = service.connect(**JDBC), service.connect(**NODE)
+def test_old_jdbc_moves_files_by_signed_urls_and_node_by_the_token(service: ServiceInProcess) -> None:
+    jdbc, node = service.connect(**JDBC, CLIENT_APP_VERSION="3.21.9"), service.connect(**NODE)
     assert jdbc.query("CREATE OR REPLACE STAGE files")["success"]
     # JDBC sends PUT again for each of its files, under the name that it gets.
     data = jdbc.query("PUT 'file:///x/a b.csv.gz' @files/in AUTO_COMPRESS = FALSE")["data"]
     assert not data["stageInfo"]["creds"]
+    later = service.connect(**JDBC, CLIENT_APP_VERSION="3.22.0").query("PUT 'file:///x/a' @files")["data"]
+    assert later["stageInfo"]["creds"]["GCS_ACCESS_TOKEN"]
     upload = _path(data["stageInfo"]["presignedUrl"])
     assert service.call("PUT", upload, b"content").status == 200
     assert service.call("GET", upload).status == 403

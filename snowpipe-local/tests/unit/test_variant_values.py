@@ -59,7 +59,9 @@ OBJECT_DELETE(OBJECT_CONSTRUCT('k', @, 'a', 1), 'a') -> {"k":@}
 OBJECT_PICK(OBJECT_CONSTRUCT('k', @, 'a', 1), 'k') -> {"k":@}; ARRAY_CONSTRUCT(@, 1) -> [@,1]; [@] -> [@]
 ARRAY_AGG(@) -> [@]; ARRAY_UNIQUE_AGG(@) -> [@]; ARRAY_AGG(OBJECT_CONSTRUCT('k', @)) -> [{"k":@}]
 ARRAY_APPEND(ARRAY_CONSTRUCT(1), @) -> [1,@]; ARRAY_PREPEND(ARRAY_CONSTRUCT(@), 1) -> [1,@]
-ARRAY_CAT(ARRAY_CONSTRUCT(@), ARRAY_CONSTRUCT(1)) -> [@,1]; ARRAY_DISTINCT(ARRAY_CONSTRUCT(@, @)) -> [@]
+ARRAY_CAT(ARRAY_CONSTRUCT(@), ARRAY_CONSTRUCT(1)) -> [@,1]; ARRAY_CAT([], PARSE_JSON(' [ ] ')) -> []
+ARRAY_CAT(PARSE_JSON(' [ ] '), [@]) -> [@]; ARRAY_APPEND([@], NULL) -> [@,null]
+ARRAY_CAT([@], ['] ']) -> [@,"] "]; ARRAY_DISTINCT(ARRAY_CONSTRUCT(@, @)) -> [@]
 ARRAY_SLICE(ARRAY_CONSTRUCT(1, @), 1, 2) -> [@]; ARRAY_REMOVE(ARRAY_CONSTRUCT(1, @), 1::VARIANT) -> [@]
 ARRAY_MAX(ARRAY_CONSTRUCT(NULL, @)) -> @; ARRAY_SORT(ARRAY_CONSTRUCT(@)) -> [@]; TO_VARIANT(@) -> @
 TO_ARRAY(@) -> [@]; @::VARIANT -> @; TO_JSON(TO_VARIANT(@)) -> @; COALESCE(NULL::VARIANT, TO_VARIANT(@)) -> @
@@ -99,6 +101,14 @@ def test_numbers_keep_all_digits_in_paths_flatten_and_texts(sql):
     rows = "(SELECT PARSE_JSON('{\"a\": 12345678901234567890.123}') AS v)"
     grouped = f"SELECT v:a = 12345678901234567890.124, v['a']::VARCHAR FROM {rows} GROUP BY ALL"
     assert sql.values(grouped) == [(False, "12345678901234567890.123")]
+
+
+def test_arrays_become_one_up_to_the_length_of_a_variant(sql):
+    assert sql.values("SELECT ARRAY_CAT(NULL, [1]), ARRAY_APPEND(NULL, 1)") == [(None, None)]
+    assert sql.refused("SELECT ARRAY_CAT(1::VARIANT, [1])").code == "100069"
+    long = "ARRAY_CONSTRUCT(REPEAT('x', 40000000))"
+    nested = f"ARRAY_CAT(ARRAY_CAT({long}, {long}), ARRAY_CAT({long}, {long}))"
+    assert "too long" in sql.refused(f"SELECT ARRAY_SIZE({nested})").message
 
 
 def test_an_object_has_each_key_once_in_their_order(sql):

@@ -266,10 +266,16 @@ def test_json_fills_one_variant_or_columns_by_name(local):
     assert local.refused("COPY INTO c FROM @s/c FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
 
 
-def test_a_key_that_is_there_twice_is_an_error_unless_allowed(local):
-    content = b'{"a": 1, "a": 2}\n'
-    assert local.refused(stage(local, "v VARIANT", content, "TYPE = JSON")).code == "100069"
-    assert copied(local, "v VARIANT", content, "TYPE = JSON ALLOW_DUPLICATE = TRUE") == [('{"a":2}',)]
+def test_a_key_that_is_there_twice_at_any_depth_is_an_error_unless_allowed(local):
+    for content, allowed in [
+        (b'{"a": 1, "a": 2}\n', '{"a":2}'), (b'{"b": [{"a": 1, "a": 2}]}\n', '{"b":[{"a":2}]}'),
+        (b'{"a": {"a": {"b": 1, "b": 1}}}\n', '{"a":{"a":{"b":1}}}'),
+    ]:  # fmt: skip
+        statement = stage(local, "v VARIANT", b'{"a":{"a":0},"b":{"a":0}}\n{"a"\n' + content, "TYPE = JSON")
+        assert local.refused(statement).code == "100069"
+        (row,) = local.sql(f"{statement} ON_ERROR = CONTINUE")
+        assert (row["rows_loaded"], row["errors_seen"]) == (1, 2)
+        assert copied(local, "v VARIANT", content, "TYPE = JSON ALLOW_DUPLICATE = TRUE") == [(allowed,)]
 
 
 def test_csv_with_a_header_is_matched_by_name_and_gets_metadata_but_no_defaults(local):

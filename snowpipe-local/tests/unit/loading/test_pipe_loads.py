@@ -83,6 +83,27 @@ def test_a_replaced_pipe_has_forgotten_its_loads_and_its_queue_but_not_what_copy
     assert ids(local) == [1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["TRUNCATE TABLE t", "CREATE OR REPLACE TABLE t (id INT)", "CREATE OR REPLACE TABLE t CLONE kept"],
+)
+def test_a_pipe_remembers_its_loads_when_its_table_is_emptied_or_replaced(local, statement):
+    for path in ("a.csv", "b.csv"):
+        local.put(path, b"1\n")
+    load(local, "a.csv")
+    local.sql("COPY INTO t FROM @s FILES = ('b.csv')")
+    local.sql("CREATE TABLE kept CLONE t")
+    local.sql(statement)
+    before = ids(local)
+    assert load(local, "a.csv") == before
+    assert [event.file_name for event in events(local)] == ["a.csv"]
+    # The history of COPY goes with the table.
+    assert local.sql("ALTER PIPE p REFRESH") == [{"file": "b.csv", "status": "SENT"}]
+    drain(local)
+    local.sql("COPY INTO t FROM @s")
+    assert ids(local) == [1, 1, 1, *before]
+
+
 def test_a_pipe_that_was_paused_for_14_days_is_stale(local):
     local.sql("ALTER PIPE p SET PIPE_EXECUTION_PAUSED = TRUE")
     local.catalog.clock.move(15 * DAY_MS / 1000)

@@ -1,5 +1,7 @@
 import asyncio
 import base64
+import gzip
+import hashlib
 import json
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -7,7 +9,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from snowpipe_local.fronts import stage_files
+from snowpipe_local.fronts import google_storage, stage_files
 from snowpipe_local.fronts.stage_files import BUCKET, StageFilesFront
 from snowpipe_local.stages.files import Transfer
 from snowpipe_local.stages.storage import Storage
@@ -123,6 +125,70 @@ def test_what_gos_driver_encrypts_is_staged_as_it_was(front, storage):
 def test_no_other_client_encrypts(front):
     for client, transfer in [("PYTHON", UPLOAD), ("JDBC", DOWNLOAD), ("GO", DOWNLOAD)]:
         assert front.instruct(transfer, _OPENED_BY, client=client)["encryptionMaterial"] is None
+
+
+def _google(
+    front: StageFilesFront, path: str, token: str, parts: Sequence[bytes] = (), **headers: str
+) -> tuple[int, Any]:
+    """Call Google's storage API, by POST where there is a body."""
+    method = "POST" if parts else "GET"
+    given = {"authorization": f"Bearer {token}"} | {name.replace("_", "-"): headers[name] for name in headers}
+    sent = asyncio.run(exchanged(front.answer, method, path, given, parts or [b""]))
+    return sent[0]["status"], json.loads(b"".join(message.get("body", b"") for message in sent[1:]))
+
+
+_ONE_BODY = {"content_type": "multipart/related; boundary=__END__"}
+_OBJECTS = f"/storage/v1/b/{BUCKET}/o"
+_UPLOADS = f"/upload{_OBJECTS}?uploadType=multipart"
+
+
+def _in_one_body(name: Any, content: bytes) -> bytes:
+    head = b"--__END__\r\ncontent-type: application/json\r\n\r\n" + json.dumps({"name": name}).encode()
+    return head + b"\r\n--__END__\r\ncontent-length: 1\r\n\r\n" + content + b"\r\n--__END__--\r\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_jdbc_sends_name_and_file_in_one_body_and_sees_what_is_there(front, storage, packed):
+    token = _token(front, UPLOAD)
+    packing = {"content_encoding": "gzip"} if packed else {}
+    for content in [b"", b"\r\n--__END__-\r\n\r\n", b"rows" * 600_000]:
+        body = _in_one_body("s1/in/a", content)
+        sent = gzip.compress(body) if packed else body
+        for parts in ([sent], [sent[:-9], sent[-9:]], [sent[:40], sent[40:]]):
+            assert _google(front, _UPLOADS, token, parts, **_ONE_BODY, **packing)[0] == 200
+            assert storage.internal("s1").path("in/a").read_bytes() == content
+    digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
+    named = {"kind": "storage#object", "bucket": BUCKET, "name": "s1/in/a"}
+    there = {**named, "size": "2400000", "md5Hash": digest}
+    for prefix in ("s1/in/", "s1/in/a"):
+        status, listed = _google(front, f"{_OBJECTS}?prefix={prefix}", token)
+        assert (status, listed["items"]) == (200, [there])
+    assert _google(front, f"{_OBJECTS}/s1%2Fin%2Fa", token) == (200, there)
+    assert _google(front, f"{_OBJECTS}/s1%2Fin%2F", token)[0] == 404
+    assert list(storage.incoming.iterdir()) == []
+
+
+def test_one_body_that_is_broken_or_of_another_place_leaves_nothing(front, storage, monkeypatch):
+    token, good = _token(front, UPLOAD), _in_one_body("s1/in/a", b"x")
+    for path, sent, headers, status in [
+        (_UPLOADS, good, {}, 400), (_UPLOADS, good[:-9], _ONE_BODY, 400),
+        (_UPLOADS, good[:60], _ONE_BODY, 400),
+        (_UPLOADS, good, {**_ONE_BODY, "content_encoding": "gzip"}, 400),
+        (_UPLOADS, _in_one_body(1, b"x"), _ONE_BODY, 400), (_UPLOADS, b"x" * 100_000, _ONE_BODY, 400),
+        (_UPLOADS, _in_one_body("s1/other/a", b"x"), _ONE_BODY, 403),
+        (_UPLOADS, _in_one_body("s2/in/a", b"x"), _ONE_BODY, 403),
+        (_UPLOADS, _in_one_body("s1/in/../../a", b"x"), _ONE_BODY, 400), (_OBJECTS, good, _ONE_BODY, 405),
+    ]:  # fmt: skip
+        answered, answer = _google(front, path, token, [sent], **headers)
+        assert (answered, bool(answer["code"])) == (status, True), (path, sent)
+    assert _google(front, _UPLOADS, "none", [good], **_ONE_BODY)[0] == 401
+    monkeypatch.setattr(google_storage, "INFLATED_BYTES", len(good) - 1)
+    packed = {**_ONE_BODY, "content_encoding": "gzip"}
+    assert "AUTO_COMPRESS" in str(_google(front, _UPLOADS, token, [gzip.compress(good)], **packed))
+    for place in ("s1/other", "s2/in/", ""):
+        assert _google(front, f"{_OBJECTS}?prefix={place}", token)[0] == 403
+    assert storage.internal("s1").list("") == []
+    assert list(storage.incoming.iterdir()) == []
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(front, storage):
