@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -28,6 +28,8 @@ from airflow_provider_snowpipe.streaming.errors import SqlError
 from airflow_provider_snowpipe.streaming.names import PipeName, string_literal
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.copy import CopyInto, RunIdentity
+    from airflow_provider_snowpipe.bulk.copy_run import CopyRun
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,31 @@ class SnowpipeBulkHook(SnowpipeHook):
         with self.sql_session("read the load ledger") as run:
             run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
             yield Ledger(run, ledger_name(given, target), target)
+
+    @contextmanager
+    def copy_run(
+        self,
+        copy: CopyInto,
+        stage: StageReference,
+        identity: RunIdentity,
+        choice: str = "",
+        *,
+        ledger_table: str | None = None,
+        **given: Any,
+    ) -> Iterator[CopyRun]:
+        """Sign in for the ledger and the statements of a COPY.
+
+        :param copy: the statement, and so on: parameters of
+            :class:`~airflow_provider_snowpipe.bulk.copy_run.CopyRun`
+        :param ledger_table: as of :meth:`load_ledger`
+        :raises SqlError: if the sign-in fails
+        """
+        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+
+        table = copy.table[-1]
+        with self.load_ledger(table, ledger_table) as ledger, closing(self.get_statement_client()) as client:
+            history = partial(self.loads_of, table)
+            yield CopyRun(copy, stage, client, ledger, history, identity, choice, **given)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
