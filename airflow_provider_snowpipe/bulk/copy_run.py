@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import NoReturn
@@ -30,11 +29,10 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StagedFile,
     StagedFiles,
     StageReference,
-    is_of_stage,
     newest_loads,
     stage_name,
 )
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -227,18 +225,30 @@ class CopyRun:
             raise self._in_doubt(lost[0].created, files_of(lost))
         return list(entries), lost
 
-    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> CopyOutcome:
-        """Load what is planned, and make sure that what was loaded is there.
+    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
+        """Load what is planned, and make sure that what an earlier try has loaded is there.
+
+        COPY has to skip what was loaded before; it loads such a file after a TRUNCATE, which clears its
+        memory.
 
         :param entries: as :meth:`plan` returned them
         :param staged: the files; of a planned entry only these are loaded
-        :raises FilesRejectedError: if rows of an earlier try are gone, or COPY has left out a file
+        :return: the entries as they are then, for :meth:`judged`
+        :raises FilesRejectedError: if COPY would load what was loaded before, although the table has rows
         :raises SqlError: if a statement fails
         """
-        outcome = self._judged([self._loaded(one, staged) for one in entries])
-        if self._resumes or outcome.before:
-            self._require_rows()
-        return outcome
+        done = []
+        for one in entries:
+            entry, skips = self._due(one, staged)
+            try:
+                is_done = entry.is_loaded and not skips
+                done.append(entry if is_done else self._load_entry(entry, loads_nothing=skips))
+            except SqlError as error:
+                if not skips or error.errno != _DIVISION:
+                    raise
+                self.give_up([self._read(entry)])
+                raise self._in_doubt(entry.created, (file.path for file in entry.files)) from error
+        return done
 
     def stop(self) -> None:
         """Cancel the statement that runs, and begin no other."""
@@ -403,24 +413,19 @@ class CopyRun:
 
     # Running.
 
-    def _loaded(self, entry: Entry, staged: StagedFiles) -> Entry:
-        """Load an entry's files that are staged, or make sure that what an earlier try has loaded is there.
+    def _due(self, entry: Entry, staged: StagedFiles) -> tuple[Entry, bool]:
+        """The entry with the statement for its files that are staged; True if COPY has to skip all of them.
 
-        COPY has to skip what was loaded before; it loads such a file after a TRUNCATE, which clears its
-        memory.
-
-        :raises FilesRejectedError: if it would load one of these, although the table has rows
+        An entry that is loaded, of which COPY has nothing to skip, is done.
         """
         is_earlier = entry.is_loaded and self._earlier.get(str(entry.part)) == entry.version
         if entry.state == GIVEN_UP or (entry.is_loaded and not is_earlier):
-            return entry
+            return entry, False
         there = staged.files if not is_earlier or self.listed is None else self.listed
         files = tuple(one for one in entry.files if one.path in there and there[one.path].mark == one.mark)
         if is_earlier:
             loads = entry.loads(self.stage, self.url)
             files = tuple(one for one in files if _is_done(loads.get(one.path), forced=False))
-            if not files:
-                return entry
         else:
             new = replace(
                 entry,
@@ -432,19 +437,13 @@ class CopyRun:
             if new != entry:
                 self._fresh.add(entry.part)
                 entry = self._changed(entry, new)
-            if not files or any((one.path, one.mark) not in self._known for one in files):
-                return self._load_entry(entry)
-        entry = replace(entry, statement=self._statement(files, skips=True))
-        try:
-            return self._load_entry(entry, loads_nothing=True)
-        except SqlError as error:
-            if error.errno != _DIVISION:
-                raise
-            self.give_up([self._read(entry)])
-            raise self._in_doubt(entry.created, (one.path for one in files)) from error
+        skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
+        return (replace(entry, statement=self._statement(files, skips=True)) if skips else entry), skips
 
     def _load_entry(self, entry: Entry, *, loads_nothing: bool = False) -> Entry:
-        """Run an entry's statement until the ledger shows that it is loaded; the entry as it is then.
+        """Run an entry's transaction until the ledger shows that it is loaded; the entry as it is then.
+
+        A transaction that runs already, by whomever it was submitted, is joined.
 
         :param loads_nothing: True fails where COPY loads a row
         :raises SqlError: if the statement fails
@@ -455,7 +454,16 @@ class CopyRun:
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
             try:
-                self._run(entry, loads_nothing=loads_nothing)
+                state = self.client.submit(
+                    self.ledger.transaction(entry, loads_nothing=loads_nothing),
+                    entry.request_id(loads_nothing=loads_nothing),
+                    query_tag=self.identity.query_tag,
+                    shown=entry.statement,
+                )
+                self._running = (state.handle, entry.statement)
+                if state.rows is None:
+                    self._wait(state, entry.statement)
+                self._running = None
             except (SqlError, ApiError) as error:
                 if isinstance(error, ApiError) and error.http_status != _UNKNOWN:
                     raise
@@ -493,44 +501,36 @@ class CopyRun:
             self._fresh.add(entry.part)
         return replace(now, statement=entry.statement)
 
-    def _run(self, entry: Entry, *, loads_nothing: bool) -> None:
-        """Submit an entry's transaction, or join it where it runs already, and wait for its end."""
-        statements = self.ledger.transaction(entry, loads_nothing=loads_nothing)
-        own = entry.request_id if not loads_nothing else str(uuid.uuid5(uuid.UUID(entry.request_id), "again"))
-        tag = self.identity.query_tag
-        state = self.client.submit(statements, own, query_tag=tag, shown=entry.statement)
-        self._running = (state.handle, entry.statement)
+    def _wait(self, state: StatementState, statement: str) -> None:
+        """Wait for a statement's end, at first here and then in the triggerer."""
         pause = _FIRST_PAUSE
         while state.rows is None:
             if self.leave is not None and pause > _LONGEST_STAY:
-                self.leave(self._earlier, state.handle, entry.statement)
+                self.leave(self._earlier, state.handle, statement)
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
-            state = self.client.state(state.handle, entry.statement)
-        self._running = None
+            state = self.client.state(state.handle, statement)
 
     # What came of the files.
 
-    def _judged(self, entries: Sequence[Entry]) -> CopyOutcome:
+    def judged(self, entries: Sequence[Entry]) -> CopyOutcome:
         """Compare what COPY reports, or load history, with what was planned.
 
-        :raises FilesRejectedError: if COPY has left out a file that nobody has loaded
+        :param entries: as :meth:`load` returned them
+        :raises FilesRejectedError: if COPY has left out a file that nobody has loaded, or rows of an earlier
+            try are gone
         """
         loads: dict[str, FileLoad] = {}
         skipped: dict[str, FileLoad] = {}
-        left_out = set()
+        left_out = set[str]()
         for one in entries:
             if not one.is_loaded:
                 continue
             reported = one.loads(self.stage, self.url)
+            left_out |= {file.path for file in one.files} - set(reported)
             for path in (file.path for file in one.files):
                 load = reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
-                if path not in reported:
-                    left_out.add(path)
-                if load.status != LOAD_SKIPPED:
-                    loads[path] = load
-                elif path not in loads:
-                    skipped[path] = load
+                (skipped if load.status == LOAD_SKIPPED else loads)[path] = load
         before = {path: load for path, load in skipped.items() if path not in loads}
         if before:
             known, options = self._remembered(before), self.copy.options
@@ -541,6 +541,8 @@ class CopyRun:
             if not options.force:
                 limited = left_out if options.size_limit is not None else set()
                 self._refuse_deleted({path: one for path, one in before.items() if path not in limited})
+        if self._resumes or before:
+            self._require_rows()
         return CopyOutcome(tuple(loads.values()), tuple(before.values()))
 
     def _refuse_deleted(self, skipped: Mapping[str, FileLoad]) -> None:
@@ -590,9 +592,8 @@ class CopyRun:
     def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
         """The newest load of each file by COPY that load history knows."""
         names, stage = tuple(paths), StageReference.parse(self.copy.location)
-        history = self.history(list(names))
-        own = [one for one in history if one.pipe is None and is_of_stage(one, stage, self.url)]
-        return newest_loads(ExpectedFiles(names), own)
+        own = (one for one in self.history(names) if one.pipe is None)
+        return newest_loads(ExpectedFiles(names, stage=stage, url=self.url), own)
 
     @property
     def _table(self) -> str:

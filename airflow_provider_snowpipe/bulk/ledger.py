@@ -117,11 +117,13 @@ class Entry:
         """True where its COPY was committed."""
         return self.state == LOADED
 
-    @property
-    def request_id(self) -> str:
-        """The request id of its statement: a process that derives the same one joins the statement."""
+    def request_id(self, *, loads_nothing: bool = False) -> str:
+        """The request id of its transaction: a process that derives the same one joins the transaction.
+
+        :param loads_nothing: as of :meth:`Ledger.transaction`
+        """
         times = [None if one is None else one.timestamp() for one in (self.run_started, self.created)]
-        named = json.dumps([self.work, self.part, self.version, self.statement, *times])
+        named = json.dumps([self.work, self.part, self.version, self.statement, loads_nothing, *times])
         return str(uuid.uuid5(_NAMESPACE, named))
 
     def loads(self, stage: StageReference, url: str | None) -> dict[str, FileLoad]:
@@ -332,7 +334,7 @@ class Ledger:
             "MAP_INDEX": ("%s", map_index),
             "RUN_STARTED": ("%s::TIMESTAMP_LTZ", identity.since.isoformat()),
             "TARGET": ("%s", full_name(*self.target)),
-            "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", _text(entry.created)),
+            "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", entry.created.isoformat() if entry.created else None),
             "LOADER": ("%s", entry.loader),
             "STAGE": ("%s", stage),
             "CHOICE": ("%s", entry.choice),
@@ -365,7 +367,7 @@ class Ledger:
                 new.choice,
                 new.statement,
                 _written(new.files),
-                _text(new.created),
+                new.created.isoformat() if new.created else None,
                 None if new.error is None else new.error[:_LONGEST_ERROR],
                 entry.work,
                 str(entry.part),
@@ -503,10 +505,6 @@ def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
         f"FROM {database}.INFORMATION_SCHEMA.TABLES WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s",
         [table[1], table[2]],
     )
-
-
-def _text(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
 
 
 def _written(files: Sequence[StagedFile]) -> str:

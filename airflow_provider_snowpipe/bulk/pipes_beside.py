@@ -42,9 +42,6 @@ class Account(StageAccount, Protocol):
     def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
         """Run one statement."""
 
-    def sql_session(self, purpose: str) -> AbstractContextManager[RunSql]:
-        """Sign in once for several statements."""
-
     def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
         """Sign in to the ledger of loads into a table."""
 
@@ -138,19 +135,18 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     database, schema = account.database_and_schema()
     root = staged.stage.location("", database=database, schema=schema)
     stage = replace(StageReference.parse(root), path="")
-    with account.sql_session("ask the pipes over a table") as run:
-        beside = []
-        for pipe in _pipes_over((database, schema, table), run):
-            url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, account)
-            files = {
-                one.path: one.staged_at
-                for one in staged.files.values()
-                if pipe.takes(one.path, stage)
-                or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
-            }
-            if files:
-                status = _status_of(pipe, run)
-                beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
+    beside = []
+    for pipe in _pipes_over((database, schema, table), account.run_sql):
+        url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, account)
+        files = {
+            one.path: one.staged_at
+            for one in staged.files.values()
+            if pipe.takes(one.path, stage)
+            or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
+        }
+        if files:
+            status = _status_of(pipe, account.run_sql)
+            beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
     return beside
 
 

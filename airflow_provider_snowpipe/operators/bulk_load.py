@@ -481,7 +481,7 @@ class BulkRun:
             named = {f"{self.stage.reference.path}/{name}" for name in self.stage.names()}
             named |= {file.path for one in entries if not one.is_loaded for file in one.files}
             left = {path: file for path, file in files.items() if path in named}
-        outcome = run.load(entries, StagedFiles(left, run.stage, run.url))
+        outcome = run.judged(run.load(entries, StagedFiles(left, run.stage, run.url)))
         outcome.require(self.on_rejected, self.table)
         loads = {load.path: load.result() for load in (*outcome.before, *outcome.loads)}
         return copied_value(manifest, self.stage, loads, self.on_rejected, self.table)

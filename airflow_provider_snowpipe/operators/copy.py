@@ -311,7 +311,7 @@ class CopyLoad:
             except FilesGivenTwiceError:
                 run.give_up(entries)
                 raise
-            outcome = run.load(entries, staged.without(passed))
+            outcome = run.judged(run.load(entries, staged.without(passed)))
             self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
             if self.copy.options.purge:
                 self._remove_loaded(files_of(run.ledger.entries(run.work)), staged, outcome)
@@ -481,20 +481,12 @@ class CopyLoad:
         named = "" if staged.url is not None else stage_prefix(root)
         with_name = bool(gone) and not (named and self.hook.list_files(str(root), named))
         database, schema = self.hook.database_and_schema()
-        with self.hook.sql_session("remove loaded files") as session:
-            for start in range(0, len(gone), _MOST_REMOVED):
-                paths = gone[start : start + _MOST_REMOVED]
-                session(
-                    "REMOVE %s PATTERN = %s",
-                    (
-                        root.location(
-                            commonprefix(paths),  # noqa: RUF071  REMOVE takes any start of a path
-                            database=database,
-                            schema=schema,
-                        ),
-                        exact_pattern(staged, paths, with_name=with_name),
-                    ),
-                )
+        for start in range(0, len(gone), _MOST_REMOVED):
+            paths = gone[start : start + _MOST_REMOVED]
+            begin = commonprefix(paths)  # noqa: RUF071  REMOVE takes any start of a path
+            location = root.location(begin, database=database, schema=schema)
+            pattern = exact_pattern(staged, paths, with_name=with_name)
+            self.hook.run_sql("REMOVE %s PATTERN = %s", (location, pattern))
 
     def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
