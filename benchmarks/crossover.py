@@ -157,7 +157,8 @@ class Paths:
             copy = CopyRun(statement, stage, client, ledger, lambda _: (), identity, run)
             path = f"{run}/{file.name}"
             staged = StagedFiles({path: StagedFile(path)}, stage)
-            copy.load(copy.plan(staged, copy.entries()), staged).require("fail", _TABLE)
+            done = copy.load(copy.plan(staged, copy.entries()), staged)
+            copy.judged(done).require("fail", _TABLE)
 
 
 def _rows(connection: Any, statement: str, values: Any = None) -> list[dict[str, Any]]:

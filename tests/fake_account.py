@@ -124,7 +124,7 @@ class FakeLedger:
     def files(self, statement: str, values: list[Any]) -> list[Row]:
         where = statement.partition(" WHERE ")[2].partition(") AS L")[0]
         return [
-            {"path": file["path"], "mark": file["mark"]}
+            {"path": file["path"], "mark": file["mark"], "target_created": row["target_created"]}
             for row in self._matching(where, iter(values))
             for file in json.loads(row["files"])
             for report in json.loads(row["reports"] or "[]")

@@ -226,8 +226,8 @@ class CopyInto:
         """
         if len(files) > MOST_FILES:
             raise ConfigurationError(
-                f"one COPY names {MOST_FILES:,} files at most, not {len(files):,}: take statements(), "
-                "which splits"
+                f"one COPY names {MOST_FILES:,} files at most, not {len(files):,}: take parts(), which "
+                "divides them"
             )
         words = [f"COPY INTO {full_name(*self.table)}"]
         if self.columns:
@@ -241,15 +241,13 @@ class CopyInto:
             words.append(f"FILES = ({', '.join(map(string_literal, files))})")
         return " ".join([*words, *self.options.written()])
 
-    def statements(self, files: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
-        """Write as many statements as the files need, each with its own 1,000 at most.
+    @staticmethod
+    def parts(files: Sequence[str]) -> list[Sequence[str]]:
+        """Divide files into those of as many statements as they need, at most 1,000 each.
 
         Each is a transaction of its own.
-
-        :param files: paths below the location
         """
-        parts = [tuple(files[start : start + MOST_FILES]) for start in range(0, len(files), MOST_FILES)]
-        return [(part, self.statement(part)) for part in parts]
+        return [files[start : start + MOST_FILES] for start in range(0, len(files), MOST_FILES)]
 
     def validation(self, mode: str, files: Sequence[str] = ()) -> str:
         """Write the statement that only validates the files and loads nothing.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-import uuid
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import NoReturn
 
-from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOutcome, RunIdentity
-from airflow_provider_snowpipe.bulk.copy_reports import CopyReports, GivenUpError, History, is_done
+from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.ledger import (
     GIVEN_UP,
     GONE,
@@ -19,16 +18,21 @@ from airflow_provider_snowpipe.bulk.ledger import (
     Entry,
     Ledger,
     TableState,
+    files_of,
     work_key,
 )
+from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOAD_FAILED,
+    ExpectedFiles,
+    FileLoad,
     StagedFile,
     StagedFiles,
     StageReference,
+    newest_loads,
+    stage_name,
 )
-from airflow_provider_snowpipe.bulk.statement_client import StatementClient
-from airflow_provider_snowpipe.bulk.two_loaders import stage_name
+from airflow_provider_snowpipe.bulk.statement_client import StatementClient, StatementState
 from airflow_provider_snowpipe.streaming.errors import (
     ApiError,
     ConfigurationError,
@@ -40,7 +44,6 @@ from airflow_provider_snowpipe.streaming.errors import (
 log = logging.getLogger(__name__)
 _CANCELLED, _DIVISION = 604, 100051
 _UNKNOWN = 404
-_UNKNOWN_TABLE = TableState(None, None, None)
 _MOST_REPEATS = 3
 _MOST_NAMED = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
@@ -51,8 +54,10 @@ _OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "T
 is reported, none is loaded twice and no value is cut."""
 
 
-LeaveWorker = Callable[[Mapping[str, int], str, str], None]
+LeaveWorker = Callable[[Mapping[str, int], str, str], NoReturn]
 """Defers the task, given the entries' versions when the try began, a statement's handle and its text."""
+History = Callable[[Sequence[str]], Sequence[FileLoad]]
+"""Loads of files with these paths, as far back as they are remembered, from the oldest."""
 
 
 @dataclass(slots=True)
@@ -65,8 +70,8 @@ class CopyRun:
     :param details: what entries keep of the files beside their names
     :param listed: what is staged now, None where that is what is loaded
     :param leave: leaves the worker while a statement runs, None to wait here
-    :param begun: versions of the entries that were loaded when this try began, None for those of now
-    :param resumed: True where the task was deferred for a statement: its error is this try's own
+    :param begun: versions of the entries that were loaded when this try began, where the task was deferred
+        for a statement since, so that its error is this try's own; None for a try that begins
     """
 
     copy: CopyInto
@@ -75,18 +80,20 @@ class CopyRun:
     ledger: Ledger
     history: History
     identity: RunIdentity
-    choice: str
+    choice: str = ""
+    _: KW_ONLY
     details: str = ""
     url: str | None = None
     listed: Mapping[str, StagedFile] | None = None
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
-    resumed: bool = False
+    _earlier: Mapping[str, int] = field(default_factory=dict, init=False)
+    """Versions of the entries that were loaded when this try began, by their parts."""
     _fresh: set[int] = field(default_factory=set, init=False)
     """Parts whose statement was planned by this process: an error of it is this try's own."""
     _resumes: bool = field(default=False, init=False)
     """True where an earlier process has loaded some of the files."""
-    _now: TableState = field(default=_UNKNOWN_TABLE, init=False)
+    _now: TableState = field(default=TableState(None, None, None), init=False)
     """The table when the files were planned."""
     _known: frozenset[tuple[str, str]] = field(default=frozenset(), init=False)
     """Paths and marks of the files that other work has loaded into the table, which has rows."""
@@ -140,29 +147,14 @@ class CopyRun:
 
     def begin(self, entries: Iterable[Entry]) -> None:
         """Note which entries were loaded when this try began, unless it was deferred since."""
-        if self.begun is None:
-            self.begun = {str(one.part): one.version for one in entries if one.is_loaded}
-
-    def refuse_given_up(self, entries: Iterable[Entry], chosen: Container[str]) -> None:
-        """Refuse files that another task has given up, or all where it has done so before any was planned.
-
-        :param chosen: paths of the files
-        :raises GivenUpError: if there is one
-        """
-        given_up = [one for one in entries if one.state == GIVEN_UP]
-        if any(not one.choice or any(file.path in chosen for file in one.files) for one in given_up):
-            raise GivenUpError(
-                f"COPY into {self._table}: another task has given this load of files up, and may have loaded "
-                "them another way. Nothing was loaded; run again"
-            )
-
-    def files_of(self, entries: Iterable[Entry]) -> dict[str, StagedFile]:
-        """The files of entries that were not given up, by their paths."""
-        return {file.path: file for one in entries if one.state != GIVEN_UP for file in one.files}
+        loaded = {str(one.part): one.version for one in entries if one.is_loaded}
+        self._earlier = loaded if self.begun is None else self.begun
 
     def give_up(self, entries: Iterable[Entry]) -> None:
         """Keep statements that are not committed yet from being committed."""
-        self.discard(one for one in entries if one.state == PLANNED)
+        for one in entries:
+            if one.state == PLANNED:
+                self.ledger.change(one, replace(one, state=GIVEN_UP))
 
     def take_back(self) -> dict[str, int]:
         """Keep what is not committed of this work from being committed, by whatever process.
@@ -173,20 +165,15 @@ class CopyRun:
         found = self.ledger.entries(self.work)
         if not found:
             never = Entry(self.work, 1, 1, state=GIVEN_UP, run_started=self.identity.since)
-            self.ledger.plan(never, self.identity, self._stage_key)
+            self.ledger.plan(never, self.identity, self.stage_key)
             found = self.ledger.entries(self.work)
-        loads = [one.loads(self.stage, self.url) for one in found if one.is_loaded]
         return {
             path: load.rows_loaded
-            for some in loads
-            for path, load in some.items()
+            for one in found
+            if one.is_loaded
+            for path, load in one.loads(self.stage, self.url).items()
             if load.status != LOAD_FAILED
         }
-
-    def discard(self, entries: Iterable[Entry]) -> None:
-        """Take entries out of the work, whatever they have loaded."""
-        for one in entries:
-            self.ledger.change(one, replace(one, state=GIVEN_UP))
 
     def plan(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that this work has not loaded, and again what is gone from the table.
@@ -196,86 +183,10 @@ class CopyRun:
         :raises FilesRejectedError: if some rows of an earlier load are gone, or nobody knows whether they are
         """
         self._resumes = any(one.reports for one in entries)
-        entries = self._seen(entries)
+        entries, lost = self.seen(entries)
         if self.copy.options.force:
-            self._refuse_unforced(entries, staged)
-        found = {one.part: one for one in entries}
-        found |= {one.part: one for one in self._lost(entries, staged)}
-        return [*found.values(), *self._new_entries(staged, found.values())]
-
-    def gone(self, entries: Sequence[Entry]) -> list[Entry]:
-        """All of the entries as they are now if rows of them are not in the table any more, otherwise none.
-
-        :raises FilesRejectedError: if nobody knows
-        """
-        now = self._seen(entries)
-        lost = [one for one in now if self._is_lost(one)]
-        self._refuse_unexplained(lost)
-        return now if lost else []
-
-    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> CopyOutcome:
-        """Load what is planned, and make sure that what was loaded is there.
-
-        :param entries: as :meth:`plan` returned them
-        :param staged: the files; of a planned entry only these are loaded
-        :raises FilesRejectedError: if rows of an earlier try are gone, or COPY has left out a file
-        :raises SqlError: if a statement fails
-        """
-        done = []
-        for one in entries:
-            if not one.is_loaded:
-                one = self._of_now(one, staged)
-                known = one.files and all((file.path, file.mark) in self._known for file in one.files)
-                one = self._load_nothing(one, one.files) if known else self._load_entry(one)
-            elif self._is_earlier(one):
-                one = self._copied_again(one, staged.files if self.listed is None else self.listed)
-            done.append(one)
-        reports = CopyReports(self.copy, self.stage, self.url, self.ledger, self.history)
-        outcome = reports.outcome(done, self.files_of(done), self._now)
-        if self._resumes or outcome.before:
-            self._require_rows()
-        return outcome
-
-    def stop(self) -> None:
-        """Cancel the statement that runs, and begin no other."""
-        self._stopped = True
-        if self._running is not None:
-            self.client.cancel(*self._running)
-
-    # What earlier tries have loaded.
-
-    def _is_earlier(self, entry: Entry) -> bool:
-        """True for an entry that was loaded before this try began."""
-        return entry.is_loaded and (self.begun or {}).get(str(entry.part)) == entry.version
-
-    def _seen(self, entries: Sequence[Entry]) -> list[Entry]:
-        """Read the table as it is now; what was loaded into one without rows is marked as gone."""
-        self._now, loads = self.ledger.table_and_loads()
-        if self._now.rows is None:
-            log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
-        self._explained = sum(loads.values())
-        if self._now.rows == 0 and loads:
-            self.ledger.mark_gone(loads)
-            entries = [self._read(one) for one in entries]
-            self._explained = 0
-        return list(entries)
-
-    def _is_lost(self, entry: Entry) -> bool:
-        """True for an entry whose rows went into a table that is empty or another one now."""
-        if entry.state == GONE:
-            return True
-        is_other = entry.created and self._now.created and entry.created != self._now.created
-        return bool(entry.is_loaded and is_other and self._rows_of(entry))
-
-    def _lost(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
-        """Plan again what an earlier try has loaded and the table has not any more.
-
-        :raises FilesRejectedError: if some rows are gone, or nobody knows whether they are
-        """
-        lost = [one for one in entries if self._is_lost(one)]
-        self._refuse_unexplained(lost)
-        gone = [path for path in self.files_of(lost) if path not in staged.files]
-        if gone:
+            self._refuse_unforced([one for one in entries if one not in lost], staged, is_first=not entries)
+        if gone := [path for path in files_of(lost) if path not in staged.files]:
             raise FilesRejectedError(
                 f"COPY into {self._table}: rows of an earlier try are not in the table any more, and "
                 f"{len(gone):,} of its files are not staged, such as {gone[0]!r}: stage them again, or bring "
@@ -287,12 +198,63 @@ class CopyRun:
             self._require_rows()
         if lost:
             log.info("%s has lost what an earlier try loaded: %d parts load again", self._table, len(lost))
-        return [self._changed(one, replace(one, state=PLANNED)) for one in lost]
+        known = [self._changed(one, replace(one, state=PLANNED)) if one in lost else one for one in entries]
+        return [*known, *self._new_entries(staged, known)]
 
-    def _refuse_unexplained(self, lost: Sequence[Entry]) -> None:
-        """Refuse to load again while the table has rows that the ledger does not know: they may be these."""
-        if lost and (self._now.rows is None or self._now.rows > self._explained):
-            raise self._in_doubt(lost[0].created, self.files_of(lost))
+    def seen(self, entries: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+        """Read the table as it is now; the entries, and those of which the rows are not there any more.
+
+        :raises FilesRejectedError: if the table has rows that the ledger does not know: they may be these
+        """
+        self._now, loads = self.ledger.table_and_loads()
+        now = self._now
+        if now.rows is None:
+            log.warning("whether %s still has what was loaded is not known: it does not show", self._table)
+        self._explained = sum(loads.values())
+        if now.rows == 0 and loads:
+            self.ledger.mark_gone(loads)
+            entries = [self._read(one) for one in entries]
+            self._explained = 0
+        lost = []
+        for one in entries:
+            is_other = one.is_loaded and one.created and now.created and one.created != now.created
+            loaded = one.loads(self.stage, self.url).values() if is_other else ()
+            if one.state == GONE or any(load.rows_loaded for load in loaded):
+                lost.append(one)
+        if lost and (now.rows is None or now.rows > self._explained):
+            raise self._in_doubt(lost[0].created, files_of(lost))
+        return list(entries), lost
+
+    def load(self, entries: Sequence[Entry], staged: StagedFiles) -> list[Entry]:
+        """Load what is planned, and make sure that what an earlier try has loaded is there.
+
+        COPY has to skip what was loaded before; it loads such a file after a TRUNCATE, which clears its
+        memory.
+
+        :param entries: as :meth:`plan` returned them
+        :param staged: the files; of a planned entry only these are loaded
+        :return: the entries as they are then, for :meth:`judged`
+        :raises FilesRejectedError: if COPY would load what was loaded before, although the table has rows
+        :raises SqlError: if a statement fails
+        """
+        done = []
+        for one in entries:
+            entry, skips = self._due(one, staged)
+            try:
+                is_done = entry.is_loaded and not skips
+                done.append(entry if is_done else self._load_entry(entry, loads_nothing=skips))
+            except SqlError as error:
+                if not skips or error.errno != _DIVISION:
+                    raise
+                self.give_up([self._read(entry)])
+                raise self._in_doubt(entry.created, (file.path for file in entry.files)) from error
+        return done
+
+    def stop(self) -> None:
+        """Cancel the statement that runs, and begin no other."""
+        self._stopped = True
+        if self._running is not None:
+            self.client.cancel(*self._running)
 
     def _require_rows(self) -> None:
         """Refuse a result of which rows are not in the table any more."""
@@ -329,86 +291,29 @@ class CopyRun:
             rejected=0,
         )
 
-    def _copied_again(self, entry: Entry, staged: Mapping[str, StagedFile]) -> Entry:
-        """Run a COPY again, without FORCE, which skips what it remembers.
-
-        :raises FilesRejectedError: if it would load files, as after a TRUNCATE, although the table has rows
-        """
-        loads = entry.loads(self.stage, self.url)
-        kept = [
-            one
-            for one in entry.files
-            if is_done(loads.get(one.path), forced=False) and _same(staged.get(one.path), one)
-        ]
-        if not kept:
-            return entry
-        return self._load_nothing(entry, kept)
-
-    def _load_nothing(self, entry: Entry, files: Sequence[StagedFile]) -> Entry:
-        """Run a COPY of files that COPY has to skip, because their rows are in the table.
-
-        :param files: those of the entry
-        :raises FilesRejectedError: if it would load one
-        """
-        entry = replace(entry, statement=self._statement(files, skips=True))
-        try:
-            return self._load_entry(entry, loads_nothing=True)
-        except SqlError as error:
-            if error.errno != _DIVISION:
-                raise
-            if not entry.is_loaded:
-                self.give_up([self._read(entry)])
-            raise self._in_doubt(entry.created, (one.path for one in files)) from error
-
-    def _rows_of(self, entry: Entry) -> int:
-        return (
-            sum(one.rows_loaded for one in entry.loads(self.stage, self.url).values())
-            if entry.is_loaded
-            else 0
-        )
-
     # Planning.
 
-    def _of_now(self, entry: Entry, staged: StagedFiles) -> Entry:
-        """An entry that is not loaded, with the statement of now and those of its files that are staged."""
-        if entry.state == GIVEN_UP:
-            return entry
-        files = tuple(one for one in entry.files if _same(staged.files.get(one.path), one))
-        new = replace(
-            entry,
-            files=files,
-            statement=self._statement(files),
-            created=self._now.created,
-            state=PLANNED if files else GIVEN_UP,
-        )
-        if new == entry:
-            return entry
-        self._fresh.add(entry.part)
-        return self._changed(entry, new)
-
-    def _new_entries(self, staged: StagedFiles, known: Iterable[Entry]) -> list[Entry]:
+    def _new_entries(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
         """Plan the files that no entry has, and those that COPY could not load."""
-        entries = list(known)
         done = {
             (file.path, file.mark)
             for one in entries
             if one.state in (PLANNED, LOADED)
             for loads in (one.loads(self.stage, self.url),)
             for file in one.files
-            if not one.is_loaded or is_done(loads.get(file.path), forced=self.copy.options.force)
+            if one.state == PLANNED or _is_done(loads.get(file.path), forced=self.copy.options.force)
         }
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
-            self._refuse_other_tables([*left, *again])
             self._known = self._loaded_by_others([*left, *again])
         apart: tuple[list[str], list[str]] = ([], [])
         for one in left:
             apart[(one.path, one.mark) in self._known].append(one.path)
-        parts = [part for some in apart for part in self.copy.statements(some)]
+        parts = [part for some in apart for part in self.copy.parts(some)]
         before = max((one.part for one in entries), default=0)
         planned = []
-        for number, (paths, _) in enumerate(parts, before + 1):
+        for number, paths in enumerate(parts, before + 1):
             files = tuple(staged.files[path] for path in paths)
             new = Entry(
                 self.work,
@@ -421,7 +326,7 @@ class CopyRun:
                 run_started=self.identity.since,
                 created=self._now.created,
             )
-            if not self.ledger.plan(new, self.identity, self._stage_key):
+            if not self.ledger.plan(new, self.identity, self.stage_key):
                 raise SqlError(
                     f"COPY into {self._table}: another process of this task has planned part {number} of the "
                     "same work meanwhile; another try reads what it has loaded"
@@ -431,31 +336,41 @@ class CopyRun:
         return planned
 
     def _loaded_by_others(self, files: Sequence[StagedFile]) -> frozenset[tuple[str, str]]:
-        """The files that COPY has to skip: the ledger has them as loaded into the table, which has rows."""
-        if not (files and self._explained and self._now.rows != 0):
-            return frozenset()
-        paths = [one.path for one in files]
-        return self.ledger.loaded_files(paths, self._stage_key, self._now.created)
+        """The files that COPY has to skip: the ledger has them as loaded into the table, which has rows.
 
-    def _refuse_unforced(self, entries: Sequence[Entry], staged: StagedFiles) -> None:
+        :raises FilesRejectedError: if rows of a file went into a table of this name that was replaced since
+            by one with rows that the ledger does not know
+        """
+        marks, now = {one.path: one.mark for one in files}, self._now
+        found = self.ledger.loaded_files(list(marks), self.stage_key) if files and now.created else ()
+        own = [(path, created) for path, mark, created in found if marks.get(path) == mark]
+        other = [(path, created) for path, created in own if created and created != now.created]
+        if other and (now.rows is None or now.rows > self._explained):
+            raise self._in_doubt(other[0][1], sorted({path for path, _ in other}))
+        has_rows = self._explained and now.rows != 0
+        return frozenset((path, marks[path]) for path, created in own if has_rows and created == now.created)
+
+    def _refuse_unforced(self, loaded: Sequence[Entry], staged: StagedFiles, *, is_first: bool) -> None:
         """Refuse to load with FORCE what this run has loaded otherwise: without FORCE, or by a lost ledger.
 
+        :param loaded: the work's entries whose rows are in the table
+        :param is_first: True where the ledger has no entry
         :raises FilesGivenTwiceError: if there is such a file
         """
-        done = self.files_of(one for one in entries if one.is_loaded and not self._is_lost(one))
+        done = files_of(one for one in loaded if one.is_loaded)
         paths = [path for path in staged.files if path not in done]
         since, twice = self.identity.first, set[str]()
-        if paths and not entries and self.identity.try_number > 1 and since is not None:
-            found = self._reports.remembered(paths).items()
+        if paths and is_first and self.identity.try_number > 1 and since is not None:
+            found = self._remembered(paths).items()
             twice = {path for path, load in found if load.loaded_at and load.loaded_at >= since}
-            condition = " AND LOADED_AT >= %s::TIMESTAMP_LTZ"
-            for one in (
-                self.ledger.of_state(LOADED, self._stage_key, condition, since.isoformat()) if twice else ()
-            ):
-                twice -= self._reports.loaded_paths(one)
+            if twice:  # but what other runs have loaded since
+                known = self.ledger.loaded_files(list(twice), self.stage_key, since=since)
+                twice -= {path for path, _, _ in known}
         for one in self.ledger.of_task(self.identity) if paths else ():
-            if one.work != self.work and not self.identity.is_anew(one.run_started or self.identity.since):
-                twice |= self._reports.loaded_paths(one) if one.created == self._now.created else set()
+            is_of_run = not self.identity.is_anew(one.run_started or self.identity.since)
+            if one.work != self.work and is_of_run and one.created == self._now.created:
+                loads = one.loads(self.stage, self.url).items()
+                twice |= {path for path, load in loads if load.rows_loaded}
         if twice := twice.intersection(paths):
             raise FilesGivenTwiceError(
                 f"an earlier try of this run has loaded {len(twice):,} of {len(paths):,} files into "
@@ -465,16 +380,6 @@ class CopyRun:
                 files=tuple(sorted(twice)),
             )
 
-    def _refuse_other_tables(self, files: Sequence[StagedFile]) -> None:
-        """Refuse files whose rows went into a table of this name that was replaced since by one with rows."""
-        marks = {one.path: one.mark for one in files}
-        for one in self.ledger.of_other_tables(list(marks), self._stage_key, self._now.created):
-            both = [file.path for file in one.files if marks.get(file.path) == file.mark]
-            loads = one.loads(self.stage, self.url)
-            rows = sum(loads[path].rows_loaded for path in both if path in loads)
-            if rows and (self._now.rows is None or self._now.rows > self._explained):
-                raise self._in_doubt(one.created, both)
-
     def _statement(self, files: Sequence[StagedFile], *, skips: bool = False) -> str:
         """The COPY of some files.
 
@@ -482,8 +387,9 @@ class CopyRun:
         """
         if not files:
             return ""
-        options = replace(self.copy.options, force=False, load_uncertain_files=False)
-        options = options if skips else self.copy.options
+        options = self.copy.options
+        if skips:
+            options = replace(options, force=False, load_uncertain_files=False)
         written = [one.partition(" ")[0] for one in options.written()]
         off = [one for one in _OVERRIDES if one not in written]
         if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:
@@ -507,8 +413,37 @@ class CopyRun:
 
     # Running.
 
+    def _due(self, entry: Entry, staged: StagedFiles) -> tuple[Entry, bool]:
+        """The entry with the statement for its files that are staged; True if COPY has to skip all of them.
+
+        An entry that is loaded, of which COPY has nothing to skip, is done.
+        """
+        is_earlier = entry.is_loaded and self._earlier.get(str(entry.part)) == entry.version
+        if entry.state == GIVEN_UP or (entry.is_loaded and not is_earlier):
+            return entry, False
+        there = staged.files if not is_earlier or self.listed is None else self.listed
+        files = tuple(one for one in entry.files if one.path in there and there[one.path].mark == one.mark)
+        if is_earlier:
+            loads = entry.loads(self.stage, self.url)
+            files = tuple(one for one in files if _is_done(loads.get(one.path), forced=False))
+        else:
+            new = replace(
+                entry,
+                files=files,
+                statement=self._statement(files),
+                created=self._now.created,
+                state=PLANNED if files else GIVEN_UP,
+            )
+            if new != entry:
+                self._fresh.add(entry.part)
+                entry = self._changed(entry, new)
+        skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
+        return (replace(entry, statement=self._statement(files, skips=True)) if skips else entry), skips
+
     def _load_entry(self, entry: Entry, *, loads_nothing: bool = False) -> Entry:
-        """Run an entry's statement until the ledger shows that it is loaded; the entry as it is then.
+        """Run an entry's transaction until the ledger shows that it is loaded; the entry as it is then.
+
+        A transaction that runs already, by whomever it was submitted, is joined.
 
         :param loads_nothing: True fails where COPY loads a row
         :raises SqlError: if the statement fails
@@ -519,7 +454,16 @@ class CopyRun:
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
             try:
-                self._run(entry, loads_nothing=loads_nothing)
+                state = self.client.submit(
+                    self.ledger.transaction(entry, loads_nothing=loads_nothing),
+                    entry.request_id(loads_nothing=loads_nothing),
+                    query_tag=self.identity.query_tag,
+                    shown=entry.statement,
+                )
+                self._running = (state.handle, entry.statement)
+                if state.rows is None:
+                    self._wait(state, entry.statement)
+                self._running = None
             except (SqlError, ApiError) as error:
                 if isinstance(error, ApiError) and error.http_status != _UNKNOWN:
                     raise
@@ -544,7 +488,7 @@ class CopyRun:
         :raises SqlError: the error, where it is this try's own and no earlier one's
         """
         now = self._changed(entry, replace(entry, error=str(error)))
-        if isinstance(error, SqlError) and (self.resumed or entry.part in self._fresh):
+        if isinstance(error, SqlError) and (self.begun is not None or entry.part in self._fresh):
             remedy = self.copy.format_remedy([one.path for one in entry.files])
             if error.errno == _DIVISION:
                 raise SqlError(
@@ -557,28 +501,99 @@ class CopyRun:
             self._fresh.add(entry.part)
         return replace(now, statement=entry.statement)
 
-    def _run(self, entry: Entry, *, loads_nothing: bool) -> None:
-        """Submit an entry's transaction, or join it where it runs already, and wait for its end."""
-        statements = self.ledger.transaction(entry, loads_nothing=loads_nothing)
-        own = entry.request_id if not loads_nothing else str(uuid.uuid5(uuid.UUID(entry.request_id), "again"))
-        tag = self.identity.query_tag
-        state = self.client.submit(statements, own, query_tag=tag, shown=entry.statement)
-        self._running = (state.handle, entry.statement)
-        if state.is_running:
-            self._wait(state.handle, entry.statement)
-        self._running = None
-
-    def _wait(self, handle: str, statement: str) -> None:
+    def _wait(self, state: StatementState, statement: str) -> None:
+        """Wait for a statement's end, at first here and then in the triggerer."""
         pause = _FIRST_PAUSE
-        while self.client.state(handle, statement).is_running:
+        while state.rows is None:
             if self.leave is not None and pause > _LONGEST_STAY:
-                self.leave(self.begun or {}, handle, statement)
+                self.leave(self._earlier, state.handle, statement)
             time.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+            state = self.client.state(state.handle, statement)
 
-    @property
-    def _reports(self) -> CopyReports:
-        return CopyReports(self.copy, self.stage, self.url, self.ledger, self.history)
+    # What came of the files.
+
+    def judged(self, entries: Sequence[Entry]) -> CopyOutcome:
+        """Compare what COPY reports, or load history, with what was planned.
+
+        :param entries: as :meth:`load` returned them
+        :raises FilesRejectedError: if COPY has left out a file that nobody has loaded, or rows of an earlier
+            try are gone
+        """
+        loads: dict[str, FileLoad] = {}
+        skipped: dict[str, FileLoad] = {}
+        left_out = set[str]()
+        for one in entries:
+            if not one.is_loaded:
+                continue
+            reported = one.loads(self.stage, self.url)
+            left_out |= {file.path for file in one.files} - set(reported)
+            for path in (file.path for file in one.files):
+                load = reported.get(path) or FileLoad(path, "", LOAD_SKIPPED)
+                (skipped if load.status == LOAD_SKIPPED else loads)[path] = load
+        before = {path: load for path, load in skipped.items() if path not in loads}
+        if before:
+            known, options = self._remembered(before), self.copy.options
+            before |= known
+            if options.size_limit is None:
+                unknown = (path for path in before if path in left_out and path not in known)
+                self._require_all(left_out if options.force else unknown, files_of(entries))
+            if not options.force:
+                limited = left_out if options.size_limit is not None else set()
+                self._refuse_deleted({path: one for path, one in before.items() if path not in limited})
+        if self._resumes or before:
+            self._require_rows()
+        return CopyOutcome(tuple(loads.values()), tuple(before.values()))
+
+    def _refuse_deleted(self, skipped: Mapping[str, FileLoad]) -> None:
+        """Refuse files that COPY remembers and whose rows were deleted since.
+
+        :param skipped: the files with their loads by others
+        """
+        now, stage = self._now, self.stage_key
+        old = {
+            path for path, one in skipped.items() if not (one.loaded_at and now.at and one.loaded_at > now.at)
+        }
+        if old and now.rows != 0:
+            # What is planned again had rows before, too.
+            loads = [self.ledger.loaded_files(sorted(old), stage, one) for one in (GONE, PLANNED, LOADED)]
+            gone, again, there = ({path for path, _, _ in some} for some in loads)
+            old &= (gone | again) - there
+        if old:
+            raise FilesRejectedError(
+                f"COPY into {self._table} has skipped {len(old):,} files that it remembers, such as "
+                f"{min(old)!r}, and their rows were deleted. TRUNCATE the table, which clears COPY's memory, "
+                "and clear this task; or set options={'force': True} in another run",
+                files=tuple(sorted(old)),
+                rejected=0,
+            )
+
+    def _require_all(self, left_out: Iterable[str], files: Mapping[str, StagedFile]) -> None:
+        """Refuse to go on behind files that were planned and that COPY has not loaded.
+
+        Without FORCE a file that is older than load history may have been loaded before.
+        """
+        since = dt.datetime.now(dt.UTC) - REMEMBERED
+        new = tuple(
+            path
+            for path in left_out
+            if self.copy.options.force or (at := files[path].staged_at) is None or at > since
+        )
+        if new:
+            shown = ", ".join(map(repr, new[:_MOST_NAMED])) + (" …" if len(new) > _MOST_NAMED else "")
+            raise FilesRejectedError(
+                f"COPY into {self._table} has left out {len(new):,} of {len(files):,} files that were "
+                f"planned: {shown}. The other files are loaded. An option of the stage, the table or the "
+                "account limits COPY (SIZE_LIMIT of COPY_OPTIONS, PATTERN): remove it and clear this task",
+                files=new,
+                rejected=0,
+            )
+
+    def _remembered(self, paths: Iterable[str]) -> dict[str, FileLoad]:
+        """The newest load of each file by COPY that load history knows."""
+        names, stage = tuple(paths), StageReference.parse(self.copy.location)
+        own = (one for one in self.history(names) if one.pipe is None)
+        return newest_loads(ExpectedFiles(names, stage=stage, url=self.url), own)
 
     @property
     def _table(self) -> str:
@@ -589,10 +604,11 @@ class CopyRun:
         return ".".join(self.ledger.name)
 
     @property
-    def _stage_key(self) -> str:
-        """The stage in one spelling, as :func:`stage_of` writes it."""
+    def stage_key(self) -> str:
+        """The stage in one spelling, or where an external one points."""
         return stage_name(self.copy.location, self.url)
 
 
-def _same(found: StagedFile | None, planned: StagedFile) -> bool:
-    return found is not None and found.mark == planned.mark
+def _is_done(load: FileLoad | None, *, forced: bool) -> bool:
+    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
+    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED

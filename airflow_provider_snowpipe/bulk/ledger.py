@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from email.utils import format_datetime
 from hashlib import blake2b
@@ -30,7 +30,7 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StageReference,
     staged_at,
 )
-from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
 from airflow_provider_snowpipe.streaming.names import full_name, quote_identifier, string_literal
 
 DEFAULT_NAME = "SNOWPIPE_LOADS"
@@ -70,6 +70,11 @@ _COLUMNS: Mapping[str, str] = {
     "ERROR": "VARCHAR",
 }
 _LONGEST_ERROR = 2_000
+FORCED = "load them by SnowpipeCopyOperator or SnowpipeIngestFilesOperator with force=True"
+"""What to do about files of another loader; other operators have no such argument."""
+_MOST_NAMED = 3
+_COUNTS_FOR = dt.timedelta(days=7)
+"""No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +117,13 @@ class Entry:
         """True where its COPY was committed."""
         return self.state == LOADED
 
-    @property
-    def request_id(self) -> str:
-        """The request id of its statement: a process that derives the same one joins the statement."""
+    def request_id(self, *, loads_nothing: bool = False) -> str:
+        """The request id of its transaction: a process that derives the same one joins the transaction.
+
+        :param loads_nothing: as of :meth:`Ledger.transaction`
+        """
         times = [None if one is None else one.timestamp() for one in (self.run_started, self.created)]
-        named = json.dumps([self.work, self.part, self.version, self.statement, *times])
+        named = json.dumps([self.work, self.part, self.version, self.statement, loads_nothing, *times])
         return str(uuid.uuid5(_NAMESPACE, named))
 
     def loads(self, stage: StageReference, url: str | None) -> dict[str, FileLoad]:
@@ -158,6 +165,11 @@ class Entry:
             str(row["details"] or ""),
             "/".join(str(row[name]) for name in ("dag_id", "run_id", "task_id", "map_index") if row[name]),
         )
+
+
+def files_of(entries: Iterable[Entry]) -> dict[str, StagedFile]:
+    """The files of entries that were not given up, by their paths."""
+    return {file.path: file for one in entries if one.state != GIVEN_UP for file in one.files}
 
 
 def work_key(identity: RunIdentity, target: tuple[str, str, str], choice: str = "") -> str:
@@ -228,53 +240,38 @@ class Ledger:
             rows = self._created(statement, work)
         return [Entry.read(row) for row in rows]
 
-    def of_other_tables(self, paths: Sequence[str], stage: str, created: dt.datetime | None) -> list[Entry]:
-        """Read loads of files into a table of the target's name that was created at another time.
-
-        :param paths: paths of the files below the stage
-        :param stage: the stage in the spelling that :meth:`plan` got
-        :param created: when the table of now was created; None where that does not show to the role
-        """
-        if created is None or not paths:
-            return []
-        condition = " AND TARGET_CREATED <> %s::TIMESTAMP_LTZ ORDER BY LOADED_AT"
-        found = self.of_state(LOADED, stage, condition, created.isoformat())
-        asked = frozenset(paths)
-        return [one for one in found if any(file.path in asked for file in one.files)]
-
-    def of_state(self, state: str, stage: str, condition: str = "", *values: str | None) -> list[Entry]:
-        """Read loads of a stage's files into the target that have a state.
-
-        :param stage: the stage in the spelling that :meth:`plan` got
-        :param condition: SQL that follows, with the values that it binds
-        """
-        rows = self.run(
-            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s{condition}",  # noqa: S608
-            (full_name(*self.target), stage, state, *values),
-        )
-        return [Entry.read(row) for row in rows]
-
     def loaded_files(
-        self, paths: Sequence[str], stage: str, created: dt.datetime | None
-    ) -> frozenset[tuple[str, str]]:
-        """Paths and marks of files that have rows in the target, by any work.
+        self, paths: Sequence[str], stage: str, state: str = LOADED, since: dt.datetime | None = None
+    ) -> frozenset[tuple[str, str, dt.datetime | None]]:
+        """Read which files' rows COPY has put into a table of the target's name, for any work.
 
-        :param paths: paths of the files below the stage
-        :param created: when the table of now was created
+        :param paths: paths of the files below the stage; of very many, other files are read as well
+        :param stage: the stage in the spelling that :meth:`plan` got
+        :param state: of the loads
+        :param since: only loads from then on
+        :return: path and mark of each, and when the table was created
         """
-        named = ""
+        named = begun = ""
         if len(paths) <= MOST_NAMES:
             named = f' AND F.VALUE:"path"::VARCHAR IN ({", ".join(["%s"] * len(paths))})'
+        if since is not None:
+            begun = " AND LOADED_AT >= %s::TIMESTAMP_LTZ"
         rows = self.run(
-            'SELECT F.VALUE:"path"::VARCHAR AS PATH, F.VALUE:"mark"::VARCHAR AS MARK '  # noqa: S608
-            f"FROM (SELECT FILES, REPORTS FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "
-            f"AND TARGET_CREATED = %s::TIMESTAMP_LTZ AND ROWS_LOADED > 0) AS L, "
+            'SELECT F.VALUE:"path"::VARCHAR AS PATH, F.VALUE:"mark"::VARCHAR AS MARK, L.TARGET_CREATED '  # noqa: S608
+            f"FROM (SELECT FILES, REPORTS, TARGET_CREATED FROM {self._table} WHERE TARGET = %s "
+            f"AND STAGE = %s AND STATE = %s AND ROWS_LOADED > 0{begun}) AS L, "
             "LATERAL FLATTEN(INPUT => L.FILES) AS F, LATERAL FLATTEN(INPUT => L.REPORTS) AS T, "
             'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
-            f'AND ENDSWITH(R.VALUE:"file"::VARCHAR, F.VALUE:"path"::VARCHAR){named} GROUP BY 1, 2',
-            (full_name(*self.target), stage, LOADED, _text(created), *(paths if named else ())),
+            f'AND ENDSWITH(R.VALUE:"file"::VARCHAR, F.VALUE:"path"::VARCHAR){named} GROUP BY 1, 2, 3',
+            (
+                full_name(*self.target),
+                stage,
+                state,
+                *([since.isoformat()] if since else []),
+                *(paths if named else ()),
+            ),
         )
-        return frozenset((str(row["path"]), str(row["mark"])) for row in rows)
+        return frozenset((str(row["path"]), str(row["mark"]), row["target_created"]) for row in rows)
 
     def of_task(self, identity: RunIdentity) -> list[Entry]:
         """Read loads with rows of a task's run into the target, whatever files were chosen."""
@@ -286,13 +283,42 @@ class Ledger:
         )
         return [Entry.read(row) for row in rows]
 
-    def planned_by_others(self, work: str, loader: str | None, stage: str, since: dt.datetime) -> list[Entry]:
-        """Read loads of a stage's files that other work has planned for another loader, and not begun.
+    def refuse_planned_by_others(
+        self, work: str, loader: str | None, files: Collection[str], stage: str
+    ) -> None:
+        """Refuse files that another task is about to give to another loader.
 
-        :param since: plans from before do not count
+        COPY and pipes do not share their memory of files, and asking what the other has done does not show
+        what it is about to do. So each plans its load, and then reads what others have planned: of two that
+        begin at once, one at least finds the other. Loads by the same loader need no check: it skips files.
+
+        :param work: the key of the task's own work
+        :param loader: full name of the pipe, None for COPY
+        :param files: their paths below the stage
+        :param stage: the stage in the spelling that :meth:`plan` got
+        :raises FilesGivenTwiceError: if there is such a load; a retry finds what has become of it
         """
-        condition = " AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ"
-        return self.of_state(PLANNED, stage, condition, work, loader, since.isoformat())
+        since = dt.datetime.now(dt.UTC) - _COUNTS_FOR
+        rows = self.run(
+            f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
+            "AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ",
+            (full_name(*self.target), stage, PLANNED, work, loader, since.isoformat()),
+        )
+        for other in map(Entry.read, rows):
+            both = tuple(sorted(set(files).intersection(one.path for one in other.files)))
+            if not both:
+                continue
+            shown = ", ".join(map(repr, both[:_MOST_NAMED])) + (" …" if len(both) > _MOST_NAMED else "")
+            by, own = ("COPY" if one is None else f"pipe {one}" for one in (other.loader, loader))
+            raise FilesGivenTwiceError(
+                f"task {other.task} (DAG, run, task, map index) has begun to load {len(both):,} of "
+                f"{len(files):,} files by {by}: {shown}. {own} would put the same rows into the table: "
+                "take the files from one of the two. If that task has died, clear it, so that it ends its "
+                f"load; or delete WORK = {other.work!r} of the ledger {'.'.join(self.name)} when no "
+                f"statement of it runs; or {FORCED}",
+                files=both,
+                may_pass=True,
+            )
 
     def plan(self, entry: Entry, identity: RunIdentity, stage: str) -> bool:
         """Write an entry that nobody else has written; False where somebody has."""
@@ -308,7 +334,7 @@ class Ledger:
             "MAP_INDEX": ("%s", map_index),
             "RUN_STARTED": ("%s::TIMESTAMP_LTZ", identity.since.isoformat()),
             "TARGET": ("%s", full_name(*self.target)),
-            "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", _text(entry.created)),
+            "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", entry.created.isoformat() if entry.created else None),
             "LOADER": ("%s", entry.loader),
             "STAGE": ("%s", stage),
             "CHOICE": ("%s", entry.choice),
@@ -341,7 +367,7 @@ class Ledger:
                 new.choice,
                 new.statement,
                 _written(new.files),
-                _text(new.created),
+                new.created.isoformat() if new.created else None,
                 None if new.error is None else new.error[:_LONGEST_ERROR],
                 entry.work,
                 str(entry.part),
@@ -441,8 +467,8 @@ class Ledger:
 
     @property
     def _table(self) -> str:
-        """The ledger's name in a statement that binds values."""
-        return _bound(full_name(*self.name))
+        """The ledger's name in a statement that binds values, which the connector formats."""
+        return full_name(*self.name).replace("%", "%%")
 
     def _created(self, statement: str, work: str) -> list[dict[str, Any]]:
         """Create the table, and read from it."""
@@ -481,23 +507,15 @@ def age_of_table(table: tuple[str, str, str]) -> tuple[str, list[str]]:
     )
 
 
-def _bound(name: str) -> str:
-    """A name in a statement that binds values: the connector formats it."""
-    return name.replace("%", "%%")
-
-
-def _text(time: dt.datetime | None) -> str | None:
-    return None if time is None else time.isoformat()
-
-
 def _written(files: Sequence[StagedFile]) -> str:
     return json.dumps(
         [
-            {"path": one.path, "mark": one.mark, "size": one.size, "staged_at": _rfc(one.staged_at)}
+            {
+                "path": one.path,
+                "mark": one.mark,
+                "size": one.size,
+                "staged_at": one.staged_at and format_datetime(one.staged_at),
+            }
             for one in files
         ]
     )
-
-
-def _rfc(time: dt.datetime | None) -> str | None:
-    return None if time is None else format_datetime(time)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NoReturn, Protocol
 
@@ -12,8 +12,20 @@ from airflow_provider_snowpipe.bulk.copy import RunIdentity, StagedChoice
 from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient, Submission, SubmittedFile
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
 from airflow_provider_snowpipe.bulk.files_watch import FilesWatch, Tolerance, wait_for_loads
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED, age_of_table
-from airflow_provider_snowpipe.bulk.load_history import REMEMBERED, HistoryQuestion, LoadHistory
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, SUBMITTED, Entry, age_of_table, work_key
+from airflow_provider_snowpipe.bulk.load_history import (
+    REMEMBERED,
+    HistoryQuestion,
+    LoadHistory,
+    not_loaded_by,
+    refuse_files_of_others,
+)
+from airflow_provider_snowpipe.bulk.pipes_beside import (
+    NOT_AUTHORIZED,
+    Account,
+    pipes_beside,
+    refuse_files_for_pipe,
+)
 from airflow_provider_snowpipe.bulk.staged_files import (
     ExpectedFiles,
     FileLoad,
@@ -22,19 +34,12 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     StageReference,
     file_names,
     stage_key,
-)
-from airflow_provider_snowpipe.bulk.two_loaders import (
-    NOT_AUTHORIZED,
-    Account,
-    PipePlan,
-    not_loaded_by,
-    pipes_beside,
-    refuse_files_for_pipe,
-    refuse_files_of_others,
+    stage_name,
 )
 from airflow_provider_snowpipe.streaming.commits import RetryBudget
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
+    FilesGivenTwiceError,
     FilesRejectedError,
     NothingStagedError,
     SnowpipeError,
@@ -451,3 +456,73 @@ def check_choice(files: Any, stage: str | None, prefix: str | None, pattern: str
             f"prefix is {prefix!r} and pattern is {pattern!r} without stage=…, where files are listed: give "
             "it as well"
         )
+
+
+# -- Loads that have begun: planned in the ledger before files are given to a pipe -------------------------
+
+
+@dataclass(slots=True)
+class PipePlan:
+    """Files that a pipe is about to be given, in the ledger, so that a COPY of the same files sees them.
+
+    A role that may not use the ledger is reported in a warning: a pipe needs no warehouse and no such table.
+
+    :param loader: full name of the pipe
+    :param ledger_table: the ledger's name, None for the default
+    """
+
+    identity: RunIdentity
+    loader: str
+    ledger_table: str | None = None
+    _planned: tuple[Account, str, Entry] | None = None
+
+    def write(self, account: Account, table: str, files: StagedFiles) -> None:
+        """Plan the files, and refuse those that another task is about to copy.
+
+        :raises FilesGivenTwiceError: if there are such files; nothing is planned then
+        """
+        try:
+            with account.load_ledger(table, self.ledger_table) as ledger:
+                work = work_key(self.identity, ledger.target, self.loader)
+                new = Entry(work, 1, 1, files=tuple(files.files.values()), loader=self.loader)
+                location = files.stage.location("", database=ledger.target[0], schema=ledger.target[1])
+                stage, before = stage_name(location, files.url), ledger.entries(work)
+                if before:
+                    ledger.change(before[0], new)
+                else:
+                    ledger.plan(new, self.identity, stage)
+                self._planned = account, table, ledger.entries(work)[0]
+                ledger.refuse_planned_by_others(work, self.loader, files.files, stage)
+        except FilesGivenTwiceError:
+            self.end(GIVEN_UP)
+            raise
+        except (ConfigurationError, SqlError) as error:
+            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("whether another task copies these files is not known: %s", error)
+
+    def end(self, state: str) -> None:
+        """Write whether the pipe was given the files.
+
+        :param state: ``SUBMITTED`` or ``GIVEN_UP``
+        """
+        if self._planned is None:
+            return
+        account, table, entry = self._planned
+        with account.load_ledger(table, self.ledger_table) as ledger:
+            ledger.change(entry, replace(entry, state=state))
+
+    def loaded(self, account: Account, table: str, loads: Collection[Mapping[str, Any]]) -> None:
+        """Write what the pipe has loaded.
+
+        :param loads: of its files, ``rows_loaded`` and ``errors_seen`` of each
+        """
+        good, bad = (sum(int(one[name]) for one in loads) for name in ("rows_loaded", "errors_seen"))
+        try:
+            with account.load_ledger(table, self.ledger_table) as ledger:
+                for one in ledger.entries(work_key(self.identity, ledger.target, self.loader)):
+                    ledger.settle(one, good, bad)
+        except (ConfigurationError, SqlError) as error:
+            if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
+                raise
+            log.warning("the ledger does not show what pipe %s has loaded: %s", self.loader, error)

@@ -149,15 +149,6 @@ class StagedFiles:
         """The other files."""
         return replace(self, files={path: file for path, file in self.files.items() if path not in paths})
 
-    def to_json(self) -> dict[str, Any]:
-        """The files as JSON, for a later process of the same run; without the times of staging."""
-        return {"url": self.url, "files": [[one.path, one.mark, one.size] for one in self.files.values()]}
-
-    @classmethod
-    def from_json(cls, kept: Mapping[str, Any], stage: StageReference) -> Self:
-        """Read what :meth:`to_json` gave."""
-        return cls({file[0]: StagedFile(*file) for file in kept["files"]}, stage, kept["url"])
-
 
 # pragma: no mutate end
 
@@ -547,6 +538,14 @@ def stage_key(stage: StageReference) -> tuple[str, ...]:
     mark = "%" if stage.name.startswith("%") else ""
     owner = [spelled(part) for part in re.findall(PART, stage.owner)]
     return (*owner, mark + spelled(stage.name.removeprefix("%")))
+
+
+def stage_name(location: str, url: str | None) -> str:
+    """A stage in one spelling, without a path, or where an external one points.
+
+    :param location: the stage with database and schema
+    """
+    return url.rstrip("/") if url is not None else ".".join(stage_key(StageReference.parse(location)))
 
 
 def spelled(part: str) -> str:

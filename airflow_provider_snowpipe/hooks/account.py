@@ -7,15 +7,16 @@ import datetime as dt
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow.providers.common.compat.sdk import BaseHook
+from airflow.providers.common.compat.sdk import BaseHook, conf
 
+from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
 from airflow_provider_snowpipe.bulk.load_history import (
     REMEMBERED,
     CopyHistory,
@@ -35,6 +36,8 @@ from airflow_provider_snowpipe.streaming.http import seconds_left
 from airflow_provider_snowpipe.streaming.names import PipeName, grant_remedy
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.bulk.copy import CopyInto, RunIdentity
+    from airflow_provider_snowpipe.bulk.copy_run import CopyRun
     from airflow_provider_snowpipe.bulk.file_pipe import FilePipeClient
     from airflow_provider_snowpipe.bulk.statement_client import StatementClient
     from airflow_provider_snowpipe.streaming.auth import Credentials
@@ -85,6 +88,7 @@ class AccountHook(BaseHook):
         self.database = database
         self.schema = schema
         self._settings: SnowpipeConnection | None = None
+        self._session: RunSql | None = None
 
     def account_url(self) -> str:
         """The account's address, ``https://<host>[:<port>]``."""
@@ -117,6 +121,8 @@ class AccountHook(BaseHook):
         :param statement: the statement, with ``%s`` for each value that it binds
         :raises SqlError: if it fails, or signing in for it
         """
+        if self._session is not None:
+            return self._session(statement, values)
         with self.sql_session(statement, values) as run:
             return run(statement, values)
 
@@ -163,6 +169,52 @@ class AccountHook(BaseHook):
         """Make a client of the account's SQL API without blocking the event loop."""
         await self._async_connection()
         return await asyncio.to_thread(self.get_statement_client, retry=retry)
+
+    # The ledger of loads, and COPY by it.
+
+    @contextmanager
+    def load_ledger(self, table: str, name: str | None = None) -> Iterator[Ledger]:
+        """Sign in to the ledger of loads into a table; other statements run in that session meanwhile.
+
+        :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
+            the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
+        :raises ConfigurationError: if it is no name of a table
+        :raises SqlError: if the sign-in fails
+        """
+        target = (*self.database_and_schema(), table)
+        given = name or conf.get("snowpipe", "ledger_table", fallback=None)
+        with self.sql_session("read the load ledger") as run:
+            run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
+            self._session = run
+            try:
+                yield Ledger(run, ledger_name(given, target), target)
+            finally:
+                self._session = None
+
+    @contextmanager
+    def copy_run(
+        self,
+        copy: CopyInto,
+        stage: StageReference,
+        identity: RunIdentity,
+        choice: str = "",
+        *,
+        ledger_table: str | None = None,
+        **given: Any,
+    ) -> Iterator[CopyRun]:
+        """Sign in for the ledger and the statements of a COPY.
+
+        :param copy: the statement, and so on: parameters of
+            :class:`~airflow_provider_snowpipe.bulk.copy_run.CopyRun`
+        :param ledger_table: as of :meth:`load_ledger`
+        :raises SqlError: if the sign-in fails
+        """
+        from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+
+        table = copy.table[-1]
+        with self.load_ledger(table, ledger_table) as ledger, closing(self.get_statement_client()) as client:
+            history = partial(self.loads_of, table)
+            yield CopyRun(copy, stage, client, ledger, history, identity, choice, **given)
 
     # The files of a stage.
 
@@ -245,8 +297,7 @@ class AccountHook(BaseHook):
         :param by_pipes: True for loads by pipes as well, up to 365 days ago
         :raises SqlError: if a statement fails, or signing in for it
         """
-        with self.sql_session("look for older loads") as run:
-            return older_copies(run, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
+        return older_copies(self.run_sql, (*self.database_and_schema(), table), paths, by_pipes=by_pipes)
 
     def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
         """Make a source of what became of files; here ``table`` is the table that they are loaded into.

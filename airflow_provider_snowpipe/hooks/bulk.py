@@ -16,10 +16,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow.providers.common.compat.sdk import conf
-
 from airflow_provider_snowpipe.bulk.copy import quoted_location
-from airflow_provider_snowpipe.bulk.ledger import Ledger, ledger_name
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.account import AccountHook, RunSql
@@ -42,21 +39,6 @@ class SnowpipeBulkHook(SnowpipeHook):
     def of_table(self, database: str, schema: str, table: str) -> SnowpipeBulkHook:
         """The hook of another table in the same account."""
         return type(self)(self.snowflake_conn_id, table=table, database=database, schema=schema)
-
-    @contextmanager
-    def load_ledger(self, table: str, name: str | None = None) -> Iterator[Ledger]:
-        """Sign in to the ledger of loads into a table.
-
-        :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
-            the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
-        :raises ConfigurationError: if it is no name of a table
-        :raises SqlError: if the sign-in fails
-        """
-        target = (*self.database_and_schema(), table)
-        given = name or conf.get("snowpipe", "ledger_table", fallback=None)
-        with self.sql_session("read the load ledger") as run:
-            run("ALTER SESSION SET AUTOCOMMIT = TRUE")  # the user's default may be another
-            yield Ledger(run, ledger_name(given, target), target)
 
     def put_file(self, path: str, location: str) -> None:
         """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.

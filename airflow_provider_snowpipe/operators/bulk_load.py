@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from hashlib import blake2b
@@ -15,7 +15,7 @@ from airflow.providers.common.compat.sdk import conf
 
 from airflow_provider_snowpipe.assets.events import describe_file_load
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyInto, CopyOptions
-from airflow_provider_snowpipe.bulk.copy_run import CopyRun
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
 from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
@@ -37,7 +37,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
-from airflow_provider_snowpipe.operators.copy import LeaveWorker, copy_into, wait_for_statement
+from airflow_provider_snowpipe.operators.copy import copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
 from airflow_provider_snowpipe.streaming.arguments import known_arguments, mapping_argument
@@ -413,29 +413,25 @@ class BulkRun:
             same id that was deleted
         :raises FilesRejectedError: if COPY has not loaded each file as Spark wrote it
         """
-        with (
-            self.hook.load_ledger(self.table, self.ledger_table) as ledger,
-            closing(self.hook.get_statement_client()) as client,
-        ):
-            self._run = run = CopyRun(
-                CopyInto(ledger.target, self.stage.location),
-                replace(self.stage.reference, path=""),
-                client,
-                ledger,
-                partial(self.hook.loads_of, self.table),
-                self.identity,
-                "",
-                url=self.stage.stage_url,
-                leave=self.leave,
-                begun=self.begun,
-                resumed=self.begun is not None,
-            )
+        table = (*self.hook.database_and_schema(), self.table)
+        with self.hook.copy_run(
+            CopyInto(table, self.stage.location),
+            replace(self.stage.reference, path=""),
+            self.identity,
+            ledger_table=self.ledger_table,
+            url=self.stage.stage_url,
+            leave=self.leave,
+            begun=self.begun,
+        ) as run:
+            self._run, ledger = run, run.ledger
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
             self._require_own(known)
-            if known and (gone := run.gone(known)):
+            known, lost = run.seen(known)
+            if lost:
                 log.info("%s has lost the rows: they are written and loaded again", self.table)
-                run.discard(gone)
+                for one in known:
+                    ledger.change(one, replace(one, state=GIVEN_UP))
                 known = []
             run.begin(known)
             written = None if known else self._written(write)
@@ -485,7 +481,7 @@ class BulkRun:
             named = {f"{self.stage.reference.path}/{name}" for name in self.stage.names()}
             named |= {file.path for one in entries if not one.is_loaded for file in one.files}
             left = {path: file for path, file in files.items() if path in named}
-        outcome = run.load(entries, StagedFiles(left, run.stage, run.url))
+        outcome = run.judged(run.load(entries, StagedFiles(left, run.stage, run.url)))
         outcome.require(self.on_rejected, self.table)
         loads = {load.path: load.result() for load in (*outcome.before, *outcome.loads)}
         return copied_value(manifest, self.stage, loads, self.on_rejected, self.table)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from os.path import commonprefix
@@ -23,8 +23,10 @@ from airflow_provider_snowpipe.bulk.copy import (
     RunIdentity,
     StagedChoice,
 )
-from airflow_provider_snowpipe.bulk.copy_run import CopyRun
-from airflow_provider_snowpipe.bulk.ledger import Entry
+from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry, files_of
+from airflow_provider_snowpipe.bulk.load_history import refuse_files_of_others, unknown_since
+from airflow_provider_snowpipe.bulk.pipes_beside import pipes_beside, refuse_files_for_pipe
 from airflow_provider_snowpipe.bulk.staged_files import (
     LOADED,
     FileLoad,
@@ -35,7 +37,6 @@ from airflow_provider_snowpipe.bulk.staged_files import (
     file_names,
     stage_prefix,
 )
-from airflow_provider_snowpipe.bulk.two_loaders import OtherLoaders
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
 from airflow_provider_snowpipe.operators.account_operator import (
@@ -46,7 +47,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -233,8 +234,6 @@ def wait_for_statement(
 # -- The COPY of staged files, for every operator that has one -------------------------------------------
 
 log = logging.getLogger(__name__)
-LeaveWorker = Callable[[Mapping[str, int], str, str], NoReturn]
-"""Defers the task, given versions of ledger entries, a statement's handle and its text."""
 _MOST_REMOVED = 200
 """Files that one REMOVE names."""
 
@@ -258,6 +257,10 @@ def copy_into(
     root = replace(StageReference.parse(stage), path="")
     location = root.location("", database=database, schema=schema)
     return CopyInto((database, schema, table), location, CopyOptions.of(options), columns, expressions)
+
+
+class GivenUpError(SqlError):
+    """Another task has given a load of files up, and may load them another way; another try finds how."""
 
 
 @dataclass(slots=True)
@@ -297,22 +300,21 @@ class CopyLoad:
         :raises FilesRejectedError: if one was not loaded as a whole, or rows of an earlier try are gone
         :raises SqlError: if a statement fails
         """
+        is_fenced = not (self.force or self.copy.options.force)
         with self._prepared() as run:
             entries = run.entries()
             staged = self._staged(run, entries)
             run.url = staged.url
-            others = None
-            if not (self.force or self.copy.options.force):
-                others = OtherLoaders(self.hook, run.ledger, self._table, run.work, self.passes_over)
             entries = run.plan(staged, entries)
             try:
-                passed = {} if others is None else others.refuse(staged)
+                passed = self._refuse_others(run, staged) if is_fenced else {}
             except FilesGivenTwiceError:
                 run.give_up(entries)
                 raise
-            outcome = run.load(entries, staged.without(passed))
+            outcome = run.judged(run.load(entries, staged.without(passed)))
             self.outcome = replace(outcome, before=(*passed.values(), *outcome.before))
-            self._remove_loaded(run.files_of(run.entries()), staged, outcome)
+            if self.copy.options.purge:
+                self._remove_loaded(files_of(run.ledger.entries(run.work)), staged, outcome)
             value = self.outcome.result()
             log.info(
                 "%s: %d of %d files loaded, %d rows, %d rejected, %d files were loaded before",
@@ -325,8 +327,8 @@ class CopyLoad:
             )
             if unknown := [load for load in outcome.before if load.status == LOAD_SKIPPED]:
                 self._warn_of_unknown(unknown)
-            if others is not None:
-                others.refuse(staged, has_copied=True)
+            if is_fenced:
+                self._refuse_others(run, staged, has_copied=True)
             self.outcome.require(self.on_rejected, self._table)
             return value
 
@@ -347,7 +349,7 @@ class CopyLoad:
     def preview(self) -> list[str]:
         """The statements that would be run, and the errors that the files would have; loads nothing."""
         files = list(self.choice.find(self.hook).files)
-        lines = [f"{len(part)} files: {statement}" for part, statement in self.copy.statements(files)]
+        lines = [f"{len(part)} files: {self.copy.statement(part)}" for part in self.copy.parts(files)]
         if self.copy.not_validated is None and files:
             lines += map(str, self._validation_rows("RETURN_ERRORS", files))
         return lines
@@ -375,43 +377,76 @@ class CopyLoad:
     def _prepared(self) -> Iterator[CopyRun]:
         """Sign in for the ledger and for the statements."""
         # Options that the ledger and the listing stand for: see _staged and _remove_loaded.
-        options = replace(self.copy.options, purge=False)
-        with (
-            self.hook.load_ledger(self._table, self.ledger_table) as ledger,
-            closing(self.hook.get_statement_client()) as client,
-        ):
-            self._run = CopyRun(
-                replace(self.copy, options=options),
-                StageReference.parse(self.choice.stage),
-                client,
-                ledger,
-                partial(self.hook.loads_of, self._table),
-                self.identity,
-                self.choice.key(),
-                leave=self.leave_worker,
-                begun=self.begun,
-                resumed=self.begun is not None,
-            )
+        copy = replace(self.copy, options=replace(self.copy.options, purge=False))
+        with self.hook.copy_run(
+            copy,
+            StageReference.parse(self.choice.stage),
+            self.identity,
+            self.choice.key(),
+            ledger_table=self.ledger_table,
+            leave=self.leave_worker,
+            begun=self.begun,
+        ) as self._run:
             yield self._run
 
     def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
-        """The files to load: what is staged now; with FORCE, or after a deferral, what is planned already."""
-        known = run.files_of(entries)
-        is_whole = self.copy.options.force or run.resumed
+        """The files to load: what is staged now; with FORCE, or after a deferral, what is planned already.
+
+        :raises GivenUpError: if another task has given a file up, or all before any was planned
+        """
+        known = files_of(entries)
+        is_whole = self.copy.options.force or self.begun is not None
         if self.identity.work is not None:
             # Another task may have planned some of the files.
             chosen = {run.stage.below(path) for path in file_names(self.choice.files)}
-            run.refuse_given_up(entries, chosen)
+            for one in entries:
+                is_given_up = not one.choice or any(file.path in chosen for file in one.files)
+                if one.state == GIVEN_UP and is_given_up:
+                    raise GivenUpError(
+                        f"COPY into {self._table}: another task has given this load of files up, and may "
+                        "have loaded them another way. Nothing was loaded; run again"
+                    )
             known = {path: file for path, file in known.items() if path in chosen}
             is_whole = len(known) == len(chosen)
         if known and is_whole:
             log.info("%s: %d files are planned already", self._table, len(known))
             run.listed = self.choice.find(self.hook, known).files
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
-        found = self.choice.find(self.hook, run.files_of(one for one in entries if one.is_loaded))
-        if not (found.files or any(one.is_loaded for one in entries)):
+        loaded = files_of(one for one in entries if one.is_loaded)
+        found = self.choice.find(self.hook, loaded)
+        if not (found.files or loaded):
             self._refuse_nothing()
         return found
+
+    def _refuse_others(
+        self, run: CopyRun, staged: StagedFiles, *, has_copied: bool = False
+    ) -> dict[str, FileLoad]:
+        """Refuse files that pipes or other tasks load as well: when COPY is planned, and when it has run.
+
+        :return: the loads of files that are skipped, by their paths
+        :raises FilesGivenTwiceError: if somebody else loads or has loaded one of the others
+        """
+        if not staged.files:
+            return {}
+        if not has_copied:
+            run.ledger.refuse_planned_by_others(run.work, None, staged.files, run.stage_key)
+        # The queues first: what is loaded between the two questions is in history then.
+        pipes = pipes_beside(self.hook, self._table, staged)
+        history = self.hook.loads_of(self._table, list(staged.files))
+        older: Sequence[FileLoad] = ()
+        if self.passes_over and (forgotten := unknown_since(staged, history)):
+            older = self.hook.older_copies(self._table, forgotten, by_pipes=True)
+        passed = refuse_files_of_others(
+            staged,
+            history,
+            table=self._table,
+            now=dt.datetime.now(dt.UTC),
+            older=older,
+            passes_over=self.passes_over,
+        )
+        for one in pipes:
+            refuse_files_for_pipe(one.without(passed), table=self._table, has_copied=has_copied)
+        return passed
 
     def _refuse_nothing(self) -> None:
         """Refuse a stage without files, unless they may be missing.
@@ -428,12 +463,10 @@ class CopyLoad:
     def _remove_loaded(
         self, loaded: Mapping[str, StagedFile], staged: StagedFiles, outcome: CopyOutcome
     ) -> None:
-        """Remove what is loaded as a whole from the stage, with ``purge``; a changed file stays.
+        """Remove what is loaded as a whole from the stage; a changed file stays.
 
         COPY's own PURGE would remove files although the transaction is rolled back later.
         """
-        if not self.copy.options.purge:
-            return
         now = self.choice.find(self.hook, loaded).files
         gone = [
             load.path
@@ -448,20 +481,12 @@ class CopyLoad:
         named = "" if staged.url is not None else stage_prefix(root)
         with_name = bool(gone) and not (named and self.hook.list_files(str(root), named))
         database, schema = self.hook.database_and_schema()
-        with self.hook.sql_session("remove loaded files") as session:
-            for start in range(0, len(gone), _MOST_REMOVED):
-                paths = gone[start : start + _MOST_REMOVED]
-                session(
-                    "REMOVE %s PATTERN = %s",
-                    (
-                        root.location(
-                            commonprefix(paths),  # noqa: RUF071  REMOVE takes any start of a path
-                            database=database,
-                            schema=schema,
-                        ),
-                        exact_pattern(staged, paths, with_name=with_name),
-                    ),
-                )
+        for start in range(0, len(gone), _MOST_REMOVED):
+            paths = gone[start : start + _MOST_REMOVED]
+            begin = commonprefix(paths)  # noqa: RUF071  REMOVE takes any start of a path
+            location = root.location(begin, database=database, schema=schema)
+            pattern = exact_pattern(staged, paths, with_name=with_name)
+            self.hook.run_sql("REMOVE %s PATTERN = %s", (location, pattern))
 
     def _warn_of_unknown(self, unknown: Sequence[FileLoad]) -> None:
         """Name files that COPY has left out and load history does not know: they may not be in the table."""
@@ -476,5 +501,5 @@ class CopyLoad:
         )
 
     def _validation_rows(self, mode: str, files: Sequence[str]) -> list[dict[str, Any]]:
-        parts = [self.copy.validation(mode, part) for part, _ in self.copy.statements(files)]
-        return [row for part in parts for row in self.hook.run_sql(part)]
+        statements = [self.copy.validation(mode, part) for part in self.copy.parts(files)]
+        return [row for one in statements for row in self.hook.run_sql(one)]

@@ -17,10 +17,10 @@ from airflow_provider_snowpipe.bulk.copy import CopyOptions, StagedChoice
 from airflow_provider_snowpipe.bulk.load_history import (
     ATTRIBUTED_AFTER,
     attributed_credits,
+    loads_since_staged,
     warehouse_seconds,
 )
 from airflow_provider_snowpipe.bulk.row_options import OF_COPY, RowOptions
-from airflow_provider_snowpipe.bulk.two_loaders import loads_since_staged
 from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.storage import files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import run_identity

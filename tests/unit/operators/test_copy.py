@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from airflow.providers.common.compat.sdk import AirflowException, TaskDeferred
 
-from airflow_provider_snowpipe.bulk.two_loaders import NOT_AUTHORIZED
+from airflow_provider_snowpipe.bulk.pipes_beside import NOT_AUTHORIZED
+from airflow_provider_snowpipe.hooks.account import AccountHook
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
 from airflow_provider_snowpipe.streaming.errors import (
@@ -79,6 +80,17 @@ def test_a_folder_that_a_storage_console_made_is_no_file_to_load(copying: Copyin
     copying.account.stages["S"]["in/"] = b"folder"
 
     assert sorted(copying.run({})["files"]) == [*FILES]
+
+
+def test_a_copy_signs_in_once_for_all_its_statements(copying: Copying, monkeypatch: Patch) -> None:
+    connect, sign_ins = AccountHook._connect, list[str]()
+    monkeypatch.setattr(
+        AccountHook, "_connect", lambda hook: sign_ins.append(hook.snowflake_conn_id) or connect(hook)
+    )
+    copying.run({"purge": True})
+
+    assert {"LIST", "LEDGER", "SHOW", "HISTORY", "REMOVE"} <= set(copying.account.calls)
+    assert sign_ins == ["account"]
 
 
 class TestForce:
@@ -212,11 +224,14 @@ class TestEarlierTry:
         return next(calls) - 1
 
     @OPTIONS
-    def test_it_may_end_before_any_call_of_the_next_try(self, monkeypatch: Patch, options: Options) -> None:
+    @pytest.mark.parametrize("edit", [{}, {"on_error": "CONTINUE"}], ids=["same", "edited"])
+    def test_it_may_end_before_any_call_of_the_next_try(
+        self, monkeypatch: Patch, options: Options, edit: Options
+    ) -> None:
         for before in count(1):
             copying = Copying(monkeypatch)
             self.killed_while_it_runs(copying, options)
-            calls = self.retried(monkeypatch, copying, options, before)
+            calls = self.retried(monkeypatch, copying, {**options, **edit}, before)
             assert sorted(copying.account.rows) == rows_of(*FILES, *([] if options is FORCED else ["e"]))
             if calls < before:
                 break

@@ -1,0 +1,199 @@
+"""File pipes over the table of a load that take its files as well: found before, and refused.
+
+A pipe that is given the files by an operator of this package is excluded: each of two loads is planned in
+the ledger, then reads the other's plan, and asks queues and load history last. Of a pipe that somebody else
+feeds, only its queue, its events and load history show what it is about to do.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from airflow_provider_snowpipe.bulk.copy import StageAccount
+from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS, ListedPipe, PipeStatus
+from airflow_provider_snowpipe.bulk.ledger import FORCED, Ledger
+from airflow_provider_snowpipe.bulk.staged_files import FileLoad, StagedFiles, StageReference
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, FilesGivenTwiceError, SqlError
+from airflow_provider_snowpipe.streaming.names import quote_identifier
+
+log = logging.getLogger(__name__)
+
+NOT_AUTHORIZED = (606, 2003, 2043, 3001)
+"""Numbers of SQL errors: no warehouse to ask with, no such object for this role, no privilege."""
+_CLOCKS = dt.timedelta(minutes=1)
+"""By so much the clocks of stage and account may differ."""
+_MOST_NAMED = 3
+_MOST_SHOWN = 10_000
+"""Rows of a SHOW command at most (page "SHOW <objects>")."""
+RunSql = Callable[..., list[dict[str, Any]]]
+
+
+class Account(StageAccount, Protocol):
+    """As much of the account's hook as the two loaders need."""
+
+    def database_and_schema(self) -> tuple[str, str]:
+        """Database and schema of the table."""
+
+    def run_sql(self, statement: str, values: Sequence[str] | None = None) -> list[dict[str, Any]]:
+        """Run one statement."""
+
+    def load_ledger(self, table: str, name: str | None = None) -> AbstractContextManager[Ledger]:
+        """Sign in to the ledger of loads into a table."""
+
+    def loads_of(self, table: str, paths: Sequence[str], pipe: str | None = None) -> list[FileLoad]:
+        """What ``COPY_HISTORY`` reports of some files."""
+
+    def older_copies(self, table: str, paths: Sequence[str], *, by_pipes: bool = False) -> list[FileLoad]:
+        """What the account's usage history reports of earlier loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipeBeside:
+    """A file pipe over the table of another load, which loads from where the files are.
+
+    :param status: its state, None where the role may not ask for it
+    :param files: the files that it loads, as far as it is given them
+    :param announced: those that events have announced to it, or will
+    """
+
+    pipe: ListedPipe
+    status: PipeStatus | None
+    files: tuple[str, ...]
+    announced: tuple[str, ...] = ()
+
+    def without(self, loaded: Mapping[str, FileLoad]) -> PipeBeside:
+        """The same without files that nobody is to load any more."""
+        files, announced = (
+            tuple(path for path in paths if path not in loaded) for paths in (self.files, self.announced)
+        )
+        return replace(self, files=files, announced=announced)
+
+
+def announced_to(pipe: ListedPipe, files: Mapping[str, dt.datetime | None]) -> tuple[str, ...]:
+    """The files that events announce to a pipe: those that came when it was there.
+
+    :param files: paths of files that the pipe takes, and since when they are staged, None for unknown
+    """
+    if not pipe.target.auto_ingest:
+        return ()
+    since = None if pipe.created is None else pipe.created - _CLOCKS
+    return tuple(path for path, staged in files.items() if since is None or staged is None or staged >= since)
+
+
+def refuse_files_for_pipe(
+    one: PipeBeside, *, table: str, loader: str | None = None, has_copied: bool = False
+) -> None:
+    """Refuse to load files that a pipe is about to load, and report which pipe, its state, and what to do.
+
+    :param one: a pipe that loads from where the files are
+    :param loader: full name of the pipe that is to load them, which is not asked; None for COPY
+    :raises FilesGivenTwiceError: if the pipe has files in its queue, or events announce these to it
+    """
+    if str(one.pipe.name) == loader:
+        return
+    pending = one.status.pending_files if one.status is not None else 0
+    files = one.files if pending else one.announced
+    if not files:
+        return
+    shown = ", ".join(map(repr, files[:_MOST_NAMED])) + (" …" if len(files) > _MOST_NAMED else "")
+    if pending and has_copied:
+        what = (
+            f"has {pending:,} files in its queue, of which {shown} may be some: a later try finds in "
+            "load history what it has made of them"
+        )
+    elif pending:
+        what = (
+            f"has {pending:,} files in its queue, of which {shown} may be some: wait until it has loaded "
+            "them (SnowpipePipeOperator, action='resume' where it is paused, then action='status')"
+        )
+    else:
+        what = (
+            f"is notified of {shown} by events (AUTO_INGEST): leave them to the pipe, or stage them elsewhere"
+        )
+    raise FilesGivenTwiceError(
+        f"pipe {one.pipe.name} ({one.status or 'its state does not show to this role'}) loads from "
+        f"{one.pipe.target.stage} into {table} as well and {what}, or {FORCED}. "
+        f"{loader or 'COPY'} {'has' if has_copied else 'would'} put the same rows into the table",
+        files=files,
+        may_pass=pending > 0,
+    )
+
+
+# pragma: no mutate start (tested with the operators, against the fake account)
+
+
+def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[PipeBeside]:
+    """The pipes over the table that load from where the files are, and how they are.
+
+    Asked are the pipes of all databases, and those that reach the same files through another external stage.
+    """
+    database, schema = account.database_and_schema()
+    root = staged.stage.location("", database=database, schema=schema)
+    stage = replace(StageReference.parse(root), path="")
+    beside = []
+    for pipe in _pipes_over((database, schema, table), account.run_sql):
+        url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, account)
+        files = {
+            one.path: one.staged_at
+            for one in staged.files.values()
+            if pipe.takes(one.path, stage)
+            or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
+        }
+        if files:
+            status = _status_of(pipe, account.run_sql)
+            beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
+    return beside
+
+
+def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
+    found = []
+    try:
+        rows = run("SHOW PIPES IN ACCOUNT", None)
+        if len(rows) >= _MOST_SHOWN:
+            rows = [*rows, *run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)]
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether a pipe is about to load these files is not known: %s", error)
+        return []
+    for row in rows:
+        try:
+            pipe = ListedPipe.read(row)
+        except ConfigurationError as error:
+            log.warning("whether this pipe is about to load these files is not known: %s", error)
+            continue
+        if pipe is not None and pipe.target.table == table:
+            found.append(pipe)
+    log.info("%d file pipes over %s show to this role; of others nothing is known", len(found), table[2])
+    return found
+
+
+def _url_of(pipe: ListedPipe, account: Account) -> str | None:
+    """What the external stage of a pipe stands for; None for another kind, or one that does not show."""
+    try:
+        return account.stage_url(str(pipe.target.stage))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("where pipe %s loads from is not known: %s", pipe.name, error)
+        return None
+
+
+def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
+    name = pipe.name
+    try:
+        (row,) = run(PIPE_STATUS, (name.quoted,))
+    except SqlError as error:
+        if error.errno not in NOT_AUTHORIZED:
+            raise
+        log.warning("whether files wait in pipe %s is not known: %s", name, error)
+        return None
+    return PipeStatus.read(next(iter(row.values())))
+
+
+# pragma: no mutate end
