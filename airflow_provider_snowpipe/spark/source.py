@@ -363,6 +363,9 @@ class FramePartition(Partition):
     rows: int
     end: Offset | None
 
+    def check(self, committed: Offset | None) -> None:
+        """Nothing is seen before Spark has counted the rows."""
+
     def behind(self, committed: Offset | None) -> Behind:
         """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and committed >= self.end

@@ -55,10 +55,8 @@ def row_blocks_of(
 ) -> Iterator[RowBlock]:
     """Encode rows and cut them into blocks.
 
-    :param rows: the rows, each with the number that follows the one before
     :param after_line: number of the row before the first
     :param ends: bytes of the stored text up to each row's end, None where the rows have types instead
-    :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
     types = column_types(rows.schema) if ends is None else {}
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
@@ -83,10 +81,7 @@ def row_blocks_of(
 
 
 def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:
-    """Make sure that a file has the columns that the source names.
-
-    :raises ConfigurationError: if it lacks one
-    """
+    """Make sure that a file has the columns that the source names."""
     known = list(have)
     missing = [name for name in required or () if name not in known]
     if missing:
@@ -131,7 +126,6 @@ class NumberedRowsReader(FileReader):
         """Read the rows after a given one, in pieces that fit the memory.
 
         :param after_row: number of the last row skipped, 0 for none
-        :raises ConfigurationError: if a column is not there
         """
 
 
@@ -146,10 +140,7 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
 
 @contextmanager
 def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
-    """Open a file as Arrow reads it: a local one by its path, without Python; another one by its stream.
-
-    :raises SnowpipeError: if its stream failed, of which Arrow may make an error of its own
-    """
+    """Open a file as Arrow reads it: a local one by its path, without Python; another one by its stream."""
     with open_listed(file, exact=True) as stream:
         is_local = isinstance(file.storage, LocalStorage)
         try:
@@ -226,10 +217,7 @@ class ParquetReader(NumberedRowsReader):
 
 
 def _meanings(parquet: pq.ParquetFile, file: SourceFile, unknown: UnknownTypes) -> dict[str, pa.DataType]:
-    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type.
-
-    :raises EncodingError: for a logical type that is not known
-    """
+    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type."""
     footer = parquet.metadata.metadata or {}
     schema = json.loads(footer.get(b"parquet.avro.schema") or footer.get(b"avro.schema") or b"{}")
     found = {}
@@ -256,12 +244,7 @@ def _with_meanings(rows: pa.Table, meanings: Mapping[str, pa.DataType]) -> pa.Ta
 def batches_after(
     parquet: pq.ParquetFile, after_row: int, columns: Sequence[str] | None
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
-
-    :param after_row: number of the last row skipped, 0 for none
-    :param columns: the columns to read, None for all
-    :return: batches, each with the number of its first rows skipped
-    """
+    """Read the rows after a given one in pieces, with how many to skip; earlier row groups are not read."""
     required = None if columns is None else list(columns)
     skip = after_row
     for index in range(parquet.num_row_groups):

@@ -17,27 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_provider_snowpipe.spark.sources.logical_types import Change, changed
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 
 _TYPE = b"spark.sql.catalyst.type"
-Change = Callable[[pa.Array, pa.Field], pa.Array]
-
-
-def changed(values: pa.Array, one: pa.Field, change: Change) -> pa.Array:
-    """Change the values of a column, or of what it holds."""
-    kind = one.type
-    if pa.types.is_struct(kind):
-        children = [changed(child, kind.field(at), change) for at, child in enumerate(values.flatten())]
-        return pa.StructArray.from_arrays(children, [child.name for child in kind], mask=values.is_null())
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int64())
-        items = changed(values.flatten(), kind.value_field, change)
-        return pa.LargeListArray.from_arrays(offsets, items, mask=values.is_null())
-    if pa.types.is_map(kind):
-        items = changed(values.items, kind.item_field, change)
-        return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=values.is_null())
-    return change(values, one)
 
 
 def _leaves(one: pa.Field) -> Iterator[pa.Field]:
@@ -52,7 +35,6 @@ def _leaves(one: pa.Field) -> Iterator[pa.Field]:
 
 
 def _changed_table(rows: pa.Table, schema: pa.Schema, noted: set[str], change: Change) -> pa.Table:
-    """Change those columns of a table that are noted."""
     for at, name in enumerate(rows.schema.names):
         if name in noted:
             values = changed(rows.column(at).combine_chunks(), schema.field(name), change)
@@ -67,8 +49,6 @@ def of_orc(rows: pa.Table, schema: pa.Schema, zone: Callable[[], str]) -> pa.Tab
     """The rows of a stripe as Spark has written them.
 
     :param schema: the file's schema with the notes
-    :param zone: reads the zone of the stripe's writer
-    :raises EncodingError: if that is not known
     """
     noted = {
         one.name for one in schema if any(_TYPE in (leaf.metadata or {}) for leaf in _leaves(one))
@@ -76,7 +56,7 @@ def of_orc(rows: pa.Table, schema: pa.Schema, zone: Callable[[], str]) -> pa.Tab
     return _changed_table(rows, schema, noted, lambda values, one: _spark_value(values, one, zone))
 
 
-def _spark_value(values: pa.Array, one: pa.Field, zone: Callable[[], str]) -> pa.Array:
+def _spark_value(values: pa.Array, one: pa.Field, zone: Callable[[], str]) -> pa.Array | None:
     note = (one.metadata or {}).get(_TYPE)
     if note == b"timestamp_ntz" and pa.types.is_int64(values.type):
         return values.view(pa.timestamp("us"))
@@ -88,17 +68,14 @@ def _spark_value(values: pa.Array, one: pa.Field, zone: Callable[[], str]) -> pa
                 f"column {one.name!r} has timestamps in the zone of their writer, which cannot be read "
                 f"({error}): write the file with another compression or zone, or as Parquet"
             ) from None
-    return values
+    return None
 
 
 _NONE, _ZLIB, _SNAPPY, _ZSTD = 0, 1, 2, 5
 
 
 def writer_zone(path: str, stripe: int) -> str:
-    """Read the zone of a stripe's writer from the stripe's footer.
-
-    :raises ValueError: if the file has another layout or compression
-    """
+    """Read the zone of a stripe's writer from the stripe's footer."""
     with Path(path).open("rb") as file:
 
         def read(begin: int, length: int) -> bytes:
@@ -131,12 +108,12 @@ def _message(data: bytes) -> dict[int, list[int | bytes]]:
     found: dict[int, list[int | bytes]] = {}
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
+        key, at = varint(data, at)
         if key & 7 == 0:
             value: int | bytes
-            value, at = _varint(data, at)
+            value, at = varint(data, at)
         elif key & 7 == 2:
-            length, at = _varint(data, at)
+            length, at = varint(data, at)
             value, at = data[at : at + length], at + length
         else:
             width = {1: 8, 5: 4}[key & 7]
@@ -145,7 +122,8 @@ def _message(data: bytes) -> dict[int, list[int | bytes]]:
     return found
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, as Protobuf and Avro write it; return it and what is behind it."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -169,11 +147,16 @@ def _unpacked(data: bytes, codec: int) -> bytes:
     return b"".join(out)
 
 
+def unsnapped(packed: bytes) -> bytes:
+    """Decompress a block of snappy, which begins with the size of its text."""
+    return bytes(pa.Codec("snappy").decompress(packed, varint(packed, 0)[0], asbytes=True))
+
+
 def _chunk(chunk: bytes, codec: int) -> bytes:
     if codec == _ZLIB:
         return zlib.decompress(chunk, -zlib.MAX_WBITS)
     if codec == _SNAPPY:
-        return bytes(pa.Codec("snappy").decompress(chunk, _varint(chunk, 0)[0], asbytes=True))
+        return unsnapped(chunk)
     if codec == _ZSTD:
         return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), "zstd").read())
     raise ValueError(f"compression {codec} of ORC is not read")
@@ -193,10 +176,7 @@ _UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
 
 
 def of_parquet(rows: pa.Table, file: pq.ParquetFile) -> pa.Table:
-    """The rows with dates of one calendar.
-
-    :raises EncodingError: if a timestamp of the other one was written in a zone other than UTC
-    """
+    """The rows with dates of one calendar."""
     notes = file.metadata.metadata or {}
     schema = file.schema
     int96 = {
@@ -212,10 +192,10 @@ def of_parquet(rows: pa.Table, file: pq.ParquetFile) -> pa.Table:
     return _changed_table(rows, rows.schema, noted, lambda values, one: _gregorian(values, one, zone))
 
 
-def _gregorian(values: pa.Array, one: pa.Field, zone: str) -> pa.Array:
+def _gregorian(values: pa.Array, one: pa.Field, zone: str) -> pa.Array | None:
     kind = values.type
     if not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
-        return values
+        return None
     whole = pa.int32() if kind.bit_width == 32 else pa.int64()
     step = 1
     if pa.types.is_timestamp(kind):

@@ -48,7 +48,6 @@ def check_types(columns: Sequence[Mapping[str, Any]], *, by_jvm: bool = False) -
     :param columns: fields of a schema as ``StructType.jsonValue`` gives it
     :param by_jvm: True where Spark's ``to_json`` may write them, to which VARIANT is a type like others, and
         which writes keys of maps that are no texts otherwise than Arrow does
-    :raises EncodingError: naming column, type and remedy
     """
     refuse_duplicate_names([column["name"] for column in columns])
     for column in columns:
@@ -83,10 +82,7 @@ def _check_type(path: str, kind: Any, by_jvm: bool) -> None:
 
 
 def type_name(kind: Any) -> str:
-    """The name of a type, of a nested one without what it holds.
-
-    :param kind: as ``StructType.jsonValue`` gives it
-    """
+    """The name of a type in ``StructType.jsonValue``, of a nested one without what it holds."""
     return kind if isinstance(kind, str) else str(kind.get("type"))
 
 
@@ -116,10 +112,7 @@ class Piece:
         return len(self.ends)
 
     def split(self, rows: int) -> tuple[Piece, Piece]:
-        """Cut behind some rows.
-
-        :param rows: rows of the first part, fewer than there are and at least 1
-        """
+        """Cut behind some rows, fewer than there are and at least 1."""
         cut = int(self.ends[rows - 1])
         return (
             Piece(self.body[:cut], self.first, self.ends[:rows]),
@@ -137,10 +130,7 @@ class RowEncoder:
     variants: frozenset[str] = frozenset()
 
     def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
-        """Encode a batch; pieces are no larger than a part may be unless one row is.
-
-        :raises EncodingError: if a value has no faithful form
-        """
+        """Encode a batch; pieces are no larger than a part may be unless one row is."""
         if self.omitted:
             rows = rows.select([name for name in rows.schema.names if name not in self.omitted])
         step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
@@ -172,10 +162,7 @@ _PARTS = {"value", "metadata"}
 
 
 def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]) -> bytes:
-    """Write rows as NDJSON, VARIANT columns among them.
-
-    :raises EncodingError: if a column's type or value has no faithful form; names the column
-    """
+    """Write rows as NDJSON, VARIANT columns among them."""
     names = [name for name in rows.schema.names if name in variants]
     if not names or not rows.num_rows:
         return encode_ndjson(rows, options)

@@ -30,11 +30,7 @@ Indexes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Columns that show where rows are from.
-
-    :param columns: what each column gets: ``run_id``, ``version`` or ``row``
-    :param run: the run, as checkpoints name it
-    """
+    """Columns that show where rows are from, each with ``run_id``, ``version`` or ``row``."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
@@ -104,12 +100,7 @@ def keyed_parts(
     A part goes out only when the row after it is known to have a larger key: of two rows with the same key
     neither is sent, so that no repeated run takes the second one for committed.
 
-    :param committed: rows up to this position are left out
-    :param value: the key of a position
-    :param offset: the position of a key
     :param ndjson: how values are written here, None for rows that are text already
-    :param extra: columns that are put into each row
-    :raises ContinuityError: if two rows are out of order or have the same key
     """
     held: Part | None = None
     last: Any = None
@@ -169,11 +160,6 @@ def versioned_parts(
     The rows begin with the committed version's first row, which are counted and left out.
 
     :param batches: the rows, ordered by version and key
-    :param committed: rows up to this position are left out
-    :param ndjson: how values are written here, None for rows that are text already
-    :param extra: columns that are put into each row
-    :raises ContinuityError: if two rows are out of order or have the same key
-    :raises SourcePositionError: if the committed version has fewer rows than are committed
     """
     counter = _RowCounter(committed, column)
     held: Part | None = None
@@ -191,8 +177,6 @@ def versioned_parts(
 
 
 class _RowCounter:
-    """Numbers the rows of each version over all batches."""
-
     def __init__(self, committed: BatchRowOffset | None, column: str) -> None:
         self._committed = committed
         self._column = column
@@ -255,10 +239,7 @@ _ERROR = f"\n{EncodingError.__module__}.{EncodingError.__name__}: "
 
 
 def check_row_types(schema: StructType) -> None:
-    """Refuse columns whose values have no faithful JSON form.
-
-    :raises EncodingError: naming column, type and remedy
-    """
+    """Refuse columns whose values have no faithful JSON form."""
     if not schema.fields:
         raise EncodingError("the rows have no columns: there is nothing to write")
     check_types(schema.jsonValue()["fields"], by_jvm=True)
@@ -283,20 +264,14 @@ def _holds_variant(kind: Any) -> bool:
 
 
 def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
-    """What a query has of the rows: their text in one column, or their columns as they are.
-
-    :param schema: the columns, checked by :func:`check_row_types`
-    """
+    """What a query has of the rows: their text in one column, or their columns as they are."""
     if is_written_by_jvm(schema):
         return [row_text(schema, options).alias(LINE)]
     return [column_of(field.name) for field in schema.fields]
 
 
 def row_text(schema: StructType, options: NdjsonOptions) -> Column:
-    """The expression that writes a row: a JSON object and a newline.
-
-    :param schema: the columns, checked by :func:`check_row_types`
-    """
+    """The expression that writes a row: a JSON object and a newline."""
     from pyspark.sql import functions as sf
 
     writer = _Writer(options)
@@ -308,10 +283,7 @@ def row_text(schema: StructType, options: NdjsonOptions) -> Column:
 
 
 def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions) -> Column:
-    """The expression that writes one nested value as JSON; null stays null.
-
-    :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
-    """
+    """The expression that writes one nested value as JSON; null stays null."""
     from pyspark.sql import functions as sf
 
     return sf.to_json(_Writer(options).value(name, column, kind), _form(options))
