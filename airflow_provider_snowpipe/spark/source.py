@@ -484,6 +484,18 @@ def row_ranges(ends: Any, most_bytes: int, most_rows: int) -> Iterator[tuple[int
         first, start = last, int(ends[last - 1])
 
 
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, as Protobuf and Avro write it; return it and what is behind it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
 def required_module(name: str, who: str, package: str, extra: str) -> Any:
     """Import the library that a source needs.
 

@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder
 from airflow_provider_snowpipe.streaming.admin import mark_reported
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import take_over

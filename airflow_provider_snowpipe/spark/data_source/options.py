@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import check_types, type_name
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_types, type_name
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     OnUnknown,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import Piece, RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import Piece, RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, run_mark
 from airflow_provider_snowpipe.streaming.errors import (

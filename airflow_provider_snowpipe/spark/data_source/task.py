@@ -28,7 +28,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     without_empty,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,

@@ -24,9 +24,9 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     NumberedRowsReader,
     damaged,
     refuse_missing_columns,
+    unsnapped,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
-from airflow_provider_snowpipe.spark.sources.files.spark_values import unsnapped
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.logical_types import (
     PLAIN,

@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.source import required_module, row_ranges
-from airflow_provider_snowpipe.spark.sources.files.spark_values import varint
+from airflow_provider_snowpipe.spark.source import required_module, row_ranges, varint
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,

@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     position_in_batch,
 )
 from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Prepared, Task, row_rules
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder, encode_rows
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder, encode_rows
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
