@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_snowpipe.spark.source import SourceSpec
-from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSource
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     AllFiles,
     Avro,
@@ -39,7 +38,7 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
 )
 from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource
+from airflow_provider_snowpipe.spark.sources.tables.spec import DeltaSource, TableSource
 from airflow_provider_snowpipe.streaming.arguments import known_keys
 from airflow_provider_snowpipe.streaming.checked_values import TypedArgument
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError

@@ -41,7 +41,7 @@ from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.routing.planner import plan_load
 from airflow_provider_snowpipe.routing.probes import DataShape, FileSet
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.errors import SqlError

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from airflow_provider_snowpipe.spark.source import LINE
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.rows import POSITION, keyed_parts
 from airflow_provider_snowpipe.spark.task.sink import PartitionWork, SinkSettings, load_partition
 from airflow_provider_snowpipe.streaming.batch import Batch, Compressor, OpenBatch, Part

@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.driver.session import start_spark
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.spark.sources.tables.rows import row_text
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource as TableSourceSpec
 from airflow_provider_snowpipe.streaming.auth import KeyPair
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName

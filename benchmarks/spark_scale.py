@@ -46,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from airflow_provider_snowpipe.operators.submission import launch_environment
 from airflow_provider_snowpipe.spark.driver.rounds import rounds_of
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.files.spec import ByName, FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import ByName, FileSource
 from airflow_provider_snowpipe.streaming.http import Transports
 from benchmarks.measuring import peak_bytes
 from benchmarks.receiver_process import Receiver
@@ -204,7 +204,7 @@ def facts_of_table(service: LocalService) -> tuple[int, int, int]:
 def run(service: LocalService, where: Machines, source: Path, folder: Path) -> dict[str, Any]:
     """Load one size; returns what was measured."""
     service.sql(f"CREATE OR REPLACE TABLE LOCAL.PUBLIC.{TABLE} ({_COLUMNS})")
-    spec = FileSourceSpec(
+    spec = FileSource(
         path=str(source),
         pattern="*.parquet",
         format="parquet",
@@ -271,10 +271,10 @@ def measure_loads(chosen: argparse.Namespace, folder: Path) -> None:
         print(json.dumps({"on": chosen.on, **found}), flush=True)
 
 
-def _write_source(folder: Path, partitions: int, rows: int) -> FileSourceSpec:
+def _write_source(folder: Path, partitions: int, rows: int) -> FileSource:
     for number in range(partitions):
         write_rows(folder / f"p{number:06}" / "1.ndjson", range(number * rows, (number + 1) * rows))
-    return FileSourceSpec(path=str(folder))
+    return FileSource(path=str(folder))
 
 
 def measure_planning(partitions: int, folder: Path) -> dict[str, Any]:

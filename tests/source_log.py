@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset, UnitOffset
 

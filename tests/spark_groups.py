@@ -12,7 +12,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 
 from airflow_provider_snowpipe.spark.driver.run import Run
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -37,7 +37,7 @@ def grouped_job(service: LocalService, folder: Path, name: str = "GROUPED", **op
         service,
         folder / "runs",
         new_table(service, re.sub(r"\W", "_", f"{name[:100]}_{next(_numbers)}").upper()),
-        FileSourceSpec(path=str(folder / "source")),
+        FileSource(path=str(folder / "source")),
         {"limits": LIMITS, **options},
     )
 

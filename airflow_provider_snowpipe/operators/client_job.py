@@ -26,7 +26,7 @@ from airflow_provider_snowpipe.operators.submission import (
     worker_environment,
 )
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
+from airflow_provider_snowpipe.spark.submit.source import SubmittedLoad
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context

@@ -27,8 +27,8 @@ from airflow_provider_snowpipe.operators.submission import (
     search_path,
     spark_connection,
 )
-from airflow_provider_snowpipe.spark.driver.local_tasks import is_local
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.plan import LOCAL_MASTER
 from airflow_provider_snowpipe.spark.driver.report import UnreadableReportError
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import (
@@ -366,7 +366,7 @@ class SparkDriverOperator(SparkSubmitOperator):
         if not is_on or self._is_on_cluster:
             return ""
         master = SubmitHook(self._plain_hook()).master
-        return master if is_local(master) else ""
+        return master if LOCAL_MASTER.fullmatch(master) else ""
 
     def _plain_hook(self) -> SparkSubmitHook:
         try:

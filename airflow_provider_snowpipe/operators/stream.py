@@ -47,8 +47,12 @@ from airflow_provider_snowpipe.operators.submission import (
 )
 from airflow_provider_snowpipe.sources import stream_values
 from airflow_provider_snowpipe.spark import job_file
-from airflow_provider_snowpipe.spark.submit.source import connected_source, with_log_path
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad, run_of
+from airflow_provider_snowpipe.spark.submit.source import (
+    SubmittedLoad,
+    connected_source,
+    run_of,
+    with_log_path,
+)
 from airflow_provider_snowpipe.streaming.arguments import check_one_of, mapping_argument
 from airflow_provider_snowpipe.streaming.checked_values import checked_values
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError, error_line

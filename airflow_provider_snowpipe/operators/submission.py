@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.spark.driver.plan import WriteReport
     from airflow_provider_snowpipe.spark.driver.report import RunReport
-    from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
+    from airflow_provider_snowpipe.spark.submit.source import SubmittedLoad
     from airflow_provider_snowpipe.streaming.auth import Credentials
     from airflow_provider_snowpipe.streaming.names import PipeName
 

@@ -363,6 +363,9 @@ class FramePartition(Partition):
     rows: int
     end: Offset | None
 
+    def check(self, committed: Offset | None) -> None:
+        """Nothing is seen before Spark has counted the rows."""
+
     def behind(self, committed: Offset | None) -> Behind:
         """Count how many rows the run has to load; how many bytes they are nobody knows before."""
         done = committed is not None and self.end is not None and committed >= self.end
@@ -479,6 +482,18 @@ def row_ranges(ends: Any, most_bytes: int, most_rows: int) -> Iterator[tuple[int
         last = min(max(fitting, first + 1), first + most_rows, len(ends))
         yield first, last
         first, start = last, int(ends[last - 1])
+
+
+def varint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a number of seven bits a byte, as Protobuf and Avro write it; return it and what is behind it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
 
 
 def required_module(name: str, who: str, package: str, extra: str) -> Any:

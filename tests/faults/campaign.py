@@ -59,7 +59,7 @@ from airflow_provider_snowpipe.spark.driver import job
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WriteReport
 from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
 from tests.file_loads import TaskInstance
@@ -244,7 +244,7 @@ class Stream:
     """The job of one run with the real driver and sink, started as often as it takes."""
 
     def __init__(self, run: Run) -> None:
-        spec = FileSourceSpec(path=str(run.folder / "source"))
+        spec = FileSource(path=str(run.folder / "source"))
         self.run = run
         self._job = SparkJob(run.service, run.folder / "runs", run.table, spec)
 

@@ -36,8 +36,7 @@ class Writes:
         options = WriteOptions.parse(self.door.options(**{**dead, **more}))
         prepared = prepare(options, integer_offsets=True)
         identity = None if options.offset_column else BatchIdentity(batch, writer, 1)
-        given = (options, prepared.token, prepared.seen, identity, 0, 0, True)
-        task = Task(*given, columns=prepared.columns)
+        task = Task(options, prepared, identity, 0, 0)
         outcome = task.run(self._batches(list(numbers), bad, die_at))
         return settle_batch(options, [outcome], f"batch={batch}", integer_offsets=True)
 

@@ -146,8 +146,6 @@ def write(door: Door, numbers: dict[str, list[int]]) -> None:
     """Write all rows as a DataFrame with a channel for each key, as Spark would: those of before, too."""
     options = WriteOptions.parse(door.options(channelColumn="K", offsetColumn="ID"))
     prepared = prepare(options, integer_offsets=True)
-    task = Task(
-        options, prepared.token, prepared.seen, None, 0, 0, integer_offsets=True, known=prepared.known
-    )
+    task = Task(options, prepared, None, 0, 0)
     batches = (pa.record_batch({"ID": some, "K": [key] * len(some)}) for key, some in sorted(numbers.items()))
     settle_batch(options, [task.run(batches)], "batch", integer_offsets=True)

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.row_policy import SchemaPolicy
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -38,10 +38,10 @@ def hook(local_service: LocalService, set_connection: SetConnection, table: str)
     return SnowpipeHook(connect(local_service, set_connection), table=table)
 
 
-def _source(path: Path, *rows: Any) -> FileSourceSpec:
+def _source(path: Path, *rows: Any) -> FileSource:
     (path / "p").mkdir(parents=True)
     (path / "p" / "1.ndjson").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return FileSourceSpec(path=str(path))
+    return FileSource(path=str(path))
 
 
 def _room(**changes: Any) -> SchemaPolicy:
@@ -76,7 +76,7 @@ def test_columns_are_described_with_what_a_check_needs(
 def test_account_is_asked_only_where_something_concerns_columns(
     hook: SnowpipeHook, table: str, tmp_path: Path
 ) -> None:
-    nowhere, empty = FileSourceSpec(path=str(tmp_path / "nowhere")), FileSourceSpec(path=str(tmp_path))
+    nowhere, empty = FileSource(path=str(tmp_path / "nowhere")), FileSource(path=str(tmp_path))
     wishes = _room(unknown_columns="ignore").prepare(hook, nowhere, print)
     assert (wishes["columns"], wishes["unknown_columns"]) == ((), "ignore")
     _room(evolve_columns=True, unknown_columns="warn").prepare(hook, empty, print)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson
 from tests.checkpoints import shown
 from tests.local_service import LocalService
 from tests.spark_job import SUBMIT_SECONDS, SparkJob, numbered_name
@@ -31,7 +31,7 @@ def job(admin_service: LocalService, tmp_path: Path, shared_spark: Any) -> Spark
     (source / "g" / "1.ndjson").write_text(f"\r\n{text}\r\n\n")
     table = numbered_name("SDK")
     service.sql(f'CREATE OR REPLACE TABLE "{table}" (ID INT, TEXT VARCHAR, EXACT NUMBER(20, 2))')
-    spec = FileSourceSpec(path=str(source), format=Ndjson(growing=True))
+    spec = FileSource(path=str(source), format=Ndjson(growing=True))
     return SparkJob(service, tmp_path / "runs", table, spec, spark=shared_spark)
 
 

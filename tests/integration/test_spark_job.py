@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_schema import columns_of_describe
 from tests.checkpoints import shown
@@ -29,7 +29,7 @@ def job(local_service, tmp_path, shared_spark):
         service=local_service,
         directory=tmp_path / "runs",
         table=new_table(local_service, numbered_name("JOB")),
-        source=FileSourceSpec(path=str(tmp_path / "source"), format=Ndjson(growing=True)),
+        source=FileSource(path=str(tmp_path / "source"), format=Ndjson(growing=True)),
         spark=shared_spark,
     )
 

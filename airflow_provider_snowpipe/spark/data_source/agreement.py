@@ -47,7 +47,6 @@ class Agreement:
     A refusal stands, and so does the decision: a later attempt at a partition goes by what an earlier
     one has reported, since other tasks may have ended or sent by that.
 
-    :param partition: the number of this task's partition
     :param write: an id of the write, the same for all of its tasks and their attempts, and for no other write
     """
 
@@ -70,10 +69,7 @@ class Agreement:
         self._report(_Report.REFUSES)
 
     def finish(self) -> None:
-        """Agree, as a task does that has nothing to send or has sent it.
-
-        :raises SourcePositionError: as :meth:`wait` does; in the first partition's task alone
-        """
+        """Agree, as a task does that has nothing to send or has sent it."""
         if self._own == self._first and self._reported not in _FINAL:
             self.wait()
         self._report(_Report.AGREES)
@@ -81,7 +77,6 @@ class Agreement:
     def wait(self) -> None:
         """Agree, and wait until all tasks do.
 
-        :raises RefusedByAnotherError: if one refuses, or another write of the batch has begun
         :raises SourcePositionError: if not all of them run at the same time
         :raises AuthenticationError: if the scoped token expires before they have compared
         """

@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import secrets
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +26,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
 )
 from airflow_provider_snowpipe.spark.data_source.task import (
     BatchesSeen,
+    Prepared,
     TaskOutcome,
     compares_before_sending,
 )
@@ -42,7 +42,7 @@ from airflow_provider_snowpipe.spark.driver.outcome import (
     settle,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder
 from airflow_provider_snowpipe.streaming.admin import mark_reported
 from airflow_provider_snowpipe.streaming.auth import Credentials, ScopedToken
 from airflow_provider_snowpipe.streaming.channel import take_over
@@ -81,27 +81,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _FENCED_AT_ONCE = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """What the driver hands to the tasks.
-
-    :param token: a scoped token, the only credential that leaves the driver
-    :param columns: the table's columns, none where rows are not checked
-    :param integer_offsets: True if the offset column holds numbers
-    :param variants: names of the VARIANT columns
-    :param write: an id of this write, by which its tasks know each other
-    :param known: the last checkpoints in the offset backup, by channel
-    """
-
-    token: ScopedToken
-    seen: BatchesSeen
-    columns: tuple[TableColumn, ...] = ()
-    integer_offsets: bool = False
-    variants: frozenset[str] = frozenset()
-    write: str = field(default_factory=lambda: secrets.token_hex(8))
-    known: Mapping[str, str] = field(default_factory=dict)
 
 
 def _client(options: WriteOptions, credentials: Credentials | ScopedToken) -> SnowpipeClient:
@@ -203,13 +182,11 @@ def settle_batch(
 ) -> tuple[ChannelReport, ...]:
     """Believe the committed tokens, not the messages; the batch succeeds only if this returns.
 
-    :param outcomes: the tasks' messages, in the order of the partitions
     :return: what the batch did on each of its channels, nothing if it had no rows
     :raises CommitTimeoutError: if a channel's committed token is behind its target
     :raises ConfigurationError: if the offset backup cannot be written
     :raises ImbalanceError: if a channel counts other rows than its checkpoint, with ``onImbalance=fail``
     :raises RowsRejectedError: if the service skipped rows, unless ``onError`` is ``continue``
-    :raises SnowpipeError: what a task met
     """
     tasks = _successful(outcomes, batch)
     channels = [channel for task in tasks for channel in task.channels]
@@ -301,10 +278,7 @@ def _refuse_other_layout(options: WriteOptions, tasks: Sequence[TaskOutcome]) ->
 
 
 def identity_of(options: WriteOptions, batch: int | None, query_id: str | None) -> BatchIdentity | None:
-    """The identity of a batch, None where an offset column identifies rows.
-
-    :param query_id: the streaming query's id, None for ``df.write``
-    """
+    """The identity of a batch, None where an offset column identifies rows; ``df.write`` has no query id."""
     if options.offset_column is not None or batch is None:
         return None
     partitions = options.partitions or 0
@@ -330,9 +304,6 @@ def driver_token(options: WriteOptions) -> ScopedToken:
     """A scoped token with most of its life before it.
 
     Credentials that were replaced, in the file or the environment, are read again.
-
-    :raises ConfigurationError: if there are no usable credentials
-    :raises AuthenticationError: if the service refuses them
     """
     key = (options.account_url, options.ca_bundle, *_credentials_stamp(options.credentials_file))
     kept = _kept.get(key)
@@ -372,9 +343,6 @@ def checked_columns(options: WriteOptions) -> tuple[TableColumn, ...]:
     """Describe the table if the options request a check of rows or columns; nothing otherwise.
 
     Kept for a minute, since each micro-batch asks twice.
-
-    :raises SqlError: if the table cannot be described
-    :raises ConfigurationError: if there are no usable credentials, or the table has no column
     """
     if not options.needs_columns:
         return ()
@@ -420,10 +388,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class BegunBatch:
-    """A batch with rows that an earlier run has committed.
-
-    :param committed: the positions of its channels that have rows of it
-    """
+    """A batch with rows that an earlier run has committed."""
 
     options: WriteOptions
     identity: BatchIdentity
@@ -441,7 +406,6 @@ class BegunBatch:
         :return: None where there is nothing to compare: the batch is new, or has one channel, which its own
             task compares, or nothing of it can be sent any more
         :raises SourcePositionError: if it was begun over other partitions, or by another way to name channels
-        :raises SqlError: if the channels cannot be listed
         """
         if options.partitions == 1:
             return None
@@ -491,11 +455,7 @@ class BegunBatch:
             yield Finding(partition, "", type(error).__name__, str(error))
 
     def refuse_differences(self, findings: Iterable[Finding]) -> None:
-        """Refuse the batch unless every channel's committed rows are the first ones of its share.
-
-        :raises SourcePositionError: if they are not
-        :raises SnowpipeError: what a task met; nothing was sent in either case
-        """
+        """Refuse the batch unless every channel's committed rows are the first ones of its share."""
         found = list(findings)
         where: dict[str, int] = {}
         for one in found:
@@ -543,10 +503,7 @@ def _listed(options: WriteOptions, statement: str) -> list[ListedChannel]:
 
 
 def _begun(options: WriteOptions, status: ChannelStatus, identity: BatchIdentity) -> BatchDigestOffset | None:
-    """The committed position of a channel within a batch, None where it has nothing of the batch.
-
-    :raises SourceChangedError: if the batch was begun over other partitions
-    """
+    """The committed position of a channel within a batch, None where it has nothing of the batch."""
     try:
         found = Checkpoint.parse(status.committed or "", BatchDigestOffset)
     except OffsetTokenError:  # of another program or source, which the channel's task refuses

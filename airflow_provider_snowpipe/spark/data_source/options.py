@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, Self
 
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import check_types, type_name
+from airflow_provider_snowpipe.spark.sources.tables.rows import check_types, type_name
 from airflow_provider_snowpipe.streaming.arguments import (
     UNKNOWN_COLUMNS,
     OnUnknown,
@@ -22,10 +22,7 @@ from airflow_provider_snowpipe.streaming.checked_values import (
     refuse_secret,
 )
 from airflow_provider_snowpipe.streaming.checkpoint import OnImbalance
-from airflow_provider_snowpipe.streaming.errors import (
-    ConfigurationError,
-    UnknownColumnsError,
-)
+from airflow_provider_snowpipe.streaming.errors import ConfigurationError, UnknownColumnsError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName, check_channel_name
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
@@ -69,10 +66,7 @@ def place(name: str, value: str) -> str:
 
 
 def count(least: int, most: int | None = None) -> Callable[[str, str], int]:
-    """A whole number.
-
-    :param most: the largest one, None for any
-    """
+    """A whole number; None for ``most`` allows any from ``least`` on."""
 
     def check(name: str, value: str) -> int:
         number = int(value) if value.isascii() and value.isdigit() and len(value) < 20 else None
@@ -196,10 +190,7 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """Read the options as Spark gives them; their names have no case.
-
-        :raises ConfigurationError: for an option that is unknown, missing, wrong, or at odds with another
-        """
+        """Read the options as Spark gives them; their names have no case."""
         values = _checked(options)
         if (values["channelColumn"] is None) == (values["partitions"] is None):
             raise ConfigurationError(
@@ -238,10 +229,7 @@ class WriteOptions:
         return check_channel_name(f"{self.channel_prefix}_{part}")
 
     def for_batch(self) -> int | None:
-        """The batch id of a ``df.write``, None where the offset column identifies rows.
-
-        :raises ConfigurationError: if there is neither
-        """
+        """The batch id of a ``df.write``, None where the offset column identifies rows."""
         if self.offset_column is None and self.batch_id is None:
             raise ConfigurationError(
                 "df.write needs the option offsetColumn (a column that grows from row to row) or batchId (a "
@@ -257,8 +245,6 @@ class WriteOptions:
         one channel in two partitions are lost: those of the one move the token past those of the other. With
         several partitions as channels, a row that lies in another one than before is lost where that one's
         token is past it, and sent twice where it is not. No later run can find out.
-
-        :raises ConfigurationError: naming the remedy
         """
         if self.offset_column is None or self.fixed_spread or self.partitions == 1:
             return
@@ -275,10 +261,7 @@ class WriteOptions:
         )
 
     def for_stream(self) -> None:
-        """Refuse what only ``df.write`` takes.
-
-        :raises ConfigurationError: if there is a batch id
-        """
+        """Refuse what only ``df.write`` takes."""
         if self.batch_id is not None:
             raise ConfigurationError(
                 f"option batchId is {self.batch_id}: a stream counts its micro-batches itself, leave it out"
@@ -402,12 +385,7 @@ _INTEGERS = ("byte", "short", "integer", "long")
 
 
 def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
-    """Refuse columns whose values have no faithful JSON form, and key columns that do not serve as keys.
-
-    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    :raises EncodingError: naming column, type and remedy
-    :raises ConfigurationError: if a column that an option names is missing or of the wrong type
-    """
+    """Refuse columns without a faithful JSON form, and key columns that do not serve as keys."""
     types = {field["name"]: field["type"] for field in schema["fields"]}
     for name, column in (("channelColumn", options.channel_column), ("offsetColumn", options.offset_column)):
         if column is not None:
@@ -423,13 +401,7 @@ def check_schema(schema: Mapping[str, Any], options: WriteOptions) -> None:
 def unknown_columns(
     schema: Mapping[str, Any], options: WriteOptions, table: Sequence[TableColumn]
 ) -> list[str]:
-    """The columns that are sent and for which the table has none; their values are skipped.
-
-    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    :param options: which columns are not sent, and what becomes of unknown ones
-    :param table: the table's columns, none where they are not known
-    :raises UnknownColumnsError: if there are some and the options refuse them, or no column has one
-    """
+    """The columns that are sent and for which the table has none; their values are skipped."""
     if not table or options.unknown_columns == "ignore":
         return []
     known = {column.name.upper() for column in table}
@@ -445,18 +417,12 @@ def unknown_columns(
 
 
 def is_integer(schema: Mapping[str, Any], column: str | None) -> bool:
-    """True for a column of whole numbers.
-
-    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    """
+    """True for a column of whole numbers in ``StructType.jsonValue``."""
     return any(field["name"] == column and field["type"] in _INTEGERS for field in schema["fields"])
 
 
 def variant_columns(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The names of the VARIANT columns.
-
-    :param schema: the DataFrame's schema as ``StructType.jsonValue`` gives it
-    """
+    """The names of the VARIANT columns in ``StructType.jsonValue``."""
     return frozenset(field["name"] for field in schema["fields"] if field["type"] == "variant")
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.data_source.options import WriteOptions
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import Piece, RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import Piece, RowEncoder
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, ChannelSource, run_mark
 from airflow_provider_snowpipe.streaming.errors import (
@@ -77,12 +77,7 @@ def channel_source(
     integer_offsets: bool = False,
     write: str = "",
 ) -> ChannelSource:
-    """Whose rows a channel of a write gets: those of a query that counts batches, or of an offset column.
-
-    :param identity: the batch, None where an offset column identifies rows
-    :param integer_offsets: True if the offset column holds numbers
-    :param write: the id of the write, by which tokens of an offset column name it
-    """
+    """Whose rows a channel of a write gets: those of a query that counts batches, or of an offset column."""
     layout = f"{options.partitions} partitions" if options.partitions else "a channelColumn"
     if identity is None:
         kind: type[Offset] = IntegerOffset if integer_offsets else LexicographicOffset
@@ -100,8 +95,6 @@ def position_in_batch(
 
     :param committed: a position of the same query
     :return: the committed position where it lies within the batch, None where the batch is new
-    :raises SupersededError: if a later micro-batch is committed
-    :raises ConfigurationError: if the caller's batch id is behind one that is committed
     """
     if committed is None:
         return None
@@ -136,9 +129,7 @@ class DigestedShare:
 
         The last part differs from the others by its token, so that a replay notices rows that were added.
 
-        :param batches: the share's rows, all of them
         :param committed: the committed position within this batch, None for its first row
-        :raises SourcePositionError: if the rows before it are not those that were sent
         """
         held: Part | None = None
         for rows in batches:
@@ -202,10 +193,7 @@ class OrderedRows:
     _last: Any = field(init=False, default=None)
 
     def parts(self, batches: Iterator[pa.RecordBatch], committed: Offset | None) -> Iterator[Part]:
-        """Check the order of all rows and give those behind the committed position.
-
-        :raises ContinuityError: if a value is missing or does not lie after the one before
-        """
+        """Check the order of all rows and give those behind the committed position."""
         after = None if committed is None else _value(committed)
         for rows in batches:
             values = self._checked(rows.column(self.column))
@@ -257,12 +245,7 @@ def _value(position: Offset) -> Any:
 def channel_shares(
     options: WriteOptions, partition: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
-    """The channels of a partition, by what follows the prefix in their names, each with its rows.
-
-    :param batches: its rows, none of the batches empty
-    :raises ContinuityError: as :class:`ChannelRuns` does
-    :raises ConfigurationError: if there are more partitions than the options allow
-    """
+    """The channels of a partition, by what follows the prefix in their names, each with its rows."""
     if options.channel_column is not None:
         yield from ChannelRuns(batches, options.channel_column)
         return
@@ -281,9 +264,6 @@ class ChannelRuns:
 
     A channel's rows must lie together, so that each channel is opened once. Like ``itertools.groupby``, it
     reads on when the caller does, and a run is over once the next one is asked for.
-
-    :param batches: the partition's rows, none of the batches empty
-    :param column: the column that names the channel
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch], column: str) -> None:
@@ -293,10 +273,7 @@ class ChannelRuns:
         self._seen: set[str] = set()
 
     def __iter__(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-        """Give each channel's value as text, with its rows.
-
-        :raises ContinuityError: if a value is missing, or comes again after another one
-        """
+        """Give each channel's value as text, with its rows."""
         while self._fill():
             value = self._waiting[-1][0]
             if value in self._seen:

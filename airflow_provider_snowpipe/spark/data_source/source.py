@@ -26,7 +26,6 @@ from airflow_provider_snowpipe.spark.data_source.gates import (
     FINDING_SCHEMA,
     BegunBatch,
     Finding,
-    Prepared,
     forget_agreement,
     identity_of,
     prepare,
@@ -40,7 +39,7 @@ from airflow_provider_snowpipe.spark.data_source.options import (
     variant_columns,
 )
 from airflow_provider_snowpipe.spark.data_source.parts import QUERY_ID
-from airflow_provider_snowpipe.spark.data_source.task import Task, TaskOutcome
+from airflow_provider_snowpipe.spark.data_source.task import Prepared, Task, TaskOutcome
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
 from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
     pinned_layout,
@@ -60,10 +59,7 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass
 class TaskMessage(WriterCommitMessage):
-    """What a task reports to the driver; a hint, never evidence.
-
-    :param outcome: what the task did
-    """
+    """What a task reports to the driver; a hint, never evidence."""
 
     outcome: TaskOutcome
 
@@ -80,19 +76,13 @@ class SnowpipeDataSource(DataSource):
         return NAME
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        """Check a ``df.write`` and prepare it; nothing has been sent when this returns.
-
-        :raises SnowpipeError: if an option, a column, the credentials or a channel is wrong
-        """
+        """Check a ``df.write`` and prepare it; nothing has been sent when this returns."""
         options = self._checked(schema, overwrite)
         options.for_batch()
         return BatchWriter(options, self._prepared(schema, options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802  Spark's name
-        """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit.
-
-        :raises SnowpipeError: if an option, a column, the credentials or a channel is wrong
-        """
+        """Check a ``df.writeStream`` and prepare one micro-batch of it, or its commit."""
         options = self._checked(schema, overwrite)
         options.for_stream()
         return StreamWriter(options, self._prepared(schema, options))
@@ -122,11 +112,6 @@ class SnowpipeDataSource(DataSource):
 
 
 class _Writer:
-    """What both writers have in common.
-
-    :param prepared: the scoped token, and what the driver found
-    """
-
     def __init__(self, options: WriteOptions, prepared: Prepared) -> None:
         self._options = options
         self._prepared = prepared
@@ -134,19 +119,8 @@ class _Writer:
     def _run(
         self, batches: Iterator[pa.RecordBatch], batch: int | None, query_id: str | None, context: TaskContext
     ) -> TaskMessage:
-        task = Task(
-            options=self._options,
-            token=self._prepared.token,
-            seen=self._prepared.seen,
-            identity=identity_of(self._options, batch, query_id),
-            partition=context.partitionId(),
-            attempt=context.attemptNumber(),
-            integer_offsets=self._prepared.integer_offsets,
-            columns=self._prepared.columns,
-            variants=self._prepared.variants,
-            write=self._prepared.write,
-            known=self._prepared.known,
-        )
+        identity = identity_of(self._options, batch, query_id)
+        task = Task(self._options, self._prepared, identity, context.partitionId(), context.attemptNumber())
         return TaskMessage(task.run(batches))
 
     def _settle(self, messages: Sequence[WriterCommitMessage | None], batch: str, number: int | None) -> None:
@@ -178,17 +152,12 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         """Load one partition; called in a task.
 
         Within ``foreachBatch`` a task knows the streaming query, and its tokens are bound to that query.
-
-        :raises SnowpipeError: for what another attempt may fix
         """
         context = _context()
         return self._run(iterator, self._options.for_batch(), context.getLocalProperty(QUERY_ID), context)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Read the committed tokens after the last task; the write succeeds only if this returns.
-
-        :raises SnowpipeError: if a task failed for good, or a channel is behind
-        """
+        """Read the committed tokens after the last task; the write succeeds only if this returns."""
         self._settle(messages, self._label, self._options.batch_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -205,10 +174,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """The writer of one micro-batch."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Load one partition of a micro-batch; called in a task.
-
-        :raises SnowpipeError: for what another attempt may fix
-        """
+        """Load one partition of a micro-batch; called in a task."""
         context = _context()
         batch, query_id = context.getLocalProperty(_BATCH_ID), context.getLocalProperty(QUERY_ID)
         if batch is None or query_id is None:
@@ -219,10 +185,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._run(iterator, int(batch), query_id, context)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Read the committed tokens after the last task; the micro-batch succeeds only if this returns.
-
-        :raises SnowpipeError: if a task failed for good, or a channel is behind
-        """
+        """Read the committed tokens after the last task; the micro-batch succeeds only if this returns."""
         self._settle(messages, f"batch={batchId}", batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803

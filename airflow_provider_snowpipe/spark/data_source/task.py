@@ -7,6 +7,7 @@ the driver as part of the message; what it may fix, such as a fenced channel, is
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,7 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     without_empty,
 )
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder
 from airflow_provider_snowpipe.spark.task.sink import (
     PartitionResult,
     SinkSettings,
@@ -94,6 +95,24 @@ class BatchesSeen:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the driver hands to the tasks.
+
+    :param token: a scoped token, the only credential that leaves the driver
+    :param columns: the table's columns, none where rows are not checked
+    :param known: the last checkpoints in the offset backup, by channel
+    """
+
+    token: ScopedToken
+    seen: BatchesSeen
+    columns: tuple[TableColumn, ...] = ()
+    integer_offsets: bool = False
+    variants: frozenset[str] = frozenset()
+    write: str = field(default_factory=lambda: secrets.token_hex(8))
+    known: Mapping[str, str] = field(default_factory=dict)
+
+
 def compares_before_sending(options: WriteOptions) -> bool:
     """True where a begun batch's rows might lie in other channels than before, as far as options show."""
     return options.offset_column is None and not options.fixed_spread and (options.partitions or 0) > 1
@@ -101,39 +120,23 @@ def compares_before_sending(options: WriteOptions) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One attempt at one partition.
-
-    :param identity: the batch, None where an offset column identifies rows
-    :param integer_offsets: True if the offset column holds numbers
-    :param columns: the table's columns, none where rows are not checked
-    :param write: the id of the write, by which its tasks know each other
-    :param known: the last checkpoints in the offset backup, by channel
-    """
+    """One attempt at one partition; it has no identity where an offset column identifies rows."""
 
     options: WriteOptions
-    token: ScopedToken
-    seen: BatchesSeen
+    prepared: Prepared
     identity: BatchIdentity | None
     partition: int
     attempt: int
-    integer_offsets: bool = False
-    columns: tuple[TableColumn, ...] = ()
-    variants: frozenset[str] = frozenset()
-    write: str = ""
-    known: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> TaskOutcome:
-        """Load the partition's rows that are not committed yet.
-
-        :return: the outcome; an error that another attempt would meet again is part of it
-        :raises SnowpipeError: for everything that another attempt may fix
-        """
+        """Load the partition's rows that are not committed yet; an error for good is part of the outcome."""
         done: list[ChannelReport] = []
         outcome = TaskOutcome(self.partition, self.attempt)
         options = self.options
         try:
             transports = process_transports(os.getpid(), options.ca_bundle)
-            client = SnowpipeClient(options.account_url, self.token, options.pipe, transports=transports)
+            token = self.prepared.token
+            client = SnowpipeClient(options.account_url, token, options.pipe, transports=transports)
             with closing(client), self._agreement(client) as agreement:
                 for part, rows in channel_shares(options, self.partition, without_empty(batches)):
                     channel = options.channel(part)
@@ -154,7 +157,7 @@ class Task:
         except SnowpipeError as error:
             if error.spark_may_retry:
                 raise
-            if isinstance(error, AuthenticationError) and self.token.remaining_seconds() <= 0:
+            if isinstance(error, AuthenticationError) and self.prepared.token.remaining_seconds() <= 0:
                 outcome = replace(outcome, complete=False)
             else:
                 for_another = isinstance(error, RefusedByAnotherError)
@@ -169,11 +172,11 @@ class Task:
         """The agreement of all tasks, None where each may send; a task that fails for good refuses."""
         options = self.options
         names = [options.channel(number) for number in range(options.partitions or 0)]
-        begun = self.identity is not None and self.seen.has_begun(self.identity)
+        begun = self.identity is not None and self.prepared.seen.has_begun(self.identity)
         if not begun or not compares_before_sending(options) or self.partition >= len(names):
             yield None
             return
-        agreement = Agreement(client, names, self.partition, self.write)
+        agreement = Agreement(client, names, self.partition, self.prepared.write)
         agreement.begin()
         try:
             yield agreement
@@ -192,19 +195,18 @@ class Task:
     ) -> tuple[PartitionResult | None, ChannelReport]:
         options = self.options
         status = client.channel_statuses([channel])[channel]
-        known = self.seen.committed.get(channel)
+        known = self.prepared.seen.committed.get(channel)
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
-        if channel in self.known and status.committed is None:
+        if channel in self.prepared.known and status.committed is None:
             raise SourcePositionError(
-                f"channel {channel!r} has no offset token, and {self.known[channel]!r} was committed: it was "
-                "dropped, or deleted after 30 days without rows. Nothing was sent on it. Restore the tokens "
-                f"from {options.offset_backup} (airflow snowpipe restore), or delete the channel there where "
-                "its rows are not in the table"
+                f"channel {channel!r} has no offset token, and {self.prepared.known[channel]!r} was committed: "
+                "it was dropped, or deleted after 30 days without rows. Nothing was sent on it. Restore the "
+                f"tokens from {options.offset_backup} (airflow snowpipe restore), or delete the channel there "
+                "where its rows are not in the table"
             )
-        source = channel_source(
-            options, channel, self.identity, integer_offsets=self.integer_offsets, write=self.write
-        )
+        integers, write = self.prepared.integer_offsets, self.prepared.write
+        source = channel_source(options, channel, self.identity, integer_offsets=integers, write=write)
         start = source.start(status)
         found = ChannelReport(
             channel,
@@ -219,7 +221,7 @@ class Task:
         if self.identity is None:
             return self._load_ordered(found, source, rows)
         try:
-            self.seen.check(options, self.identity)
+            self.prepared.seen.check(options, self.identity)
             return self._load_batch(self.identity, found, source, start.position, rows, agreement)
         except SupersededError:
             if agreement is not None:
@@ -235,7 +237,7 @@ class Task:
         ordered = OrderedRows(found.channel, self.options.offset_column or "", self._encoder())
         result = load_channel(
             self._settings(),
-            self.token,
+            self.prepared.token,
             found.channel,
             lambda committed: ordered.parts(chain([first], rows), committed),
             source=source,
@@ -289,12 +291,13 @@ class Task:
                 )
             return compared
 
-        result = load_channel(self._settings(), self.token, channel, rows_after, known=begun, source=source)
+        token = self.prepared.token
+        result = load_channel(self._settings(), token, channel, rows_after, known=begun, source=source)
         return result, _loaded(found, result)
 
     def _encoder(self) -> RowEncoder:
         options = self.options
-        return RowEncoder(options.ndjson, options.omit_columns, options.limits, self.variants)
+        return RowEncoder(options.ndjson, options.omit_columns, options.limits, self.prepared.variants)
 
     def _settings(self) -> SinkSettings:
         options = self.options
@@ -305,18 +308,14 @@ class Task:
             wait_for_commit=True,
             commit_timeout=options.commit_timeout,
             limits=options.limits,
-            row_rules=row_rules(options, self.columns, self.identity),
+            row_rules=row_rules(options, self.prepared.columns, self.identity),
             sdk_profile=options.sdk_profile,
             on_imbalance=options.on_imbalance,
         )
 
 
 def _loaded(found: ChannelReport, result: PartitionResult) -> ChannelReport:
-    return replace(
-        found,
-        target_token=result.token,
-        **result.counts(),
-    )
+    return replace(found, target_token=result.token, **result.counts())
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,7 +352,6 @@ def row_rules(
     A batch has a directory of its own, because its row numbers mean nothing outside of it: an attempt may
     then clear away what others left without touching another batch's or another query's rows.
 
-    :param identity: the batch, None where an offset column identifies rows
     :returns: None if rows are not checked before they are sent
     """
     if not options.checks_rows:

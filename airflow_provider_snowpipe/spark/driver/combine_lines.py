@@ -28,8 +28,6 @@ def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> 
 
     :param header: the line that each file begins with, without its end; None where there is none
     :return: the file by its name, with its lines but the header
-    :raises ConfigurationError: if a file begins with another line
-    :raises SourcePositionError: if a file has changed since it was listed
     """
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     lines = 0
@@ -56,10 +54,7 @@ def combine(slices: Sequence[LineSlice], target: Path, header: bytes | None) -> 
 
 
 def header_of(file: LineFile) -> bytes:
-    """The first line of a file, without its end.
-
-    :raises ConfigurationError: if it has no end within a megabyte
-    """
+    """The first line of a file, without its end."""
     return _split_header(_unmarked(_whole(file)), file.path)[0]
 
 
@@ -147,11 +142,7 @@ _REST = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LineFile:
-    """A file of lines.
-
-    :param compression: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``
-    :param splits: True where it may be cut between two lines
-    """
+    """A file of lines; one that ``splits`` may be cut between two of them."""
 
     path: str
     size: int
@@ -161,11 +152,7 @@ class LineFile:
 
 @dataclass(frozen=True, slots=True)
 class LineSlice:
-    """Lines of one file that begin between two of its bytes.
-
-    :param start: the first byte
-    :param end: the byte after the last one
-    """
+    """Lines of one file that begin between two of its bytes."""
 
     file: LineFile
     start: int
@@ -213,10 +200,7 @@ def cut_lines(files: Sequence[LineFile], target: int, ratio: float) -> list[tupl
 
 
 def sampled_ratio(files: Sequence[LineFile]) -> float:
-    """What gzip makes of a byte, measured on the beginnings of some of the files.
-
-    :param files: the files; those that are compressed do not count
-    """
+    """What gzip makes of a byte, measured on the beginnings of some files that are not compressed."""
     plain = [file for file in files if file.compression == "none" and file.size]
     step = max(1, len(plain) // _SAMPLES)
     raw = packed = 0

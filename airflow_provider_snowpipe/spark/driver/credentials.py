@@ -30,6 +30,8 @@ _KEYS = {
     "pat": {"kind", "token"},
     "oauth": {"kind", "token"},
 }
+_CLASSES: dict[str, Any] = {"key_pair": KeyPair, "pat": ProgrammaticAccessToken, "oauth": OAuthToken}
+_FIELDS = {"private_key_pem": "private_key"}
 
 
 def write_credentials(
@@ -45,19 +47,12 @@ def write_credentials(
 
 
 def credentials_text(credentials: Credentials, secrets: SourceSecrets | None = None) -> str:
-    """What :func:`read_credentials_variable` takes from a variable, in characters that no shell changes.
-
-    :raises ConfigurationError: if the credentials are of another type
-    """
+    """What :func:`read_credentials_variable` takes from a variable, in characters that no shell changes."""
     return base64.b64encode(json.dumps(_to_mapping(credentials, secrets)).encode()).decode()
 
 
 def write_private(body: bytes, path: str | os.PathLike[str]) -> None:
-    """Write a new file that only its owner can read.
-
-    :param path: a file that does not exist yet, in a directory of this user
-    :raises ConfigurationError: if the file exists already
-    """
+    """Write a new file that only its owner can read."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
@@ -88,7 +83,6 @@ def standing_credentials(path: str | os.PathLike[str] | None) -> Credentials:
     :param path: a file as :func:`write_credentials` writes it; None for the file that the environment
         variable ``SNOWPIPE_CREDENTIALS_FILE`` names, or for what such a file holds in
         ``SNOWPIPE_CREDENTIALS``
-    :raises ConfigurationError: if there are none, or the file is missing or readable by others
     :raises AuthenticationError: if the private key cannot be read
     """
     remedy = "write it with write_credentials of airflow_provider_snowpipe.spark.driver.credentials"
@@ -128,7 +122,6 @@ def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
     """Take the credentials out of an environment variable, so that no later process inherits them.
 
     :param name: the variable, whose value is what :func:`write_credentials` would write, or that in base64
-    :raises ConfigurationError: if it is not set, or holds something else
     :raises AuthenticationError: if the private key in it cannot be read
     """
     body = os.environ.pop(name, "")
@@ -145,19 +138,12 @@ def read_credentials_variable(name: str) -> tuple[Credentials, SourceSecrets]:
 
 
 def is_of_driver(secret: str) -> bool:
-    """True for what :func:`driver_credentials` gets on the driver's machine.
-
-    :param secret: ``file:<path>``, ``python:<module>:<function>``, or something else
-    """
+    """True for ``file:<path>`` and ``python:<module>:<function>``: :func:`driver_credentials` takes them."""
     return secret.startswith((_FILE, _FUNCTION))
 
 
 def check_driver_credentials(name: str, secret: str) -> None:
-    """Refuse what names neither a file nor a function.
-
-    :param secret: ``file:<path>`` or ``python:<module>:<function>``
-    :raises ConfigurationError: with the two forms
-    """
+    """Refuse what is neither ``file:<path>`` nor ``python:<module>:<function>``."""
     kind, _, where = secret.partition(":")
     module, _, function = where.partition(":")
     is_function = all(part.isidentifier() for part in (*module.split("."), function))
@@ -174,7 +160,6 @@ def driver_credentials(secret: str) -> tuple[Credentials, SourceSecrets]:
     :param secret: ``file:`` and the path of a file as :func:`write_credentials` writes it, which stays where
         it is; or ``python:<module>:<function>``: a function without parameters that returns as text what
         would be in the file, for example from AWS Secrets Manager or HashiCorp Vault
-    :raises ConfigurationError: if there is no such file or function, or it gives something else
     :raises AuthenticationError: if the private key in it cannot be read
     """
     check_driver_credentials("credentials_from", secret)
@@ -206,29 +191,15 @@ def driver_credentials(secret: str) -> tuple[Credentials, SourceSecrets]:
 
 
 def _to_mapping(credentials: Credentials, secrets: SourceSecrets | None) -> dict[str, Any]:
-    source = {_SOURCE: dict(secrets.values)} if secrets else {}
-    if isinstance(credentials, KeyPair):
-        return {
-            "kind": "key_pair",
-            "account": credentials.account,
-            "user": credentials.user,
-            "role": credentials.role,
-            "private_key_pem": _text(credentials.private_key),
-            "passphrase": _text(credentials.passphrase),
-            **source,
-        }
-    if isinstance(credentials, ProgrammaticAccessToken):
-        return {"kind": "pat", "token": credentials.token, **source}
-    if isinstance(credentials, OAuthToken):
-        return {"kind": "oauth", "token": credentials.token, **source}
-    raise ConfigurationError(
-        f"credentials of type {type(credentials).__name__} cannot be given to a Spark driver: use KeyPair, "
-        "ProgrammaticAccessToken or OAuthToken"
-    )
-
-
-def _text(value: str | bytes | None) -> str | None:
-    return value.decode() if isinstance(value, bytes) else value
+    kind = next((name for name, one in _CLASSES.items() if isinstance(credentials, one)), None)
+    if kind is None:
+        raise ConfigurationError(
+            f"credentials of type {type(credentials).__name__} cannot be given to a Spark driver: use "
+            "KeyPair, ProgrammaticAccessToken or OAuthToken"
+        )
+    given = ((key, getattr(credentials, _FIELDS.get(key, key))) for key in _KEYS[kind] - {"kind"})
+    texts = {key: one.decode() if isinstance(one, bytes) else one for key, one in given}
+    return {"kind": kind, **texts, **({_SOURCE: dict(secrets.values)} if secrets else {})}
 
 
 def _from_mapping(body: bytes, name: str, remedy: str) -> tuple[Credentials, SourceSecrets]:
@@ -256,12 +227,5 @@ def _credentials(kind: Any, data: dict[str, Any], name: str) -> Credentials:
         raise ConfigurationError(
             f"{name} of kind {kind!r} needs texts: missing {missing}, not a text {wrong}"
         )
-    if kind == "key_pair":
-        return KeyPair(
-            account=values["account"],
-            user=values["user"],
-            private_key=values["private_key_pem"],
-            passphrase=values["passphrase"],
-            role=values["role"],
-        )
-    return ProgrammaticAccessToken(values["token"]) if kind == "pat" else OAuthToken(values["token"])
+    made: Credentials = _CLASSES[kind](**{_FIELDS.get(key, key): one for key, one in values.items()})
+    return made

@@ -22,18 +22,13 @@ from airflow_provider_snowpipe.spark.driver.credentials import (
     read_credentials_variable,
     read_driver_secrets,
 )
-from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan
-from airflow_provider_snowpipe.spark.driver.report import (
-    START_FILE,
-    ChannelStart,
-    RunReport,
-    start_text,
-)
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, RunReport, start_text
 from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
+    LocalTasks,
     check_versions,
     clear_report,
     report_error,
@@ -48,10 +43,7 @@ from airflow_provider_snowpipe.streaming.progress import ListedChannel, show_cha
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job.
-
-    :param argv: the path of the plan or its JSON text, and nothing else
-    """
+    """Run the job of a plan, which is given as a path or as JSON text."""
     if len(argv) != 1:
         print("usage: spark-submit job.py PLAN.json (a file, or the JSON itself)", file=sys.stderr)
         return 2
@@ -136,10 +128,6 @@ class _NoPandas(MetaPathFinder):
 
 
 def _channels(plan: JobPlan, credentials: Credentials) -> list[ListedChannel]:
-    """List the channels of the plan's pipe.
-
-    :raises SqlError: if the role may not list them
-    """
     # It brings what COPY needs, and few runs ask.
     from airflow_provider_snowpipe.bulk.statement_client import statement_rows
 

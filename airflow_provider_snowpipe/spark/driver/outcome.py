@@ -106,11 +106,7 @@ class TaskFailedError(SnowpipeError):
 
 
 def error_of_task(text: str) -> TaskFailedError | None:
-    """Find our own error in the text of the exception by which Spark reports a failed job.
-
-    :param text: the text, a Java exception around a Python traceback
-    :return: the last error of ours in it, or what is wrong with the executors; None for any other error
-    """
+    """Find our last error, or what is wrong with the executors, in Spark's text of a failed job."""
     found = list(_RAISED.finditer(text))
     if found:
         return TaskFailedError(" ".join(found[-1]["text"].split()), error_type=found[-1]["kind"])
@@ -147,9 +143,6 @@ def settle(
     more. An attempt that was killed has sent rows too, and only the service knows of them.
 
     :param now: every channel's status, read after the wait for the commit
-    :param offset_format: the format of the positions
-    :raises OffsetTokenError: if a committed token does not parse
-    :raises SourceChangedError: if a channel has committed another source's rows meanwhile
     """
     return tuple(_settled(report, now[report.channel], offset_format) for report in reports)
 
@@ -172,10 +165,7 @@ def _settled(report: ChannelReport, now: ChannelStatus, offset_format: str) -> C
 def refuse_missing_commits(
     pipe: PipeName, reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus]
 ) -> None:
-    """Make sure that each channel's committed token is at or past its target.
-
-    :raises CommitTimeoutError: if one is behind
-    """
+    """Make sure that each channel's committed token is at or past its target."""
     for report in reports:
         if not report.committed and report.target_token is not None:
             raise CommitTimeoutError(
@@ -192,10 +182,7 @@ def refuse_missing_commits(
 def refuse_rejected_rows(
     pipe: PipeName, reports: Iterable[ChannelReport], now: Mapping[str, ChannelStatus]
 ) -> None:
-    """Make sure that the service has skipped no row.
-
-    :raises RowsRejectedError: if it has
-    """
+    """Make sure that the service has skipped no row."""
     bad = [report for report in reports if report.rejected]
     if not bad:
         return

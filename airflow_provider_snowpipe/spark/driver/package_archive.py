@@ -79,10 +79,7 @@ def _kept(file: Path) -> bytes | None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the zip file and the job's file.
-
-    :param argv: the directory
-    """
+    """Write the zip file and the job's file into a directory."""
     if len(argv) != 1 or not Path(argv[0]).is_dir():
         print("usage: package_archive DIRECTORY", file=sys.stderr)
         return 2

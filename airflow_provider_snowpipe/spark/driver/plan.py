@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,6 +37,8 @@ from airflow_provider_snowpipe.streaming.names import PipeName
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 PLAN_VERSION = 2
+LOCAL_MASTER = re.compile(r"local(\[(?P<threads>\d+|\*)(\s*,\s*(?P<attempts>\d+))?\])?")
+"""A master whose driver is the only process that runs tasks: ``local``, ``local[*]``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +170,7 @@ class JobPlan:
         return self.run or run_mark(self.application)
 
     def row_rules(self) -> RowRules | None:
-        """How rows are checked before they are sent, None if they are not.
-
-        :raises ConfigurationError: if the keys about it do not go together
-        """
+        """How rows are checked before they are sent, None if they are not."""
         return RowRules.of(
             self.on_error,
             self.check_rows,
@@ -207,10 +207,7 @@ class JobPlan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a plan.
-
-        :raises ConfigurationError: naming the key and the value that are wrong
-        """
+        """Read a plan."""
         data = versioned_object(text, "the plan", "plan_version", PLAN_VERSION)
         nested: dict[str, Any] = {"pipe": PipeName, "limits": BatchLimits}
         skipped = frozenset(nested) | {"source", "columns", "last_checkpoints", "renew"}
@@ -239,11 +236,7 @@ class JobPlan:
 
 
 def read_plan(path: str | os.PathLike[str]) -> JobPlan:
-    """Read a plan's file, or a plan that is itself the argument where no file reaches the driver.
-
-    :param path: the file, or the plan's JSON object as text
-    :raises ConfigurationError: if it cannot be read or is not a plan
-    """
+    """Read a plan's file, or a plan that is itself the argument where no file reaches the driver."""
     if isinstance(path, str) and path.lstrip().startswith("{"):
         return JobPlan.from_json(path)
     return JobPlan.from_json(_plan_text(path))
@@ -300,10 +293,7 @@ class RowsToWrite:
 
     @classmethod
     def from_mapping(cls, values: Any) -> Self:
-        """Build it from a JSON object.
-
-        :raises ConfigurationError: naming the key and the value that are wrong
-        """
+        """Build it from a JSON object."""
         return cls(**checked_values(cls, values, "source", skip_types=frozenset({"options"})))
 
     @property
@@ -340,10 +330,8 @@ class WritePlan:
 
     :param folder: the URL of a new folder that all executors reach
     :param attempt: what distinguishes this writing from every other one: the start of the files' names
-    :param report_path: where the report goes, on the driver's machine
     :param columns: the columns of the table that the rows are for; none leaves the rows as they are
     :param lines: lines to combine instead
-    :param target_file_bytes: bytes of a file
     """
 
     application: str
@@ -376,10 +364,7 @@ class WritePlan:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a plan.
-
-        :raises ConfigurationError: naming the key and the value that are wrong
-        """
+        """Read a plan."""
         data = versioned_object(text, "the plan", "write_plan_version", WRITE_PLAN_VERSION)
         nested = frozenset({"rows", "lines", "columns"})
         values = checked_values(cls, data, "plan", skip_types=nested)
@@ -395,10 +380,7 @@ class WritePlan:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a plan's file.
-
-        :raises ConfigurationError: if it cannot be read or is not a plan
-        """
+        """Read a plan's file."""
         return cls.from_json(_plan_text(path))
 
 
@@ -406,11 +388,8 @@ class WritePlan:
 class WriteReport(WrittenFiles):
     """What a run of the job has written.
 
-    :param folder: the URL of the folder
-    :param attempt: as in the plan
     :param columns: the columns that the rows have, by the table's names; none where the plan has none
     :param json_columns: those that hold JSON as text, since the table's column is semi-structured
-    :param error: None for a successful run, else the text of the error that ended it
     """
 
     application: str
@@ -429,10 +408,7 @@ class WriteReport(WrittenFiles):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a report.
-
-        :raises ConfigurationError: if it is not a report
-        """
+        """Read a report."""
         data = versioned_object(
             text, "the driver's report", "write_report_version", WRITE_PLAN_VERSION, UnreadableReportError
         )

@@ -45,13 +45,7 @@ class Poll:
         rows_behind: int | None = None,
         backlog: FileBacklog | None = None,
     ) -> Self:
-        """Sum up the channels.
-
-        :param channels: of each channel the status when the run began, and the one now
-        :param bytes_behind: bytes of the source that are not committed
-        :param rows_behind: the same in rows
-        :param backlog: its files that are not committed
-        """
+        """Sum up the channels, each with its status when the run began, and the one now."""
         return cls(
             at,
             sum(max(now.rows_inserted - before.rows_inserted, 0) for before, now in channels),
@@ -65,10 +59,7 @@ class Poll:
 
 @dataclass(slots=True)
 class Totals:
-    """The polls so far.
-
-    :param first: what there was when the run began
-    """
+    """The polls so far; the first one is from when the run began."""
 
     first: Poll
     before: Poll = field(init=False)
@@ -98,10 +89,7 @@ class Totals:
         return None
 
     def line(self, channels: str) -> str:
-        """Put it in a line; what is not known is left out.
-
-        :param channels: what is known of their number, ``name=value``
-        """
+        """Put it in a line behind the number of channels; what is not known is left out."""
         now, left = self.now, self.seconds_left()
         known = [f"{channels} rows={now.rows}"]
         if now.at > self.before.at:
@@ -152,7 +140,6 @@ class FollowedChannels:
         there is no such file.
 
         :param absent_at: when the reader has seen that, by the monotonic clock; minus infinity for never
-        :raises ConfigurationError: if it holds something else
         """
         start = read_start(text)
         began = max((one.began_ms for one in start.values() if one.began_ms is not None), default=None)
@@ -160,11 +147,7 @@ class FollowedChannels:
         return cls(start, max(time.monotonic() - age, absent_at) if age >= 0 else None)
 
     def take(self, statuses: Mapping[str, ChannelStatus], at: float) -> None:
-        """Take in one poll.
-
-        :param statuses: of some of the channels, and perhaps of others
-        :param at: the time, seconds of a clock that only goes forward
-        """
+        """Take in one poll of some of the channels, and perhaps of others."""
         polled = statuses.keys() & self.start.keys()
         if not polled:
             return

@@ -34,11 +34,7 @@ class UnreadableReportError(ConfigurationError):
 def versioned_object(
     text: str, what: str, key: str, version: int, error: type[ConfigurationError] = ConfigurationError
 ) -> dict[str, Any]:
-    """Read the JSON object that submitting side and driver exchange, without the key of its version.
-
-    :param what: the object in words, for errors
-    :raises ConfigurationError: if it is no object, or one of another version
-    """
+    """Read the JSON object that submitting side and driver exchange, without the key of its version."""
     try:
         data: Any = json.loads(text)
     except ValueError as reason:
@@ -58,7 +54,6 @@ def versioned_object(
 class ChannelReport(SentRows):
     """What a run did on one channel; of tries that could not report any more only dead letters' files show.
 
-    :param partition: the source's partition
     :param from_token: the committed offset token that the run found, None for NULL
     :param to_token: the committed offset token that the run left behind (read after the last task; the last
         one sent where ``wait_for_commit`` is off)
@@ -121,9 +116,7 @@ class RunReport:
     """What a run did.
 
     :param channels: one report for each channel, in the order of the partitions' names
-    :param seconds: elapsed time of the run
     :param error: None for a successful run, else the text of the error that ended it
-    :param error_type: the error's class name, for example ``RowsRejectedError``
     :param reading: how the source's rows are numbered, in words
     :param columns: the table's columns that keys of the rows have matched
     """
@@ -175,10 +168,7 @@ class RunReport:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a report.
-
-        :raises UnreadableReportError: if the text is no report of this version
-        """
+        """Read a report."""
         data = versioned_object(
             text, "the run report", "report_version", REPORT_VERSION, UnreadableReportError
         )
@@ -235,10 +225,7 @@ class ChannelStart:
     files_behind: tuple[FileBehind, ...] | None = None
 
     def backlog(self, committed: str | None) -> FileBacklog | None:
-        """The files that are not committed, at most: the unit of a position counts.
-
-        :raises OffsetTokenError: if it is none of a file
-        """
+        """The files that are not committed, at most: the unit of a position counts."""
         if self.files_behind is None:
             return None
         unit = 0 if committed is None else getattr(position_of(committed), "unit", 0)
@@ -253,8 +240,6 @@ def fewer_files(files: Sequence[FileBehind], most: int) -> tuple[FileBehind, ...
     """Combine files that follow each other, where there are too many.
 
     What is not committed of them is too much then, by at most the bytes of one of these.
-
-    :param most: so many may be left
     """
     step = -(-len(files) // most) or 1
     parts = [files[start : start + step] for start in range(0, len(files), step)]
@@ -268,10 +253,7 @@ def start_text(channels: Mapping[str, ChannelStart]) -> str:
 
 
 def read_start(text: str) -> dict[str, ChannelStart]:
-    """Read :data:`START_FILE`.
-
-    :raises ConfigurationError: if it holds something else
-    """
+    """Read :data:`START_FILE`."""
     data: Any = None
     try:
         data = json.loads(text)
@@ -318,10 +300,7 @@ class UiAddresses:
 
     @classmethod
     def of_settings(cls, own: str | None, application_id: str, setting: Callable[[str], str | None]) -> Self:
-        """Find the addresses in Spark's settings ("Spark Configuration", "Spark Standalone Mode").
-
-        :param own: what the application calls its own address, None if it has no page
-        """
+        """Find the addresses in Spark's settings ("Spark Configuration", "Spark Standalone Mode")."""
         running = own
         proxy = setting("spark.ui.reverseProxyUrl")
         if own and proxy and _is_on(setting("spark.ui.reverseProxy")):
@@ -339,10 +318,7 @@ class UiAddresses:
 
     @classmethod
     def read(cls, path: Path) -> Self | None:
-        """Read the driver's file.
-
-        :returns: None while there is none
-        """
+        """Read the driver's file; None while there is none."""
         if not path.is_file():
             return None
         values: dict[str, Any] = json.loads(path.read_text("utf-8"))
@@ -367,10 +343,7 @@ def is_url(path: str) -> bool:
 
 
 def report_folder(report_path: str) -> _LocalFolder | _HadoopFolder:
-    """The folder of a report, whose files a reader sees as a whole or not at all.
-
-    :param report_path: an absolute path or a URL
-    """
+    """The folder of a report, whose files a reader sees as a whole or not at all."""
     if is_url(report_path):
         return _HadoopFolder(report_path.rpartition("/")[0])
     return _LocalFolder(Path(report_path).parent)

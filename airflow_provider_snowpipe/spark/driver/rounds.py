@@ -10,11 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-import pyarrow as pa
-
-from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
 from airflow_provider_snowpipe.spark.driver.outcome import error_of_task, final_error
-from airflow_provider_snowpipe.spark.driver.session import one_connect_task_each
+from airflow_provider_snowpipe.spark.driver.session import LocalTasks, one_connect_task_each
 from airflow_provider_snowpipe.spark.source import (
     FramePartition,
     FrameSource,
@@ -25,17 +22,15 @@ from airflow_provider_snowpipe.spark.source import (
     is_connect,
 )
 from airflow_provider_snowpipe.spark.task.sink import (
+    RESULT,
+    NotResumed,
     PartitionResult,
     PartitionWork,
     SinkSettings,
-    load_partition,
-)
-from airflow_provider_snowpipe.spark.task.work import (
-    RESULT,
-    NotResumed,
     Versions,
     in_same_version,
     load_batches,
+    load_partition,
     locate_one,
 )
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
@@ -43,6 +38,7 @@ from airflow_provider_snowpipe.streaming.errors import SourcePositionError
 from airflow_provider_snowpipe.streaming.offsets import Offset
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
@@ -50,7 +46,6 @@ if TYPE_CHECKING:
 def _run_frame(
     frame: DataFrame, works: Sequence[FrameWork], settings: SinkSettings, token: ScopedToken
 ) -> list[PartitionResult]:
-    """Run a source's query and load what it delivers."""
     driver, all_works = Versions.here(), tuple(works)
 
     def load(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -88,10 +83,7 @@ _LOCATING_SECONDS = 1.0
 
 
 class Rounds(ABC, Generic[WorkT]):
-    """The rounds of one run.
-
-    :param spark: the context whose executors do the work, or the tasks of this process
-    """
+    """The rounds of one run, on the executors of a context or in the tasks of this process."""
 
     def __init__(self, spark: SparkContext | LocalTasks) -> None:
         self._spark = spark
@@ -100,20 +92,13 @@ class Rounds(ABC, Generic[WorkT]):
     def locate(
         self, partitions: Mapping[str, Partition], committed: Mapping[str, Offset | None]
     ) -> list[WorkT]:
-        """Find where each channel goes on, before any of them is opened.
-
-        :return: the channels that have something to load
-        :raises SourcePositionError: if a committed position is not in the source any more
-        """
+        """Find where each channel goes on that has something to load, before any of them is opened."""
 
     @abstractmethod
     def run(
         self, settings: SinkSettings, token: ScopedToken, works: Sequence[WorkT]
     ) -> list[PartitionResult]:
-        """Load, one task a channel.
-
-        :raises SnowpipeError: if a task failed for good
-        """
+        """Load, one task a channel."""
 
     def unfinished(self, works: Sequence[WorkT], results: Sequence[PartitionResult]) -> list[WorkT]:
         """The works of the next round: those that stopped ahead of the token's end."""
@@ -208,19 +193,12 @@ class FrameRounds(Rounds[FrameWork]):
 
 
 def rounds_of(source: Source | None, spark: SparkContext | LocalTasks) -> Rounds[Any]:
-    """Choose how a source's partitions become tasks.
-
-    :param spark: the context whose executors do the work, a session of Spark Connect, or the tasks of this
-        process
-    """
+    """Choose how a source's partitions become tasks."""
     return FrameRounds(spark, source) if isinstance(source, FrameSource) else TaskRounds(spark)
 
 
 def one_task_each(spark: SparkContext | LocalTasks, work: Callable[[_T], _R], items: list[_T]) -> list[_R]:
-    """Run one task for each item, in one job.
-
-    :raises SnowpipeError: the error of the task that made Spark give up
-    """
+    """Run one task for each item, in one job."""
     if isinstance(spark, LocalTasks):
         return spark.run(work, items)
     here = Versions.here()
@@ -233,10 +211,7 @@ def one_task_each(spark: SparkContext | LocalTasks, work: Callable[[_T], _R], it
 
 
 def _translated(work: Callable[[], _R]) -> _R:
-    """Do something with Spark; an error of ours that a task met is raised as it was there.
-
-    :raises SnowpipeError: the error of the task that made Spark give up
-    """
+    """Do something with Spark; an error of ours that a task met is raised as it was there."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -38,7 +38,7 @@ from airflow_provider_snowpipe.streaming.progress import ChannelStatus, ListedCh
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-    from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks
+    from airflow_provider_snowpipe.spark.driver.session import LocalTasks
 
 log = logging.getLogger(__name__)
 
@@ -248,10 +248,7 @@ class Run:
             self._committed[name] = self._found[name].position
 
     def _check(self, name: str, position: Offset | None) -> None:
-        """Refuse a position that is not in the source any more.
-
-        :raises SourcePositionError: naming the channel
-        """
+        """Refuse a position that is not in the source any more."""
         try:
             self._partitions[name].check(position)
         except SourcePositionError as error:
@@ -365,8 +362,6 @@ class Run:
         """Set the tokens of channels behind records of which none is a row that could carry them.
 
         Done by compare-and-set when the tasks have ended and what they put aside is safe.
-
-        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
         """
         for name, result in self._results.items():
             if result.passed is None:
@@ -384,7 +379,6 @@ class Run:
         """Give channels that go on for another source its binding, where no row has carried it.
 
         :return: these channels
-        :raises OffsetTokenMovedError: if another writer has moved the token meanwhile
         """
         rebound = []
         for name, source in self._sources.items():
@@ -399,10 +393,7 @@ class Run:
         return rebound
 
     def _refuse_other_spellings(self) -> None:
-        """Refuse to start a channel again that others have loaded under a name that differs in case.
-
-        :raises SourcePositionError: naming both channels
-        """
+        """Refuse to start a channel again that others have loaded under a name that differs in case."""
         plan = self._plan
         others = {
             other: name

@@ -11,7 +11,8 @@ import struct
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import is_dataclass
 from datetime import UTC, datetime
@@ -23,6 +24,7 @@ from uuid import UUID
 
 from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.package_archive import write_package_archive
+from airflow_provider_snowpipe.spark.driver.plan import LOCAL_MASTER, JobPlan, WritePlan
 from airflow_provider_snowpipe.spark.driver.progress import Poll, Totals, sum_known
 from airflow_provider_snowpipe.spark.driver.report import UI_FILE, UiAddresses, report_folder
 from airflow_provider_snowpipe.spark.source import is_connect, release
@@ -33,7 +35,6 @@ from airflow_provider_snowpipe.streaming.lag import FileBacklog
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_provider_snowpipe.spark.driver.plan import JobPlan, WritePlan
     from airflow_provider_snowpipe.spark.source import Partition
     from airflow_provider_snowpipe.streaming.client import SnowpipeClient
     from airflow_provider_snowpipe.streaming.offsets import Offset
@@ -97,7 +98,6 @@ class JobSession:
 
 
 def _context_of(spark: Any) -> Any:
-    """The context of a session, or the context itself."""
     return getattr(spark, "sparkContext", spark)
 
 
@@ -108,10 +108,7 @@ def write_beside_report(plan: JobPlan | WritePlan, name: str, text: str) -> None
 
 
 def clear_report(plan: JobPlan | WritePlan) -> None:
-    """Make sure that a report found afterwards is this run's.
-
-    :raises ConfigurationError: if none can be written there
-    """
+    """Make sure that a report found afterwards is this run's."""
     if not plan.report_path:
         return
     folder = report_folder(plan.report_path)
@@ -120,10 +117,7 @@ def clear_report(plan: JobPlan | WritePlan) -> None:
 
 
 def report_error(error: SnowpipeError) -> int:
-    """Report the error in one line on standard error, in the form in which the task finds it.
-
-    :return: the exit code
-    """
+    """Report the error in one line on standard error, in the form in which the task finds it."""
     print(f"snowpipe error: {error_type_of(error)}: {error}", file=sys.stderr, flush=True)
     return 1
 
@@ -144,7 +138,7 @@ def start_spark(application: str) -> Any:
     session = builder.getOrCreate()
     if is_connect(session):
         with _written_package() as archive:
-            add_package(session, archive)
+            session.addArtifacts(str(archive), pyfile=True)
     return session
 
 
@@ -174,14 +168,6 @@ _SCHEMA = "id long, result binary"
 _BYTES_WITH_FUNCTION = 64 << 10
 
 
-def add_package(session: Any, archive: Path) -> None:
-    """Give the server's executors our code; what they have installed themselves comes after it.
-
-    :param archive: what :func:`write_package_archive` wrote
-    """
-    session.addArtifacts(str(archive), pyfile=True)
-
-
 @contextmanager
 def _written_package() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="snowpipe-connect-") as directory:
@@ -206,13 +192,13 @@ def _connected(builder: Any, remote: str) -> Any:
         if "session_id=" in remote:
             session = builder.remote(remote).getOrCreate()
             session.release_session_on_close = False
-            add_package(session, archive)
+            session.addArtifacts(str(archive), pyfile=True)
             return session
         session = None
         try:
             session = builder.remote(_shared_session(remote, archive.read_bytes())).getOrCreate()
             session.release_session_on_close = False
-            add_package(session, archive)
+            session.addArtifacts(str(archive), pyfile=True)
         except PySparkException as error:
             if session is None and "[INVALID_HANDLE.SESSION_" not in str(error):
                 raise
@@ -221,7 +207,7 @@ def _connected(builder: Any, remote: str) -> Any:
                 closed.release_session_on_close = False
                 closed.stop()
             session = builder.remote(remote).getOrCreate()
-            add_package(session, archive)
+            session.addArtifacts(str(archive), pyfile=True)
     return session
 
 
@@ -240,10 +226,8 @@ def one_connect_task_each(session: Any, work: Callable[[_T], _R], items: list[_T
     broadcast, which shuffles nothing (observed with Spark 4.2). Few items go to every task with the function,
     which takes half of the time.
 
-    :param work: what to do with an item; its result is pickled
     :return: the results, in the order of the items
     :raises ConfigurationError: if the server answers with something else
-    :raises pyspark.errors.PySparkException: if a task failed for good
     """
     packed = [pickle.dumps(item) for item in items]
     carried = packed if sum(map(len, packed)) <= _BYTES_WITH_FUNCTION else None
@@ -287,6 +271,46 @@ class _Result(pickle.Unpickler):
         )
 
 
+# -- Tasks of a small load on a local master: threads of the driver do what executors do, without Spark --
+
+
+class LocalTasks:
+    """Runs tasks as a master ``local[threads, attempts]`` does: so many at once, each until it succeeds."""
+
+    def __init__(self, master: str) -> None:
+        found = LOCAL_MASTER.fullmatch(master)
+        if found is None:
+            raise ConfigurationError(f"plan local_master is {master!r}: give a master such as 'local[*]'")
+        threads = found["threads"] or "1"
+        self._threads = max(1, (os.cpu_count() or 1) if threads == "*" else int(threads))
+        self._attempts = max(1, int(found["attempts"] or 1))
+        self._running: list[Future[Any]] = []
+
+    @property
+    def finished(self) -> int:
+        """How many tasks of the last :meth:`run` have ended."""
+        return sum(one.done() for one in self._running)
+
+    def run(self, work: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+        """Run one task for each item; after a failure none begins, and those that run come to their end."""
+        with ThreadPoolExecutor(min(self._threads, len(items)), "snowpipe-task") as pool:
+            running = [pool.submit(self._attempted, work, item) for item in items]
+            self._running = list(running)
+            ended, _ = wait(running, return_when=FIRST_EXCEPTION)
+            pool.shutdown(wait=True, cancel_futures=True)
+        for one in ended:
+            one.result()
+        return [one.result() for one in running]
+
+    def _attempted(self, work: Callable[[_T], _R], item: _T) -> _R:
+        for attempt in range(1, self._attempts):
+            try:
+                return work(item)
+            except SnowpipeError as error:
+                print(f"snowpipe attempt {attempt} of a task failed: {error}", file=sys.stderr, flush=True)
+        return work(item)
+
+
 # -- The versions that driver, executors and JVM must agree on, checked before a row moves ---------------
 #
 # PySpark itself refuses an executor whose Python has another minor version than the driver's;
@@ -298,10 +322,7 @@ SPARK_RELEASE = "4.2.0"
 
 
 def require_same_spark(spark: Any) -> None:
-    """Refuse a JVM of another Spark release than the PySpark that drives it.
-
-    :raises ConfigurationError: if they differ
-    """
+    """Refuse a JVM of another Spark release than the PySpark that drives it."""
     import pyspark
 
     if release(spark.version) != release(pyspark.__version__):
@@ -317,8 +338,6 @@ def check_versions() -> None:
 
     The two wheels install the same files, so the one installed last decides what is imported, and Spark
     breaks in the middle of a run (observed with 4.3.0 and 4.2.0).
-
-    :raises ConfigurationError: if pyspark is missing or the versions differ
     """
     full, client = installed_version("pyspark"), installed_version("pyspark-client")
     if full is None and client is None and PathFinder.find_spec("pyspark") is not None:
@@ -360,10 +379,7 @@ class ProgressLines:
     A context manager with a thread of its own and a client of its own; the thread ends with the block, or at
     the latest when its last request has timed out.
 
-    :param client: makes the thread's client
-    :param start: the channels' statuses when the run began
     :param began: when that was, by the monotonic clock
-    :param done: returns how many channels have finished
     :param interval: seconds between two lines, None for one, or more where there are many channels
     """
 
@@ -421,5 +437,4 @@ class ProgressLines:
 
 
 def _position(partition: Partition, status: ChannelStatus) -> Offset | None:
-    """The committed position of a partition's channel."""
     return None if status.committed is None else position_of(status.committed, partition.offset_class)

@@ -71,8 +71,6 @@ def _columns_for_copy(
     """Give the rows the table's names, and every value a form that COPY reads back.
 
     :returns: the rows, their columns, and those of them that COPY has to parse as JSON
-    :raises ConfigurationError: if a column is not in the table
-    :raises EncodingError: if a column's type has no faithful form
     """
     check_row_types(rows.schema)
     names = _names(rows.columns, table)
@@ -125,10 +123,7 @@ _BLOCKS = {"parquet": "parquet.block.size", "orc": "orc.stripe.size"}
 
 
 def _write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[WrittenFile]:
-    """Write rows into a new folder, in files of about a size; no row makes no file.
-
-    :return: the files, by their paths below the folder
-    """
+    """Write rows into files of about a size in a new folder, and list them below it; no row makes no file."""
     session = rows.sparkSession
     for name, value in _SESSION.items():
         session.conf.set(name, value)
@@ -200,10 +195,7 @@ _LISTING_TASKS = "64"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the job.
-
-    :param argv: the path of the plan, and nothing else
-    """
+    """Run the job of a plan, which is given as a path."""
     if len(argv) != 1:
         print("usage: spark-submit job.py PLAN.json", file=sys.stderr)
         return 2
@@ -238,10 +230,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def write(plan: WritePlan, session: Any) -> WriteReport:
-    """Write the files of a plan.
-
-    :raises SnowpipeError: if it cannot be read or written
-    """
+    """Write the files of a plan."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,9 +98,7 @@ def meaning(kind: str, name: str | None, path: str, unknown: UnknownTypes) -> An
 
     :param kind: the type that carries it, as Avro or Kafka Connect names it
     :param name: the logical type, None where the schema has none
-    :param path: the column, for the error
     :return: an Arrow type, or one of the words of the table
-    :raises EncodingError: if it is not in the table and unknown ones fail
     """
     form = _FORMS.get(kind, kind)
     found = LOGICAL.get((form, name or ""))
@@ -127,10 +125,7 @@ def logical_name(schema: Any) -> str | None:
 
 
 def decimal_type(precision: int, scale: int, path: str) -> pa.DataType:
-    """The Arrow type of a decimal.
-
-    :raises EncodingError: if there is none
-    """
+    """The Arrow type of a decimal."""
     if not 0 <= scale <= precision <= _MOST_DIGITS:
         raise EncodingError(
             f"column {path!r} is a decimal of {precision} digits and scale {scale}: at most {_MOST_DIGITS} "
@@ -193,22 +188,14 @@ _FIELD = "v"
 
 @dataclass(frozen=True, slots=True)
 class JsonTypes:
-    """How JSON that a schema describes is written as rows.
-
-    :param field: what the values are
-    :param translates: False where they are what they show
-    """
+    """How JSON that a schema describes is written as rows; it is passed on where nothing ``translates``."""
 
     field: pa.Field
     translates: bool = field(default=False)
 
     @classmethod
     def of(cls, schema: Any, unknown: UnknownTypes) -> JsonTypes | None:
-        """Translate a schema of Kafka Connect.
-
-        :return: None where it has no type, so that it says nothing of the values
-        :raises EncodingError: for a logical type that is not known; names the field
-        """
+        """Translate a schema of Kafka Connect; None for one without a type, which says nothing of values."""
         if not isinstance(schema, Mapping) or not isinstance(schema.get("type"), str):
             return None
         names = list(_logical_names(schema, ""))
@@ -222,11 +209,7 @@ class JsonTypes:
         return column_types(self.field.type) if pa.types.is_struct(self.field.type) else {}
 
     def written(self, values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-        """Write JSON values as what they mean, each on one line.
-
-        :param values: JSON, none null
-        :raises EncodingError: if a value is not what the schema says
-        """
+        """Write JSON values as what they mean, each on one line."""
         data = b"".join(b'{"v":%b}\n' % value for value in values.to_pylist())
         failed = ""
         for as_numbers in (False, True):
@@ -299,10 +282,7 @@ def _field_of(schema: Mapping[str, Any], name: str, path: str, *, complete: bool
 
 
 def _wire(one: pa.Field, *, as_numbers: bool) -> pa.Field:
-    """The field as JSON has it: numbers of days and seconds, bytes as BASE64.
-
-    :param as_numbers: True where decimals are numbers, as ``decimal.format=NUMERIC`` of Connect's converter
-    """
+    """The field as JSON has it: numbers of days and seconds, bytes as BASE64, decimals so or as numbers."""
     kind, is_a = one.type, pa.types
     if _is_self_scaled(kind):
         kind = pa.struct([("scale", pa.int64()), ("value", pa.large_string())])
@@ -335,15 +315,35 @@ def stored(kind: pa.DataType) -> pa.DataType:
     return pa.map_(kind.key_type, stored(kind.item_type)) if pa.types.is_map(kind) else kind
 
 
-def restored(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values as what they mean.
+Change = Callable[[pa.Array, pa.Field], pa.Array | None]
 
-    :param values: as JSON or Avro has them
-    :param kind: what they mean
-    :raises ArrowInvalid: if a value is none of these
-    :raises ValueError: likewise
-    """
-    is_a = pa.types
+
+def changed(values: pa.Array, one: pa.Field, change: Change) -> pa.Array:
+    """Change the values of a column; where ``change`` gives None, those of what it holds."""
+    kind, found = one.type, change(values, one)
+    if found is not None:
+        return found
+    if pa.types.is_struct(kind):
+        children = [changed(child, kind.field(at), change) for at, child in enumerate(values.flatten())]
+        return pa.StructArray.from_arrays(children, [child.name for child in kind], mask=values.is_null())
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
+        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int64())
+        items = changed(values.flatten(), kind.value_field, change)
+        return pa.LargeListArray.from_arrays(offsets, items, mask=values.is_null())
+    if pa.types.is_map(kind):
+        items = changed(values.items, kind.item_field, change)
+        return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=values.is_null())
+    return values
+
+
+def restored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Values of JSON or Avro as what they mean."""
+    return changed(values, pa.field(_FIELD, kind), _meant)
+
+
+def _meant(values: pa.Array, one: pa.Field) -> pa.Array | None:
+    is_a, kind = pa.types, one.type
     if _is_self_scaled(kind):
         return _self_scaled(values)
     if kind == pa.uuid():
@@ -354,19 +354,7 @@ def restored(values: pa.Array, kind: pa.DataType) -> pa.Array:
         return bytes_of_base64(values)
     if is_a.is_decimal(kind) and not is_a.is_decimal(values.type):
         return decimals(_as_bytes(values), kind)
-    if is_a.is_struct(kind):
-        children = [restored(child, kind.field(at).type) for at, child in enumerate(values.flatten())]
-        names = [one.name for one in kind]
-        return pa.StructArray.from_arrays(children, names=names, mask=values.is_null())
-    if is_a.is_large_list(kind):
-        lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)
-        offsets = pa.array(np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), pa.int64())
-        items = restored(values.flatten(), kind.value_type)
-        return pa.LargeListArray.from_arrays(offsets, items, mask=values.is_null())
-    if is_a.is_map(kind) and changes(kind):
-        items = restored(values.items, kind.item_type)
-        return pa.MapArray.from_arrays(values.offsets, values.keys, items, mask=values.is_null())
-    return values
+    return values if is_a.is_map(kind) and not changes(kind) else None
 
 
 def _as_bytes(values: pa.Array) -> pa.LargeBinaryArray:
@@ -390,10 +378,7 @@ def _self_scaled(values: pa.StructArray) -> pa.Array:
 
 
 def bytes_of_base64(values: pa.LargeStringArray) -> pa.LargeBinaryArray:
-    """Decode a whole column by one call.
-
-    :raises ValueError: if one of the values is not BASE64
-    """
+    """Decode a whole column by one call."""
     filled = pc.fill_null(values, "")
     lengths = pc.binary_length(filled).to_numpy().astype(np.int64)
     pads = sum(pc.ends_with(filled, end).to_numpy(zero_copy_only=False).astype(int) for end in ("=", "=="))
@@ -414,10 +399,7 @@ def bytes_of_base64(values: pa.LargeStringArray) -> pa.LargeBinaryArray:
 
 
 def decimals(values: pa.LargeBinaryArray, kind: pa.DataType) -> pa.Array:
-    """Decimals from their digits, each a number in two's complement, its highest byte first.
-
-    :raises ArrowInvalid: if one has more digits than the type
-    """
+    """Decimals from their digits, each a number in two's complement, its highest byte first."""
     width = kind.bit_width // 8
     filled = pc.fill_null(values, b"")
     lengths = pc.binary_length(filled).to_numpy().astype(np.int64)
@@ -456,10 +438,7 @@ def connect_of_json_schema(schema: Any) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _JsonSchema:
-    """Walks a schema.
-
-    :param root: the document that references lie in
-    """
+    """Walks a schema; references lie in its root."""
 
     root: Mapping[str, Any]
 
@@ -509,10 +488,7 @@ class _JsonSchema:
 
 
 def json_types(text: str, unknown: UnknownTypes) -> JsonTypes | None:
-    """Translate a JSON Schema.
-
-    :raises EncodingError: for a logical type that is not known; names the field
-    """
+    """Translate a JSON Schema."""
     try:
         schema = json.loads(text)
     except ValueError:

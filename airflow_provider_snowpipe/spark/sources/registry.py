@@ -15,7 +15,7 @@ DEFAULT_KIND = "files"
 ENTRY_POINTS = "airflow_provider_snowpipe.sources"
 """The group of entry points by which other packages add sources: a kind, and the class of its spec."""
 _SOURCES = {
-    "delta": "delta.spec:DeltaSource",
+    "delta": "tables.spec:DeltaSource",
     "files": "files.spec:FileSource",
     "iceberg": "iceberg.spec:IcebergSource",
     "kafka": "kafka.spec:KafkaSource",
@@ -25,21 +25,14 @@ _SCHEMES = {"kafka://": "kafka"}
 
 
 def source_spec(values: Any) -> SourceSpec:
-    """Build a source's spec from its JSON object.
-
-    :param values: the object; its ``kind`` names the source, ``files`` where there is none
-    :raises ConfigurationError: if there is no such source, or a key or value is wrong
-    """
+    """Build a source's spec from its JSON object, whose ``kind`` names the source."""
     found = spec_class(values).from_mapping(values)
     found.check_streamable()
     return found
 
 
 def spec_class(values: Any) -> type[SourceSpec]:
-    """The class of a source's spec, by the ``kind`` of its JSON object.
-
-    :raises ConfigurationError: if it is no object, or there is no such source
-    """
+    """The class of a source's spec, by the ``kind`` of its JSON object."""
     if not isinstance(values, Mapping):
         raise ConfigurationError(f"plan source is {values!r}: it must be an object with keys")
     kind = values.get("kind", DEFAULT_KIND)
@@ -66,10 +59,7 @@ def spec_of_address(address: str) -> type[SourceSpec] | None:
 
 
 def open_source(spec: SourceSpec, on_data_loss: OnDataLoss, secrets: SourceSecrets = _NO_SECRETS) -> Source:
-    """Make the source that a spec describes; nothing is read yet.
-
-    :param on_data_loss: what to do if a committed position is not in the source any more
-    """
+    """Make the source that a spec describes; nothing is read yet."""
     source: Source = resolve_name(spec.source_class)(spec, on_data_loss)
     source.take_secrets(secrets)
     return source

@@ -36,11 +36,7 @@ _LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What the last run has seen of a channel.
-
-    :param token: its checkpoint
-    :param rows_before: rows of the source up to the checkpoint that did not come through this channel
-    """
+    """What the last run has seen of a channel; ``rows_before`` did not come through it."""
 
     channel: str
     token: str
@@ -51,14 +47,9 @@ class LastSeen:
 class ChannelAudit:
     """What is known of one channel.
 
-    :param committed: its token, None for NULL
     :param rows: rows that its checkpoint counts, None where its token is not a checkpoint
-    :param inserted: rows that the service has inserted
-    :param rejected: rows that it has rejected
     :param source_rows: rows of the source up to the checkpoint, None where they were not counted
     :param dead_lettered: of these, rows that were put aside
-    :param differences: what does not agree, in words
-    :param notes: what could not be checked, in words
     """
 
     channel: str
@@ -82,10 +73,7 @@ class ChannelAudit:
 
 
 def audit_channel(status: ChannelStatus, seen: LastSeen | None = None) -> ChannelAudit:
-    """Compare what the service reports of a channel with its checkpoint, and with what the last run has seen.
-
-    :param seen: None where no run has left a record
-    """
+    """Compare what the service reports of a channel with its checkpoint, and with what a run saw last."""
     token = status.committed
     found: Checkpoint | None = None
     notes: tuple[str, ...] = ()
@@ -145,7 +133,6 @@ def _moves(found: Checkpoint, before: str) -> Iterable[str]:
 class SourceAudit:
     """A source whose rows are counted again.
 
-    :param target: the account and the pipe, in which the channels' names are unique
     :param seen: what the last run has seen, by the digits that stand for the source partition
     :param dead_letter_path: where rows that do not fit were put aside, None where they were not
     """
@@ -157,11 +144,7 @@ class SourceAudit:
     dead_letter_path: str | None = None
 
     def count(self, audits: Mapping[str, ChannelAudit]) -> list[ChannelAudit]:
-        """Count the rows of each partition up to its channel's checkpoint, and compare.
-
-        :param audits: what :func:`audit_channel` has found, by channel
-        :return: the same audits, those of this source with its rows
-        """
+        """Count the rows of each partition up to its channel's checkpoint, and compare."""
         by_channel = {one.channel: digits for digits, one in self.seen.items()}
         try:
             source = open_source(self.spec, "fail", self.secrets).for_target(self.target, writes=False)
@@ -193,10 +176,7 @@ class SourceAudit:
         return found
 
     def row_keys(self) -> dict[str, Sequence[tuple[str, ...]]]:
-        """What the rows of each channel have in the columns that show where they are from.
-
-        :raises SnowpipeError: if the source cannot be listed
-        """
+        """What the rows of each channel have in the columns that show where they are from."""
         listed = open_source(self.spec, "fail", self.secrets).for_target(self.target, writes=False)
         source = listed.without_spark()
         partitions = () if source is None else source.partitions()
@@ -213,31 +193,31 @@ class SourceAudit:
         position = Checkpoint.parse(str(one.committed), partition.offset_class, channel=one.channel).position
         try:
             partition.check(position)
-            whole, rest = _rows(partition, None), _rows(partition, position)
+            (all_rows, undecoded), (rest, rest_undecoded) = _rows(partition, None), _rows(partition, position)
         except SourcePositionError as error:
             return _differing(one, f"the source has changed: {error}")
         except (SnowpipeError, OSError) as error:
             return _noted(one, f"not counted: {error}")
-        rows = whole.rows - rest.rows
+        rows = all_rows - rest
         aside = 0
         if self.dead_letter_path is not None:
-            rows += whole.undecoded - rest.undecoded
+            rows += undecoded - rest_undecoded
             store = partition.open_dead_letters(
                 self.dead_letter_path, one.channel, partition.offset_class, None
             )
             aside = store.count(position)
         sent = (one.rows or 0) + seen.rows_before
         whose = f"channel {one.channel!r}: "
-        texts = [changed.removeprefix(whose)] if changed is not None and changed.startswith(whose) else []
+        audited = replace(one, source_rows=rows, dead_lettered=aside)
+        if changed is not None and changed.startswith(whose):
+            audited = _differing(audited, changed.removeprefix(whose))
         if rows != sent + aside:
-            texts.append(
+            audited = _differing(
+                audited,
                 f"the source has {rows:,} rows up to {position}, and {sent:,} were loaded"
                 + (f" and {aside:,} put aside" if aside else "")
-                + ": a file has changed since, or the token was set by hand"
+                + ": a file has changed since, or the token was set by hand",
             )
-        audited = replace(one, source_rows=rows, dead_lettered=aside)
-        for text in texts:
-            audited = _differing(audited, text)
         return audited
 
 
@@ -252,20 +232,14 @@ def _changes(
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    rows: int
-    undecoded: int
-
-
-def _rows(partition: SourcePartition[Any], committed: Offset | None) -> _Rows:
+def _rows(partition: SourcePartition[Any], committed: Offset | None) -> tuple[int, int]:
     """Count the rows behind a position, and the records that cannot be decoded."""
     resume_at = partition.resume(committed)
     rows = undecoded = 0
     for part in () if resume_at is None else partition.read(resume_at, _LIMITS):
         rows += part.rows
         undecoded += len(part.undecoded)
-    return _Rows(rows, undecoded)
+    return rows, undecoded
 
 
 def _differing(one: ChannelAudit, text: str) -> ChannelAudit:
@@ -286,7 +260,6 @@ class FoundRows:
     :param rows: how many they are
     :param different: how many different numbers they have
     :param doubled: the first number that more than one row has, None for none
-    :param last: the greatest number
     :param gap: the first number missing between two others, None for none; that of a blank line is one
     """
 
@@ -298,11 +271,7 @@ class FoundRows:
 
 
 def positions_query(table: str, columns: tuple[tuple[str, ...], str]) -> str:
-    """Write the query that counts the rows of each file or partition, and finds doubled and missing ones.
-
-    :param table: its full name, quoted
-    :param columns: as :attr:`SourceSpec.row_columns` has them
-    """
+    """Write the query that counts the rows of each file or partition, and finds doubled and missing ones."""
     keys = ", ".join(map(plain_or_quoted, columns[0]))
     number = plain_or_quoted(columns[1])
     before = f"LAG({number}) OVER (PARTITION BY {keys} ORDER BY {number})"
@@ -330,10 +299,7 @@ class TableRows:
 
     @classmethod
     def of(cls, answer: Iterable[Mapping[str, Any]], keys: Sequence[str]) -> Self:
-        """Read the answer to :func:`positions_query`.
-
-        :param keys: the names of the first columns
-        """
+        """Read the answer to :func:`positions_query`."""
         found, unknown = {}, 0
         for row in answer:
             values = {name.upper(): value for name, value in row.items()}
@@ -351,7 +317,6 @@ class TableRows:
     def compared(self, one: ChannelAudit, keys: Iterable[tuple[str, ...]], before: int) -> ChannelAudit:
         """Compare the rows of a channel's files or partition with those that it has inserted.
 
-        :param keys: of its files or partition
         :param before: rows of these that came through an earlier channel; negative for rows sent again
         """
         own = {" ".join(key): self.found[key] for key in keys if key in self.found}
@@ -383,7 +348,6 @@ _MOST_GAPS = 5
 class TableAudit:
     """The rows of a table, and those that its channels and COPY have inserted.
 
-    :param rows: rows of the table now
     :param streamed: rows that its channels have inserted, and earlier channels whose positions they took over
     :param copied: rows that COPY and file pipes have loaded, as far as load history knows
     :param others: rows that the caller says others have inserted

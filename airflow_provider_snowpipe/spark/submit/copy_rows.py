@@ -90,11 +90,7 @@ def _begins_with_header(form: Csv, file: SourceFile) -> bool:
 
 
 def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns, expressions and options of a COPY of the files of a source.
-
-    :param options: the author's options of COPY, which go before these
-    :raises ConfigurationError: if an option would break the order of files, or COPY cannot read them
-    """
+    """The columns and options of a COPY of the files of a source; the author's options go first."""
     why = why_not_copy(spec)
     if why is not None:
         raise ConfigurationError(f"path is 'copy', and {why}: drop that, or take path='stream'")
@@ -129,10 +125,7 @@ def copy_arguments(spec: FileSource, options: Mapping[str, Any]) -> dict[str, An
 
 
 def row_options(spec: FileSource, options: Mapping[str, Any]) -> RowOptions:
-    """What decides the rows that COPY makes of the files of a source.
-
-    :param options: the author's options of COPY; without any, COPY makes the rows of the stream
-    """
+    """What decides the rows that COPY makes of the files of a source, by the author's options."""
     arguments = copy_arguments(spec, options)
     return RowOptions.of(arguments["options"], arguments.get("columns"))
 

@@ -20,10 +20,7 @@ from uuid import uuid4
 
 from airflow_provider_snowpipe.bulk.stage import plain_name
 from airflow_provider_snowpipe.routing.probes import DataShape, ListedFile, listing_shape
-from airflow_provider_snowpipe.spark.sources.files.formats import (
-    compression_of,
-    reader_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.formats import compression_of, reader_of
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, resume_after
 from airflow_provider_snowpipe.spark.sources.files.reader import FileSource as OpenedFiles
 from airflow_provider_snowpipe.spark.sources.files.spec import FileGroup, SourceFile
@@ -103,11 +100,7 @@ class PartitionPosition:
 
 
 def share_of_copy(position: PartitionPosition, *, growing: bool = False) -> tuple[SourceFile, ...]:
-    """The files that COPY may take: all that no stream has begun.
-
-    :param growing: True while something appends to the last file, which is left to the stream
-    :raises PartlyStreamedError: if a file is streamed in part
-    """
+    """The files that COPY may take: all that no stream has begun, but for a last one that grows."""
     committed = position.committed
     if committed is not None and position.has_rest:
         raise PartlyStreamedError(
@@ -159,9 +152,7 @@ class TableAccount(Protocol):
 class CopyShare:
     """What COPY or a pipe takes of one partition.
 
-    :param position: how far the partition is in the table
     :param files: the files, in order; at least one
-    :param paths: where each is staged
     :param before: the channel's token before, without a hold; None for NULL
     :param token: its token until they are loaded: the last row's, with a hold
     :param replaced: those of the files that have other content now
@@ -192,15 +183,9 @@ _MOST_PLANS = 50
 class FileBoundary:
     """The files of a source, as they are now, and their channels.
 
-    :param channel_of: names the channel of a partition
-    :param hook: for the table's default pipe
     :param on_data_loss: ``skip`` allows that the committed file is gone
-    :param run: the run, as checkpoints name it
-    :param rebind: what to do about a channel whose checkpoint is another source's, None to refuse it
     :param last: what earlier runs have seen of the source's channels
-    :param on_imbalance: ``fail`` refuses a channel that counts other rows than its checkpoint
     :param accepts_rejected: True where rejected rows are counted and do not fail the load
-    :raises SourcePositionError: if there are no files
     """
 
     def __init__(
@@ -229,10 +214,7 @@ class FileBoundary:
         self.rows_before: Mapping[str, int] = {}
 
     def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
-        """How far each partition is in the table, by its channel's committed token.
-
-        :param may_lack_table: True where the stream makes the table
-        """
+        """How far each partition is in the table, by its channel's token; there may be no table yet."""
         channels = [self._channel_of(one.name) for one in self._files]
         try:
             statuses = self._hook.channel_statuses(channels)
@@ -246,10 +228,7 @@ class FileBoundary:
         ]
 
     def shape(self, positions: Sequence[PartitionPosition], known: Mapping[str, Any]) -> DataShape:
-        """The shape of what is not in the table yet; a file that is streamed in part counts as a whole.
-
-        :param known: what else is known of the data: parameters of :class:`DataShape`
-        """
+        """The shape of what is not in the table yet; a file that is streamed in part counts as a whole."""
         left = []
         for one, position in zip(self._files, positions, strict=True):
             units = {file.unit for file in position.untouched}
@@ -264,10 +243,7 @@ class FileBoundary:
         return listing_shape(left, dt.datetime.now(dt.UTC), **{"partitions": partitions, **known})
 
     def why_not_copy(self, positions: Sequence[PartitionPosition]) -> str | None:
-        """Why COPY would make other rows than the stream of a file that is not in the table yet.
-
-        :return: None where it makes the same of all
-        """
+        """Why COPY would make other rows than the stream of what is not in the table, None for the same."""
         files = (file for position in positions for file in position.untouched if position.hold is None)
         return self._why_not_copy(files)
 
@@ -284,11 +260,7 @@ class FileBoundary:
         return next((why for why in reasons if why is not None), None)
 
     def open_channels(self) -> None:
-        """Shut every writer out, and wait until what they have sent is committed.
-
-        :raises SourceChangedError: if another channel of the pipe has loaded a partition
-        :raises SourcePositionError: if a channel has lost its token
-        """
+        """Shut every writer out, and wait until what they have sent is committed."""
         sources = {self._channel_of(one.name): self._channel_source(one) for one in self._files}
         with self._hook.get_client() as client:
             for channel in sources:
@@ -331,13 +303,7 @@ class FileBoundary:
         self._files = self._source.partitions()
 
     def shares(self, pipe: str | None = None) -> list[CopyShare]:
-        """What COPY or a pipe takes of each partition; the channels are open, and no load has begun.
-
-        :param pipe: the pipe that is to take what nobody has begun to load, None for COPY
-        :raises PartlyStreamedError: if a file is streamed in part
-        :raises ConfigurationError: if COPY would make other rows of a file than the stream
-        :raises SourcePositionError: if a file before the committed one has changed since the last run
-        """
+        """What COPY, or a pipe, takes of each partition; the channels are open, and no load has begun."""
         positions = self._claimed(self.positions())
         today, work = dt.datetime.now(dt.UTC).date(), uuid4().hex[:12]
         found = []
@@ -386,12 +352,7 @@ class FileBoundary:
             self._require(client, shares)
 
     def settle(self, shares: Sequence[CopyShare], loaded: Container[str]) -> dict[str, str]:
-        """Move each channel's token behind the files that are loaded, and take its hold off.
-
-        :param loaded: the paths of those files; of each share they are the first ones
-        :return: the channels' tokens
-        :raises OffsetTokenMovedError: if somebody has written meanwhile
-        """
+        """Move each channel's token behind the files that are loaded, and take its hold off."""
         if any(share.replaced for share in shares):
             self._claimed(self.positions())  # while no row of them counts as committed
         ends: dict[str, str] = {}
@@ -481,7 +442,6 @@ class FileBoundary:
         return any(block.rows for block in blocks)
 
     def _channel_source(self, partition: FilePartition) -> ChannelSource:
-        """Whose rows the channel of a partition gets."""
         return ChannelSource(UnitOffset, partition.binding, self._run, self._rebind)
 
     def _share(
@@ -506,7 +466,6 @@ class FileBoundary:
 
 
 def _position_of(token: str) -> UnitOffset:
-    """The position of a checkpoint, with a hold or without one."""
     return cast(UnitOffset, Checkpoint.parse(str(held_apart(token)[0]), UnitOffset).position)
 
 

@@ -32,10 +32,7 @@ exec "{java}" "$@"
 
 
 def find_java() -> Path | None:
-    """Find a Java home of version 17 or later, in ``JAVA_HOME`` or behind ``java`` on ``PATH``.
-
-    :return: the directory that holds ``bin/java``, None if there is none
-    """
+    """Find a Java home of version 17 or later, in ``JAVA_HOME`` or behind ``java`` on ``PATH``."""
     home = os.environ.get("JAVA_HOME")
     candidates = [Path(home) / "bin" / "java"] if home else []
     on_path = shutil.which("java")
@@ -48,10 +45,7 @@ def find_java() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """Ask a ``java`` program for its major version.
-
-    :return: for example 17; None if it does not run or does not report it
-    """
+    """Ask a ``java`` program for its major version; None if it does not run or does not report it."""
     try:
         answer = subprocess.run(  # noqa: S603  a Java runtime that the user configured
             [str(java), "-version"], capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False

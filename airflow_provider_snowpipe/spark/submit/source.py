@@ -1,14 +1,20 @@
-"""The source of a run where it is submitted: whole with its connection, its first rows, its backlog."""
+"""A run where it is submitted: its source with its connection, first rows, backlog, and what it has sent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_provider_snowpipe.routing.probes import DataShape, dataframe_shape
+from airflow_provider_snowpipe.spark.driver.outcome import (
+    refuse_missing_commits,
+    refuse_rejected_rows,
+    settle,
+)
+from airflow_provider_snowpipe.spark.driver.report import RunReport
 from airflow_provider_snowpipe.spark.source import OnDataLoss, SourcePartition, SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.registry import (
     DEFAULT_KIND,
@@ -17,12 +23,7 @@ from airflow_provider_snowpipe.spark.sources.registry import (
     spec_class,
     spec_of_address,
 )
-from airflow_provider_snowpipe.streaming.checkpoint import (
-    Checkpoint,
-    held_apart,
-    position_of,
-    source_changed,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint, held_apart, position_of, source_changed
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     OffsetTokenError,
@@ -34,16 +35,16 @@ from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
+    from airflow_provider_snowpipe.spark.driver.plan import JobPlan
+    from airflow_provider_snowpipe.spark.driver.run import Run
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
+    from airflow_provider_snowpipe.streaming.client import SnowpipeClient
+    from airflow_provider_snowpipe.streaming.names import PipeName
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
 def connected_source(source: Any, get_connection: Callable[[str], Any]) -> tuple[SourceSpec, SourceSecrets]:
-    """Build a source from its rendered dictionary, and complete it from the connection that it names.
-
-    :returns: the source without a secret, and the secrets
-    :raises ConfigurationError: if the source is wrong
-    """
+    """Build a source from its rendered dictionary, and complete it from the connection that it names."""
     if not isinstance(source, Mapping):
         return source_spec(source), SourceSecrets()
     conn_id, spec = source.get("conn_id"), spec_class(source)
@@ -55,11 +56,7 @@ def connected_source(source: Any, get_connection: Callable[[str], Any]) -> tuple
 
 
 def file_source(values: Mapping[str, Any]) -> FileSource | None:
-    """The source of files of this machine, None for a source of another kind or in an object store.
-
-    :param values: the source's dictionary; a Kafka source is whole only with its connection
-    :raises ConfigurationError: if a key or value is wrong
-    """
+    """The source of files of this machine, None for a source of another kind or in an object store."""
     from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 
     if not isinstance(values, Mapping):
@@ -73,10 +70,7 @@ def file_source(values: Mapping[str, Any]) -> FileSource | None:
 
 
 def with_log_path(source: Any, log_path: str) -> Any:
-    """Complete the dictionary of a source of files that names no folder for its log.
-
-    :param log_path: the folder of Airflow's configuration, empty for none
-    """
+    """Give a source of files that names no folder for its log that of Airflow's configuration, if any."""
     is_files = isinstance(source, Mapping) and source.get("kind", DEFAULT_KIND) == DEFAULT_KIND
     if not (is_files and log_path) or source.get("log_path"):
         return source
@@ -102,7 +96,6 @@ _MOST_PARTITIONS = 20
 class FirstRows:
     """The first rows of a source.
 
-    :param lines: the rows as NDJSON
     :param types: types of columns, by name, where the source's own schema has them
     :param is_begun: True where rows of the source are committed already
     """
@@ -127,8 +120,6 @@ def first_rows(
     :param committed: gives the committed offset tokens of partitions, by their names
     :param target: the account and the pipe; empty where all rows are to be loaded
     :return: no line where the source has no such row
-    :raises ConfigurationError: if only Spark can read the source
-    :raises SourcePositionError: if the source cannot be seen from this machine
     """
     # It brings PyArrow, for which no DAG file waits that only names an operator.
     from airflow_provider_snowpipe.streaming.ndjson import BlockLines
@@ -171,11 +162,7 @@ _SIZED = ("rows", "bytes")
 
 
 def addressed_source(source: Any) -> Any:
-    """The dictionary of a source that the author gives as an address, such as ``kafka://host:port/topic``.
-
-    :param source: the address; anything else is returned as it is
-    :raises ConfigurationError: if the address lacks a part
-    """
+    """The dictionary of a source that the author gives as an address, such as ``kafka://host:port/topic``."""
     spec = spec_of_address(source) if isinstance(source, str) else None
     return source if spec is None else spec.from_address(source)
 
@@ -202,12 +189,7 @@ class SourceBacklog:
     may_lack_table: bool = False
 
     def shape(self, known: Mapping[str, Any]) -> DataShape:
-        """Ask the source for its ends, and the service for the tokens; asks nobody if the author gives all.
-
-        :param known: what else is known of the data: parameters of :class:`DataShape`
-        :raises ConfigurationError: if the source is none, or the package that asks it is not installed
-        :raises SourceUnavailableError: if it does not answer
-        """
+        """Ask the source for its ends, and the service for the tokens; nobody if the author gives all."""
         if known.get("bounded") is False or any(known.get(name) is not None for name in _SIZED):
             return DataShape.from_json(dict(known))
         spec, secrets = self.connect()
@@ -217,7 +199,6 @@ class SourceBacklog:
         return shape
 
     def _committed(self, channels: Sequence[str]) -> dict[str, str]:
-        """The committed offset tokens of those channels that have one."""
         if self.statuses is None or not channels:
             return {}
         try:
@@ -232,13 +213,7 @@ class SourceBacklog:
 def channel_backlogs(
     spec: SourceSpec, secrets: SourceSecrets, target: str, channels: str, committed: Mapping[str, str]
 ) -> dict[str, FileBacklog]:
-    """List the files of a source that are not committed, by channel.
-
-    :param target: the account and the pipe
-    :param channels: what the channels' names begin with
-    :param committed: the offset tokens of those that have one
-    :raises SourcePositionError: if a channel has rows of another source
-    """
+    """List the files of a source that are not committed, by channel, whose names begin with ``channels``."""
     source = open_source(spec, "skip", secrets).for_target(target, writes=False)
     found = {}
     for one in source.partitions():
@@ -253,6 +228,65 @@ def channel_backlogs(
     return found
 
 
+# -- A load whose rows the service has received: what its task keeps of it, and what is committed of it ----
+
+
+def run_of(plan: JobPlan, client: SnowpipeClient, secrets: SourceSecrets) -> Run:
+    """Make a run in this process, by the driver's own code: it may have no rows, or few."""
+    # It brings PyArrow, for which no DAG file waits.
+    from airflow_provider_snowpipe.spark.driver.run import Run
+
+    return Run(plan, client, secrets=secrets)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedLoad:
+    """A load whose rows the service has received; its report counts as committed what was settled."""
+
+    report: RunReport
+    offset_format: str
+
+    def to_kept(self) -> dict[str, str]:
+        """What Airflow keeps of it, in the task's state and with the deferral."""
+        return {"report": self.report.to_json(), "offset_format": self.offset_format}
+
+    @classmethod
+    def of(cls, kept: Mapping[str, str]) -> Self:
+        """Read what Airflow kept."""
+        return cls(RunReport.from_json(kept["report"]), kept["offset_format"])
+
+    @property
+    def channels(self) -> list[str]:
+        """The names of its channels."""
+        return [channel.channel for channel in self.report.channels]
+
+    @property
+    def is_committed(self) -> bool:
+        """True when every channel was seen at or past its target."""
+        return all(channel.owes_nothing for channel in self.report.channels)
+
+    def seen(self, now: Mapping[str, ChannelStatus]) -> Self:
+        """Complete it with what is committed now, whatever that is."""
+        channels = settle(self.report.channels, now, self.offset_format)
+        return replace(self, report=replace(self.report, channels=channels))
+
+    def settled(
+        self, pipe: PipeName, now: Mapping[str, ChannelStatus], *, on_error: str, awaited: bool
+    ) -> Self:
+        """Hold what is committed now to the rules of a driver that waits itself.
+
+        :param on_error: anything but ``continue`` refuses skipped rows
+        :param awaited: True where everything must be committed by now
+        """
+        settled = self.seen(now)
+        channels = settled.report.channels
+        if awaited:
+            refuse_missing_commits(pipe, channels, now)
+        if settled.is_committed and on_error != "continue":
+            refuse_rejected_rows(pipe, channels, now)
+        return settled
+
+
 # -- What Spark's optimiser knows of a DataFrame, as the shape of a load ------------------------------------
 
 _ADAPTIVE_PLAN = "AdaptiveSparkPlanExec"
@@ -264,7 +298,6 @@ def shape_of_frame(frame: Any, **known: Any) -> DataShape:
 
     :param frame: a DataFrame of a classic session
     :param known: what else is known of the data: other parameters of :class:`DataShape`
-    :raises ConfigurationError: if the session is one of Spark Connect, or Spark knows neither size nor rows
     """
     java = getattr(frame, "_jdf", None)
     if java is None:

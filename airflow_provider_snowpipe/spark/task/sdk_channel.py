@@ -53,9 +53,6 @@ class SdkChannel(ChannelSession):
 
     Lines go through the SDK as they are: it is given each as JSON that is written already.
 
-    :param opened: the channel's state when the SDK opened it
-    :param sdk_client: the SDK's client, closed with the channel
-    :param gaps_legal: True when the source may skip positions
     :param seconds: how long a flush may take
     """
 
@@ -94,12 +91,6 @@ class SdkChannel(ChannelSession):
         loses nothing: this writer starts just after the committed token.
 
         :param profile: path of the SDK's profile file, which has the account's address and the credentials
-        :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-        :param gaps_legal: True when the source may skip positions
-        :raises ConfigurationError: if the SDK is not installed or there is no such profile
-        :raises AuthenticationError: if the service refuses the profile's credentials
-        :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
-        :raises OffsetTokenError: if the committed token is not a checkpoint; nothing was sent
         """
         source.start(client.channel_statuses([name])[name])
         budget = (
@@ -145,11 +136,7 @@ class SdkChannel(ChannelSession):
             raise
 
     def append(self, body: bytes | memoryview, start: Offset, end: Offset, *, rows: int) -> None:
-        """Append rows; the SDK buffers them, and sends what it has every second or every 64 MB.
-
-        :raises ContinuityError: if the rows do not follow the last ones; the channel stays usable
-        :raises SnowpipeError: if an earlier append failed; the channel is dead
-        """
+        """Append rows; the SDK buffers them, and sends what it has every second or every 64 MB."""
         from msgspec import Raw
 
         self._refuse(body, rows, closed=self._closed)
@@ -166,19 +153,12 @@ class SdkChannel(ChannelSession):
         self.counters.requests += 1
 
     def flush(self) -> None:
-        """Wait until the service has received everything appended so far.
-
-        :raises SnowpipeError: if it has not
-        """
+        """Wait until the service has received everything appended so far."""
         with _translated(self.name, "append to"):
             self._sdk.wait_for_flush(int(self._seconds))
 
     def close(self, *, flush: bool = True) -> None:
-        """End the session. The channel and its token stay on the service.
-
-        :param flush: False leaves what is buffered unsent (it lies after the committed token)
-        :raises SnowpipeError: if flushing failed
-        """
+        """End the session; what is buffered is unsent without a flush. The channel and its token stay."""
         if self._closed:
             return
         try:

@@ -1,4 +1,4 @@
-"""The channel sink: what one Spark task does with one partition of the source.
+"""What a Spark task does: the channel sink for one partition of the source, and what surrounds it.
 
 It opens the channel, which shuts out every older attempt, goes on just after the committed token that it
 finds then, and ends only when the service has committed what it sent.
@@ -7,28 +7,28 @@ finds then, and ends only when the service has committed what it sent.
 from __future__ import annotations
 
 import os
+import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from airflow_provider_snowpipe.spark.source import Partition, SourcePartition
+from airflow_provider_snowpipe import __version__
+from airflow_provider_snowpipe.spark.source import CHANNEL, FrameWork, Partition, SourcePartition, release
 from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
-from airflow_provider_snowpipe.streaming.checkpoint import (
-    ChannelSource,
-    OnImbalance,
-    Rebind,
-    check_balance,
-)
+from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, OnImbalance, Rebind, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
     ChannelInvalidError,
+    ConfigurationError,
+    ContinuityError,
     SnowpipeError,
     TokenWentBackError,
 )
@@ -40,27 +40,23 @@ from airflow_provider_snowpipe.streaming.progress import CHANNEL_MISSING
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_provider_snowpipe.streaming.row_gate import OpenDeadLetters
 
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 _TOKEN_LIFE_USED = 0.75
 """Share of the scoped token's remaining life in which a task reads; the rest is for the commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkSettings:
-    """What a task needs to know besides its partition; holds no credential.
+    """What a task needs to know besides its partition, as the plan has it; holds no credential.
 
-    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
-    :param wait_for_commit: False ends the task when its rows are received
-    :param row_rules: how rows are checked before they are sent, None if they are not
-    :param sdk_profile: the profile file with which Snowflake's SDK carries the rows, None for our own client
     :param skips_undecoded: True skips and counts records that cannot be decoded, where none are kept
     :param columns: the table's columns, which keys of rows are held against; none where they are not
-    :param unknown_columns: what becomes of keys that match none of them
-    :param run: the run, as checkpoints name it
-    :param rebind: what to do about a channel whose checkpoint is another source's, None to refuse it
     :param has_bare_tokens: True for channels of a Kafka connector
-    :param on_imbalance: what to do about a channel that counts other rows than its checkpoint
     """
 
     account_url: str
@@ -105,11 +101,8 @@ class PartitionResult(SentRows):
     """What one attempt of a task achieved.
 
     :param position: the last position that the service has, None if the partition has no row
-    :param token: its token
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
-    :param passed_token: its token
-    :param columns: the table's columns that keys of the rows have matched
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -127,11 +120,7 @@ class PartitionResult(SentRows):
 
 
 def load_partition(settings: SinkSettings, token: ScopedToken, work: PartitionWork) -> PartitionResult:
-    """Send one partition's rows that are not committed yet; runs in a Spark task.
-
-    :return: the result; an error that another attempt would meet again is part of it
-    :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
-    """
+    """Send one partition's rows that are not committed yet in a task; an error for good is in the result."""
     partition = work.partition
 
     def rows_after(committed: Offset | None) -> Iterator[Part]:
@@ -164,13 +153,10 @@ def load_channel(
     """Open a channel, send the rows behind its committed token, and wait for their commit.
 
     :param rows_after: the rows that come after a committed position, None for NULL
-    :param source: whose rows the channel gets
     :param known: what was committed when the run began, None for NULL; a channel that has less now was
         dropped or reset, and gets no row
-    :param gaps_legal: True when the source may skip positions
     :param open_dead_letters: opens the store of rows that do not fit the table and are put aside, None for
         that of a folder
-    :return: the result; an error that another attempt would meet again is part of it
     :raises SnowpipeError: for everything that another attempt may fix, such as a fenced channel
     """
     # It brings PyArrow, for which a driver that finds no new rows need not wait.
@@ -240,10 +226,7 @@ def load_channel(
 
 
 def went_back(channel: str, how: str) -> TokenWentBackError:
-    """The error of a channel whose token somebody took away.
-
-    :param how: what became of it, in words
-    """
+    """The error of a channel whose token somebody took away, with what became of it."""
     return TokenWentBackError(
         f"channel {channel!r} {how} while this run was under way. Rows that it had committed may be in the "
         "table; going on would load them again, so that nothing more was sent. Set the token to what the "
@@ -273,6 +256,100 @@ def process_transports(process: int, ca_bundle: str | None) -> Transports:
     """The connections that all tasks of an executor's Python process share, kept alive between them.
 
     :param process: the process's id; connections must not be inherited by a forked worker
-    :param ca_bundle: PEM file of trusted roots, None for the environment's or the public ones
     """
     return Transports(ca_bundle)
+
+
+# -- The versions that an executor must have, and where a partition goes on ------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """What a process runs; PySpark's version is None where a Connect server stands between."""
+
+    pyspark: str | None
+    package: str
+
+    @classmethod
+    def here(cls) -> Self:
+        """The versions of this process."""
+        import pyspark
+
+        return cls(pyspark.__version__, __version__)
+
+    def require(self, driver: Versions) -> None:
+        """Refuse to work for a driver of other versions; called in every task before it does anything."""
+        if self.pyspark and driver.pyspark and release(self.pyspark) != release(driver.pyspark):
+            raise ConfigurationError(
+                f"an executor runs PySpark {self.pyspark}, the driver {driver.pyspark}: submit with the "
+                "cluster's version of Spark, and let PYSPARK_PYTHON name a Python without its own pyspark"
+            )
+        if self.package != driver.package:
+            raise ConfigurationError(
+                f"an executor has airflow-provider-snowpipe {self.package}, the driver {driver.package}: "
+                "install the driver's version there, or none and give the package's zip file to --py-files"
+            )
+
+
+def in_same_version(driver: Versions, work: Callable[[_T], _R], item: _T) -> _R:
+    """Do one item's work in a task, if its process runs the driver's versions."""
+    Versions.here().require(driver)
+    return work(item)
+
+
+@dataclass(frozen=True, slots=True)
+class NotResumed:
+    """Why no position was found, for the driver."""
+
+    error_type: str
+    error: str
+
+
+def locate_one(work: tuple[str, SourcePartition[Any], Offset | None]) -> Any:
+    """Find a position in a task; an error comes back as a value: another attempt would meet it again."""
+    _, partition, committed = work
+    try:
+        return partition.resume(committed)
+    except SnowpipeError as error:
+        return NotResumed(type(error).__name__, str(error))
+
+
+# -- Rows of a query, which Spark itself reads: each task gets one channel's, in order ---------------------
+
+RESULT = "result"
+
+
+def load_batches(
+    settings: SinkSettings, token: ScopedToken, works: Sequence[FrameWork], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Load one channel's rows as they arrive; runs in a Spark task. No rows, no channel is opened."""
+    import pyarrow as pa
+
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return
+    work = works[first.column(CHANNEL)[0].as_py()]
+    mine = (_only(work, works, batch) for batch in chain([first], filled))
+    result = load_channel(
+        settings,
+        token,
+        work.channel,
+        lambda committed: work.partition.parts(mine, committed, settings.limits),
+        known=work.committed,
+        source=settings.source_of(work.partition),
+        gaps_legal=work.partition.gaps_legal,
+        open_dead_letters=work.partition.open_dead_letters,
+    )
+    yield pa.record_batch({RESULT: pa.array([pickle.dumps(result)], pa.binary())})
+
+
+def _only(work: FrameWork, works: Sequence[FrameWork], batch: pa.RecordBatch) -> pa.RecordBatch:
+    numbers = batch.column(CHANNEL).unique().to_pylist()
+    if numbers != [works.index(work)]:
+        others = sorted({works[number].channel for number in numbers} - {work.channel})
+        raise ContinuityError(
+            f"channel {work.channel!r}: its Spark task also got rows of {others}; run with "
+            "spark.sql.adaptive.enabled=false"
+        )
+    return batch

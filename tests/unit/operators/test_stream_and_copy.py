@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
 from airflow_provider_snowpipe.operators.file_loading import copied_value
 from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, SourceFile
 from airflow_provider_snowpipe.spark.submit.copy_rows import (
     copy_arguments,
     row_options,
@@ -38,7 +38,7 @@ class Mixed:
 
     def __init__(self, path: Path, content: bytes, block: int = 1 << 20, **source: Any) -> None:
         self.block = block
-        self.spec = FileSourceSpec(path=str(path.parent), **source)
+        self.spec = FileSource(path=str(path.parent), **source)
         path.write_bytes(content)
         self.file = SourceFile(path.name, str(path), len(content))
         self.content = content
@@ -193,8 +193,8 @@ def test_copy_is_refused_for_a_header_that_is_more_than_the_first_line(tmp_path:
 BY_NAME = {"match_by_column_name": "CASE_INSENSITIVE"}
 
 
-def spec(**values: Any) -> FileSourceSpec:
-    return FileSourceSpec.from_mapping({"path": "/data", **values})
+def spec(**values: Any) -> FileSource:
+    return FileSource.from_mapping({"path": "/data", **values})
 
 
 def test_columns_are_matched_by_name() -> None:

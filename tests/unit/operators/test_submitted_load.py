@@ -12,7 +12,7 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.operators.client_job import DriverMemory
 from airflow_provider_snowpipe.operators.submission import settle_load
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
-from airflow_provider_snowpipe.spark.submit.submitted_load import SubmittedLoad
+from airflow_provider_snowpipe.spark.submit.source import SubmittedLoad
 from tests.fake_snowpipe import PIPE, snowpipe
 from tests.stream_worker import FileState
 

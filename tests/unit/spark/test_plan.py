@@ -7,7 +7,7 @@ import pytest
 
 from airflow_provider_snowpipe.spark.driver import plan as plans
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, Ndjson
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, Ndjson
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import PipeName
@@ -21,7 +21,7 @@ PLAN = JobPlan(
     pipe=PipeName("LOCAL", "PUBLIC", "FLIGHTS-STREAMING"),
     channel_prefix="flights",
     source_name="logs",
-    source=FileSourceSpec(path="/data/flights", format=Ndjson(growing=True)),
+    source=FileSource(path="/data/flights", format=Ndjson(growing=True)),
     report_path="/run/report.json",
     credentials_path="/run/credentials.json",
     limits=BatchLimits(rows=100, bytes_per_second=None),

@@ -10,13 +10,13 @@ import pytest
 from pyspark.errors import PySparkException
 
 from airflow_provider_snowpipe.spark.driver import rounds as rounds_module
-from airflow_provider_snowpipe.spark.driver.local_tasks import LocalTasks, is_local
 from airflow_provider_snowpipe.spark.driver.outcome import TaskFailedError
+from airflow_provider_snowpipe.spark.driver.plan import LOCAL_MASTER
 from airflow_provider_snowpipe.spark.driver.rounds import FrameRounds, TaskRounds, one_task_each, rounds_of
+from airflow_provider_snowpipe.spark.driver.session import LocalTasks
 from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, Behind, FrameWork
 from airflow_provider_snowpipe.spark.sources.tables.reader import TablePartition
-from airflow_provider_snowpipe.spark.task.sink import SinkSettings
-from airflow_provider_snowpipe.spark.task.work import Versions, load_batches
+from airflow_provider_snowpipe.spark.task.sink import SinkSettings, Versions, load_batches
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
@@ -207,7 +207,7 @@ class TestQuery:
         assert result.error_type == "OffsetTokenError"
 
     def test_has_as_many_rows_behind_as_were_counted_until_the_end_is_committed(self):
-        whole = TablePartition("all", binding_of(), "ID", "integer")
+        whole = TablePartition("all", binding_of(), "ID")
         counted = replace(whole, rows=4, end=at(9))
         assert counted.behind(None) == counted.behind(at(8)) == Behind(None, 4)
         assert counted.behind(at(9)) == counted.behind(at(10)) == Behind(0, 0)
@@ -251,8 +251,10 @@ class TestTaskOfAQuery:
 
 
 def test_local_master_is_one_without_executors():
-    assert all(map(is_local, ("local", "local[*]", "local[2,4]", "local[2, 4]")))
-    assert not any(map(is_local, ("local-cluster[2,1,1024]", "local[x]", "spark://local:7077", "yarn")))
+    assert all(map(LOCAL_MASTER.fullmatch, ("local", "local[*]", "local[2,4]", "local[2, 4]")))
+    assert not any(
+        map(LOCAL_MASTER.fullmatch, ("local-cluster[2,1,1024]", "local[x]", "spark://local:7077", "yarn"))
+    )
     with pytest.raises(errors.ConfigurationError, match="yarn"):
         LocalTasks("yarn")
 

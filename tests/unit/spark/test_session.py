@@ -17,8 +17,7 @@ from pyspark.errors import PySparkException
 from airflow_provider_snowpipe.spark.driver import session as module
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume
 from airflow_provider_snowpipe.spark.sources.tables import plan_order
-from airflow_provider_snowpipe.spark.task.sink import PartitionResult
-from airflow_provider_snowpipe.spark.task.work import Versions
+from airflow_provider_snowpipe.spark.task.sink import PartitionResult, Versions
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.offsets import FileLineOffset
 

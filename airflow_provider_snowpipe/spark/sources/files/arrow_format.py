@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import zlib
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import orc
 
-from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges
+from airflow_provider_snowpipe.spark.source import part_bytes, row_ranges, varint
 from airflow_provider_snowpipe.spark.sources.files.formats import (
     FilePosition,
     FileReader,
@@ -25,10 +29,11 @@ from airflow_provider_snowpipe.spark.sources.files.formats import (
     too_few_rows,
 )
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_values
-from airflow_provider_snowpipe.spark.sources.files.spark_values import of_orc, of_parquet, writer_zone
 from airflow_provider_snowpipe.spark.sources.files.spec import ColumnFormat, SourceFile
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.spark.sources.logical_types import (
+    Change,
+    changed,
     column_types,
     logical_name,
     meaning,
@@ -55,10 +60,8 @@ def row_blocks_of(
 ) -> Iterator[RowBlock]:
     """Encode rows and cut them into blocks.
 
-    :param rows: the rows, each with the number that follows the one before
     :param after_line: number of the row before the first
     :param ends: bytes of the stored text up to each row's end, None where the rows have types instead
-    :raises EncodingError: if a type or value has no form as JSON; names file and rows
     """
     types = column_types(rows.schema) if ends is None else {}
     step = max(1, ENCODE_BYTES * rows.num_rows // max(rows.nbytes, 1))
@@ -83,10 +86,7 @@ def row_blocks_of(
 
 
 def refuse_missing_columns(file: SourceFile, required: Iterable[str] | None, have: Iterable[str]) -> None:
-    """Make sure that a file has the columns that the source names.
-
-    :raises ConfigurationError: if it lacks one
-    """
+    """Make sure that a file has the columns that the source names."""
     known = list(have)
     missing = [name for name in required or () if name not in known]
     if missing:
@@ -131,7 +131,6 @@ class NumberedRowsReader(FileReader):
         """Read the rows after a given one, in pieces that fit the memory.
 
         :param after_row: number of the last row skipped, 0 for none
-        :raises ConfigurationError: if a column is not there
         """
 
 
@@ -146,10 +145,7 @@ def damaged(file: SourceFile, kind: str, error: Exception) -> EncodingError:
 
 @contextmanager
 def _opened(file: SourceFile, kind: str) -> Iterator[Any]:
-    """Open a file as Arrow reads it: a local one by its path, without Python; another one by its stream.
-
-    :raises SnowpipeError: if its stream failed, of which Arrow may make an error of its own
-    """
+    """Open a file as Arrow reads it: a local one by its path, without Python; another one by its stream."""
     with open_listed(file, exact=True) as stream:
         is_local = isinstance(file.storage, LocalStorage)
         try:
@@ -226,10 +222,7 @@ class ParquetReader(NumberedRowsReader):
 
 
 def _meanings(parquet: pq.ParquetFile, file: SourceFile, unknown: UnknownTypes) -> dict[str, pa.DataType]:
-    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type.
-
-    :raises EncodingError: for a logical type that is not known
-    """
+    """What the Avro schema in a file's footer says of numbers for which Parquet itself has no type."""
     footer = parquet.metadata.metadata or {}
     schema = json.loads(footer.get(b"parquet.avro.schema") or footer.get(b"avro.schema") or b"{}")
     found = {}
@@ -256,12 +249,7 @@ def _with_meanings(rows: pa.Table, meanings: Mapping[str, pa.DataType]) -> pa.Ta
 def batches_after(
     parquet: pq.ParquetFile, after_row: int, columns: Sequence[str] | None
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Read the rows after a given one, in pieces that fit the memory; row groups before it are not read.
-
-    :param after_row: number of the last row skipped, 0 for none
-    :param columns: the columns to read, None for all
-    :return: batches, each with the number of its first rows skipped
-    """
+    """Read the rows after a given one in pieces, with how many to skip; earlier row groups are not read."""
     required = None if columns is None else list(columns)
     skip = after_row
     for index in range(parquet.num_row_groups):
@@ -286,3 +274,191 @@ def _parquet_file(file: SourceFile) -> Iterator[pq.ParquetFile]:
         pq.ParquetFile(source, coerce_int96_timestamp_unit="us", pre_buffer=not is_local) as parquet,
     ):
         yield parquet
+
+
+# -- What Spark's own notes in files say of values, which the formats' readers do not ask ------------------
+#
+# In ORC, Spark writes TIMESTAMP_NTZ as a number of microseconds, and TIMESTAMP as the wall clock of its own
+# zone, which each stripe names ("ORC Specification", stripe footer). In Parquet, Spark 2 and the mode LEGACY
+# write dates before 1582-10-15 in the Julian calendar, and the footer says so.
+
+_TYPE = b"spark.sql.catalyst.type"
+
+
+def _leaves(one: pa.Field) -> Iterator[pa.Field]:
+    kind = one.type
+    if pa.types.is_map(kind):
+        yield from _leaves(kind.item_field)
+    elif kind.num_fields:
+        for at in range(kind.num_fields):
+            yield from _leaves(kind.field(at))
+    else:
+        yield one
+
+
+def _changed_table(rows: pa.Table, schema: pa.Schema, noted: set[str], change: Change) -> pa.Table:
+    for at, name in enumerate(rows.schema.names):
+        if name in noted:
+            values = changed(rows.column(at).combine_chunks(), schema.field(name), change)
+            rows = rows.set_column(at, name, values)
+    return rows
+
+
+# -- ORC -------------------------------------------------------------------------------------------------
+
+
+def of_orc(rows: pa.Table, schema: pa.Schema, zone: Callable[[], str]) -> pa.Table:
+    """The rows of a stripe as Spark has written them.
+
+    :param schema: the file's schema with the notes
+    """
+    noted = {
+        one.name for one in schema if any(_TYPE in (leaf.metadata or {}) for leaf in _leaves(one))
+    } & set(rows.schema.names)
+    return _changed_table(rows, schema, noted, lambda values, one: _spark_value(values, one, zone))
+
+
+def _spark_value(values: pa.Array, one: pa.Field, zone: Callable[[], str]) -> pa.Array | None:
+    note = (one.metadata or {}).get(_TYPE)
+    if note == b"timestamp_ntz" and pa.types.is_int64(values.type):
+        return values.view(pa.timestamp("us"))
+    if note == b"timestamp" and pa.types.is_timestamp(values.type) and values.type.tz is None:
+        try:
+            return pc.assume_timezone(values, zone(), ambiguous="earliest", nonexistent="earliest")
+        except (pa.ArrowException, ValueError, LookupError, zlib.error) as error:
+            raise EncodingError(
+                f"column {one.name!r} has timestamps in the zone of their writer, which cannot be read "
+                f"({error}): write the file with another compression or zone, or as Parquet"
+            ) from None
+    return None
+
+
+_NONE, _ZLIB, _SNAPPY, _ZSTD = 0, 1, 2, 5
+
+
+def writer_zone(path: str, stripe: int) -> str:
+    """Read the zone of a stripe's writer from the stripe's footer."""
+    with Path(path).open("rb") as file:
+
+        def read(begin: int, length: int) -> bytes:
+            file.seek(begin)
+            return file.read(length)
+
+        end = file.seek(0, os.SEEK_END) - 1
+        size = read(end, 1)[0]
+        post = _message(read(end - size, size))
+        codec, length = _number(post, 2), _number(post, 1)
+        footer = _message(_unpacked(read(end - size - length, length), codec))
+        found = _message(_bytes(footer, 3, stripe))
+        begin = _number(found, 1) + _number(found, 2) + _number(found, 3)
+        return _bytes(_message(_unpacked(read(begin, _number(found, 4)), codec)), 3, 0).decode()
+
+
+def _bytes(message: Mapping[int, list[int | bytes]], field: int, at: int) -> bytes:
+    value = message[field][at]
+    if not isinstance(value, bytes):
+        raise ValueError(f"field {field} of a footer is a number")
+    return value
+
+
+def _number(message: Mapping[int, list[int | bytes]], field: int) -> int:
+    return int(message.get(field, [0])[0])
+
+
+def _message(data: bytes) -> dict[int, list[int | bytes]]:
+    """The fields of a Protobuf message by their numbers."""
+    found: dict[int, list[int | bytes]] = {}
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        if key & 7 == 0:
+            value: int | bytes
+            value, at = varint(data, at)
+        elif key & 7 == 2:
+            length, at = varint(data, at)
+            value, at = data[at : at + length], at + length
+        else:
+            width = {1: 8, 5: 4}[key & 7]
+            value, at = data[at : at + width], at + width
+        found.setdefault(key >> 3, []).append(value)
+    return found
+
+
+def _unpacked(data: bytes, codec: int) -> bytes:
+    """The text of chunks, each behind three bytes with its length and whether it is compressed."""
+    if codec == _NONE:
+        return data
+    out, at = [], 0
+    while at < len(data):
+        head = int.from_bytes(data[at : at + 3], "little")
+        chunk = data[at + 3 : at + 3 + (head >> 1)]
+        at += 3 + len(chunk)
+        out.append(chunk if head & 1 else _chunk(chunk, codec))
+    return b"".join(out)
+
+
+def unsnapped(packed: bytes) -> bytes:
+    """Decompress a block of snappy, which begins with the size of its text."""
+    return bytes(pa.Codec("snappy").decompress(packed, varint(packed, 0)[0], asbytes=True))
+
+
+def _chunk(chunk: bytes, codec: int) -> bytes:
+    if codec == _ZLIB:
+        return zlib.decompress(chunk, -zlib.MAX_WBITS)
+    if codec == _SNAPPY:
+        return unsnapped(chunk)
+    if codec == _ZSTD:
+        return bytes(pa.CompressedInputStream(pa.BufferReader(chunk), "zstd").read())
+    raise ValueError(f"compression {codec} of ORC is not read")
+
+
+# -- Parquet: days that were counted in the Julian calendar ----------------------------------------------
+
+_SWITCHES = np.array(
+    [
+        *(-719164, -682945, -646420, -609895, -536845, -500320, -463795),
+        *(-390745, -354220, -317695, -244645, -208120, -171595, -141427),
+    ]
+)
+"""Days since 1970 from which on the calendars differ by one day more, and the first of the Gregorian one."""
+_SHIFTS = np.array([2, 1, 0, -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, 0])
+_UTC = ("UTC", "Etc/UTC", "Z", "GMT", "Etc/GMT", "+00:00")
+
+
+def of_parquet(rows: pa.Table, file: pq.ParquetFile) -> pa.Table:
+    """The rows with dates of one calendar."""
+    notes = file.metadata.metadata or {}
+    schema = file.schema
+    int96 = {
+        schema.column(at).path.split(".")[0]
+        for at in range(len(schema))
+        if schema.column(at).physical_type == "INT96"
+    }
+    is_old = notes.get(b"org.apache.spark.version", b"3").startswith((b"1.", b"2."))
+    noted = set(int96) if is_old or b"org.apache.spark.legacyINT96" in notes else set()
+    if is_old or b"org.apache.spark.legacyDateTime" in notes:
+        noted |= {name for name in rows.schema.names if name not in int96}
+    zone = notes.get(b"org.apache.spark.timeZone", b"UTC").decode()
+    return _changed_table(rows, rows.schema, noted, lambda values, one: _gregorian(values, one, zone))
+
+
+def _gregorian(values: pa.Array, one: pa.Field, zone: str) -> pa.Array | None:
+    kind = values.type
+    if not (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return None
+    whole = pa.int32() if kind.bit_width == 32 else pa.int64()
+    step = 1
+    if pa.types.is_timestamp(kind):
+        step = 86_400 * {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+    numbers = pc.fill_null(values.view(whole), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    days = numbers // step
+    if not (days < _SWITCHES[-1]).any():
+        return values
+    if step > 1 and kind.tz is not None and zone not in _UTC:
+        raise EncodingError(
+            f"column {one.name!r} has timestamps before 1582-10-15 in the Julian calendar and zone {zone}: "
+            "write the file again with datetimeRebaseModeInWrite=CORRECTED"
+        )
+    shifts = _SHIFTS[np.maximum(np.searchsorted(_SWITCHES, days, side="right") - 1, 0)]
+    moved = pa.array((numbers + shifts * step).astype(whole.to_pandas_dtype()), whole)
+    return pc.if_else(values.is_valid(), moved, pa.scalar(None, whole)).view(kind)

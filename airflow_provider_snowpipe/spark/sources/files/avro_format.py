@@ -24,6 +24,7 @@ from airflow_provider_snowpipe.spark.sources.files.arrow_format import (
     NumberedRowsReader,
     damaged,
     refuse_missing_columns,
+    unsnapped,
 )
 from airflow_provider_snowpipe.spark.sources.files.formats import open_listed
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
@@ -126,11 +127,7 @@ class ContainerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The header of an Avro file.
-
-    :param codec: how blocks are compressed
-    :param sync: the bytes behind each block
-    """
+    """The header of an Avro file; ``sync`` are the bytes behind each block."""
 
     schema: Any
     codec: str
@@ -151,10 +148,7 @@ class Block:
 
 
 def read_header(stream: BinaryIO) -> Header:
-    """Read the header, up to the first block.
-
-    :raises ContainerError: if there is none
-    """
+    """Read the header, up to the first block."""
     if stream.read(len(_MAGIC)) != _MAGIC:
         raise ContainerError("it does not begin as an Avro file does")
     values: dict[str, bytes] = {}
@@ -175,12 +169,7 @@ def read_header(stream: BinaryIO) -> Header:
 
 
 def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iterator[Block]:
-    """Read the blocks behind the header.
-
-    :param stream: the file, just behind its header
-    :param skip_rows: blocks that end at or before this row are skipped, and handed out without their data
-    :raises ContainerError: if a block is cut off, or not followed by its mark
-    """
+    """Read the blocks behind the header, and count those unread that end at or before ``skip_rows``."""
     begin = stream.tell()
     size = stream.seek(0, os.SEEK_END)
     stream.seek(begin)
@@ -202,10 +191,7 @@ def read_blocks(stream: BinaryIO, header: Header, *, skip_rows: int = 0) -> Iter
 
 
 def container_of(schema: Any, rows: int, data: bytes) -> bytes:
-    """Write one block of rows as a container of its own, not compressed.
-
-    :param data: the rows in Avro's binary form
-    """
+    """Write one block of rows as a container of its own, not compressed."""
     sync = bytes(_SYNC_BYTES)
     entries = {"avro.schema": json.dumps(schema).encode(), "avro.codec": b"null"}
     pairs = [_written(key.encode()) + _written(value) for key, value in entries.items()]
@@ -222,15 +208,8 @@ def _decompressed(data: bytes, codec: str) -> bytes:
 
 def _snappy(data: bytes) -> bytes:
     """Four bytes of checksum follow the compressed ones."""
-    packed, checksum = data[:-4], int.from_bytes(data[-4:], "big")
-    size = shift = 0
-    for byte in packed:
-        size |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            break
-    text: bytes = pa.Codec("snappy").decompress(packed, decompressed_size=size, asbytes=True)
-    if zlib.crc32(text) != checksum:
+    text = unsnapped(data[:-4])
+    if zlib.crc32(text) != int.from_bytes(data[-4:], "big"):
         raise ValueError("the checksum differs")
     return text
 
@@ -307,31 +286,20 @@ _WIDER = {frozenset({"int", "long"}): "long", frozenset({"float", "double"}): "d
 
 @dataclass(frozen=True, slots=True)
 class AvroRows:
-    """How an Avro file's rows are read.
-
-    :param read_schema: the schema with only those logical types that are decoded row by row
-    """
+    """How an Avro file's rows are read; its schema keeps the logical types that are decoded row by row."""
 
     read_schema: Any
     arrow: pa.Schema
 
     def batch(self, records: list[Any]) -> pa.RecordBatch:
-        """Records as columns.
-
-        :raises ArrowException: if one is not what the schema says
-        """
+        """Records as columns."""
         kind = pa.struct(list(self.arrow))
         array = pa.array(records, stored(kind))
         return pa.RecordBatch.from_struct_array(restored(array, kind) if changes(kind) else array)
 
 
 def rows_of(schema: Any, unknown: UnknownTypes = "fail") -> AvroRows:
-    """Translate a file's schema.
-
-    :param schema: the schema as its header has it
-    :param unknown: what becomes of logical types that are not known
-    :raises EncodingError: for rows that are no records, or a type without an Arrow form; names the column
-    """
+    """Translate a file's schema."""
     if not isinstance(schema, Mapping) or schema.get("type") != "record":
         raise EncodingError(f"its rows are {_kind(schema)!r}, not records: they have no columns")
     read, arrow = _Translation(unknown).translate(schema, "", "")
@@ -353,10 +321,7 @@ class _Translation:
     named: dict[str, pa.DataType | None] = field(default_factory=dict)
 
     def translate(self, schema: Any, path: str, space: str) -> tuple[Any, pa.DataType]:
-        """Return the schema to read by and the Arrow type.
-
-        :param space: the namespace that names without one belong to
-        """
+        """Return the schema to read by and the Arrow type; names without a namespace are of ``space``."""
         if isinstance(schema, list):
             return self._union(schema, path, space)
         if isinstance(schema, str):

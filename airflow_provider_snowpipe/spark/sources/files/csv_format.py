@@ -71,8 +71,6 @@ def whole_records(
 
     :param offset: where a record begins
     :param keep_tail: True if an unterminated last record is one, False if it is left for a later run
-    :raises SourcePositionError: if the file shrank or is gone
-    :raises EncodingError: if a quote stands within a value, or is never closed
     """
     position, rest = offset, b""
     for data in pieces(file, offset, compression=compression, read_bytes=read_bytes):

@@ -109,10 +109,7 @@ class LineFileReader(FileReader):
 
 
 def reader_of(form: FileFormat) -> FileReader:
-    """Make the reader of files of a format, whose module is imported when it is used.
-
-    :raises ConfigurationError: if the format's library is missing here
-    """
+    """Make the reader of files of a format, whose module is imported when it is used."""
     made: FileReader = resolve_name(f"{__package__}.{form.reader_class}")(form)
     return made
 
@@ -136,11 +133,7 @@ _BY_ENDING = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".xz": "xz"}
 
 
 def compression_of(file: SourceFile, declared: str) -> str:
-    """Return how a file is compressed.
-
-    :param declared: ``gzip``, ``zstd``, ``bz2``, ``xz`` or ``none``; ``auto`` goes by the name's ending
-    :return: one of these, without ``auto``
-    """
+    """Return how a file is compressed; ``auto`` goes by the name's ending."""
     if declared != "auto":
         return declared
     return _BY_ENDING.get(os.path.splitext(file.name)[1].lower(), "none")
@@ -159,8 +152,6 @@ def pieces(
     A compressed file is read from its start whatever the offset is, and has to be complete.
 
     :param offset: bytes of text to skip
-    :raises SourcePositionError: if the file is gone, shrank, or is compressed and changed in size
-    :raises EncodingError: if it cannot be decompressed
     """
     if compression == "none":
         return _stored(file, offset, read_bytes)
@@ -168,10 +159,7 @@ def pieces(
 
 
 def refuse_growth(file: SourceFile, compression: str) -> None:
-    """Refuse to take an unterminated last row of a file that has grown since it was listed.
-
-    :raises SourcePositionError: if it has
-    """
+    """Refuse to take an unterminated last row of a file that has grown since it was listed."""
     if compression != "none":
         return
     size = file.storage.stat(file.path).size
@@ -183,11 +171,7 @@ def refuse_growth(file: SourceFile, compression: str) -> None:
 
 
 def open_listed(file: SourceFile, *, exact: bool = False) -> BinaryIO:
-    """Open a file that was listed when the run began.
-
-    :param exact: True refuses a file that has grown, too
-    :raises SourcePositionError: if it is gone, is smaller than it was, or was written again in the same size
-    """
+    """Open a file that was listed when the run began; ``exact`` refuses one that has grown, too."""
     try:
         if exact and file.version:  # its storage reads no other one
             return file.storage.open(file.path, file.version, file.size)
@@ -220,10 +204,6 @@ def refuse_rewritten(file: SourceFile, found: Listed) -> None:
 
     A file that has grown is younger as well, and an older time is that of a copy. Some hosts see the times of
     a mounted storage in whole seconds.
-
-    :param file: the file as it was listed, with its time or 0
-    :param found: as it is now
-    :raises SourcePositionError: if it is
     """
     unit = 1 if file.modified_ns % _SECOND_NS else _SECOND_NS
     is_younger = found.modified_ns // unit > file.modified_ns // unit > 0

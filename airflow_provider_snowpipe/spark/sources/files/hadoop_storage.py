@@ -8,26 +8,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property, partial
 from threading import Thread
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
 import requests
 
-from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.range_stream import RangeStream
-from airflow_provider_snowpipe.spark.sources.files.storage import (
-    Listed,
-    Storage,
-    bucket_of,
+from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
+    RemoteStorage,
     gone,
     incomplete,
     rewritten,
 )
+from airflow_provider_snowpipe.spark.sources.files.storage import Listed, bucket_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
@@ -42,24 +38,13 @@ from airflow_provider_snowpipe.streaming.http import (
 )
 
 
-@dataclass(frozen=True)
-class HadoopStorage(Storage):
-    """A folder of Hadoop's file system.
-
-    :param root: its URL, without a slash at the end
-    :param options: as ``options_of`` makes them of a connection, among them a password
-    """
-
-    root: str
-    options: SourceSecrets
+class HadoopStorage(RemoteStorage):
+    """A folder of Hadoop's file system."""
 
     @property
     def renames(self) -> bool:
         """True over WebHDFS, which shows a file's number; size and time alone may be another's."""
         return self.root.startswith("webhdfs:")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "options": self.options}
 
     @cached_property
     def _client(self) -> _Client:
@@ -111,20 +96,10 @@ class HadoopStorage(Storage):
     def stat(self, path: str) -> Listed:
         """Describe one file."""
         with self._asking("status", path):
-            return _listed(path.removeprefix(f"{self.root}/"), self._client.status(self._path(path)))
-
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
-        """Open one version of a file."""
-        if not version or size < 0:
-            found = self.stat(path)
-            version, size = version or found.version, found.size
-        return cast(BinaryIO, RangeStream(self, path, version, size))
+            return _listed(self._name(path), self._client.status(self._path(path)))
 
     def get(self, path: str, version: str, first: int, end: int) -> memoryview:
-        """Read a range, and compare the file's version then: Hadoop has no condition for reading.
-
-        :raises SourcePositionError: if it is another version now, or gone
-        """
+        """Read a range, and compare the file's version then: Hadoop has no condition for reading."""
         data, failed = b"", None
         try:
             with suppress(FileNotFoundError), self._asking("open", path):
@@ -152,7 +127,7 @@ class HadoopStorage(Storage):
                 self._client.rename(self._path(whole), self._path(path))
         except BaseException as error:
             with suppress(OSError, SnowpipeError):
-                self.delete(whole.removeprefix(f"{self.root}/"))
+                self.delete(self._name(whole))
             if isinstance(error, (FileExistsError, FileNotFoundError)):  # repeated, it may find itself done
                 return False
             raise
@@ -173,14 +148,6 @@ class HadoopStorage(Storage):
         with self._asking("rename", target):
             self._client.make_folder(self._path(target.rpartition("/")[0]))
             self._client.rename(self._path(path), self._path(target))
-
-    def below(self, folder: str) -> HadoopStorage:
-        """The tree of a folder."""
-        return HadoopStorage(f"{self.root}/{folder}", self.options)
-
-    def path(self, name: str) -> str:
-        """The URL."""
-        return f"{self.root}/{name}"
 
     def _path(self, url: str) -> str:
         """The path within the file system."""

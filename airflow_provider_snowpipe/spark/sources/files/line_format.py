@@ -95,10 +95,7 @@ class LineReader(LineFileReader):
 
 
 def text_rows(block: RowBlock, column: str, file: SourceFile) -> memoryview:
-    """Encode each line that is not empty as ``{"<column>": "<line>"}``, without its line ending.
-
-    :raises EncodingError: if the lines are not UTF-8
-    """
+    """Encode each line that is not empty as ``{"<column>": "<line>"}``, without its line ending."""
     data = bytes(block.body).replace(b"\r\n", b"\n").removesuffix(b"\r").removesuffix(b"\n")
     lines = pc.split_pattern(pa.scalar(data, pa.large_binary()), b"\n").values
     try:
@@ -160,8 +157,6 @@ def position_after_line(
     An unterminated last line counts as a line.
 
     :param line: number of the last line to pass, 0 for none
-    :return: the position, in bytes of text
-    :raises SourcePositionError: if the file has fewer lines, or is gone
     """
     if line <= file.after_line:
         return FilePosition(file.start)
@@ -197,14 +192,10 @@ def row_blocks(
 ) -> Iterator[RowBlock]:
     """Read the rows that come after a given line, as blocks of whole lines.
 
-    :param file: the file; nothing behind its frozen size is read
     :param after_line: number of the last line skipped
     :param offset: where the lines after it begin, from :func:`position_after_line`
     :param keep_tail: True if an unterminated last line is a row, False if it is left for a later run
-    :param max_bytes: size of a block, unless a single line is longer
-    :param max_rows: rows in a block
     :param blanks: True if a line of blanks and tabs is blank, False if only one without any character is
-    :raises SourcePositionError: if the file shrank or is gone
     """
     line = after_line
     pending_from = after_line + 1

@@ -15,7 +15,7 @@ from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, S
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     LOG_FOLDER,
-    FileSourceSpec,
+    FileSource,
     Ndjson,
     SourceFile,
     values_of,
@@ -41,12 +41,8 @@ log = logging.getLogger(__name__)
 _MOST_BLANK_BYTES = 1 << 16
 
 
-def found_files(spec: FileSourceSpec, storage: Storage) -> list[Found]:
-    """List the source's files as they are now.
-
-    :raises SourceMissingError: if the path is missing
-    :raises ConfigurationError: if a file belongs to no group, or one file is reached by two paths
-    """
+def found_files(spec: FileSource, storage: Storage) -> list[Found]:
+    """List the source's files as they are now."""
     listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
     found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
     reached: dict[tuple[int, ...], str] = {}
@@ -100,7 +96,6 @@ def _check_name(name: str, partition: str) -> None:
 
 
 def _check_partition(partition: str) -> None:
-    """Refuse a name that no channel's name can hold."""
     try:
         partition.encode("utf-8")
     except UnicodeEncodeError:
@@ -109,7 +104,7 @@ def _check_partition(partition: str) -> None:
         ) from None
 
 
-def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = "") -> Binding:
+def binding_of(spec: FileSource, log_id: str, partition: str, lost: str = "") -> Binding:
     """What positions in a partition of a source log mean."""
     whose = f"{spec.owner} of the source log {log_id}, partition {partition!r}"
     return Binding(whose, spec.form.numbering, lost)
@@ -117,7 +112,7 @@ def binding_of(spec: FileSourceSpec, log_id: str, partition: str, lost: str = ""
 
 def given_to_channels(
     log: SourceLog,
-    spec: FileSourceSpec,
+    spec: FileSource,
     partitions: Mapping[str, Partition],
     committed: Mapping[str, Offset | None],
     *,
@@ -126,8 +121,6 @@ def given_to_channels(
     """The events that give partitions to channels, where the log gives them to none or to others.
 
     Of two tasks that plan the same files at once, both with new channels, one creates the log's entry.
-
-    :raises SourceChangedError: if a new channel would load what another one was given
     """
     given = log.channels(spec.owner)
     rows: list[dict[str, object]] = []
@@ -151,7 +144,7 @@ def canonical_path(path: str) -> str:
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
 
 
-def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
+def log_store(spec: FileSource, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:
     """Where the log of a source is: below its path, or in a folder that several sources may share.
 
     :param target: the account and the pipe; each has a log of its own
@@ -169,10 +162,7 @@ def log_store(spec: FileSourceSpec, target: str, secrets: SourceSecrets, path: s
 
 
 def refuse_replaced(file: SourceFile) -> None:
-    """Refuse a local file whose ends are not those of its unit, since its rows may be those of both.
-
-    :raises SourcePositionError: if it has other content than when it was taken
-    """
+    """Refuse a local file whose ends are not those of its unit, since its rows may be those of both."""
     if file.ends and isinstance(file.storage, LocalStorage):
         with file.storage.open(file.path) as stream:
             if ends_of(stream, file.size) != file.ends:
@@ -196,7 +186,7 @@ def ends_of(stream: BinaryIO, size: int) -> str:
 class FileContents(Contents):
     """What the planner asks of the files of a source."""
 
-    spec: FileSourceSpec
+    spec: FileSource
     storage: Storage
 
     @property

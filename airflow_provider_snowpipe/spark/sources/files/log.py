@@ -255,7 +255,6 @@ def plan(
     :param owner: the load, as its units name it
     :param reload: True for a changed file that becomes a unit as a whole
     :return: the new units, by number; and the files that have changed and do not become one
-    :raises ConfigurationError: if a file is another load's, or another partition's
     """
     units = log.live_units
     fresh, last = _fresh(found, units, owner)
@@ -295,10 +294,7 @@ def plan(
 
 
 def changed_error(channel: str, changed: Sequence[str]) -> SourcePositionError:
-    """Build the error of files that have changed.
-
-    :param changed: the files, with what has changed
-    """
+    """Build the error of files that have changed."""
     more = f" and {len(changed) - _MOST_CHANGED} more" if len(changed) > _MOST_CHANGED else ""
     return SourcePositionError(
         f"channel {channel!r}: files that have changed since they were taken: {len(changed):,}: "
@@ -458,10 +454,7 @@ class FilesOfUnits:
 
     @classmethod
     def of(cls, units: Sequence[Unit]) -> FilesOfUnits:
-        """Follow the files of one load.
-
-        :param units: by number
-        """
+        """Follow the files of one load by its units, in the order of their numbers."""
         files = cls()
         for one in units:
             if one.renamed_from:
@@ -492,10 +485,7 @@ def natural_order(name: str) -> tuple[Any, ...]:
 
 
 def ends_digest(read: Callable[[int, int], bytes], size: int) -> str:
-    """Digest of the first and the last bytes up to a size, which stay the same when rows are added.
-
-    :param read: gives the bytes between two positions
-    """
+    """Digest of the first and the last bytes up to a size, which stay the same when rows are added."""
     found = blake2b(read(0, min(size, _END_BYTES)), digest_size=8)
     found.update(read(max(0, size - _END_BYTES), size))
     return found.hexdigest()
@@ -507,10 +497,7 @@ def event_rows(units: Sequence[Unit]) -> list[dict[str, Any]]:
 
 
 def event_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Events as a table.
-
-    :param rows: those of an entry, each with some of the columns
-    """
+    """The events of an entry, each with some of the columns, as a table."""
     columns = [
         Array([row.get(name) for row in rows], type=kind)
         for name, kind in zip(EVENTS.names, EVENTS.types, strict=True)

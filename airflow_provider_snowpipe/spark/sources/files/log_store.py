@@ -40,10 +40,7 @@ class LogStore:
     target: str
 
     def read(self) -> SourceLog:
-        """Read the log; one without an id where there is none.
-
-        :raises SourcePositionError: if it is damaged, or cannot be read
-        """
+        """Read the log, one without an id where there is none; a damaged one is refused."""
         missing = ""
         for _ in range(_ATTEMPTS):
             try:

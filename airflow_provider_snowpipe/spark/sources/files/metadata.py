@@ -21,7 +21,6 @@ def constants_of(file: SourceFile, columns: Mapping[str, str], run: str, at: dt.
     """The values that all rows of a file have, by column.
 
     :param columns: what each column gets, as ``FileSource.metadata`` names it
-    :param run: the run, as checkpoints name it
     :param at: when the source was listed
     """
     written = dt.datetime.fromtimestamp(file.modified_ns / 1e9, dt.UTC)
@@ -39,7 +38,6 @@ def constants_of(file: SourceFile, columns: Mapping[str, str], run: str, at: dt.
 def with_metadata(block: RowBlock, constants: Mapping[str, Any], numbered: str | None) -> memoryview:
     """Put the columns in front of the keys of each row that is a JSON object.
 
-    :param constants: the same for all rows
     :param numbered: the column that gets the number of the row, None for none
     """
     numbers = block.numbers
@@ -56,7 +54,6 @@ def with_values(rows: pa.Table, file: SourceFile) -> pa.Table:
     """Add the partition's values as columns of text.
 
     :param file: the file; without values to add, the rows stay as they are
-    :raises EncodingError: if the rows have such a column of their own
     """
     _refuse_values_of_its_own(file, rows.column_names, "", ", or leave that column out by columns=…")
     for name, value in file.values:
@@ -78,8 +75,6 @@ def refuse_objects_with_values(block: RowBlock, file: SourceFile) -> None:
     """Refuse NDJSON of which an object has a key that a partition value would be added as.
 
     Only lines that may have one are read as JSON.
-
-    :raises EncodingError: naming the line and the key
     """
     body = bytes(block.body)
     names = "|".join("".join(map(_in_json, name)) for name, _ in file.values)

@@ -11,21 +11,17 @@ import datetime as dt
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, BinaryIO, cast
+from typing import Any
 from urllib.parse import quote
 
-from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.files.range_stream import RangeStream
-from airflow_provider_snowpipe.spark.sources.files.storage import (
-    Listed,
-    Storage,
-    bucket_of,
+from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
+    RemoteStorage,
     gone,
     incomplete,
     rewritten,
 )
+from airflow_provider_snowpipe.spark.sources.files.storage import Listed, bucket_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import identity_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -38,24 +34,13 @@ _RETRY = {"max_retries": 10, "retry_timeout": dt.timedelta(seconds=60)}
 _CLIENT = {"connect_timeout": dt.timedelta(seconds=5), "timeout": dt.timedelta(seconds=30)}
 
 
-@dataclass(frozen=True)
-class ObjectStorage(Storage):
-    """A bucket or a container, or what is below a prefix of it.
-
-    :param root: its URL, without a slash at the end
-    :param options: of obstore's client, among them keys
-    """
-
-    root: str
-    options: SourceSecrets
+class ObjectStorage(RemoteStorage):
+    """A bucket or a container, or what is below a prefix of it."""
 
     @property
     def renames(self) -> bool:
         """False: a renamed object is a copy."""
         return False
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "options": self.options}
 
     @cached_property
     def _client(self) -> Any:
@@ -117,13 +102,6 @@ class ObjectStorage(Storage):
             found = obstore.head(self._client, name)
         return Listed(name, found["size"], _nanoseconds(found["last_modified"]), _version(found["e_tag"]))
 
-    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
-        """Open one version of an object."""
-        if not version or size < 0:
-            found = self.stat(path)
-            version, size = version or found.version, found.size
-        return cast(BinaryIO, RangeStream(self, path, version, size))
-
     def create(self, name: str, data: bytes) -> bool:
         """Create an object by a conditional request, ``If-None-Match: *``."""
         import obstore
@@ -144,10 +122,7 @@ class ObjectStorage(Storage):
             return bytes(obstore.get(self._client, name).bytes())
 
     def get(self, path: str, version: str, first: int, end: int) -> memoryview:
-        """Read a range of one version of an object.
-
-        :raises SourcePositionError: if it is another version now, or gone
-        """
+        """Read a range of one version of an object."""
         import obstore
         from obstore.exceptions import PreconditionError
 
@@ -185,17 +160,6 @@ class ObjectStorage(Storage):
             self.delete(self._name(path))
         else:
             raise FileExistsError(17, "an object is there already", target)
-
-    def below(self, folder: str) -> ObjectStorage:
-        """The tree of a prefix."""
-        return ObjectStorage(f"{self.root}/{folder}", self.options)
-
-    def path(self, name: str) -> str:
-        """The URL."""
-        return f"{self.root}/{name}"
-
-    def _name(self, path: str) -> str:
-        return path.removeprefix(f"{self.root}/")
 
     @contextmanager
     def _asking(self, what: str, url: str) -> Iterator[None]:

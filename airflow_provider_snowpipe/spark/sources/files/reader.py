@@ -48,10 +48,10 @@ from airflow_provider_snowpipe.spark.sources.files.spec import (
     ColumnFormat,
     FileFormat,
     FileGroup,
-    FileSourceSpec,
     SourceFile,
     values_of,
 )
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
@@ -82,10 +82,7 @@ class Resume:
 
 
 def resume_after(group: FileGroup, form: FileFormat, committed: UnitOffset | None) -> Resume:
-    """Find the position just after the committed position, reading the committed unit up to there.
-
-    :raises SourcePositionError: if the committed line is gone
-    """
+    """Find the position just after the committed position, reading the committed unit up to there."""
     if committed is None:
         return _begin_of(group, 0)
     index = bisect_left(group.files, committed.unit, key=_number)
@@ -128,10 +125,7 @@ _BYTES_A_SECOND = 256 << 20
 
 
 class FileSource(Source):
-    """Partitions of files, by the source log of one target.
-
-    :param on_data_loss: what to do about files that are gone and not committed
-    """
+    """Partitions of files, by the source log of one target."""
 
     def __init__(self, spec: FileSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
@@ -192,10 +186,7 @@ class FileSource(Source):
         return frozenset(one.before.number for one in self._changed)
 
     def _read_log(self) -> SourceLog:
-        """Read the log, which may have been moved with its folder, and may not have been copied with it.
-
-        :raises SourceChangedError: if the folder that it was copied from has it, too
-        """
+        """Read the log, which may have been moved with its folder, and may not have been copied with it."""
         store = self._store()
         found = store.read()
         self._refuse_other_logs(store)
@@ -211,10 +202,7 @@ class FileSource(Source):
         return found
 
     def _refuse_other_logs(self, store: LogStore) -> None:
-        """Refuse files that another log of the same pipe has: the one below the path, and those above it.
-
-        :raises SourceChangedError: naming both logs
-        """
+        """Refuse files that another log of the same pipe has: the one below the path, and those above it."""
         path = store.source
         above = [] if is_url(path) else [str(one) for one in Path(path).parents]
         for root in above if self._spec.log_path is None else [path, *above]:
@@ -284,9 +272,6 @@ class FileSource(Source):
         """Write the new units and their channels into the log; refuse files that have changed.
 
         A file of which no row is committed may be corrected: it becomes a unit again.
-
-        :return: False where the log has other entries now
-        :raises SourcePositionError: if files have changed, unless the source reloads or ignores them
         """
         if self._ignored:
             names = ", ".join(sorted(self._ignored))
@@ -413,14 +398,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class FilePartition(SourcePartition[Resume]):
-    """One group of files.
-
-    :param on_data_loss: what to do about files that are gone and not committed
-    :param binding: the source log and the group of files, and what decides how rows are numbered
-    :param last_unit: the number of its last unit
-    :param run: the run, as checkpoints name it
-    :param listed_at: when the files were listed
-    """
+    """One group of files."""
 
     name: str
     group: FileGroup

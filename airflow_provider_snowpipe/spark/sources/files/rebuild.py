@@ -27,12 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     log_store,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import Found, SourceLog, Unit, natural_order, plan
-from airflow_provider_snowpipe.spark.sources.files.spec import (
-    ByDirectory,
-    FileSourceSpec,
-    SourceFile,
-    values_of,
-)
+from airflow_provider_snowpipe.spark.sources.files.spec import ByDirectory, FileSource, SourceFile, values_of
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage, Storage, storage_of
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
@@ -65,8 +60,6 @@ class LastCommit:
 class RebuiltLog:
     """A log that was made again.
 
-    :param root: where it is
-    :param units: the units of the load
     :param positions: for each partition the position that its channel is to have, and what it means
     """
 
@@ -76,7 +69,7 @@ class RebuiltLog:
 
 
 def rebuild(
-    spec: FileSourceSpec,
+    spec: FileSource,
     target: str,
     secrets: SourceSecrets,
     commits: Mapping[str, LastCommit],
@@ -88,7 +81,6 @@ def rebuild(
 
     :param commits: by partition, those that have committed a row
     :param in_table: the last row that the table has of each file, by name; None where it does not show that
-    :raises ConfigurationError: if there is a log
     :raises SourcePositionError: if it is not known which files are committed; nothing is written
     """
     store, storage = log_store(spec, target, secrets), storage_of(canonical_path(spec.path), secrets)
@@ -115,10 +107,7 @@ def rebuild(
 
 
 def _entry(
-    spec: FileSourceSpec,
-    storage: Storage,
-    commits: Mapping[str, LastCommit],
-    in_table: Mapping[str, int] | None,
+    spec: FileSource, storage: Storage, commits: Mapping[str, LastCommit], in_table: Mapping[str, int] | None
 ) -> list[dict[str, Any]]:
     """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
     found = [one for one in found_files(spec, storage) if one.partition in commits]
@@ -150,11 +139,7 @@ def _committed(
     counts: _Counts,
     in_table: Mapping[str, int] | None,
 ) -> tuple[Sequence[Unit], Unit | None]:
-    """The committed units of a partition, and that of the checkpoint's file, None where that is gone.
-
-    :param came: when each file came, by name
-    :raises SourcePositionError: if they are not known
-    """
+    """The committed units of a partition, and that of the checkpoint's file, None where that is gone."""
     if commit.seen_ns is None and not commit.unchanged:
         why = "no run has recorded that commit, and nothing shows whether files have changed since"
         raise _unknown(commit, f"{why}; --unchanged says that none was changed, replaced or renamed")
@@ -198,11 +183,7 @@ def _in_table(
     counts: _Counts,
     in_table: Mapping[str, int],
 ) -> list[Unit]:
-    """The units of a partition that the table has.
-
-    :param late: the names of files that came after the checkpoint
-    :raises SourcePositionError: if the table has a part of one, or another file of that name
-    """
+    """The units of a partition that the table has; ``late`` are files that came after the checkpoint."""
     committed = [one for one in units if in_table.get(one.name)]
     is_known = commit.seen_ns is not None
     other = [
@@ -257,9 +238,7 @@ def _came_ns(found: Found, storage: Storage) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Counts the rows of units."""
-
-    spec: FileSourceSpec
+    spec: FileSource
     storage: Storage
     reader: FileReader
 
@@ -268,10 +247,7 @@ class _Counts:
         return self._count(self._file(unit), 0, 0)
 
     def behind(self, unit: Unit, line: int) -> int:
-        """Those behind a line.
-
-        :raises SourcePositionError: if the file has fewer lines
-        """
+        """Those behind a line."""
         file = self._file(unit)
         after = self.reader.position_after(file, line)
         return 0 if after.done else self._count(file, line, after.offset)
@@ -287,7 +263,7 @@ class _Counts:
         )  # fmt: skip
 
 
-def _gone(spec: FileSourceSpec, partition: str, commit: LastCommit) -> Unit:
+def _gone(spec: FileSource, partition: str, commit: LastCommit) -> Unit:
     """The unit of a file that is gone, without which the position would mean nothing."""
     file = commit.position.file
     name = f"{partition}/{file}" if isinstance(spec.grouping, ByDirectory) else file

@@ -219,9 +219,7 @@ class Grouping(TypedArgument, ABC):
     def groups(self, path: str, names: Sequence[str], glob: str) -> Groups:
         """Split the files that match a glob.
 
-        :param path: the source's path, for errors
         :param names: of the files below it, in order
-        :raises ConfigurationError: if a file belongs to no partition
         """
 
     def depth(self, glob: str) -> int | None:
@@ -433,6 +431,7 @@ class FileSource(SourceSpec):
     metadata: Mapping[str, str] | None = None
     kind: Literal["files"] = "files"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.files.reader:FileSource"
+    offset_format = UnitOffset.format_name
     takes_connection = True
     _filled = ("path", "pattern", "log_path", "archive_path", "conn_id")
 
@@ -501,11 +500,6 @@ class FileSource(SourceSpec):
         return self.pattern or _GLOBS.get(self.form.type, f"*.{self.form.type}")
 
     @property
-    def offset_format(self) -> str:
-        """``unit/file:line``."""
-        return UnitOffset.format_name
-
-    @property
     def owner(self) -> str:
         """The load as the units of its source log name it: which files it takes, and how it splits them."""
         return f"files {self.glob!r}, {self.split}"
@@ -535,10 +529,6 @@ class FileSource(SourceSpec):
         return self.path
 
 
-FileSourceSpec = FileSource
-"""The name of the class inside the job, where a FileSource reads what the spec describes."""
-
-
 # -- The groups of files ---------------------------------------------------------------------------------
 
 
@@ -547,14 +537,11 @@ class SourceFile:
     """A unit of the source log: a file, or a piece of one, as it was when it was taken.
 
     :param name: the file's name within its partition, the file part of its offset tokens
-    :param path: where it is
     :param size: the byte behind its last one; nothing behind it is read
     :param values: the partition values in its path that become columns of its rows, by name
     :param modified_ns: when it was written last, nanoseconds since 1970
     :param version: another one when its content is another one, an object's ETag; empty for local files
-    :param storage: where it is
     :param unit: its number in the log
-    :param start: its first byte
     :param after_line: lines before it in the file
     :param ends: digest of the file's first and last bytes up to ``size``; empty where nobody has taken it
     """
@@ -581,7 +568,6 @@ class SourceFile:
 class FileGroup:
     """One partition of the source: a series of units, read by their numbers.
 
-    :param files: the units
     :param gone: the numbers of those whose files are not there any more
     :param replaced: the numbers of those whose files have other content, which are units of their own
     :param committed: the last lines of those of which every row was seen as committed, by number
@@ -598,7 +584,7 @@ class FileGroup:
         return 0 < self.committed.get(position.unit, 0) <= position.line
 
 
-def values_of(spec: FileSourceSpec, name: str) -> PartitionValues:
+def values_of(spec: FileSource, name: str) -> PartitionValues:
     """The partition values in a file's name that become columns of its rows."""
     with_values = isinstance(spec.grouping, ByKey) and spec.grouping.as_columns
     return _partition_values(name) if with_values else ()

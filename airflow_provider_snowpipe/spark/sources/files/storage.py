@@ -18,7 +18,6 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SourceMissingError,
     SourcePositionError,
-    SourceUnavailableError,
 )
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
@@ -32,8 +31,6 @@ class Listed:
     """A file as its storage lists it.
 
     :param name: below the storage's root, with ``/`` between its parts
-    :param size: in bytes
-    :param modified_ns: when it was written last, nanoseconds since 1970
     :param version: what is another one when the content is, an object's ETag; empty for local files
     :param node: the same for two paths that lead to one file, its second number for a renamed file as well;
         empty where the storage has none
@@ -146,10 +143,7 @@ def storage_of(path: str, secrets: SourceSecrets | None = None) -> Storage:
 
 
 def check_path(path: str) -> None:
-    """Refuse a URL that no storage reads.
-
-    :raises ConfigurationError: if there is no store of its scheme, or it holds more than bucket and prefix
-    """
+    """Refuse a URL that no storage reads."""
     found = _URL.match(path)
     if found is None:
         return
@@ -186,29 +180,6 @@ def bucket_of(path: str) -> str:
     """The URL of the bucket or host that a URL is in; empty for a directory."""
     found = _URL.match(path)
     return "" if found is None else f"{found[0]}{path[found.end() :].partition('/')[0]}"
-
-
-def rewritten(path: str) -> SourcePositionError:
-    """Return the error of a file that is another version than was listed."""
-    return SourcePositionError(
-        f"file {path!r} was written again during the run, so that rows of both versions may have been sent. "
-        "Leave the files in place until the run has ended, and compare the table with the files"
-    )
-
-
-def gone(path: str) -> SourcePositionError:
-    """Return the error of a file that was listed and is not there."""
-    return SourcePositionError(
-        f"file {path!r} was deleted during the run. Leave the files in place until the run has ended"
-    )
-
-
-def incomplete(path: str, size: int, expected: int) -> SourceUnavailableError:
-    """Return the error of a range of which a part arrived."""
-    return SourceUnavailableError(
-        f"{path!r}: the request get gave {size} of {expected} bytes: see what is between the store and this "
-        "machine"
-    )
 
 
 @dataclass(frozen=True)

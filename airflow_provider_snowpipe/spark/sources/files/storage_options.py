@@ -18,7 +18,6 @@ def options_of(connection: Any) -> SourceSecrets:
 
     :param connection: of type ``aws``, ``google_cloud_platform``, ``wasb``, ``adls``, ``webhdfs`` or
         ``hdfs``, with the fields and the extra that Airflow's hooks of these types read
-    :raises ConfigurationError: if it is of another type, or names what the client cannot use
     """
     # Older forms of these connections write ``extra__google_cloud_platform__keyfile_dict``.
     extra = {str(key).split("__")[-1]: one for key, one in connection.extra_dejson.items()}

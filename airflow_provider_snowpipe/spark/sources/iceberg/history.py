@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_snowpipe.spark.source import OnDataLoss
-from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource
 from airflow_provider_snowpipe.spark.sources.tables.reader import ONLY
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.names import counted
@@ -22,10 +22,7 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of rows, which never changes.
-
-    :param constants: values of columns that it may lack because all its rows have the same one, by field id
-    """
+    """A file of rows, which never changes; ``constants`` are columns that it may lack, by field id."""
 
     path: str
     rows: int
@@ -57,7 +54,6 @@ class SnapshotRows:
 class Piece:
     """The rows of one file that are still to load.
 
-    :param version: the sequence number in their positions
     :param before: rows of the same version in files before this one
     :param skip: rows of the file that are committed
     """
@@ -68,10 +64,7 @@ class Piece:
     skip: int
 
     def position(self, row: int) -> BatchRowOffset:
-        """The position of a row.
-
-        :param row: its number in the file, counted from 1
-        """
+        """The position of a row, by its number in the file from 1."""
         return BatchRowOffset(self.version, self.before + row)
 
 
@@ -108,12 +101,7 @@ class History:
                 before += file.rows
 
     def check(self, committed: BatchRowOffset | None, on_data_loss: OnDataLoss) -> None:
-        """Refuse a position that the table cannot be read on from.
-
-        :param on_data_loss: ``skip`` goes on with the oldest snapshot where older ones have expired
-        :raises SourcePositionError: if the position is not in the table's history, if rows between are not
-            known any more, or if a snapshot behind it did more than append
-        """
+        """Refuse a position that the table cannot be read on from; ``skip`` allows for expired snapshots."""
         if committed is None:
             if self.base is None:
                 self._check_beginning(on_data_loss)
@@ -226,12 +214,8 @@ class Partitioning:
     schema: Any
 
     @classmethod
-    def of(cls, metadata: Any, spec: IcebergSourceSpec) -> Partitioning:
-        """Take the partitioning from a table's metadata.
-
-        :param metadata: PyIceberg's ``TableMetadata``
-        :raises ConfigurationError: if the table has no such partition field
-        """
+    def of(cls, metadata: Any, spec: IcebergSource) -> Partitioning:
+        """Take the partitioning from a table's metadata."""
         specs = metadata.specs()
         known = {field.name for one in specs.values() for field in one.fields}
         by = spec.partition_by
@@ -244,10 +228,7 @@ class Partitioning:
         return cls(spec.address, by, specs, metadata.schema())
 
     def names(self, found: Iterable[str]) -> list[str]:
-        """The partitions of the source.
-
-        :raises SourcePositionError: if there is none, because only files have their names
-        """
+        """The partitions of the source."""
         names = list(found) if self.by is not None else [ONLY]
         if not names:
             raise SourcePositionError(
@@ -256,11 +237,7 @@ class Partitioning:
         return names
 
     def by_name(self, files: Iterable[tuple[Any, int]]) -> dict[str, list[tuple[DataFile, int]]]:
-        """Sort files into partitions; their order stays.
-
-        :param files: PyIceberg's ``DataFile``, each with its sequence number
-        :raises ConfigurationError: if one is in no partition, or not in Parquet
-        """
+        """Sort files, each with its sequence number, into partitions; their order stays."""
         found: dict[str, list[tuple[DataFile, int]]] = defaultdict(list)
         for file, version in files:
             if file.file_format.value != "PARQUET":
@@ -276,7 +253,6 @@ class Partitioning:
         return found
 
     def _values(self, file: Any) -> list[tuple[Any, Any]]:
-        """The fields of the partitioning that the file was written under, with its values."""
         fields = self.specs[file.spec_id].fields
         return [(one, file.partition[index]) for index, one in enumerate(fields)]
 
@@ -315,13 +291,8 @@ _COUNTS = ("added-records", "deleted-records", "added-position-deletes", "added-
 _DELETES = "holds delete files (rewrite its data files, and start with the snapshot that this makes)"
 
 
-def histories(table: Any, spec: IcebergSourceSpec) -> dict[str, History]:
-    """Read which files the snapshots that lead to a table's present state have added.
-
-    :return: what was added to each partition, by name; at least one
-    :raises ConfigurationError: if the table's format or partitioning is not what the source needs
-    :raises SourcePositionError: if it has no rows that show the partitions, or no snapshot with a number
-    """
+def histories(table: Any, spec: IcebergSource) -> dict[str, History]:
+    """Read what the snapshots that lead to a table's present state have added to each partition, by name."""
     return _Histories(table, spec).read()
 
 
@@ -330,7 +301,7 @@ _Files = dict[str, list[tuple[DataFile, int]]]
 
 
 class _Histories:
-    def __init__(self, table: Any, spec: IcebergSourceSpec) -> None:
+    def __init__(self, table: Any, spec: IcebergSource) -> None:
         from pyiceberg.table.snapshots import ancestors_of
 
         metadata = table.metadata

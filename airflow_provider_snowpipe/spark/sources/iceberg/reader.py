@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.spark.source import (
 from airflow_provider_snowpipe.spark.sources.files.arrow_format import batches_after, row_blocks_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
 from airflow_provider_snowpipe.spark.sources.iceberg.history import DataFile, History, histories
-from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSourceSpec
+from airflow_provider_snowpipe.spark.sources.iceberg.spec import IcebergSource as IcebergSourceSpec
 from airflow_provider_snowpipe.spark.sources.tables.rows import RowColumns
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
@@ -44,10 +44,7 @@ from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
 
 class IcebergSource(Source):
-    """An Iceberg table that is only appended to.
-
-    :param on_data_loss: what to do if snapshots behind the committed position have expired
-    """
+    """An Iceberg table that is only appended to."""
 
     def __init__(self, spec: IcebergSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
@@ -82,22 +79,14 @@ class IcebergSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class _IcebergPosition:
-    """Where the reading of a partition goes on: just after a position.
-
-    :param after: the position, None for the beginning
-    """
+    """Where the reading of a partition goes on: just after a position, None for the beginning."""
 
     after: BatchRowOffset | None
 
 
 @dataclass(frozen=True, slots=True)
 class IcebergPartition(SourcePartition[_IcebergPosition]):
-    """The rows of one value of the partition field, or all rows.
-
-    :param options: how values are written that JSON has no form for
-    :param on_data_loss: what to do if snapshots behind the committed position have expired
-    :param extra: columns that are put into each row
-    """
+    """The rows of one value of the partition field, or all rows."""
 
     name: str
     binding: Binding
@@ -149,10 +138,7 @@ _TESTED = "0.12"
 
 
 def require_pyiceberg() -> None:
-    """Make sure that the library is there, in the release whose projection of columns this room uses.
-
-    :raises ConfigurationError: if it is not
-    """
+    """Make sure that the library is there, in the release whose projection of columns this room uses."""
     try:
         found = version("pyiceberg")
     except PackageNotFoundError:
@@ -181,7 +167,6 @@ class TableReader:
 
     :param schema: the table's columns, PyIceberg's ``Schema``
     :param names: names by which files without column ids are read, PyIceberg's ``NameMapping``, or None
-    :param format_version: version of the table's format
     :param store: settings of its file store, which may hold credentials
     """
 
@@ -201,13 +186,7 @@ class TableReader:
         )
 
     def tables(self, file: DataFile, after_row: int) -> Iterator[pa.Table]:
-        """Read the rows after a given one, in pieces that fit the memory.
-
-        :param after_row: number of the last row skipped, 0 for none
-        :raises SourcePositionError: if the file is gone, or is not what the snapshot records
-        :raises SourceUnavailableError: if its store does not answer
-        :raises EncodingError: if its columns cannot be brought into the table's form
-        """
+        """Read the rows after a given one, 0 for none, in pieces that fit the memory."""
         with self._opened(file) as parquet:
             columns = _Columns(self, file, parquet.schema_arrow)
             for batch, skip in batches_after(parquet, after_row, columns.read):
@@ -248,8 +227,6 @@ class TableReader:
 
 
 class _Columns:
-    """One file's columns, and how they become the table's."""
-
     def __init__(self, reader: TableReader, file: DataFile, stored: pa.Schema) -> None:
         from pyiceberg.exceptions import ResolveError
         from pyiceberg.io.pyarrow import pyarrow_to_schema
@@ -281,10 +258,7 @@ class _Columns:
         present = self._schema.field_ids
         constants = {number: value for number, value in self._file.constants if number not in present}
         change = ArrowProjectionVisitor(
-            self._schema,
-            self._downcast,
-            projected_missing_fields=constants,
-            allow_timestamp_tz_mismatch=True,
+            self._schema, self._downcast, projected_missing_fields=constants, allow_timestamp_tz_mismatch=True
         )
         with self._translated():
             struct = visit_with_partner(self._reader.schema, batch, change, ArrowAccessor(self._schema))
@@ -307,7 +281,6 @@ def _one_line(error: Exception) -> str:
 
 
 def _ids(column: Any) -> set[int]:
-    """The ids of a column and of all fields in it."""
     from pyiceberg.schema import Schema
 
     return set(Schema(column).field_ids)
@@ -328,12 +301,6 @@ def _of_the_store(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _open_table(spec: IcebergSourceSpec, secrets: SourceSecrets) -> Any:
-    """Open the table as it is now.
-
-    :raises SourcePositionError: if it is not there
-    :raises SourceUnavailableError: if the catalog does not answer
-    :raises ConfigurationError: if PyIceberg refuses it
-    """
     require_pyiceberg()
     from pyiceberg.catalog import load_catalog
     from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError, RESTError

@@ -8,7 +8,11 @@ from pathlib import PurePosixPath
 from typing import Any, ClassVar, Literal
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets
-from airflow_provider_snowpipe.spark.sources.tables.spec import TypedRowsSource, check_options
+from airflow_provider_snowpipe.spark.sources.tables.spec import (
+    TypedRowsSource,
+    check_one_address,
+    check_options,
+)
 from airflow_provider_snowpipe.streaming.arguments import BinaryFormat, NonFinite, without_secrets
 from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
@@ -55,6 +59,7 @@ class IcebergSource(TypedRowsSource):
     conn_id: str | None = None
     kind: Literal["iceberg"] = "iceberg"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.iceberg.reader:IcebergSource"
+    offset_format = BatchRowOffset.format_name
     takes_connection: ClassVar[bool] = True
 
     @staticmethod
@@ -86,7 +91,7 @@ class IcebergSource(TypedRowsSource):
         return {**values, "options": {**options, **given}}, SourceSecrets(secrets)
 
     def _check(self) -> None:
-        self._check_one_address()
+        check_one_address(self.path, self.table)
         self._check_metadata()
         if self.table and "." not in self.table and not is_template(self.table):
             raise ConfigurationError(
@@ -94,11 +99,6 @@ class IcebergSource(TypedRowsSource):
             )
         remedy = "put it into an Iceberg connection and give its id as conn_id"
         check_options(self.options, _PROPERTIES, "PyIceberg", remedy)
-
-    @property
-    def offset_format(self) -> str:
-        """``batch:row``: the snapshot's sequence number and the number of the row in it."""
-        return BatchRowOffset.format_name
 
     @property
     def default_name(self) -> str:
@@ -140,7 +140,3 @@ def _is_secret(name: str, value: str) -> bool:
     """True for what no plan may hold: a property that is not known, and an address with a user in it."""
     is_address_with_user = name == "uri" and "@" in value
     return name.lower() not in _PROPERTIES or is_address_with_user or without_secrets(value) != value
-
-
-IcebergSourceSpec = IcebergSource
-"""The name of the class inside the job, where a IcebergSource reads what the spec describes."""

@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.streaming.offsets import Offset
 from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterStore
 
 if TYPE_CHECKING:
-    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 
 
 # -- Settings of librdkafka's clients, and what their errors mean ----------------------------------------
@@ -32,12 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client of the cluster is made from; pickled to executors, its repr shows no secret.
+    """What a client of the cluster is made from; pickled to executors, its repr shows no secret."""
 
-    :param secrets: settings that are secrets
-    """
-
-    spec: KafkaSourceSpec
+    spec: KafkaSource
     secrets: SourceSecrets = field(default_factory=SourceSecrets)
 
     def config(self) -> dict[str, Any]:
@@ -75,10 +72,7 @@ class ClientSettings:
     def client(
         self, kind: Callable[[dict[str, Any]], Any], config: Mapping[str, Any], last_error: LastError
     ) -> Any:
-        """Make a client.
-
-        :raises ConfigurationError: if it refuses its settings; a value may be a secret and is not repeated
-        """
+        """Make a client."""
         from confluent_kafka import KafkaException
 
         try:
@@ -112,10 +106,7 @@ class LastError:
 
 
 def kafka_error(error: Any, what: str, settings: ClientSettings, last_error: str = "") -> SnowpipeError:
-    """Find our error for one of librdkafka's.
-
-    :param last_error: the last error that the client reported of its connections
-    """
+    """Find our error for one of librdkafka's."""
     from confluent_kafka import KafkaError
 
     where = f"Kafka at {settings.spec.bootstrap_servers}: {what}"
@@ -167,7 +158,6 @@ _POLL_SECONDS = 0.2
 class Bounds:
     """How far a topic-partition reached when the run began.
 
-    :param earliest: the first offset that retention has left
     :param end: the offset behind the last record that may be read; with ``read_committed`` it stops ahead of
         an open transaction
     :param high: the offset behind the last record that is there
@@ -195,12 +185,7 @@ class KafkaCluster:
         self._consumer.close()
 
     def partitions(self, topics: Iterable[str], pattern: str | None) -> list[TopicAndNumber]:
-        """List topic-partitions, ordered.
-
-        :param topics: names of topics that must exist
-        :param pattern: regular expression for the names, None to go by ``topics``
-        :raises SourcePositionError: if there is no such topic
-        """
+        """List the topic-partitions of some topics, or of those that match a pattern, ordered."""
         from confluent_kafka import KafkaError
 
         names = list(topics) if pattern is None else self._matching(pattern)
@@ -234,10 +219,7 @@ class KafkaCluster:
     def offsets_at(
         self, bounds: Mapping[TopicAndNumber, Bounds], milliseconds: int
     ) -> dict[TopicAndNumber, int]:
-        """Find the first record that is not older than a timestamp; a partition's end where there is none.
-
-        :param milliseconds: the timestamp, since 1970-01-01 UTC
-        """
+        """Find the first record not older than milliseconds since 1970 UTC; a partition's end without one."""
         found = self._offsets(self._consumer, bounds, milliseconds)
         return {
             one: bounds[one].end if offset < 0 else max(offset, bounds[one].earliest)
@@ -313,11 +295,7 @@ class KafkaCluster:
         return sum(sizes) / len(sizes) if sizes else None
 
     def move_group(self, offsets: Mapping[TopicAndNumber, int]) -> None:
-        """Move the group's offsets forward; one that is further already stays.
-
-        :param offsets: the next record to read, by partition
-        :raises WriterActiveError: if the group has members, whose bookmark it is then
-        """
+        """Move the group's offsets to the next records to read; one that is further already stays."""
         from confluent_kafka import TopicPartition
 
         known = self.group_offsets(offsets)
@@ -400,8 +378,6 @@ class DeadLetterTopic(DeadLetterStore):
     """A topic for the bad rows of one channel.
 
     The producer is idempotent: what it repeats over a bad connection is in the topic once, in order.
-
-    :raises DeadLetterError: if the topic is not there
     """
 
     def __init__(self, topic: str, channel: str, settings: ClientSettings) -> None:
@@ -428,10 +404,7 @@ class DeadLetterTopic(DeadLetterStore):
             raise self._refused(problem)
 
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
-        """Produce the bad rows of one part, and wait until the brokers have them.
-
-        :raises DeadLetterError: if they do not take one
-        """
+        """Produce the bad rows of one part, and wait until the brokers have them."""
         from confluent_kafka import KafkaException
 
         try:

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.source import (
-    Behind,
-    OnDataLoss,
-    Source,
-    SourcePartition,
-    SourceSecrets,
-)
+from airflow_provider_snowpipe.spark.source import Behind, OnDataLoss, Source, SourcePartition, SourceSecrets
 from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     Bounds,
     ClientSettings,
@@ -30,12 +24,8 @@ from airflow_provider_snowpipe.spark.sources.kafka.cluster import (
     require_client,
 )
 from airflow_provider_snowpipe.spark.sources.kafka.records import Records
-from airflow_provider_snowpipe.spark.sources.kafka.spec import (
-    REGISTRY_TOKEN,
-    REGISTRY_USER_INFO,
-    SECRETS,
-    KafkaSourceSpec,
-)
+from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO, SECRETS
+from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource as KafkaSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checked_values import dead_letter_topic
 from airflow_provider_snowpipe.streaming.checkpoint import Binding, position_of
@@ -56,10 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class KafkaSource(Source):
-    """Topics of a cluster, with ends that are fixed when the driver lists the partitions.
-
-    :param on_data_loss: what to do if retention has taken the record after the committed one
-    """
+    """Topics of a cluster, with ends that are fixed when the driver lists the partitions."""
 
     def __init__(self, spec: KafkaSourceSpec, on_data_loss: OnDataLoss) -> None:
         self._spec = spec
@@ -150,14 +137,7 @@ class KafkaSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class KafkaPartition(SourcePartition[int]):
-    """One topic-partition.
-
-    :param name: ``<topic>_<number>``
-    :param first: the offset to begin at where the channel has no token
-    :param bounds: how far it reached when the run began
-    :param on_data_loss: what to do if retention has taken the record after the committed one
-    :param run: the run, as checkpoints name it
-    """
+    """One topic-partition; ``first`` is where it begins if the channel has no token."""
 
     name: str
     binding: Binding
@@ -271,10 +251,6 @@ class _Reader:
     The end has come with the first record at or behind it, or when the broker reports that nothing is left
     ahead of an offset at or behind it: offsets of transaction markers and of compacted records are never
     delivered. The partition may grow meanwhile; nothing behind the end is returned.
-
-    :param start: the first offset
-    :param end: the offset behind the last one that is required, at most the partition's end
-    :param on_data_loss: ``skip`` allows that retention takes records while they are read
     """
 
     def __init__(
@@ -307,12 +283,7 @@ class _Reader:
         self._consumer.close()
 
     def blocks(self, fields: Set[str]) -> Iterator[Records]:
-        """Read the records.
-
-        :param fields: what is required of them besides their values: ``timestamp``, ``key``, ``headers``
-        :raises SourcePositionError: if retention has taken records that were to be read
-        :raises SourceUnavailableError: if the brokers send nothing for too long
-        """
+        """Read the records, and of their ``timestamp``, ``key`` and ``headers`` what is required."""
         count = _FEWEST_RECORDS
         answered = time.monotonic()
         while not self._found_end:
@@ -415,8 +386,6 @@ def topics_shape(
     :param channel_prefix: the first part of the channels' names where the source does not set it; with None a
         partition begins at the offset of the source's group, or at its ``start``
     :param known: what else is known of the data: parameters of :class:`DataShape`
-    :raises ConfigurationError: if ``confluent-kafka`` is not installed
-    :raises SourceUnavailableError: if no broker answers
     """
     from airflow_provider_snowpipe.routing.probes import (
         backlog_shape,  # drivers and executors have no routing

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_snowpipe.spark.source import required_module, row_ranges
+from airflow_provider_snowpipe.spark.source import required_module, row_ranges, varint
 from airflow_provider_snowpipe.spark.sources.kafka.spec import REGISTRY_TOKEN, REGISTRY_USER_INFO
 from airflow_provider_snowpipe.streaming.errors import (
     AuthenticationError,
@@ -27,7 +27,7 @@ from airflow_provider_snowpipe.streaming.table_schema import LONGEST_TEXT, commo
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSecrets
-    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
 
 
 Details = Callable[[int], tuple[bytes | None, Sequence[tuple[str, bytes | None]] | None]]
@@ -87,11 +87,7 @@ class Records:
         return replace(self, **{name: some(one) for name, one in columns.items() if one is not None})
 
     def pieces(self, most_bytes: int, most_rows: int) -> Iterator[Records]:
-        """Divide the records into pieces of bounded size; one record that is larger is its own piece.
-
-        :param most_bytes: bytes of values in a piece
-        :param most_rows: records in a piece
-        """
+        """Divide the records into pieces of bounded size; one record that is larger is its own piece."""
         ends = _value_ends(self.values)
         for start, stop in row_ranges(ends[1:] - ends[0], most_bytes, most_rows):
             yield self if (start, stop) == (0, len(self)) else self.slice(start, stop)
@@ -203,27 +199,12 @@ def without_ends(values: pa.LargeBinaryArray, head: int, tail: int = 0) -> pa.La
     """Each value without its first and last bytes, of which each has as many; none is null.
 
     Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
-
-    :param head: how many at its beginning
-    :param tail: how many at its end
     """
-    data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
-    ends = ends - ends[0]
-    kept = np.ones(len(data), bool)
-    for byte in range(head):
-        kept[ends[:-1] + byte] = False
-    for byte in range(tail):
-        kept[ends[1:] - 1 - byte] = False
-    offsets = ends - (head + tail) * np.arange(len(ends))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
-    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
+    return cut(values, np.full(len(values), head), np.full(len(values), tail))
 
 
 def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """JSON without the schema registry's head, where a value has one: a zero, which begins no JSON.
-
-    :param values: JSON values, some or all of them with a head, some of them null
-    """
+    """JSON without the schema registry's head, where a value has one: a zero, which begins no JSON."""
     data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
     ends = ends - ends[0]
     long_enough = np.flatnonzero(np.diff(ends) >= SCHEMA_ID_BYTES)
@@ -236,11 +217,7 @@ def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
 
 
 def cut(values: pa.LargeBinaryArray, heads: np.ndarray, tails: np.ndarray) -> pa.LargeBinaryArray:
-    """Values without some bytes at their beginning and at their end; nulls stay.
-
-    :param heads: how many bytes each one loses at its beginning
-    :param tails: and at its end
-    """
+    """Values without some bytes at their beginning and at their end; nulls stay."""
     data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
     ends = ends - ends[0]
     edges = np.zeros(len(data) + 1, np.int8)
@@ -264,12 +241,9 @@ _OPTIONS = NdjsonOptions(explicit_nulls=False)
 
 
 def metadata_objects(
-    records: Records, topic: str, number: int, spec: KafkaSourceSpec, run: str = ""
+    records: Records, topic: str, number: int, spec: KafkaSource, run: str = ""
 ) -> pa.LargeBinaryArray | None:
-    """Write the metadata of records as JSON objects, None where none is required.
-
-    :param run: the run, as checkpoints name it
-    """
+    """Write the metadata of records as JSON objects, None where none is required."""
     if not spec.metadata and not spec.record_metadata:
         return None
     fields = _Fields(records, topic, number, spec, run)
@@ -282,7 +256,7 @@ def metadata_objects(
 class _Fields:
     """The columns; each method is named as its field."""
 
-    def __init__(self, records: Records, topic: str, number: int, spec: KafkaSourceSpec, run: str) -> None:
+    def __init__(self, records: Records, topic: str, number: int, spec: KafkaSource, run: str) -> None:
         self._records = records
         self._run = run
         self._topic = topic
@@ -384,11 +358,7 @@ class SchemaRegistry:
         self._client = client.SchemaRegistryClient(config)
 
     def schema(self, number: int, form: str | None = None) -> Any:
-        """Read a schema.
-
-        :param form: ``serialized`` for Protobuf's descriptors, None for the text
-        :raises SourceUnavailableError: if the registry does not answer
-        """
+        """Read a schema; the form ``serialized`` gives Protobuf's descriptors."""
         try:
             return self._client.get_schema(number, fmt=form)
         except Exception as error:  # noqa: BLE001  of the HTTP client beneath, which is the library's affair
@@ -415,11 +385,7 @@ class SchemaRegistry:
 
 
 def schema_numbers(values: pa.LargeBinaryArray) -> tuple[np.ndarray, pa.LargeBinaryArray]:
-    """Read the numbers that stand ahead of the values, and take their heads off.
-
-    :param values: values in the wire format, none null
-    :return: for each value its schema's number, -1 where it has no head; and those that have one, without it
-    """
+    """Take off the numbers of schemas; a value without one has -1, and is left out of the others."""
     data = np.frombuffer(memoryview(values.buffers()[2] or b""), np.uint8)
     ends = _value_ends(values)
     starts = ends[:-1]
@@ -475,10 +441,7 @@ class MessageReader:
         """Types of the columns, by field, as the messages met so far declare them."""
 
     def as_json(self, number: int, value: bytes) -> bytes:
-        """Write a message as one line of JSON, with the field names of its schema.
-
-        :param value: message indexes and message
-        """
+        """Write a message, behind its indexes, as one line of JSON, with the field names of its schema."""
         from google.protobuf.json_format import MessageToDict
 
         path, start = _indexes(value)
@@ -576,22 +539,16 @@ def _add_well_known(pool: Any) -> None:
 
 def _indexes(value: bytes) -> tuple[tuple[int, ...], int]:
     """Read where in its file the message's type is: zigzag numbers behind their count, none for the first."""
-    count, at = _varint(value, 0)
+    count, at = _zigzag(value, 0)
     if count == 0:
         return (0,), at
     path = []
     for _ in range(count):
-        index, at = _varint(value, at)
+        index, at = _zigzag(value, at)
         path.append(index)
     return tuple(path), at
 
 
-def _varint(value: bytes, at: int) -> tuple[int, int]:
-    number = shift = 0
-    while True:
-        byte = value[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return (number >> 1) ^ -(number & 1), at
+def _zigzag(value: bytes, at: int) -> tuple[int, int]:
+    number, at = varint(value, at)
+    return (number >> 1) ^ -(number & 1), at

@@ -90,6 +90,7 @@ class KafkaSource(SourceSpec):
     conn_id: str | None = None
     kind: Literal["kafka"] = "kafka"
     source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.kafka.reader:KafkaSource"
+    offset_format = IntegerOffset.format_name
     takes_connection: ClassVar[bool] = True
     backlog_shape: ClassVar[str | None] = "airflow_provider_snowpipe.spark.sources.kafka.reader:topics_shape"
 
@@ -236,11 +237,6 @@ class KafkaSource(SourceSpec):
         return round(timestamp.timestamp() * 1000)
 
     @property
-    def offset_format(self) -> str:
-        """``integer``: the offset of the last record, as the connector writes it."""
-        return IntegerOffset.format_name
-
-    @property
     def default_name(self) -> str:
         """The topics; each channel has its own topic in its name."""
         return ",".join(self.topics) or str(self.topic_pattern)
@@ -278,11 +274,7 @@ class KafkaSource(SourceSpec):
         return tuple(f"{one}_{partition}" for one in sorted(found - {prefix, None}, key=str))
 
     def channel(self, prefix: str, source_name: str, partition: str) -> str:
-        """Name a channel ``<prefix>_<topic>_<partition>``, as the Kafka connector v4 does.
-
-        :raises ConfigurationError: if the plan has a source name of its own, or another prefix than the
-            connector
-        """
+        """Name a channel ``<prefix>_<topic>_<partition>``, as the Kafka connector v4 does."""
         if self.channel_prefix not in (None, prefix):
             raise ConfigurationError(
                 f"channel_prefix is {prefix!r}, and the connector {self.connector_name!r} names its channels "
@@ -296,18 +288,12 @@ class KafkaSource(SourceSpec):
         return check_channel_name(f"{prefix}_{partition}")
 
 
-KafkaSourceSpec = KafkaSource
-"""The name of the class inside the job, where a KafkaSource reads what the spec describes."""
-
-
 def connector_prefix(name: str) -> str:
     """The first part of the channels' names of a Snowflake Kafka connector 4.
 
     The connector uses its own name in capitals if that is an identifier, and otherwise replaces what no
     identifier may hold and adds the absolute hash that Java gives the name. That hash is negative for the one
     number that has no positive counterpart.
-
-    :raises ConfigurationError: if the connector itself could not run under that name
     """
     found = _sanitised(name)
     if found is None:

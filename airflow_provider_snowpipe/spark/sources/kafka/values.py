@@ -44,7 +44,7 @@ from airflow_provider_snowpipe.streaming.table_schema import common_types
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.spark.source import SourceSecrets
-    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSourceSpec
+    from airflow_provider_snowpipe.spark.sources.kafka.spec import KafkaSource
     from airflow_provider_snowpipe.streaming.arguments import UnknownTypes
     from airflow_provider_snowpipe.streaming.limits import BatchLimits
 
@@ -53,7 +53,7 @@ class RowWriter:
     """Writes the records of one topic-partition as NDJSON."""
 
     def __init__(
-        self, spec: KafkaSourceSpec, topic: str, number: int, secrets: SourceSecrets, run: str = ""
+        self, spec: KafkaSource, topic: str, number: int, secrets: SourceSecrets, run: str = ""
     ) -> None:
         self._spec = spec
         self._run = run
@@ -69,10 +69,7 @@ class RowWriter:
         return part_bytes(limits, self._values.growth)
 
     def part(self, records: Records) -> Part:
-        """Write some records as one part; one without rows passes them.
-
-        :raises EncodingError: for a tombstone or a key that the source does not take, naming its offset
-        """
+        """Write some records as one part; one without rows passes them."""
         start, end = IntegerOffset(int(records.offsets[0])), IntegerOffset(int(records.offsets[-1]))
         records = self._without_tombstones(self._values.with_tombstones(records))
         if not len(records):
@@ -139,10 +136,7 @@ Faults = Mapping[int, str]
 
 
 class _ValueWriter(ABC):
-    """Writes the values of records as rows.
-
-    :param where: the topic-partition in words, for errors
-    """
+    """Writes the values of records as rows."""
 
     growth: ClassVar[int] = 1
     """How many times longer a value may be as a row."""
@@ -194,10 +188,7 @@ class _Json(_ValueWriter):
         return replace(records, values=pc.if_else(empty, nothing, records.values))
 
     def _bodies(self, values: pa.LargeBinaryArray, empty: bytes) -> tuple[pa.LargeBinaryArray, Faults]:
-        """The JSON of values, each on one line, as what its schema says that it means.
-
-        :param empty: what stands for null
-        """
+        """The JSON of values, each on one line, as what its schema says; ``empty`` stands for null."""
         schemas: list[tuple[bytes | int, np.ndarray]] = []
         bodies = without_schema_ids(values)
         if self._envelope:
@@ -289,10 +280,7 @@ class _JsonValues(_Json):
 
 
 class _OneColumn(_ValueWriter):
-    """Text, or bytes as BASE64, as the value of one column.
-
-    :param text: True for text in UTF-8
-    """
+    """Text, or bytes as BASE64, as the value of one column."""
 
     growth = 8
 
@@ -317,8 +305,7 @@ class _OneColumn(_ValueWriter):
         return lines_of(encode_ndjson(pa.table({self._column: values}))), faults
 
 
-def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> _ValueWriter:
-    """Choose how values are written."""
+def _value_writer(spec: KafkaSource, where: str, secrets: SourceSecrets) -> _ValueWriter:
     url, unknown = spec.schema_registry_url, spec.unknown_types
     if spec.value_format in ("avro", "protobuf"):
         registry = SchemaRegistry(url or "", secrets)
@@ -335,14 +322,11 @@ def _value_writer(spec: KafkaSourceSpec, where: str, secrets: SourceSecrets) -> 
     return _JsonObjects(where, unknown, schemas, spec.connect_envelope)
 
 
-def payloads(
-    values: pa.LargeBinaryArray,
-) -> tuple[pa.LargeBinaryArray, list[tuple[bytes | int, np.ndarray]]]:
+def payloads(values: pa.LargeBinaryArray) -> tuple[pa.LargeBinaryArray, list[tuple[bytes | int, np.ndarray]]]:
     """The payloads of Kafka Connect's JSON envelopes, byte by byte; a blank where a value is in none.
 
     Values with the same schema begin with the same bytes, so that one of them is parsed for all.
 
-    :param values: JSON values, some of them null
     :return: the payloads, and the schemas that there are, each with the values that it describes
     """
     trimmed = bytes_of(pc.ascii_trim_whitespace(text_of(values)))
@@ -413,7 +397,6 @@ def _refuse_constant(name: str) -> None:
 
 
 def _not_utf8(values: pa.LargeBinaryArray) -> Iterator[int]:
-    """Find the values that are not UTF-8."""
     for row, value in enumerate(values.to_pylist()):
         try:
             (value or b"").decode()
@@ -489,8 +472,6 @@ def _unreadable(number: int, reason: str) -> EncodingError:
 
 
 class _AvroValues(_RegisteredValues):
-    """Avro records."""
-
     def __init__(self, where: str, registry: SchemaRegistry, unknown: UnknownTypes) -> None:
         super().__init__(where, registry, unknown)
         self._avro = required_module("fastavro", "value_format='avro'", "fastavro", "kafka")

@@ -83,6 +83,35 @@ _SORT_REMEDY = (
     "sort the rows last by a unique key: df.repartition(n, 'key').sortWithinPartitions('key'), or give an "
     "offset column"
 )
+# Each with its remedy.
+_LIMIT = "a limit takes whichever rows come first", "filter by a condition on columns"
+_SAMPLE = (
+    "a sample depends on how the rows lie in partitions",
+    "filter by a hash of a key, for example pmod(hash(key), 100) < 5",
+)
+_BY_CLOCK = (
+    "the clock differs in each run",
+    "give a fixed value such as the run's logical date, or a column DEFAULT in the table",
+)
+_BY_CHANCE = (
+    "its value differs each time that a row is computed",
+    "store the value with the rows before, or compute it from their columns",
+)
+_ADAPTIVELY = (
+    "adaptive execution joins shuffle partitions by their size while the job runs",
+    "set spark.sql.adaptive.enabled to false for the write (plan_order.pinned_layout does)",
+)
+_PARTITIONINGS = {
+    "RangePartitioning": (
+        "orderBy and repartitionByRange cut the rows into partitions at a sample of their values, which is "
+        "another one in each run",
+        "use df.repartition(n, 'key').sortWithinPartitions('key')",
+    ),
+    "RoundRobinPartitioning": (
+        "repartition(n) deals the rows out by where they lie",
+        "name a stable key: df.repartition(n, 'key').sortWithinPartitions('key')",
+    ),
+}
 _PASSING = frozenset(
     {
         *("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec", "RowToColumnarExec"),
@@ -109,12 +138,7 @@ _CLOCK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PlanHazard:
-    """One part of a plan that may give other rows, or the rows in another order, when it runs again.
-
-    :param operator: the operator or expression, as Spark calls it
-    :param reason: what it does
-    :param remedy: what to write instead
-    """
+    """One part of a plan that may give other rows, or the rows in another order, when it runs again."""
 
     operator: str
     reason: str
@@ -128,18 +152,12 @@ def refuse_changing_rows(df: DataFrame, what: str) -> None:
     """Refuse a DataFrame that may hold other rows or values when it is read again.
 
     Enough where a unique key orders the rows afterwards.
-
-    :raises ConfigurationError: naming the expression or operator, and the remedy
     """
     _refuse(row_hazards(df), what)
 
 
 def refuse_unordered_rows(df: DataFrame, what: str) -> None:
-    """Refuse a DataFrame whose partitions may hold other rows, or in another order, when it runs again.
-
-    :param df: the rows, exactly as they are going to be written
-    :raises ConfigurationError: naming operator, reason and remedy
-    """
+    """Refuse a DataFrame whose partitions may hold other rows, or in another order, when it runs again."""
     _refuse((*row_hazards(df), *order_hazards(df)), what)
 
 
@@ -159,19 +177,9 @@ def row_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
     for node in _nodes(analyzed):
         name = _kind(node)
         if name in _LIMITS and not _limits_sorted(node):
-            found.append(
-                PlanHazard(
-                    name, "a limit takes whichever rows come first", "filter by a condition on columns"
-                )
-            )
+            found.append(PlanHazard(name, *_LIMIT))
         elif name == "Sample":
-            found.append(
-                PlanHazard(
-                    name,
-                    "a sample depends on how the rows lie in partitions",
-                    "filter by a hash of a key, for example pmod(hash(key), 100) < 5",
-                )
-            )
+            found.append(PlanHazard(name, *_SAMPLE))
         found.extend(_expression_hazards(node))
     return tuple(found)
 
@@ -189,13 +197,7 @@ def order_hazards(df: DataFrame) -> tuple[PlanHazard, ...]:
     plan = query.executedPlan()
     if _kind(plan) == "AdaptiveSparkPlanExec":
         if any(_kind(node).endswith("ExchangeExec") for node in _nodes(plan.executedPlan())):
-            return (
-                PlanHazard(
-                    "AdaptiveSparkPlan",
-                    "adaptive execution joins shuffle partitions by their size while the job runs",
-                    "set spark.sql.adaptive.enabled to false for the write (plan_order.pinned_layout does)",
-                ),
-            )
+            return (PlanHazard("AdaptiveSparkPlan", *_ADAPTIVELY),)
         plan = plan.executedPlan()
     return tuple(_order(plan, df.sparkSession))
 
@@ -232,19 +234,8 @@ def _partitioning_hazards(exchange: Any) -> Iterator[PlanHazard]:
     name = _kind(partitioning)
     if partitioning.numPartitions() <= 1:
         return
-    if name == "RangePartitioning":
-        yield PlanHazard(
-            "RangePartitioning",
-            "orderBy and repartitionByRange cut the rows into partitions at a sample of their values, which "
-            "is another one in each run",
-            "use df.repartition(n, 'key').sortWithinPartitions('key')",
-        )
-    elif name == "RoundRobinPartitioning":
-        yield PlanHazard(
-            "RoundRobinPartitioning",
-            "repartition(n) deals the rows out by where they lie",
-            "name a stable key: df.repartition(n, 'key').sortWithinPartitions('key')",
-        )
+    if name in _PARTITIONINGS:
+        yield PlanHazard(name, *_PARTITIONINGS[name])
 
 
 def _scan_hazards(session: Any) -> Iterator[PlanHazard]:
@@ -260,16 +251,12 @@ def _scan_hazards(session: Any) -> Iterator[PlanHazard]:
 
 def _disorder(node: Any, name: str) -> PlanHazard:
     if name.endswith("ExchangeExec"):
-        return PlanHazard(
-            "Exchange", "rows come through a shuffle in the order in which its parts arrive", _SORT_REMEDY
-        )
-    if name == "CoalesceExec":
-        return PlanHazard(
-            "Coalesce", "coalesce packs partitions together by where they lie at that time", _SORT_REMEDY
-        )
-    return PlanHazard(
-        str(node.nodeName()).strip(), "nothing fixes the order in which its rows come", _SORT_REMEDY
-    )
+        name, reason = "Exchange", "rows come through a shuffle in the order in which its parts arrive"
+    elif name == "CoalesceExec":
+        name, reason = "Coalesce", "coalesce packs partitions together by where they lie at that time"
+    else:
+        name, reason = str(node.nodeName()).strip(), "nothing fixes the order in which its rows come"
+    return PlanHazard(name, reason, _SORT_REMEDY)
 
 
 def _limits_sorted(node: Any) -> bool:
@@ -288,17 +275,9 @@ def _expression_hazards(node: Any) -> Iterator[PlanHazard]:
         for part in _nodes(expression):
             name = _kind(part)
             if name in _CLOCK:
-                yield PlanHazard(
-                    str(part.prettyName()),
-                    "the clock differs in each run",
-                    "give a fixed value such as the run's logical date, or a column DEFAULT in the table",
-                )
+                yield PlanHazard(str(part.prettyName()), *_BY_CLOCK)
             elif shaky and name not in _STABLE and _is_source_of_chance(part):
-                yield PlanHazard(
-                    str(part.prettyName()),
-                    "its value differs each time that a row is computed",
-                    "store the value with the rows before, or compute it from their columns",
-                )
+                yield PlanHazard(str(part.prettyName()), *_BY_CHANCE)
 
 
 def _is_source_of_chance(expression: Any) -> bool:

@@ -26,18 +26,14 @@ from airflow_provider_snowpipe.spark.sources.tables.rows import (
     keyed_parts,
     written,
 )
-from airflow_provider_snowpipe.spark.sources.tables.spec import TableSourceSpec
+from airflow_provider_snowpipe.spark.sources.tables.spec import TableSource as TableSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
-from airflow_provider_snowpipe.streaming.offsets import (
-    IntegerOffset,
-    LexicographicOffset,
-    Offset,
-)
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset, Offset
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -54,10 +50,7 @@ _FIRST_DAY, _LAST_DAY = "0000-01-01", "+10000-01-01"
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column whose values order the rows, with the expression for their positions.
-
-    :param offset_type: ``integer`` or ``text``, as in the plan
-    """
+    """A column whose values order the rows, with the expression for their positions."""
 
     name: str
     kind: DataType
@@ -65,11 +58,7 @@ class KeyColumn:
 
     @classmethod
     def of(cls, df: DataFrame, name: str, offset_type: Literal["integer", "text"]) -> KeyColumn:
-        """Find the column.
-
-        :param offset_type: its type in the plan
-        :raises ConfigurationError: if there is none, or its type does not fit
-        """
+        """Find the column."""
         field = field_of(df, name, "offset_column")
         kind = field.dataType
         required = _offset_type(kind)
@@ -122,10 +111,7 @@ class KeyColumn:
 
 
 def partition_column(df: DataFrame, name: str) -> Any:
-    """Find the column whose values are partitions.
-
-    :raises ConfigurationError: if there is none, or its values cannot be names
-    """
+    """Find the column whose values are partitions."""
     field = field_of(df, name, "partition_by")
     if field.dataType.typeName() not in _PARTITION_TYPES or not _is_binary(field.dataType):
         raise ConfigurationError(
@@ -136,10 +122,7 @@ def partition_column(df: DataFrame, name: str) -> Any:
 
 
 def field_of(df: DataFrame, name: str, what: str) -> Any:
-    """Find a column by name, as Spark does: whatever the case.
-
-    :raises ConfigurationError: if there is no such column, or more than one
-    """
+    """Find a column by name, as Spark does: whatever the case."""
     found = [field for field in df.schema.fields if field.name.upper() == name.upper()]
     if len(found) != 1:
         raise ConfigurationError(
@@ -187,11 +170,7 @@ def open_rows(
     query: str | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
-    """Open a table, a query or files; nothing is read but what Spark needs to know the columns.
-
-    :raises SourcePositionError: if it is not there
-    :raises ConfigurationError: if Spark refuses it
-    """
+    """Open a table, a query or files; nothing is read but what Spark needs to know the columns."""
 
     def read() -> DataFrame:
         if query is not None:
@@ -207,11 +186,7 @@ def open_rows(
 
 
 def asked_of_spark(ask: Callable[[], _T], address: str) -> _T:
-    """Ask Spark about a source; its refusal becomes an error in one line.
-
-    :raises SourcePositionError: if it is not there
-    :raises ConfigurationError: if Spark refuses it
-    """
+    """Ask Spark about a source; its refusal becomes an error in one line."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -239,11 +214,7 @@ ONLY = "all"
 
 
 def partition_names(rows: DataFrame, column: str, address: str) -> tuple[str, ...]:
-    """List the values of a column as names of partitions.
-
-    :raises ConfigurationError: if there is a NULL or an empty value
-    :raises SourcePositionError: if there is no row
-    """
+    """List the values of a column as names of partitions."""
     values = rows.select(column_of(column).cast("string")).distinct()
     found = [row[0] for row in asked_of_spark(values.collect, address)]
     if None in found or "" in found:
@@ -300,11 +271,9 @@ _AFTER, _END = "snowpipe_after", "snowpipe_end"
 
 
 @dataclass(frozen=True, slots=True)
-class TablePartition(FramePartition):
-    """The rows of one value, of one range, or all of them.
+class OrderedPartition(FramePartition):
+    """Rows that a column orders.
 
-    :param key: the column that orders them
-    :param number: number of the range
     :param ndjson: how tasks write the rows, None where Spark's JVM has
     :param extra: columns that are put into each row
     """
@@ -312,12 +281,67 @@ class TablePartition(FramePartition):
     name: str
     binding: Binding
     key: str
-    offset_type: str
-    number: int = 0
-    rows: int = 0
-    end: Offset | None = None
     ndjson: NdjsonOptions | None = None
     extra: RowColumns = field(default_factory=RowColumns)
+    rows: int = 0
+    end: Offset | None = None
+
+
+class OrderedSource(FrameSource):
+    """Rows that a column orders, with a partition for each value of another one, or one partition."""
+
+    def __init__(self, spec: Any, on_data_loss: OnDataLoss) -> None:
+        self._spec = spec
+        self._on_data_loss = on_data_loss
+        self._rows: DataFrame
+        self._key: KeyColumn
+        self._by: str | None = None
+
+    def _open(self, session: SparkSession, key: str, **how: Any) -> DataFrame:
+        """Open the rows, and find the columns that order and divide them."""
+        pin_layout(session)
+        spec = self._spec
+        self._rows = open_rows(session, spec.address, table=spec.table, path=spec.path, **how)
+        check_row_types(self._rows.schema)
+        self._key = KeyColumn.of(self._rows, key, spec.offset_type)
+        if spec.partition_by is not None:
+            self._by = partition_column(self._rows, spec.partition_by).name
+        return self._rows
+
+    def _names(self) -> tuple[str, ...]:
+        if self._by is None:
+            return (ONLY,)
+        with free_layout(self._rows.sparkSession):
+            return partition_names(self._rows, self._by, self._spec.address)
+
+    def _where(self, name: str) -> str:
+        return "" if self._by is None else f", {self._by} = {name!r}"
+
+    def _written(self) -> tuple[str, NdjsonOptions | None, RowColumns]:
+        """What all partitions have in common."""
+        ndjson = None if is_written_by_jvm(self._rows.schema) else self._spec.row_options
+        return self._key.name, ndjson, RowColumns(self._spec.metadata or {}, self.run)
+
+    def _asked(self, question: Callable[[], _T]) -> _T:
+        """Ask Spark what does not depend on the layout."""
+        with free_layout(self._rows.sparkSession):
+            return asked_of_spark(question, self._spec.address)
+
+    def _ordered(self, rows: DataFrame, works: Sequence[FrameWork], *by: str) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        ready = rows.select(CHANNEL, *by, *written(self._rows.schema, self._spec.row_options))
+        ordered = ready.repartitionById(len(works), sf.col(CHANNEL)).sortWithinPartitions(*by)
+        refuse_unordered_rows(ordered, f"source {self._spec.address!r}")
+        return ordered
+
+
+@dataclass(frozen=True, slots=True)
+class TablePartition(OrderedPartition):
+    """The rows of one value, of one numbered range, or all of them."""
+
+    offset_type: str = "integer"
+    number: int = 0
     gaps_legal = True
 
     @property
@@ -332,9 +356,6 @@ class TablePartition(FramePartition):
     def value(self, position: Offset) -> Any:
         """The key of a position; what :meth:`offset` took."""
         return position.sort_key()[0]
-
-    def check(self, committed: Offset | None) -> None:
-        """Nothing to see before the rows are counted."""
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
@@ -352,67 +373,35 @@ class TablePartition(FramePartition):
         )
 
 
-class TableSource(FrameSource):
-    """A table, a query or files that Spark reads, ordered by a column.
+class TableSource(OrderedSource):
+    """A table, a query or files that Spark reads, ordered by a column."""
 
-    :param on_data_loss: what to do if a committed row is gone
-    """
-
-    def __init__(self, spec: TableSourceSpec, on_data_loss: OnDataLoss) -> None:
-        self._spec = spec
-        self._on_data_loss = on_data_loss
-        self._rows: DataFrame
-        self._key: KeyColumn
-        self._by: str | None = None
+    _spec: TableSourceSpec
 
     def use(self, session: SparkSession) -> None:
         """Open the rows and refuse what cannot be loaded in order."""
         spec = self._spec
-        pin_layout(session)
-        rows = open_rows(
-            session,
-            spec.address,
-            table=spec.table,
-            query=spec.query,
-            path=spec.path,
-            format=spec.format,
-            options=spec.options,
-        )
-        check_row_types(rows.schema)
-        self._key = KeyColumn.of(rows, spec.offset_column, spec.offset_type)
-        if spec.partition_by is not None:
-            self._by = partition_column(rows, spec.partition_by).name
-        refuse_changing_rows(rows, f"source {spec.address!r}")
-        self._rows = rows
+        how = {"query": spec.query, "format": spec.format, "options": spec.options}
+        refuse_changing_rows(self._open(session, spec.offset_column, **how), f"source {spec.address!r}")
 
     def partitions(self) -> tuple[TablePartition, ...]:
         """List the column's values, the ranges, or the one partition that there is."""
         spec, key = self._spec, self._key
-        with free_layout(self._rows.sparkSession):
-            bad = asked_of_spark(self._rows.where(key.is_no_position).count, spec.address)
+        bad = self._asked(self._rows.where(key.is_no_position).count)
         if bad:
             raise ConfigurationError(
                 f"source {spec.address!r} has {counted(bad, 'row')} with NULL{key.or_years} in offset_column "
                 f"{key.name!r}: a row's position is its value; give them one, or leave them out in a query. "
                 "Nothing was sent"
             )
-        ndjson = None if is_written_by_jvm(self._rows.schema) else spec.row_options
 
         def make(name: str, where: str = "", number: int = 0) -> TablePartition:
-            binding = Binding(
-                f"{spec.identity}{where}", f"positions are values of {key.name!r} as {key.offset_type}"
-            )
-            extra = RowColumns(spec.metadata or {}, self.run)
-            return TablePartition(
-                name, binding, key.name, key.offset_type, number, ndjson=ndjson, extra=extra
-            )
+            reading = f"positions are values of {key.name!r} as {key.offset_type}"
+            binding = Binding(f"{spec.identity}{where}", reading)
+            return TablePartition(name, binding, *self._written(), offset_type=key.offset_type, number=number)
 
-        if self._by is not None:
-            with free_layout(self._rows.sparkSession):
-                names = partition_names(self._rows, self._by, spec.address)
-            return tuple(make(name, f", {self._by} = {name!r}") for name in names)
-        if not spec.ranges:
-            return (make(ONLY),)
+        if self._by is not None or not spec.ranges:
+            return tuple(make(name, self._where(name)) for name in self._names())
         bounds = list(spec.ranges)
         return tuple(
             make(str(number), f", range {number} of {bounds}", number) for number in range(len(bounds) + 1)
@@ -433,8 +422,7 @@ class TableSource(FrameSource):
                 sf.count_if(position == after),
             )
         )
-        with free_layout(self._rows.sparkSession):
-            found = {row[0]: row for row in asked_of_spark(counts.collect, self._spec.address)}
+        found = {row[0]: row for row in self._asked(counts.collect)}
         located = []
         for number, work in enumerate(works):
             row = found.get(number)
@@ -453,14 +441,7 @@ class TableSource(FrameSource):
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
         """One Spark partition for each channel, its rows ordered by the key."""
-        from pyspark.sql import functions as sf
-
-        rows = self._numbered(works, from_committed=False)
-        schema = self._rows.schema
-        ready = rows.select(CHANNEL, POSITION, *written(schema, self._spec.row_options))
-        ordered = ready.repartitionById(len(works), sf.col(CHANNEL)).sortWithinPartitions(POSITION)
-        refuse_unordered_rows(ordered, f"source {self._spec.address!r}")
-        return ordered
+        return self._ordered(self._numbered(works, from_committed=False), works, POSITION)
 
     def _numbered(self, works: Sequence[FrameWork], *, from_committed: bool) -> DataFrame:
         """The rows of the works with channel and position, from or behind the committed one to the end."""

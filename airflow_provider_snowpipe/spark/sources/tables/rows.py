@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -13,11 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_snowpipe.spark.source import CHANNEL, LINE, part_bytes, row_ranges
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder, check_types
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.errors import ContinuityError, EncodingError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
+from airflow_provider_snowpipe.streaming.ndjson import (
+    NdjsonOptions,
+    encode_ndjson,
+    refuse_duplicate_names,
+    with_documents,
+)
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 from airflow_provider_snowpipe.streaming.splice import with_columns
 
@@ -27,14 +34,193 @@ if TYPE_CHECKING:
 
 Indexes = npt.NDArray[np.int64]
 
+# -- What a column's type must be: checked on the driver, before any row moves ----------------------------
+
+_PLAIN = re.compile(
+    r"boolean|byte|short|integer|long|float|double|decimal\(\d+,\s*-?\d+\)|string( collate .*)?|char\(\d+\)"
+    r"|varchar\(\d+\)|binary|date|timestamp|timestamp_ntz|time\(\d+\)|void"
+)
+_TEXTS = re.compile(r"string( collate .*)?|char\(\d+\)|varchar\(\d+\)")
+_KEYS = re.compile(rf"byte|short|integer|long|date|{_TEXTS.pattern}")
+_REMEDIES = (
+    (
+        "variant",
+        "make it a column of its own, which arrives as VARIANT, or cast it to a struct or a map "
+        "(CAST(c AS MAP<STRING, STRING>))",
+    ),
+    ("interval", "cast it to STRING"),
+    ("geo", "send its text, ST_AsText(c) or GeoJSON, or ST_AsBinary(c)"),
+    ("udt", "select the plain columns that it is made of"),
+)
+
+
+def check_types(columns: Sequence[Mapping[str, Any]], *, by_jvm: bool = False) -> None:
+    """Refuse columns whose values have no faithful JSON form.
+
+    :param columns: fields of a schema as ``StructType.jsonValue`` gives it
+    :param by_jvm: True where Spark's ``to_json`` may write them, to which VARIANT is a type like others, and
+        which writes keys of maps that are no texts otherwise than Arrow does
+    """
+    refuse_duplicate_names([column["name"] for column in columns])
+    for column in columns:
+        if column["type"] != "variant":
+            _check_type(column["name"], column["type"], by_jvm)
+
+
+def _check_type(path: str, kind: Any, by_jvm: bool) -> None:
+    """Walk through a type; ``path`` names the position, for errors."""
+    shape = type_name(kind)
+    if shape == "struct":
+        if not kind["fields"]:
+            raise EncodingError(f"column {path!r} is a struct without fields: drop it")
+        names = Counter(one["name"] for one in kind["fields"])
+        if name := next((name for name, count in names.items() if count > 1), None):
+            raise EncodingError(f"column {path!r} has the field {name!r} twice: rename one")
+        for one in kind["fields"]:
+            _check_type(f"{path}.{one['name']}", one["type"], by_jvm)
+    elif shape == "array":
+        _check_type(f"{path}.[]", kind["elementType"], by_jvm)
+    elif shape == "map":
+        key = type_name(kind["keyType"])
+        if not (_TEXTS if by_jvm else _KEYS).fullmatch(key):
+            raise EncodingError(
+                f"column {path!r} is a map with keys of type {key}: cast them to STRING, as "
+                "transform_keys(c, (k, v) -> cast(k as string)) does"
+            )
+        _check_type(f"{path}.{{}}", kind["valueType"], by_jvm)
+    elif not (_PLAIN.fullmatch(shape) or (by_jvm and shape == "variant")):
+        remedy = next((text for word, text in _REMEDIES if word in shape), "cast it to STRING")
+        raise EncodingError(f"column {path!r} has type {shape}, which has no JSON form here: {remedy}")
+
+
+def type_name(kind: Any) -> str:
+    """The name of a type in ``StructType.jsonValue``, of a nested one without what it holds."""
+    return kind if isinstance(kind, str) else str(kind.get("type"))
+
+
+# -- Arrow batches as pieces of NDJSON -------------------------------------------------------------------
+
+_SLICE_BYTES = 8 << 20
+"""Arrow bytes that are encoded at once; bounds what a batch of long rows takes beside itself."""
+_NEWLINE = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of an Arrow batch, as they are sent.
+
+    :param body: NDJSON, every row ended by a newline
+    :param first: number of the first row within the Arrow batch, counted from 0
+    :param ends: where each row ends in ``body``, bytes
+    """
+
+    body: memoryview = field(repr=False)
+    first: int
+    ends: np.ndarray = field(repr=False)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return len(self.ends)
+
+    def split(self, rows: int) -> tuple[Piece, Piece]:
+        """Cut behind some rows, fewer than there are and at least 1."""
+        cut = int(self.ends[rows - 1])
+        return (
+            Piece(self.body[:cut], self.first, self.ends[:rows]),
+            Piece(self.body[cut:], self.first + rows, self.ends[rows:] - cut),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowEncoder:
+    """Writes Arrow batches as NDJSON."""
+
+    ndjson: NdjsonOptions
+    omitted: frozenset[str]
+    limits: BatchLimits
+    variants: frozenset[str] = frozenset()
+
+    def pieces(self, rows: pa.RecordBatch) -> Iterator[Piece]:
+        """Encode a batch; pieces are no larger than a part may be unless one row is."""
+        if self.omitted:
+            rows = rows.select([name for name in rows.schema.names if name not in self.omitted])
+        step = max(1, rows.num_rows * _SLICE_BYTES // max(rows.nbytes, _SLICE_BYTES))
+        for start in range(0, rows.num_rows, step):
+            some = rows.slice(start, step)
+            yield from self._cut(encode_rows(some, self.ndjson, self.variants), start, some.num_rows)
+
+    def _cut(self, body: bytes, first: int, rows: int) -> Iterator[Piece]:
+        ends = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE) + 1
+        if len(ends) != rows:
+            raise EncodingError(
+                f"{rows} rows became {len(ends)} lines of JSON: report this with the DataFrame's schema"
+            )
+        view, offset = memoryview(body), 0
+        for low, high in row_ranges(ends, part_bytes(self.limits), self.limits.rows):
+            end = int(ends[high - 1])
+            yield Piece(view[offset:end], first + low, ends[low:high] - offset)
+            offset = end
+
+
+# -- Spark's VARIANT columns as native JSON, beside the columns that Arrow writes ------------------------
+#
+# A variant reaches Python as a struct of two binary values, ``value`` and ``metadata``; that it is one, the
+# DataFrame's schema has. Each value is written by PySpark's own reader, one by one: an order of magnitude
+# slower than a struct or a map.
+
+_NOT_JSON = ("nan", "inf")
+_PARTS = {"value", "metadata"}
+
+
+def encode_rows(rows: pa.RecordBatch, options: NdjsonOptions, variants: Set[str]) -> bytes:
+    """Write rows as NDJSON, VARIANT columns among them."""
+    names = [name for name in rows.schema.names if name in variants]
+    if not names or not rows.num_rows:
+        return encode_ndjson(rows, options)
+    plain = rows.select([name for name in rows.schema.names if name not in variants])
+    lines = encode_ndjson(plain, options).split(b"\n")[:-1] if plain.num_columns else [b"{}"] * rows.num_rows
+    for name in names:
+        lines = with_documents(lines, name, _texts(name, rows.column(name), options))
+    return b"\n".join((*lines, b""))
+
+
+def _texts(name: str, values: pa.StructArray, options: NdjsonOptions) -> Iterator[bytes | None]:
+    """Each value as JSON, None where the key is left out."""
+    from pyspark.sql.variant_utils import VariantUtils
+
+    if {values.type.field(index).name for index in range(values.type.num_fields)} != _PARTS:
+        raise EncodingError(
+            f"column {name!r}: Spark hands a VARIANT over as {values.type}, a form that is not known here, "
+            "PySpark 4.2 has another one: cast the column to a struct or a map"
+        )
+    for value in values:
+        parts = value.as_py()
+        if parts is None:
+            yield b"null" if options.explicit_nulls else None
+            continue
+        text = VariantUtils.to_json(parts["value"], parts["metadata"])
+        if any(word in text for word in _NOT_JSON):
+            _refuse_unless_json(name, text)
+        yield text.encode()
+
+
+def _refuse_unless_json(name: str, text: str) -> None:
+    try:
+        json.loads(text)
+    except ValueError:
+        raise EncodingError(
+            f"column {name!r}: a VARIANT holds NaN or an infinity, which JSON has not: clean it before it is "
+            "written"
+        ) from None
+
+
+# -- Columns that show where rows are from ----------------------------------------------------------------
+
 
 @dataclass(frozen=True, slots=True)
 class RowColumns:
-    """Columns that show where rows are from.
-
-    :param columns: what each column gets: ``run_id``, ``version`` or ``row``
-    :param run: the run, as checkpoints name it
-    """
+    """Columns that show where rows are from, each with ``run_id``, ``version`` or ``row``."""
 
     columns: Mapping[str, str] = field(default_factory=dict)
     run: str = ""
@@ -104,12 +290,7 @@ def keyed_parts(
     A part goes out only when the row after it is known to have a larger key: of two rows with the same key
     neither is sent, so that no repeated run takes the second one for committed.
 
-    :param committed: rows up to this position are left out
-    :param value: the key of a position
-    :param offset: the position of a key
     :param ndjson: how values are written here, None for rows that are text already
-    :param extra: columns that are put into each row
-    :raises ContinuityError: if two rows are out of order or have the same key
     """
     held: Part | None = None
     last: Any = None
@@ -169,11 +350,6 @@ def versioned_parts(
     The rows begin with the committed version's first row, which are counted and left out.
 
     :param batches: the rows, ordered by version and key
-    :param committed: rows up to this position are left out
-    :param ndjson: how values are written here, None for rows that are text already
-    :param extra: columns that are put into each row
-    :raises ContinuityError: if two rows are out of order or have the same key
-    :raises SourcePositionError: if the committed version has fewer rows than are committed
     """
     counter = _RowCounter(committed, column)
     held: Part | None = None
@@ -191,8 +367,6 @@ def versioned_parts(
 
 
 class _RowCounter:
-    """Numbers the rows of each version over all batches."""
-
     def __init__(self, committed: BatchRowOffset | None, column: str) -> None:
         self._committed = committed
         self._column = column
@@ -255,10 +429,7 @@ _ERROR = f"\n{EncodingError.__module__}.{EncodingError.__name__}: "
 
 
 def check_row_types(schema: StructType) -> None:
-    """Refuse columns whose values have no faithful JSON form.
-
-    :raises EncodingError: naming column, type and remedy
-    """
+    """Refuse columns whose values have no faithful JSON form."""
     if not schema.fields:
         raise EncodingError("the rows have no columns: there is nothing to write")
     check_types(schema.jsonValue()["fields"], by_jvm=True)
@@ -283,20 +454,14 @@ def _holds_variant(kind: Any) -> bool:
 
 
 def written(schema: StructType, options: NdjsonOptions) -> list[Column]:
-    """What a query has of the rows: their text in one column, or their columns as they are.
-
-    :param schema: the columns, checked by :func:`check_row_types`
-    """
+    """What a query has of the rows: their text in one column, or their columns as they are."""
     if is_written_by_jvm(schema):
         return [row_text(schema, options).alias(LINE)]
     return [column_of(field.name) for field in schema.fields]
 
 
 def row_text(schema: StructType, options: NdjsonOptions) -> Column:
-    """The expression that writes a row: a JSON object and a newline.
-
-    :param schema: the columns, checked by :func:`check_row_types`
-    """
+    """The expression that writes a row: a JSON object and a newline."""
     from pyspark.sql import functions as sf
 
     writer = _Writer(options)
@@ -308,10 +473,7 @@ def row_text(schema: StructType, options: NdjsonOptions) -> Column:
 
 
 def value_text(name: str, column: Column, kind: DataType, options: NdjsonOptions) -> Column:
-    """The expression that writes one nested value as JSON; null stays null.
-
-    :param kind: its type, checked by :func:`check_row_types`: a struct, an array, a map or a variant
-    """
+    """The expression that writes one nested value as JSON; null stays null."""
     from pyspark.sql import functions as sf
 
     return sf.to_json(_Writer(options).value(name, column, kind), _form(options))

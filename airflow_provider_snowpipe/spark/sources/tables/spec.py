@@ -1,4 +1,4 @@
-"""The specification of a table source."""
+"""The specifications of tables that Spark reads: ordered by a column, or version by version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from airflow_provider_snowpipe.streaming.arguments import (
 )
 from airflow_provider_snowpipe.streaming.checked_values import is_template
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset, LexicographicOffset
+from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, IntegerOffset, LexicographicOffset
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
@@ -42,8 +42,6 @@ class TypedRowsSource(SourceSpec):
 
     has_versions: ClassVar[bool] = True
     metadata: Mapping[str, str] | None
-    table: str | None
-    path: str | None
     binary: BinaryFormat
     non_finite: NonFinite
     explicit_nulls: bool
@@ -63,12 +61,11 @@ class TypedRowsSource(SourceSpec):
                     f"source metadata has {name!r}: {value!r}: give a column one of {', '.join(known)}"
                 )
 
-    def _check_one_address(self) -> None:
-        """Refuse a source with both a path and a table, or with none."""
-        if bool(self.path) == bool(self.table):
-            raise ConfigurationError(
-                f"source has path {self.path!r} and table {self.table!r}: give exactly one of the two"
-            )
+
+def check_one_address(path: str | None, table: str | None) -> None:
+    """Refuse a source with both a path and a table, or with none."""
+    if bool(path) == bool(table):
+        raise ConfigurationError(f"source has path {path!r} and table {table!r}: give exactly one of the two")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -165,6 +162,60 @@ class TableSource(TypedRowsSource):
         return f"{what}{options}"
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class DeltaSource(TypedRowsSource):
+    """The rows that were inserted into a Delta table, version by version, from its change data feed.
+
+    The position of a row is the version that inserted it and its number in that version, ordered by a column
+    whose values are unique within a version. The table's property ``delta.enableChangeDataFeed`` is set.
+
+    :param order_by: that column
+    :param path: the table's directory
+    :param table: the table's name in Spark's catalog instead
+    :param offset_type: ``integer``: ``order_by`` has whole numbers; ``text``: strings, dates or timestamps
+    :param partition_by: a column whose values are the partitions, each with a channel; without, one channel
+    :param starting_version: the first version that is read where nothing is committed
+    :param binary: the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, years outside 0 to 9999, times beyond a day
+    :param explicit_nulls: True writes nulls, which store NULL; False leaves them out, so that a column's
+        DEFAULT applies
+    :param metadata: columns that show where rows are from, each with ``run_id``, ``version`` or ``row``
+    :param kind: always ``delta``
+    """
+
+    order_by: str
+    path: str | None = None
+    table: str | None = None
+    offset_type: Literal["integer", "text"] = "integer"
+    partition_by: str | None = None
+    starting_version: int = 0
+    binary: BinaryFormat = "BASE64"
+    non_finite: NonFinite = "refuse"
+    explicit_nulls: bool = True
+    metadata: Mapping[str, str] | None = None
+    kind: Literal["delta"] = "delta"
+    source_class: ClassVar[str] = "airflow_provider_snowpipe.spark.sources.tables.delta:DeltaSource"
+    offset_format = BatchRowOffset.format_name
+
+    def _check(self) -> None:
+        if not self.order_by:
+            raise ConfigurationError("source order_by is empty: name the column that orders a version's rows")
+        check_one_address(self.path, self.table)
+        self._check_metadata()
+        if self.starting_version < 0:
+            raise ConfigurationError(f"source starting_version is {self.starting_version}: give 0 or more")
+
+    @property
+    def default_name(self) -> str:
+        """The table's name, or the last part of the path."""
+        return self.table.rpartition(".")[2].strip("`") if self.table else Path(self.path or "").name
+
+    @property
+    def address(self) -> str:
+        """The table or its directory."""
+        return self.table or self.path or ""
+
+
 _BLANKS = re.compile(
     r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*\n?|/\*.*?\*/)|\s+""", re.DOTALL
 )
@@ -175,15 +226,8 @@ def query_on_one_line(query: str) -> str:
     return _BLANKS.sub(lambda found: found[1] or " ", query.strip())
 
 
-TableSourceSpec = TableSource
-"""The name of the class inside the job, where a TableSource reads what the spec describes."""
-
-
 def check_one_input(source: Any, keys: Sequence[str]) -> None:
-    """Refuse a source with no input, or more than one.
-
-    :raises ConfigurationError: if not exactly one has a value
-    """
+    """Refuse a source with no input, or more than one."""
     given = [key for key in keys if getattr(source, key)]
     if len(given) != 1:
         raise ConfigurationError(
@@ -237,13 +281,7 @@ def check_reader_options(options: Any, format_name: str) -> None:
 
 
 def check_options(options: Any, known: Set[str] | None, reader: str, remedy: str) -> None:
-    """Refuse options that are no texts, that hold a secret, or that may: a plan is a file.
-
-    :param known: those that may stand in a plan, in small letters; None where that is not known yet
-    :param reader: what takes them, in words
-    :param remedy: where others go instead
-    :raises ConfigurationError: naming the option, never its value
-    """
+    """Refuse options that are not texts or not known, or that hold a secret: a plan is a file."""
     if not isinstance(options, Mapping):
         raise ConfigurationError(f"source options is no object: give options of {reader} by name")
     for name, value in options.items():

@@ -17,8 +17,8 @@ from airflow_provider_snowpipe.spark.data_source.parts import (
     channel_source,
     position_in_batch,
 )
-from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Task, row_rules
-from airflow_provider_snowpipe.spark.sources.tables.row_encoder import RowEncoder, encode_rows
+from airflow_provider_snowpipe.spark.data_source.task import BatchesSeen, Prepared, Task, row_rules
+from airflow_provider_snowpipe.spark.sources.tables.rows import RowEncoder, encode_rows
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.errors import EncodingError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -178,8 +178,8 @@ def run(snowpipe):
         options = write_options(batchBytes="20", commitTimeout="60", **more)
         identity = None if options.offset_column else BatchIdentity(batch, writer, options.partitions or 0)
         batches = (pa.record_batch({"ID": ids[low : low + size]}) for low in range(0, len(ids), size))
-        given = options, snowpipe.scoped_token(life), seen or BatchesSeen(), identity, partition
-        return Task(*given, attempt=3, integer_offsets=True).run(batches)
+        prepared = Prepared(snowpipe.scoped_token(life), seen or BatchesSeen(), integer_offsets=True)
+        return Task(options, prepared, identity, partition, 3).run(batches)
 
     return run
 

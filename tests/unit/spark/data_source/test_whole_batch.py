@@ -118,8 +118,7 @@ class Writes:
         prepared = gates.prepare(options, integer_offsets=False)
 
         def run(number, attempt=0):
-            given = options, prepared.token, prepared.seen, identity, number, attempt
-            task = Task(*given, write=prepared.write)
+            task = Task(options, prepared, identity, number, attempt)
             try:
                 return task.run(self.batches(shares[number]))
             except KilledError:

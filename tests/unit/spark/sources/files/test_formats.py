@@ -32,7 +32,7 @@ from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.spec import (
     Avro,
     Csv,
-    FileSourceSpec,
+    FileSource,
     Ndjson,
     Orc,
     Parquet,
@@ -359,7 +359,7 @@ def test_a_value_without_json_form_is_named_by_file_row_and_column(tmp_path):
 @pytest.mark.parametrize(("name", "write"), [("parquet", pq.write_table), ("orc", orc.write_table)])
 def test_values_that_are_no_numbers_can_become_null(tmp_path, name, write):
     write(pa.table({"X": [1.5, float("nan"), float("-inf")]}), tmp_path / f"a.{name}")
-    spec = FileSourceSpec(str(tmp_path), partitions="all", format={"type": name, "non_finite": "null"})
+    spec = FileSource(str(tmp_path), partitions="all", format={"type": name, "non_finite": "null"})
     rows = rows_after(reader_of(spec.form), listed(tmp_path / f"a.{name}"), 0)
     assert [row["X"] for _, row in rows] == ["1.5", None, None]
     assert "NaN" in str(why_not_copy(spec))

@@ -10,7 +10,7 @@ from airflow_provider_snowpipe.spark.sources.files import spec as files_spec
 from airflow_provider_snowpipe.spark.sources.files.formats import RowBlock
 from airflow_provider_snowpipe.spark.sources.files.metadata import with_metadata
 from airflow_provider_snowpipe.spark.sources.files.reader import Resume, files_to_read, resume_after
-from airflow_provider_snowpipe.spark.sources.files.spec import FileSourceSpec, SourceFile
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, SourceFile
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
@@ -26,7 +26,7 @@ def _make(root, *names):
 
 
 def _groups(root, **options):
-    return [one.group for one in taken(FileSourceSpec(str(root), **options), "account/pipe").values()]
+    return [one.group for one in taken(FileSource(str(root), **options), "account/pipe").values()]
 
 
 BY_NAME = {"pattern": "*.log", "partitions": files_spec.ByName(r"(?P<partition>[a-z]+)_\d+\.log")}
@@ -108,7 +108,7 @@ class TestPartitions:
 
 
 def _partition(path, **options):
-    return taken(FileSourceSpec(str(path), partitions="all", **options), "account/pipe")["all"]
+    return taken(FileSource(str(path), partitions="all", **options), "account/pipe")["all"]
 
 
 class TestPositions:
@@ -188,7 +188,7 @@ def test_reading_goes_on_behind_the_committed_line_of_a_unit(group):
 class TestMetadata:
     def rows(self, path, **options):
         columns = {"SRC": "filename", "ROW": "file_row_number", "AT": "file_last_modified", "U": "unit"}
-        (partition,) = taken(FileSourceSpec(str(path), metadata=columns, **options), "account/pipe").values()
+        (partition,) = taken(FileSource(str(path), metadata=columns, **options), "account/pipe").values()
         for part in partition.read(partition.resume(None), BatchLimits(rows=3)):
             yield from (json.loads(line) for line in bytes(part.body).splitlines() if line.strip())
 

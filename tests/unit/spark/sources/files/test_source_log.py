@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.reader import FilePartition, FileSource
-from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER, FileSourceSpec
+from airflow_provider_snowpipe.spark.sources.files.spec import LOG_FOLDER
+from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as FileSourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import LocalStorage
 from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits

@@ -1,14 +1,22 @@
-"""A file of a store that gives ranges, as a stream that is read from any position."""
+"""Files in a store: what buckets and Hadoop have in common, and a file as a stream of ranges."""
 
 from __future__ import annotations
 
 import io
 import os
+from abc import abstractmethod
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, BinaryIO, NamedTuple, Self, cast
 
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError
+from airflow_provider_snowpipe.spark.source import SourceSecrets
+from airflow_provider_snowpipe.spark.sources.files.storage import Storage
+from airflow_provider_snowpipe.streaming.errors import (
+    SnowpipeError,
+    SourcePositionError,
+    SourceUnavailableError,
+)
 
 _WINDOW_BYTES = 8 << 20
 """One request of a file: large enough that the time of a request does not show."""
@@ -16,32 +24,78 @@ _WINDOWS_AHEAD = 2
 """So many are fetched while those before are read."""
 
 
-class Ranges(Protocol):
-    """A store that gives ranges of one version of a file."""
+@dataclass(frozen=True)
+class RemoteStorage(Storage):
+    """A tree of files below a URL, of which ranges are read.
 
+    :param options: of the store's client, as ``options_of`` makes them of a connection, among them secrets
+    """
+
+    root: str
+    options: SourceSecrets
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"root": self.root, "options": self.options}
+
+    @abstractmethod
     def get(self, path: str, version: str, first: int, end: int) -> memoryview:
-        """Read a range.
+        """Read a range of one version of a file.
 
         :raises SourcePositionError: if the file is another version now, or gone
         """
-        ...
+
+    def open(self, path: str, version: str = "", size: int = -1) -> BinaryIO:
+        """Open one version of a file."""
+        if not version or size < 0:
+            found = self.stat(path)
+            version, size = version or found.version, found.size
+        return cast(BinaryIO, RangeStream(self, path, version, size))
+
+    def below(self, folder: str) -> Self:
+        """The tree of a folder."""
+        return type(self)(f"{self.root}/{folder}", self.options)
+
+    def path(self, name: str) -> str:
+        """The URL."""
+        return f"{self.root}/{name}"
+
+    def _name(self, path: str) -> str:
+        return path.removeprefix(f"{self.root}/")
+
+
+def rewritten(path: str) -> SourcePositionError:
+    """Return the error of a file that is another version than was listed."""
+    return SourcePositionError(
+        f"file {path!r} was written again during the run, so that rows of both versions may have been sent. "
+        "Leave the files in place until the run has ended, and compare the table with the files"
+    )
+
+
+def gone(path: str) -> SourcePositionError:
+    """Return the error of a file that was listed and is not there."""
+    return SourcePositionError(
+        f"file {path!r} was deleted during the run. Leave the files in place until the run has ended"
+    )
+
+
+def incomplete(path: str, size: int, expected: int) -> SourceUnavailableError:
+    """Return the error of a range of which a part arrived."""
+    return SourceUnavailableError(
+        f"{path!r}: the request get gave {size} of {expected} bytes: see what is between the store and this "
+        "machine"
+    )
 
 
 class _Window(NamedTuple):
-    """A part of a file that is asked for."""
-
     first: int
     end: int
     data: Future[memoryview]
 
 
 class RangeStream(io.RawIOBase):
-    """One version of a file, read by windows; the next ones are fetched while reading goes straight on.
+    """One version of a file, read by windows; the next ones are fetched while reading goes straight on."""
 
-    :param store: gives the windows
-    """
-
-    def __init__(self, store: Ranges, path: str, version: str, size: int) -> None:
+    def __init__(self, store: RemoteStorage, path: str, version: str, size: int) -> None:
         self._store, self._path, self._version, self.size = store, path, version, size
         self._at, self._last = 0, -1
         self._windows: deque[_Window] = deque()

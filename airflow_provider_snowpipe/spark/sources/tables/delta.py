@@ -3,48 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pyarrow as pa
 
-from airflow_provider_snowpipe.spark.source import (
-    CHANNEL,
-    FramePartition,
-    FrameSource,
-    FrameWork,
-    OnDataLoss,
-)
-from airflow_provider_snowpipe.spark.sources.delta.spec import DeltaSourceSpec
-from airflow_provider_snowpipe.spark.sources.tables.plan_order import (
-    free_layout,
-    pin_layout,
-    refuse_unordered_rows,
-)
+from airflow_provider_snowpipe.spark.source import CHANNEL, FrameWork
 from airflow_provider_snowpipe.spark.sources.tables.reader import (
-    ONLY,
-    KeyColumn,
+    OrderedPartition,
+    OrderedSource,
     asked_of_spark,
     open_rows,
-    partition_column,
-    partition_names,
     with_facts,
 )
-from airflow_provider_snowpipe.spark.sources.tables.rows import (
-    POSITION,
-    VERSION,
-    RowColumns,
-    check_row_types,
-    is_written_by_jvm,
-    versioned_parts,
-    written,
-)
+from airflow_provider_snowpipe.spark.sources.tables.rows import POSITION, VERSION, versioned_parts
+from airflow_provider_snowpipe.spark.sources.tables.spec import DeltaSource as DeltaSourceSpec
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SourcePositionError
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.names import counted
-from airflow_provider_snowpipe.streaming.ndjson import NdjsonOptions
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset, Offset
 
 if TYPE_CHECKING:
@@ -56,25 +34,10 @@ _FIRST = "snowpipe_first_version"
 
 
 @dataclass(frozen=True, slots=True)
-class DeltaPartition(FramePartition):
-    """The rows of one value of the partition column, or all rows.
+class DeltaPartition(OrderedPartition):
+    """The rows of one value of the partition column, or all rows; the key orders those of a version."""
 
-    :param key: the column that orders a version's rows
-    :param ndjson: how tasks write the rows, None where Spark's JVM has
-    :param extra: columns that are put into each row
-    """
-
-    name: str
-    binding: Binding
-    key: str
-    rows: int = 0
-    end: BatchRowOffset | None = None
-    ndjson: NdjsonOptions | None = None
-    extra: RowColumns = field(default_factory=RowColumns)
     offset_class: ClassVar[type[Offset]] = BatchRowOffset
-
-    def check(self, committed: Offset | None) -> None:
-        """Nothing to see before the table's versions are known."""
 
     def parts(
         self, batches: Iterator[pa.RecordBatch], committed: Offset | None, limits: BatchLimits
@@ -86,32 +49,17 @@ class DeltaPartition(FramePartition):
         )
 
 
-class DeltaSource(FrameSource):
-    """A Delta table that is only inserted into.
+class DeltaSource(OrderedSource):
+    """A Delta table that is only inserted into: a version that is gone, or was no insert, is an error."""
 
-    :param on_data_loss: a version that is gone, or was no insert, is an error whatever it is
-    """
-
-    def __init__(self, spec: DeltaSourceSpec, on_data_loss: OnDataLoss) -> None:
-        self._spec = spec
-        self._session: SparkSession
-        self._rows: DataFrame
-        self._key: KeyColumn
-        self._latest = 0
-        self._id = ""
-        self._by: str | None = None
+    _spec: DeltaSourceSpec
+    _latest: int
+    _id: str
 
     def use(self, session: SparkSession) -> None:
         """Open the table and fix the version up to which this run reads."""
         spec = self._spec
-        pin_layout(session)
-        self._session = session
-        rows = open_rows(session, spec.address, table=spec.table, path=spec.path, format="delta")
-        check_row_types(rows.schema)
-        self._key = KeyColumn.of(rows, spec.order_by, spec.offset_type)
-        if spec.partition_by is not None:
-            self._by = partition_column(rows, spec.partition_by).name
-        self._rows = rows
+        self._open(session, spec.order_by, format="delta")
         target = spec.table or "delta.`" + (spec.path or "").replace("`", "``") + "`"
         history = asked_of_spark(
             lambda: session.sql(f"DESCRIBE HISTORY {target} LIMIT 1").collect(), spec.address
@@ -122,24 +70,13 @@ class DeltaSource(FrameSource):
 
     def partitions(self) -> tuple[DeltaPartition, ...]:
         """List the column's values, or the one partition that there is."""
-        ndjson = None if is_written_by_jvm(self._rows.schema) else self._spec.row_options
         reading = f"versions from order_by {self._key.name!r}"
-
-        def make(name: str) -> DeltaPartition:
-            where = "" if self._by is None else f", {self._by} = {name!r}"
-            return DeltaPartition(
-                name,
-                Binding(f"Delta table {self._id}{where}", reading),
-                key=self._key.name,
-                ndjson=ndjson,
-                extra=RowColumns(self._spec.metadata or {}, self.run),
+        return tuple(
+            DeltaPartition(
+                name, Binding(f"Delta table {self._id}{self._where(name)}", reading), *self._written()
             )
-
-        if self._by is None:
-            return (make(ONLY),)
-        with free_layout(self._session):
-            names = partition_names(self._rows, self._by, self._spec.address)
-        return tuple(make(name) for name in names)
+            for name in self._names()
+        )
 
     def locate(self, works: Sequence[FrameWork]) -> list[FrameWork]:
         """Count the rows of each version behind the committed ones; versions that did more are refused."""
@@ -161,10 +98,8 @@ class DeltaSource(FrameSource):
             sf.count_if(sf.col(_CHANGE) != "insert"),
             sf.count_if(sf.col(POSITION).isNull()),
         )
-        with free_layout(self._session):
-            rows = asked_of_spark(facts.collect, self._spec.address)
         counts: dict[int, dict[int, int]] = {}
-        for channel, version, count, changed, nulls in rows:
+        for channel, version, count, changed, nulls in self._asked(facts.collect):
             self._refuse_version(version, changed, nulls)
             counts.setdefault(channel, {})[version] = count
         located = (_located(work, counts.get(number, {})) for number, work in enumerate(works))
@@ -172,13 +107,7 @@ class DeltaSource(FrameSource):
 
     def frame(self, works: Sequence[FrameWork]) -> DataFrame:
         """One Spark partition for each channel, its rows ordered by version and key."""
-        from pyspark.sql import functions as sf
-
-        columns = written(self._rows.schema, self._spec.row_options)
-        ready = self._numbered(works).select(CHANNEL, VERSION, POSITION, *columns)
-        ordered = ready.repartitionById(len(works), sf.col(CHANNEL)).sortWithinPartitions(VERSION, POSITION)
-        refuse_unordered_rows(ordered, f"source {self._spec.address!r}")
-        return ordered
+        return self._ordered(self._numbered(works), works, VERSION, POSITION)
 
     def _numbered(self, works: Sequence[FrameWork]) -> DataFrame:
         """The changes from each channel's first required version on, with channel, version and key."""
@@ -201,7 +130,7 @@ class DeltaSource(FrameSource):
         spec = self._spec
         try:
             return open_rows(
-                self._session,
+                self._rows.sparkSession,
                 spec.address,
                 table=spec.table,
                 path=spec.path,
@@ -240,7 +169,6 @@ def _first_version(work: FrameWork, spec: DeltaSourceSpec) -> int:
 
 
 def _located(work: FrameWork, counts: dict[int, int]) -> FrameWork | None:
-    """Give a channel its end; None if it has everything."""
     committed = cast("BatchRowOffset | None", work.committed)
     done = 0
     if committed is not None:

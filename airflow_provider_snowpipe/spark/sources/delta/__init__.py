@@ -1,1 +1,0 @@
-"""The Delta source: the rows that each version of a table inserted."""
