@@ -198,12 +198,13 @@ class Task:
         known = self.prepared.seen.committed.get(channel)
         if known is not None and status.committed is None:
             raise went_back(channel, f"went from {known} back to NULL")
-        if channel in self.prepared.known and status.committed is None:
+        last = self.prepared.known.get(channel)
+        if last is not None and status.committed is None:
             raise SourcePositionError(
-                f"channel {channel!r} has no offset token, and {self.prepared.known[channel]!r} was committed: "
-                "it was dropped, or deleted after 30 days without rows. Nothing was sent on it. Restore the "
-                f"tokens from {options.offset_backup} (airflow snowpipe restore), or delete the channel there "
-                "where its rows are not in the table"
+                f"channel {channel!r} has no offset token, and {last!r} was committed: it was dropped, or "
+                "deleted after 30 days without rows. Nothing was sent on it. Restore the tokens from "
+                f"{options.offset_backup} (airflow snowpipe restore), or delete the channel there where its "
+                "rows are not in the table"
             )
         integers, write = self.prepared.integer_offsets, self.prepared.write
         source = channel_source(options, channel, self.identity, integer_offsets=integers, write=write)
