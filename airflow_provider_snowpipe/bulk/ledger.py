@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.streaming.names import full_name, quote_identifie
 DEFAULT_NAME = "SNOWPIPE_LOADS"
 PLANNED, LOADED, GONE = "planned", "loaded", "gone"
 """Of a COPY; GONE is one whose rows were in a table that was found empty later."""
-SUBMITTED, GIVEN_UP = "submitted", "given up"
+SUBMITTED, STAGED, GIVEN_UP = "submitted", "staged", "given up"
 RunSql = Callable[..., list[dict[str, Any]]]
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 _MISSING = (2003, 2043)
@@ -360,12 +360,13 @@ class Ledger:
         """
         (row,) = self.run(
             f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, CHOICE = %s, "  # noqa: S608
-            "STATEMENT = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, ERROR = %s "
-            "WHERE WORK = %s AND PART = %s AND VERSION = %s",
+            "STATEMENT = %s, DETAILS = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, "
+            "ERROR = %s WHERE WORK = %s AND PART = %s AND VERSION = %s",
             (
                 new.state,
                 new.choice,
                 new.statement,
+                new.details,
                 _written(new.files),
                 new.created.isoformat() if new.created else None,
                 None if new.error is None else new.error[:_LONGEST_ERROR],
@@ -487,8 +488,8 @@ class Ledger:
             if error.errno not in hidden:
                 raise
             raise ConfigurationError(
-                f"COPY into {self.target[-1]} needs the load ledger {'.'.join(self.name)}, and the role may "
-                f"not use it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
+                f"{self.target[-1]} needs the load ledger {'.'.join(self.name)}, and the role may not use "
+                f"it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
                 f"UPDATE for the role: {create}; or name another one, ledger_table='DATABASE.SCHEMA.NAME'"
             ) from error
 
