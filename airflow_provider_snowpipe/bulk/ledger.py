@@ -273,6 +273,24 @@ class Ledger:
         )
         return frozenset((str(row["path"]), str(row["mark"]), row["target_created"]) for row in rows)
 
+    def given_files(self, paths: Sequence[str], stage: str) -> frozenset[tuple[str, str, str | None]]:
+        """Read which content of files was given to a loader, for any work.
+
+        :param paths: paths of the files below the stage; of very many, other files are read as well
+        :param stage: the stage in the spelling that :meth:`plan` got
+        :return: path and mark of each, and the full name of the pipe, None for COPY
+        """
+        named = ""
+        if len(paths) <= MOST_NAMES:
+            named = f' WHERE F.VALUE:"path"::VARCHAR IN ({", ".join(["%s"] * len(paths))})'
+        rows = self.run(
+            'SELECT F.VALUE:"path"::VARCHAR AS PATH, F.VALUE:"mark"::VARCHAR AS MARK, L.LOADER '  # noqa: S608
+            f"FROM (SELECT FILES, LOADER FROM {self._table} WHERE TARGET = %s AND STAGE = %s "
+            f"AND STATE IN ('{LOADED}', '{SUBMITTED}')) AS L, LATERAL FLATTEN(INPUT => L.FILES) AS F{named}",
+            (full_name(*self.target), stage, *(paths if named else ())),
+        )
+        return frozenset((str(row["path"]), str(row["mark"]), row["loader"]) for row in rows)
+
     def of_task(self, identity: RunIdentity) -> list[Entry]:
         """Read loads with rows of a task's run into the target, whatever files were chosen."""
         names = ("DAG_ID", "RUN_ID", "TASK_ID", "MAP_INDEX")[: len(identity.names)]
