@@ -277,8 +277,6 @@ ATTRIBUTED_AFTER = dt.timedelta(hours=8)
 """How late the account's view may be (page "QUERY_ATTRIBUTION_HISTORY view")."""
 _EARLIEST = dt.timedelta(days=7)
 """As far back as the information schema knows statements."""
-_TEXT_SHOWN = 90_000
-"""Characters of a statement; the history cuts it at 100,000 (page "QUERY_HISTORY view", ``QUERY_TEXT``)."""
 
 
 def warehouse_seconds(
