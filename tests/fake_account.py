@@ -123,6 +123,13 @@ class FakeLedger:
 
     def files(self, statement: str, values: list[Any]) -> list[Row]:
         where = statement.partition(" WHERE ")[2].partition(") AS L")[0]
+        if "L.LOADER" in statement:
+            return [
+                {"path": file["path"], "mark": file["mark"], "loader": row["loader"]}
+                for row in self._matching(where, iter(values))
+                for file in json.loads(row["files"])
+                if row["state"] in ("loaded", "submitted")
+            ]
         return [
             {"path": file["path"], "mark": file["mark"], "target_created": row["target_created"]}
             for row in self._matching(where, iter(values))

@@ -21,8 +21,6 @@ Submissions = list[WritePlan]
 def submit_in_process(patch: pytest.MonkeyPatch, session: Any) -> Submissions:
     """Run what is submitted in a session; the plans that were submitted, in order."""
     submitted = Submissions()
-    # One session runs one try after the other, so that no two tries stage a manifest in the same second.
-    patch.setattr("airflow_provider_snowpipe.operators.bulk_driver.SETTLED_AFTER", 0.0)
 
     def execute(self: SparkSubmitOperator, context: Any) -> None:
         plan = str(self.application_args[0])

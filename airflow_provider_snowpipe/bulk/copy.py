@@ -47,6 +47,9 @@ _LOAD_MODES = ("FULL_INGEST", "ADD_FILES_COPY")
 _METADATA = re.compile(r"METADATA\$[A-Z_]+")
 _FORMATS = {"parquet": "PARQUET", "avro": "AVRO", "orc": "ORC", "json": "JSON", "ndjson": "JSON"}
 """Formats of files by the endings of their names, other than CSV."""
+_OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "TRUNCATECOLUMNS")
+"""What a stage may set, and counts only if the task sets it: files are removed after the commit, every file
+is reported, none is loaded twice and no value is cut."""
 _VALIDATION = re.compile(r"RETURN_([1-9]\d*_ROWS|ERRORS|ALL_ERRORS)")
 
 
@@ -240,6 +243,24 @@ class CopyInto:
         if files:
             words.append(f"FILES = ({', '.join(map(string_literal, files))})")
         return " ".join([*words, *self.options.written()])
+
+    def own_statement(self, files: Sequence[str], *, skips: bool = False) -> str:
+        """Write the statement of some files, in which no option of the stage changes what is loaded.
+
+        :param files: paths below the location; none for no statement
+        :param skips: True leaves the options out that load files again
+        """
+        if not files:
+            return ""
+        options = self.options
+        if skips:
+            options = replace(options, force=False, load_uncertain_files=False)
+        written = [one.partition(" ")[0] for one in options.written()]
+        off = [one for one in _OVERRIDES if one not in written]
+        if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:
+            off.remove("TRUNCATECOLUMNS")
+        copy = replace(self, options=options)
+        return " ".join([copy.statement(files), *(f"{name} = FALSE" for name in off)])
 
     @staticmethod
     def parts(files: Sequence[str]) -> list[Sequence[str]]:

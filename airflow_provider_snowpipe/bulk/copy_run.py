@@ -49,9 +49,6 @@ _MOST_NAMED = 3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0
 _LONGEST_STAY = 1.0
 """A longer pause is spent in the triggerer."""
-_OVERRIDES = ("PURGE", "RETURN_FAILED_ONLY", "FORCE", "LOAD_UNCERTAIN_FILES", "TRUNCATECOLUMNS")
-"""What a stage may set, and counts only if the task sets it: files are removed after the commit, every file
-is reported, none is loaded twice and no value is cut."""
 
 
 LeaveWorker = Callable[[Mapping[str, int], str, str], NoReturn]
@@ -303,10 +300,13 @@ class CopyRun:
             for file in one.files
             if one.state == PLANNED or _is_done(loads.get(file.path), forced=self.copy.options.force)
         }
-        left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
+        left, stage = (
+            [one for one in staged.files.values() if (one.path, one.mark) not in done],
+            self.stage_key,
+        )
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
-            self._known = self._loaded_by_others([*left, *again])
+            self._known = self._loaded_by_others([*left, *again], stage)
         apart: tuple[list[str], list[str]] = ([], [])
         for one in left:
             apart[(one.path, one.mark) in self._known].append(one.path)
@@ -321,12 +321,12 @@ class CopyRun:
                 before + len(parts),
                 choice=self.choice,
                 details=self.details,
-                statement=self._statement(files),
+                statement=self.copy.own_statement([one.path for one in files]),
                 files=files,
                 run_started=self.identity.since,
                 created=self._now.created,
             )
-            if not self.ledger.plan(new, self.identity, self.stage_key):
+            if not self.ledger.plan(new, self.identity, stage):
                 raise SqlError(
                     f"COPY into {self._table}: another process of this task has planned part {number} of the "
                     "same work meanwhile; another try reads what it has loaded"
@@ -335,14 +335,14 @@ class CopyRun:
             planned.append(new)
         return planned
 
-    def _loaded_by_others(self, files: Sequence[StagedFile]) -> frozenset[tuple[str, str]]:
+    def _loaded_by_others(self, files: Sequence[StagedFile], stage: str) -> frozenset[tuple[str, str]]:
         """The files that COPY has to skip: the ledger has them as loaded into the table, which has rows.
 
         :raises FilesRejectedError: if rows of a file went into a table of this name that was replaced since
             by one with rows that the ledger does not know
         """
         marks, now = {one.path: one.mark for one in files}, self._now
-        found = self.ledger.loaded_files(list(marks), self.stage_key) if files and now.created else ()
+        found = self.ledger.loaded_files(list(marks), stage) if files and now.created else ()
         own = [(path, created) for path, mark, created in found if marks.get(path) == mark]
         other = [(path, created) for path, created in own if created and created != now.created]
         if other and (now.rows is None or now.rows > self._explained):
@@ -380,23 +380,6 @@ class CopyRun:
                 files=tuple(sorted(twice)),
             )
 
-    def _statement(self, files: Sequence[StagedFile], *, skips: bool = False) -> str:
-        """The COPY of some files.
-
-        :param skips: True leaves the options out that load files again
-        """
-        if not files:
-            return ""
-        options = self.copy.options
-        if skips:
-            options = replace(options, force=False, load_uncertain_files=False)
-        written = [one.partition(" ")[0] for one in options.written()]
-        off = [one for one in _OVERRIDES if one not in written]
-        if "ENFORCE_LENGTH" in written and "TRUNCATECOLUMNS" in off:
-            off.remove("TRUNCATECOLUMNS")
-        copy = replace(self.copy, options=options)
-        return " ".join([copy.statement([one.path for one in files]), *(f"{name} = FALSE" for name in off)])
-
     def _changed(self, entry: Entry, new: Entry) -> Entry:
         """Write a change of an entry, and read what it is now, by whomever."""
         self.ledger.change(entry, new)
@@ -430,7 +413,7 @@ class CopyRun:
             new = replace(
                 entry,
                 files=files,
-                statement=self._statement(files),
+                statement=self.copy.own_statement([one.path for one in files]),
                 created=self._now.created,
                 state=PLANNED if files else GIVEN_UP,
             )
@@ -438,7 +421,10 @@ class CopyRun:
                 self._fresh.add(entry.part)
                 entry = self._changed(entry, new)
         skips = bool(files) and (is_earlier or all((one.path, one.mark) in self._known for one in files))
-        return (replace(entry, statement=self._statement(files, skips=True)) if skips else entry), skips
+        if skips:
+            statement = self.copy.own_statement([one.path for one in files], skips=True)
+            entry = replace(entry, statement=statement)
+        return entry, skips
 
     def _load_entry(self, entry: Entry, *, loads_nothing: bool = False) -> Entry:
         """Run an entry's transaction until the ledger shows that it is loaded; the entry as it is then.

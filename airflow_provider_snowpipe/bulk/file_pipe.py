@@ -65,11 +65,13 @@ class SubmittedFile:
     :param path: below the pipe's location
     :param size: bytes, None where nobody knows; it helps the pipe to plan
     :param staged_at: since when it is there, None where nobody knows
+    :param mark: distinguishes its content from an earlier one of that name, empty where nobody knows
     """
 
     path: str
     size: int | None = None
     staged_at: dt.datetime | None = None
+    mark: str = ""
 
     def __post_init__(self) -> None:
         if not self.path or len(self.path.encode()) > _LONGEST_PATH:

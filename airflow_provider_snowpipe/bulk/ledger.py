@@ -17,7 +17,7 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import format_datetime
 from hashlib import blake2b
 from typing import Any
@@ -36,7 +36,7 @@ from airflow_provider_snowpipe.streaming.names import full_name, quote_identifie
 DEFAULT_NAME = "SNOWPIPE_LOADS"
 PLANNED, LOADED, GONE = "planned", "loaded", "gone"
 """Of a COPY; GONE is one whose rows were in a table that was found empty later."""
-SUBMITTED, GIVEN_UP = "submitted", "given up"
+SUBMITTED, STAGED, GIVEN_UP = "submitted", "staged", "given up"
 RunSql = Callable[..., list[dict[str, Any]]]
 _NAMESPACE = uuid.UUID("5c0c4a0e-4df5-4f0c-9a53-0c1f0c1f5a11")
 _MISSING = (2003, 2043)
@@ -225,6 +225,13 @@ class Ledger:
     run: RunSql
     name: tuple[str, str, str]
     target: tuple[str, str, str]
+    _table: str = field(init=False, repr=False)
+    """The ledger's name in a statement that binds values, which the connector formats."""
+    _target: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_table", full_name(*self.name).replace("%", "%%"))
+        object.__setattr__(self, "_target", full_name(*self.target))
 
     def entries(self, work: str) -> list[Entry]:
         """Read the entries of a piece of work, by their parts; the table is created on first use.
@@ -264,7 +271,7 @@ class Ledger:
             'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
             f'AND ENDSWITH(R.VALUE:"file"::VARCHAR, F.VALUE:"path"::VARCHAR){named} GROUP BY 1, 2, 3',
             (
-                full_name(*self.target),
+                self._target,
                 stage,
                 state,
                 *([since.isoformat()] if since else []),
@@ -273,13 +280,31 @@ class Ledger:
         )
         return frozenset((str(row["path"]), str(row["mark"]), row["target_created"]) for row in rows)
 
+    def given_files(self, paths: Sequence[str], stage: str) -> frozenset[tuple[str, str, str | None]]:
+        """Read which content of files was given to a loader, for any work.
+
+        :param paths: paths of the files below the stage; of very many, other files are read as well
+        :param stage: the stage in the spelling that :meth:`plan` got
+        :return: path and mark of each, and the full name of the pipe, None for COPY
+        """
+        named = ""
+        if len(paths) <= MOST_NAMES:
+            named = f' WHERE F.VALUE:"path"::VARCHAR IN ({", ".join(["%s"] * len(paths))})'
+        rows = self.run(
+            'SELECT F.VALUE:"path"::VARCHAR AS PATH, F.VALUE:"mark"::VARCHAR AS MARK, L.LOADER '  # noqa: S608
+            f"FROM (SELECT FILES, LOADER FROM {self._table} WHERE TARGET = %s AND STAGE = %s "
+            f"AND STATE IN ('{LOADED}', '{SUBMITTED}')) AS L, LATERAL FLATTEN(INPUT => L.FILES) AS F{named}",
+            (self._target, stage, *(paths if named else ())),
+        )
+        return frozenset((str(row["path"]), str(row["mark"]), row["loader"]) for row in rows)
+
     def of_task(self, identity: RunIdentity) -> list[Entry]:
         """Read loads with rows of a task's run into the target, whatever files were chosen."""
         names = ("DAG_ID", "RUN_ID", "TASK_ID", "MAP_INDEX")[: len(identity.names)]
         own = "".join(f" AND {name} = %s" for name in names)
         rows = self.run(
             f"SELECT * FROM {self._table} WHERE TARGET = %s AND STATE = %s AND ROWS_LOADED > 0{own}",  # noqa: S608
-            (full_name(*self.target), LOADED, *identity.names[:4]),
+            (self._target, LOADED, *identity.names[:4]),
         )
         return [Entry.read(row) for row in rows]
 
@@ -302,7 +327,7 @@ class Ledger:
         rows = self.run(
             f"SELECT * FROM {self._table} WHERE TARGET = %s AND STAGE = %s AND STATE = %s "  # noqa: S608
             "AND WORK <> %s AND LOADER IS DISTINCT FROM %s AND PLANNED_AT > %s::TIMESTAMP_LTZ",
-            (full_name(*self.target), stage, PLANNED, work, loader, since.isoformat()),
+            (self._target, stage, PLANNED, work, loader, since.isoformat()),
         )
         for other in map(Entry.read, rows):
             both = tuple(sorted(set(files).intersection(one.path for one in other.files)))
@@ -333,7 +358,7 @@ class Ledger:
             "TASK_ID": ("%s", task_id),
             "MAP_INDEX": ("%s", map_index),
             "RUN_STARTED": ("%s::TIMESTAMP_LTZ", identity.since.isoformat()),
-            "TARGET": ("%s", full_name(*self.target)),
+            "TARGET": ("%s", self._target),
             "TARGET_CREATED": ("%s::TIMESTAMP_LTZ", entry.created.isoformat() if entry.created else None),
             "LOADER": ("%s", entry.loader),
             "STAGE": ("%s", stage),
@@ -360,12 +385,13 @@ class Ledger:
         """
         (row,) = self.run(
             f"UPDATE {self._table} SET VERSION = VERSION + 1, STATE = %s, CHOICE = %s, "  # noqa: S608
-            "STATEMENT = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, ERROR = %s "
-            "WHERE WORK = %s AND PART = %s AND VERSION = %s",
+            "STATEMENT = %s, DETAILS = %s, FILES = PARSE_JSON(%s), TARGET_CREATED = %s::TIMESTAMP_LTZ, "
+            "ERROR = %s WHERE WORK = %s AND PART = %s AND VERSION = %s",
             (
                 new.state,
                 new.choice,
                 new.statement,
+                new.details,
                 _written(new.files),
                 new.created.isoformat() if new.created else None,
                 None if new.error is None else new.error[:_LONGEST_ERROR],
@@ -443,7 +469,7 @@ class Ledger:
         rows = self.run(
             f"SELECT QUERY_ID, ROWS_LOADED, TARGET_CREATED FROM {self._table} "  # noqa: S608
             "WHERE TARGET = %s AND STATE = %s AND ROWS_LOADED > 0",
-            (full_name(*self.target), LOADED),
+            (self._target, LOADED),
         )
         (table,) = self.run(*age_of_table(self.target))
         found = None if table["found"] is None else int(table["found"])
@@ -462,13 +488,8 @@ class Ledger:
             self.run(
                 f"UPDATE {self._table} SET STATE = %s, VERSION = VERSION + 1 WHERE TARGET = %s "  # noqa: S608
                 f"AND STATE = %s AND QUERY_ID IN ({', '.join(['%s'] * len(some))})",
-                (GONE, full_name(*self.target), LOADED, *some),
+                (GONE, self._target, LOADED, *some),
             )
-
-    @property
-    def _table(self) -> str:
-        """The ledger's name in a statement that binds values, which the connector formats."""
-        return full_name(*self.name).replace("%", "%%")
 
     def _created(self, statement: str, work: str) -> list[dict[str, Any]]:
         """Create the table, and read from it."""
@@ -487,8 +508,8 @@ class Ledger:
             if error.errno not in hidden:
                 raise
             raise ConfigurationError(
-                f"COPY into {self.target[-1]} needs the load ledger {'.'.join(self.name)}, and the role may "
-                f"not use it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
+                f"{self.target[-1]} needs the load ledger {'.'.join(self.name)}, and the role may not use "
+                f"it: GRANT {grant} TO ROLE …; or have its owner create it, with SELECT, INSERT and "
                 f"UPDATE for the role: {create}; or name another one, ledger_table='DATABASE.SCHEMA.NAME'"
             ) from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -277,8 +277,6 @@ ATTRIBUTED_AFTER = dt.timedelta(hours=8)
 """How late the account's view may be (page "QUERY_ATTRIBUTION_HISTORY view")."""
 _EARLIEST = dt.timedelta(days=7)
 """As far back as the information schema knows statements."""
-_TEXT_SHOWN = 90_000
-"""Characters of a statement; the history cuts it at 100,000 (page "QUERY_HISTORY view", ``QUERY_TEXT``)."""
 
 
 def warehouse_seconds(
@@ -339,6 +337,8 @@ def _known(run: RunSql, statement: str, values: Sequence[str], what: str) -> Seq
 # need the view of the account, with a right of its own, before every COPY.
 
 PIPE_MEMORY = dt.timedelta(days=14)
+_OF_LIST = dt.timedelta(seconds=1)
+"""LIST has whole seconds."""
 _MOST_NAMED = 3
 
 
@@ -369,15 +369,27 @@ def remembered_loads(
     return found
 
 
-def loads_since_staged(files: StagedFiles, history: Iterable[FileLoad]) -> dict[str, FileLoad]:
+def loads_since_staged(
+    files: StagedFiles,
+    history: Iterable[FileLoad],
+    given: Container[tuple[str, str, str | None]] = (),
+) -> dict[str, FileLoad]:
     """The newest load of each file's content, by path.
 
-    One from before the file was staged may have been of another content: it does not count.
+    One from before the file was staged may have been of another content: it does not count. Nor does one
+    within the second that LIST shows, unless the ledger shows that its loader was given this very content.
+
+    :param given: as :meth:`Ledger.given_files` returns it
     """
     found = {}
     for load in remembered_loads(files, history, None):
-        staged = files.files[load.path].staged_at
-        if staged is None or load.loaded_at is None or staged <= load.loaded_at:
+        file = files.files[load.path]
+        if (
+            file.staged_at is None
+            or load.loaded_at is None
+            or file.staged_at + _OF_LIST <= load.loaded_at
+            or (file.staged_at <= load.loaded_at and (file.path, file.mark, load.pipe) in given)
+        ):
             found[load.path] = load
     return found
 
@@ -417,6 +429,7 @@ def refuse_files_of_others(
     loader: str | None = None,
     older: Sequence[FileLoad] = (),
     passes_over: bool = False,
+    given: Container[tuple[str, str, str | None]] = (),
 ) -> dict[str, FileLoad]:
     """Refuse files of which somebody else has put rows into the table, and report who and when.
 
@@ -425,6 +438,7 @@ def refuse_files_of_others(
     :param older: loads of before the history, which the loader itself may have forgotten
     :param passes_over: True accepts a file that others have loaded since it was staged, or the loader itself
         before the history
+    :param given: contents of files that loaders were given
     :return: such files' loads, by their paths; they need no other
     :raises FilesGivenTwiceError: if there is another such load
     """
@@ -436,7 +450,9 @@ def refuse_files_of_others(
     if passes_over:
         by_loader = {load.path for load in remembered_loads(files, history, now) if load.pipe == loader}
         passed = {
-            path: load for path, load in loads_since_staged(files, every).items() if path not in by_loader
+            path: load
+            for path, load in loads_since_staged(files, every, given).items()
+            if path not in by_loader
         }
         others = [load for load in others if load.path not in passed]
     if not others:

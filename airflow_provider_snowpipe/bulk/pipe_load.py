@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NoReturn, Protocol
 
@@ -203,8 +203,10 @@ class PipeLoad:
 
 # -- Which staged files a file pipe is to be given, and what is known of their loads ---------------------
 
-Begin = Callable[[PipeAccount, str, StagedFiles], None]
-"""Called before files are loaded into a table, whose database and schema the hook knows."""
+GivenFiles = Container[tuple[str, str, str | None]]
+Begin = Callable[[PipeAccount, str, StagedFiles], GivenFiles]
+"""Called before files are loaded into a table, whose database and schema the hook knows; what loaders were
+given of them before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +239,7 @@ class PipeFiles:
         staged = StagedChoice(self.stage, self.files, self.prefix, self.pattern).find(self.hook)
         below = f"{reference.path}/" if reference.path else ""
         return [
-            SubmittedFile(path.removeprefix(below), file.size, file.staged_at)
+            SubmittedFile(path.removeprefix(below), file.size, file.staged_at, file.mark)
             for path, file in staged.files.items()
         ]
 
@@ -316,13 +318,14 @@ class PipeFiles:
         location = where.stage or StageReference.parse(str(self.stage))
         whole = {location.below(one.path): one for one in files}
         staged = StagedFiles(
-            {path: StagedFile(path, staged_at=one.staged_at) for path, one in whole.items()},
+            {path: StagedFile(path, one.mark, one.size, one.staged_at) for path, one in whole.items()},
             location,
             where.url,
         )
         loader = str(self.pipe)
+        given: GivenFiles = ()
         if begin is not None:
-            begin(hook, table, staged)
+            given = begin(hook, table, staged)
             for one in pipes_beside(hook, table, staged):
                 if self.stage is None:
                     # Without the time at which the files were staged nobody knows which ones events announce.
@@ -340,6 +343,7 @@ class PipeFiles:
             loader=loader,
             older=older,
             passes_over=self.passes_over,
+            given=given,
         )
         own = [load for load in loads if load.pipe == loader]
         if begin is not None:
@@ -476,9 +480,10 @@ class PipePlan:
     ledger_table: str | None = None
     _planned: tuple[Account, str, Entry] | None = None
 
-    def write(self, account: Account, table: str, files: StagedFiles) -> None:
+    def write(self, account: Account, table: str, files: StagedFiles) -> GivenFiles:
         """Plan the files, and refuse those that another task is about to copy.
 
+        :return: what loaders were given of them before
         :raises FilesGivenTwiceError: if there are such files; nothing is planned then
         """
         try:
@@ -493,6 +498,7 @@ class PipePlan:
                     ledger.plan(new, self.identity, stage)
                 self._planned = account, table, ledger.entries(work)[0]
                 ledger.refuse_planned_by_others(work, self.loader, files.files, stage)
+                return ledger.given_files(list(files.files), stage)
         except FilesGivenTwiceError:
             self.end(GIVEN_UP)
             raise
@@ -500,6 +506,7 @@ class PipePlan:
             if isinstance(error, SqlError) and error.errno not in NOT_AUTHORIZED:
                 raise
             log.warning("whether another task copies these files is not known: %s", error)
+            return ()
 
     def end(self, state: str) -> None:
         """Write whether the pipe was given the files.

@@ -1,31 +1,24 @@
 """Files that a run writes and stages for COPY: how they are combined, and the manifest that names them.
 
-A manifest lists which staged files are one piece of work. Files that an attempt leaves behind when it dies
-are in no manifest, and nobody loads them.
+A manifest is kept in the load ledger. It lists which staged files are one piece of work. Files that an
+attempt leaves behind when it dies are in no manifest, and nobody loads them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from airflow_provider_snowpipe.streaming.arguments import check_one_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    pass
-
-log = logging.getLogger(__name__)
 MANIFEST_VERSION = 1
-ATTEMPT_NAME = "attempt.json"
-"""The manifest of an attempt, in the attempt's own folder: no other attempt replaces it."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.=-]+")
 _LONGEST_NAME = 80
 

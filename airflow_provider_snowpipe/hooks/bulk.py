@@ -16,13 +16,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_provider_snowpipe.bulk.copy import quoted_location
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
-from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.account import AccountHook, RunSql
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.streaming.errors import SqlError
-from airflow_provider_snowpipe.streaming.names import PipeName, string_literal
+from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
     from airflow_provider_snowpipe.bulk.file_pipe_admin import PipeTarget
@@ -39,27 +37,6 @@ class SnowpipeBulkHook(SnowpipeHook):
     def of_table(self, database: str, schema: str, table: str) -> SnowpipeBulkHook:
         """The hook of another table in the same account."""
         return type(self)(self.snowflake_conn_id, table=table, database=database, schema=schema)
-
-    def put_file(self, path: str, location: str) -> None:
-        """Upload a small file of this machine by ``PUT``, as it is; one that is there by its name is left.
-
-        :param location: where it goes, as ``@stage/path``
-        :raises SqlError: if the upload fails, or signing in for it
-        """
-        target = quoted_location(location)
-        source = string_literal(f"file://{path}")
-        self.run_sql(f"PUT {source} {target} AUTO_COMPRESS = FALSE OVERWRITE = FALSE")
-
-    def get_file(self, location: str, folder: str) -> None:
-        """Bring one file of an internal stage to this machine by ``GET``.
-
-        :param location: the file, as ``@stage/path``
-        :param folder: where it goes, under its own name
-        :raises SqlError: if it cannot be brought
-        """
-        database, schema = self.database_and_schema()
-        whole = StageReference.parse(location).location("", database=database, schema=schema)
-        self.run_sql(f"GET {quoted_location(whole.rstrip('/'))} {string_literal(f'file://{folder}/')}")
 
     def get_stage_upload(self, staging: Staging, source: Source, prefix: str, parallel: int) -> StageUpload:
         """List an internal stage, to upload files that it lacks.

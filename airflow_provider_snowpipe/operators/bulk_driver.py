@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
-from airflow_provider_snowpipe.bulk.run_files import ATTEMPT_NAME, RunManifest
+from airflow_provider_snowpipe.bulk.run_files import RunManifest
 from airflow_provider_snowpipe.bulk.stage import SourceFile, Staging
-from airflow_provider_snowpipe.bulk.staged_files import StageReference, staged_at
+from airflow_provider_snowpipe.bulk.staged_files import StageReference
 from airflow_provider_snowpipe.hooks.bulk import Folder
 from airflow_provider_snowpipe.operators.client_job import REPORT_FILE, ClientRun, DriverMemory
 from airflow_provider_snowpipe.operators.cluster_job import ClusterRun
@@ -152,11 +150,7 @@ def _as_url(path: str) -> str:
     return path if "://" in path else Path(path).absolute().as_uri()
 
 
-# -- The folder of one piece of work in a stage, and the manifest of a folder without a ledger -------------
-
-SETTLED_AFTER = 2.0
-"""Seconds: one, which LIST does not divide, and one that the clocks of a stage's machines may differ by."""
-_NEVER = dt.datetime.max.replace(tzinfo=dt.UTC)
+# -- The folder of one piece of work in a stage -----------------------------------------------------------
 
 
 class RunStage:
@@ -183,18 +177,22 @@ class RunStage:
         """The folder as COPY and LIST take it."""
         return f"@{self.reference.owner}{self.reference.name}/{self.reference.path}"
 
-    def put(self, folder: Path, names: Sequence[str], parallel: int) -> None:
-        """Stage files of this machine under names that nobody else gives.
+    def put_written(self, report: WriteReport, parallel: int, source: str = "") -> RunManifest:
+        """Stage the files of an attempt, under names that no other one gives, unless Spark has done so.
 
-        :param names: their paths below it, which are those below this folder, too
+        :param parallel: files that are put at a time
+        :param source: what the rows were read from
         :raises SqlError: if a ``PUT`` fails
         """
-        files = [SourceFile(name, (folder / name).stat().st_size, str(folder / name)) for name in names]
-        if not files:
-            return
-        staging = Staging(self.reference, auto_compress=False, if_staged="skip")
-        self._upload = self._hook.get_stage_upload(staging, Folder(folder), "", parallel)
-        self._upload.run(files)
+        names = [f"{report.attempt}/{one.name}" for one in report.files]
+        written = tuple(replace(one, name=name) for one, name in zip(report.files, names, strict=True))
+        if names and self.url is None:
+            folder = local_path(report.folder).parent
+            files = [SourceFile(one.name, one.bytes, str(folder / one.name)) for one in written]
+            staging = Staging(self.reference, auto_compress=False, if_staged="skip")
+            self._upload = self._hook.get_stage_upload(staging, Folder(folder), "", parallel)
+            self._upload.run(files)
+        return RunManifest(report.attempt, written, report.columns, report.json_columns, source)
 
     def stop(self) -> None:
         """Begin no other ``PUT``."""
@@ -209,53 +207,7 @@ class RunStage:
         database, schema = self._hook.database_and_schema()
         self._hook.run_sql("REMOVE %s", (self.reference.location("", database=database, schema=schema),))
 
-    def names(self) -> dict[str, dt.datetime | None]:
-        """The files' paths below the folder, and when they were staged."""
-        return {
-            f"/{row['name']}".rpartition(f"/{self.folder}/")[2]: staged_at(row.get("last_modified"))
-            for row in self._hook.list_files(self.location)
-        }
-
-
-class ManifestStage(RunStage):
-    """A folder of an internal stage with a manifest of the files that count.
-
-    An attempt that stalls may write late, whatever it saw before. So each writes a manifest under a name of
-    its own, which nobody replaces, and of several the one that was staged first counts.
-    """
-
-    def manifest(self) -> RunManifest | None:
-        """Read the manifest that counts, None where the folder has none yet.
-
-        :raises ConfigurationError: if it is of another version
-        """
-        return self._first() if _attempts(self.names()) else None
-
-    def keep_manifest(self, manifest: RunManifest) -> RunManifest:
-        """Write the manifest of an attempt; the one that counts, which may be another's."""
-        with TemporaryDirectory(prefix="snowpipe-put-") as folder:
-            Path(folder, ATTEMPT_NAME).write_text(manifest.to_json(), encoding="utf-8")
-            database, schema = self._hook.database_and_schema()
-            location = self.reference.location("", database=database, schema=schema)
-            self._hook.put_file(f"{folder}/{ATTEMPT_NAME}", f"{location.rstrip('/')}/{manifest.attempt}")
-        return self._first() or manifest
-
-    def _first(self) -> RunManifest | None:
-        """The manifest that was staged first, None where there is none.
-
-        LIST has times in whole seconds. So it is asked when enough of them have passed that no manifest can
-        come any more which would be older than, or as old as, one that is there.
-        """
-        time.sleep(SETTLED_AFTER)
-        found = _attempts(self.names())
-        if not found:
-            return None
-        first = min(found, key=lambda name: (found[name] or _NEVER, name))
-        with TemporaryDirectory(prefix="snowpipe-get-") as folder:
-            self._hook.get_file(f"{self.location}/{first}", folder)
-            text = Path(folder, ATTEMPT_NAME).read_text(encoding="utf-8")
-        return RunManifest.from_json(text, f"{self.location}/{first}")
-
-
-def _attempts(names: Mapping[str, dt.datetime | None]) -> dict[str, dt.datetime | None]:
-    return {name: at for name, at in names.items() if name.endswith(f"/{ATTEMPT_NAME}")}
+    def names(self) -> set[str]:
+        """The files' paths below the folder."""
+        listed = self._hook.list_files(self.location)
+        return {f"/{row['name']}".rpartition(f"/{self.folder}/")[2] for row in listed}

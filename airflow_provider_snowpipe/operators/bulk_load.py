@@ -20,7 +20,6 @@ from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry
 from airflow_provider_snowpipe.bulk.run_files import (
     TARGET_FILE_BYTES,
     RunManifest,
-    WrittenFile,
     check_target,
     run_folder,
 )
@@ -36,7 +35,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
-from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
+from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
 from airflow_provider_snowpipe.operators.copy import copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
@@ -458,13 +457,7 @@ class BulkRun:
     def _written(self, write: Write) -> RunManifest:
         """Write the rows and stage them."""
         with write() as report:
-            files = tuple(
-                WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
-            )
-            manifest = RunManifest(report.attempt, files, report.columns, report.json_columns, self.source)
-            if self.stage.url is None:
-                self.stage.put(local_path(report.folder).parent, manifest.names, self.parallel)
-        return manifest
+            return self.stage.put_written(report, self.parallel, self.source)
 
     def _copied(self, run: CopyRun, manifest: RunManifest, entries: Sequence[Entry]) -> dict[str, Any]:
         """Load what the ledger does not show to be loaded; the task's value."""

@@ -322,7 +322,6 @@ def runs(process: Process) -> bool:
 
 # -- One run of the job's driver in client mode: started by this try, or found still running --------------
 
-_STARTED = "snowpipe start "
 _UI_KNOWN = "snowpipe ui "
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
@@ -434,8 +434,11 @@ class CopyLoad:
         pipes = pipes_beside(self.hook, self._table, staged)
         history = self.hook.loads_of(self._table, list(staged.files))
         older: Sequence[FileLoad] = ()
-        if self.passes_over and (forgotten := unknown_since(staged, history)):
-            older = self.hook.older_copies(self._table, forgotten, by_pipes=True)
+        given: Container[tuple[str, str, str | None]] = ()
+        if self.passes_over:
+            given = run.ledger.given_files(list(staged.files), run.stage_key)
+            if forgotten := unknown_since(staged, history):
+                older = self.hook.older_copies(self._table, forgotten, by_pipes=True)
         passed = refuse_files_of_others(
             staged,
             history,
@@ -443,6 +446,7 @@ class CopyLoad:
             now=dt.datetime.now(dt.UTC),
             older=older,
             passes_over=self.passes_over,
+            given=given,
         )
         for one in pipes:
             refuse_files_for_pipe(one.without(passed), table=self._table, has_copied=has_copied)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import partial
 from os.path import commonprefix
@@ -19,16 +19,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.common.compat.sdk import AirflowException
 
+from airflow_provider_snowpipe.bulk.ledger import STAGED, Entry, work_key
 from airflow_provider_snowpipe.bulk.run_files import (
     CompactForm,
     CompactOptions,
     RunManifest,
-    WrittenFile,
     content_key,
     run_folder,
 )
 from airflow_provider_snowpipe.bulk.stage import PutKind, SourceFile, Staging, check_parallel
-from airflow_provider_snowpipe.bulk.staged_files import StageReference
+from airflow_provider_snowpipe.bulk.staged_files import StagedFile, StageReference, stage_key
 from airflow_provider_snowpipe.hooks.storage import file_system, files_below, storage_path
 from airflow_provider_snowpipe.operators.account_operator import (
     FILES_KEY,
@@ -36,12 +36,12 @@ from airflow_provider_snowpipe.operators.account_operator import (
     check_arguments,
     failing_at_once,
     require_name,
+    run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import (
     BulkDriverOperator,
-    ManifestStage,
+    RunStage,
     brought_folder,
-    local_path,
 )
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -52,6 +52,8 @@ from airflow_provider_snowpipe.streaming.errors import (
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
 
+    from airflow_provider_snowpipe.bulk.copy import RunIdentity
+    from airflow_provider_snowpipe.bulk.ledger import Ledger
     from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook, StageUpload
     from airflow_provider_snowpipe.spark.driver.plan import WritePlan
 
@@ -93,6 +95,7 @@ class SnowpipeStageFilesOperator(FileOperator):
     :param spark_options: with ``compact``, options of ``SparkSubmitOperator``, such as ``driver_memory``
     :param work_path: with ``compact``, a folder that all executors and this worker see; None for a temporary
         one of this machine, which a local master sees (templated)
+    :param ledger_table: with ``compact``, name of the load ledger, which shows what is staged (templated)
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -102,6 +105,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         "pattern",
         "stage",
         "work_path",
+        "ledger_table",
         *FileOperator.template_fields,
     )
     template_fields_renderers: ClassVar[dict[str, str]] = {"source": "json"}
@@ -121,6 +125,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         spark_conn_id: str = "spark_default",
         spark_options: Mapping[str, Any] | None = None,
         work_path: str | None = None,
+        ledger_table: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -136,6 +141,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         self.spark_conn_id = spark_conn_id
         self.spark_options = spark_options
         self.work_path = work_path
+        self.ledger_table = ledger_table
         self._writer: BulkDriverOperator | None = None
         self._compacted: CompactedStage | None = None
         self._upload: StageUpload | None = None
@@ -204,7 +210,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         if compacted is None or form is None:
             return None
         self._compacted = compacted
-        manifest = compacted.staged(files)
+        manifest = compacted.staged(run_identity(context), files)
         is_new = manifest is None
         if manifest is None:
             self._writer = self._new_writer()
@@ -247,7 +253,7 @@ class SnowpipeStageFilesOperator(FileOperator):
         options = CompactOptions.of(self.compact)
         if options is None:
             return None
-        return CompactedStage(self.hook, self.stage, source, options, self.parallel)
+        return CompactedStage(self.hook, self.stage, source, options, self.parallel, self.ledger_table)
 
     def _found(self) -> tuple[list[SourceFile], SourceFiles, Staging]:
         stage = StageReference.parse(require_name("stage", self.stage))
@@ -401,7 +407,7 @@ def _shown(root: Any, key: str) -> str:
 
 # -- Files that Spark combines before they are put into a stage, once for the same content ---------------
 
-_WORK = "compact"
+_WORK, _LEDGER = "compact", "the load ledger"
 _MOST_AT_ONCE = 500
 _SHARES = 8
 """At least so many for each thread, so that none is left with the largest files alone."""
@@ -424,7 +430,10 @@ class CompactedStage:
     source: SourceFiles
     options: CompactOptions
     parallel: int
-    _folder: ManifestStage | None = field(default=None, init=False)
+    ledger_table: str | None = None
+    _folder: RunStage | None = field(default=None, init=False)
+    _identity: RunIdentity | None = field(default=None, init=False)
+    _known: Entry | None = field(default=None, init=False)
 
     def form(self, files: Sequence[SourceFile]) -> CompactForm | None:
         """Describe the files; None where they are as they should be.
@@ -435,29 +444,39 @@ class CompactedStage:
         sizes = [(file.below, file.size) for file in files]
         return form if form.is_worth_it(sizes, self.options.target_file_bytes) else None
 
-    def staged(self, files: Sequence[SourceFile]) -> RunManifest | None:
-        """What is staged of this content, None if nothing is."""
+    def staged(self, identity: RunIdentity, files: Sequence[SourceFile]) -> RunManifest | None:
+        """What is staged of this content, None if nothing is, or not all of it any more.
+
+        :param identity: the task that asks
+        """
         marks = self._of_each(files, lambda _, file: self.source.mark(file), "snowpipe-digest")
         facts = [(file.below, file.size, mark) for file, mark in zip(files, marks, strict=True)]
         folder = run_folder((_WORK,), content_key(facts, self.options))
-        self._folder = ManifestStage(self.hook, self.stage, folder)
+        self._folder = RunStage(self.hook, self.stage, folder)
         if self._folder.url is not None:
             raise ConfigurationError(
                 f"stage {self.stage!r} is external, where PUT writes nothing: name an internal stage, or "
                 "have SnowpipeBulkLoadOperator write into it"
             )
-        return self._folder.manifest()
+        self._identity = replace(identity, work=folder)
+        with self._ledger() as (ledger, work):
+            self._known = next(iter(ledger.entries(work)), None)
+        if self._known is None:
+            return None
+        manifest = RunManifest.from_json(self._known.details, _LEDGER)
+        return manifest if self._folder.names().issuperset(manifest.names) else None
 
     def made(
         self, context: Context, writer: BulkDriverOperator, files: Sequence[SourceFile], form: CompactForm
     ) -> RunManifest:
         """Have Spark combine the files, and stage what it makes; :meth:`staged` has been asked.
 
+        An attempt that stalls may end late. So the ledger has one entry for this content, and who finds that
+        another attempt has changed it since takes what that one has staged.
+
         :raises ConfigurationError: if Spark cannot read a file of that name
         """
-        folder = self._folder
-        if folder is None:
-            raise ConfigurationError("nothing was asked of the stage: ask staged() first")
+        folder, identity = self._asked()
 
         def plan(application: str, target: str, attempt: str, report_path: str) -> WritePlan:
             folder_here = brought_folder(target)
@@ -469,12 +488,35 @@ class CompactedStage:
             return self._plan((application, target, attempt, report_path), paths, form)
 
         with writer.writing(context, plan) as report:
-            names = tuple(
-                WrittenFile(f"{report.attempt}/{one.name}", one.bytes, one.rows) for one in report.files
-            )
-            manifest = RunManifest(report.attempt, names)
-            folder.put(local_path(report.folder).parent, manifest.names, self.parallel)
-            return folder.keep_manifest(manifest)
+            manifest = folder.put_written(report, self.parallel)
+            below = folder.reference.below
+            staged = tuple(StagedFile(below(one.name), size=one.bytes) for one in manifest.files)
+            with self._ledger() as (ledger, work):
+                new = Entry(work, 1, 1, state=STAGED, files=staged, details=manifest.to_json())
+                if self._known is None:
+                    ledger.plan(new, identity, folder.location)
+                else:
+                    ledger.change(self._known, new)
+                (self._known,) = ledger.entries(work)
+            return RunManifest.from_json(self._known.details, _LEDGER)
+
+    @contextmanager
+    def _ledger(self) -> Iterator[tuple[Ledger, str]]:
+        """The ledger beside the stage, and the key of this content, however the stage is spelled."""
+        folder, identity = self._asked()
+        database, schema = self.hook.database_and_schema()
+        whole = folder.reference.location("", database=database, schema=schema)
+        *owner, name = stage_key(StageReference.parse(whole))
+        if owner:  # all but a user's own stage have one
+            database, schema = owner
+        hook = self.hook.of_table(database, schema, name)
+        with hook.load_ledger(f"{name}/{folder.reference.path}", self.ledger_table) as ledger:
+            yield ledger, work_key(identity, ledger.target)
+
+    def _asked(self) -> tuple[RunStage, RunIdentity]:
+        if self._folder is None or self._identity is None:
+            raise ConfigurationError("nothing was asked of the stage: ask staged() first")
+        return self._folder, self._identity
 
     def names(self, manifest: RunManifest) -> list[str]:
         """Paths of the new files below the stage's."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.operators.bulk_driver import ManifestStage
+from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.fake_snowpipe import KilledError
@@ -107,7 +107,7 @@ def test_what_a_dead_try_has_staged_is_in_no_list(
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ManifestStage, "keep_manifest", die)
+        patch.setattr(Ledger, "plan", die)
         with pytest.raises(KilledError):
             stage(target, tmp_path / "in")
     done = stage(target, tmp_path / "in")

@@ -192,20 +192,30 @@ class TestLeftOut:
 
     STAGED = NOW - dt.timedelta(hours=5)
 
-    def left_out(self, files, *loads, older=()):
-        found = refuse_files_of_others(files, loads, table="T", now=NOW, older=older, passes_over=True)
+    def left_out(self, files, *loads, older=(), given=()):
+        found = refuse_files_of_others(
+            files, loads, table="T", now=NOW, older=older, passes_over=True, given=given
+        )
         assert all(path == one.path for path, one in found.items())
         return set(found)
 
     def test_a_file_that_a_pipe_has_loaded_since_it_was_staged(self):
-        for hours in (5, 4):
-            one = load("a", age=dt.timedelta(hours=hours))
-            files = staged("a", "b", at=self.STAGED)
+        files = staged("a", "b", at=self.STAGED)
+        for seconds in (1, 3600):
+            one = load("a", age=dt.timedelta(hours=5, seconds=-seconds))
             assert self.left_out(files, one, replace(one, path="other")) == {"a"}
         with pytest.raises(FilesGivenTwiceError, match="another way"):
             self.left_out(staged("a", at=self.STAGED), load("a", age=dt.timedelta(hours=6)))
         assert self.left_out(staged("a"), one) == {"a"}, "in an unknown order"
         assert self.left_out(files, replace(one, loaded_at=None)) == {"a"}
+
+    @pytest.mark.parametrize("age", [dt.timedelta(hours=5), dt.timedelta(hours=5, seconds=-0.9)])
+    def test_within_the_second_of_list_the_ledger_shows_whether_it_was_this_content(self, age):
+        files, one = staged("a", at=self.STAGED), load("a", age=age)
+        assert self.left_out(files, one, given={("a", "", PIPE)}) == {"a"}
+        for other in ((), {("a", "another", PIPE)}, {("a", "", None)}, {("b", "", PIPE)}):
+            with pytest.raises(FilesGivenTwiceError, match="another way"):
+                self.left_out(files, one, given=other)
 
     def test_a_file_that_copy_itself_has_forgotten_and_not_one_that_it_remembers(self):
         hours = dt.timedelta(hours=4)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import fsspec
 import pytest
 
-from airflow_provider_snowpipe.bulk.run_files import CompactForm, CompactOptions
+from airflow_provider_snowpipe.bulk.run_files import CompactForm, CompactOptions, WrittenFile
+from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
+from airflow_provider_snowpipe.operators.account_operator import run_identity
 from airflow_provider_snowpipe.operators.stage_files import CompactedStage, SourceFiles
+from airflow_provider_snowpipe.spark.driver.plan import WriteReport
 from airflow_provider_snowpipe.streaming.errors import SourceUnavailableError
 from tests.airflow_version import AIRFLOW
+from tests.fake_account import FakeAccount
+from tests.unit.operators.account_in_task import install, task_context
 
 FORM = CompactForm("ndjson", ".ndjson", header=False, splits=True)
 
@@ -20,6 +27,71 @@ FORM = CompactForm("ndjson", ".ndjson", header=False, splits=True)
 def stage(source: SourceFiles, parallel: int = 3) -> CompactedStage:
     hook: Any = None
     return CompactedStage(hook, "@S", source, CompactOptions(), parallel)
+
+
+class TestStaged:
+    """The ledger shows what is staged of a content: each attempt has files of its own, and one counts."""
+
+    @pytest.fixture
+    def account(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeAccount:
+        (tmp_path / "in").mkdir()
+        for name in ("a.ndjson", "b.ndjson"):
+            (tmp_path / "in" / name).write_text("{}\n")
+        account = FakeAccount()
+        install(account, monkeypatch)
+        return account
+
+    @staticmethod
+    def attempt(tmp_path: Path, number: int, named: str = "@S/day", late: Any = None) -> list[str]:
+        """Let a task look for what is staged, and write and stage it where nothing is; the files' paths."""
+        source = SourceFiles([str(tmp_path / "in")])
+        files = source.find()
+        hook = SnowpipeBulkHook("account")
+        work = CompactedStage(hook, named, source, CompactOptions(kind="ndjson"), 2)
+        context = task_context(f"r{number}")
+
+        class Writer:
+            @contextmanager
+            def writing(self, *_: Any) -> Iterator[WriteReport]:
+                if late is not None:
+                    late()
+                folder = tmp_path / f"out{number}" / f"a{number}"
+                folder.mkdir(parents=True)
+                (folder / "1.ndjson.gz").write_text("rows")
+                report = WriteReport(
+                    "app", folder.as_uri(), f"a{number}", (WrittenFile("1.ndjson.gz", 4, 2),)
+                )
+                yield report
+
+        writer: Any = Writer()
+        found = work.staged(run_identity(context), files)
+        return work.names(found or work.made(context, writer, files, FORM))
+
+    def test_the_same_content_is_staged_once_however_the_stage_is_spelled(
+        self, account: FakeAccount, tmp_path: Path
+    ) -> None:
+        first = self.attempt(tmp_path, 1)
+
+        assert self.attempt(tmp_path, 2) == self.attempt(tmp_path, 3, "@local.PUBLIC.S/day") == first
+        assert [f"day/{name}" for name in first] == list(account.stages["S"])
+
+    def test_of_two_attempts_the_first_that_is_in_the_ledger_counts(
+        self, account: FakeAccount, tmp_path: Path
+    ) -> None:
+        early: list[str] = []
+        late = self.attempt(tmp_path, 1, late=lambda: early.extend(self.attempt(tmp_path, 2)))
+
+        assert late == early
+        assert "/a2/" in late[0]
+        assert len(account.stages["S"]) == 2
+
+    def test_files_that_were_removed_are_staged_again(self, account: FakeAccount, tmp_path: Path) -> None:
+        self.attempt(tmp_path, 1)
+        account.stages["S"].clear()
+        again = self.attempt(tmp_path, 2)
+
+        assert [f"day/{name}" for name in again] == list(account.stages["S"])
+        assert self.attempt(tmp_path, 3) == again
 
 
 class TestFound:

@@ -443,3 +443,17 @@ def test_a_file_that_somebody_copies_while_the_pipe_loads_it_fails_the_task(load
     kwargs = json.loads(json.dumps({"event": event, **(deferred.value.kwargs or {})}))
     with pytest.raises(AirflowException, match="were loaded twice"):
         loading.operator("pipe").execute_complete(context, **kwargs)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_staged_again_within_the_second_in_which_another_way_loaded_it_is_refused(
+    loading: Loading, way: str
+) -> None:
+    """LIST has whole seconds, so that its time does not show which content was loaded; the ledger does."""
+    loading.stage_at(dt.datetime.now(dt.UTC))
+    loading.account.put("a", "a1")
+    loading.run("pipe" if way == "copy" else "copy")
+    assert loading.run(way)["loaded_before"]["a"]["rows_loaded"] == 1
+    loading.account.put("a", "a2")
+
+    assert "under other names" in loading.refused(way)
