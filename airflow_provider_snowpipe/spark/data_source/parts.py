@@ -6,7 +6,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -247,7 +248,7 @@ def channel_shares(
 ) -> Iterator[tuple[str | int, Iterator[pa.RecordBatch]]]:
     """The channels of a partition, by what follows the prefix in their names, each with its rows."""
     if options.channel_column is not None:
-        yield from ChannelRuns(batches, options.channel_column)
+        yield from channel_runs(batches, options.channel_column)
         return
     partitions = options.partitions or 0
     if partition >= partitions:
@@ -259,55 +260,33 @@ def channel_shares(
     yield partition, batches
 
 
-class ChannelRuns:
-    """The channels of a partition, one after the other, each with its rows.
+def channel_runs(
+    batches: Iterator[pa.RecordBatch], column: str
+) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
+    """The channels of a partition by the column's values as texts, one after the other, each with its rows.
 
-    A channel's rows must lie together, so that each channel is opened once. Like ``itertools.groupby``, it
-    reads on when the caller does, and a run is over once the next one is asked for.
+    A channel's rows must lie together, so that each channel is opened once.
     """
+    seen: set[str] = set()
+    for value, pieces in groupby(_pieces(batches, column), key=itemgetter(0)):
+        if value in seen:
+            raise ContinuityError(
+                f"channelColumn {column!r}: rows of {value!r} come again after those of another channel, so "
+                "they were not sent: add sortWithinPartitions(channelColumn, a unique key), in a stream "
+                "within foreachBatch"
+            )
+        seen.add(value)
+        yield value, (rows for _, rows in pieces)
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], column: str) -> None:
-        self._batches = batches
-        self._column = column
-        self._waiting: list[tuple[str, pa.RecordBatch]] = []
-        self._seen: set[str] = set()
 
-    def __iter__(self) -> Iterator[tuple[str, Iterator[pa.RecordBatch]]]:
-        """Give each channel's value as text, with its rows."""
-        while self._fill():
-            value = self._waiting[-1][0]
-            if value in self._seen:
-                raise ContinuityError(
-                    f"channelColumn {self._column!r}: rows of {value!r} come again after those of another "
-                    "channel, so they were not sent: add sortWithinPartitions(channelColumn, a unique key), "
-                    "in a stream within foreachBatch"
-                )
-            self._seen.add(value)
-            rows = self._rows_of(value)
-            yield value, rows
-            for _ in rows:
-                """What the caller left."""
-
-    def _rows_of(self, value: str) -> Iterator[pa.RecordBatch]:
-        while self._fill() and self._waiting[-1][0] == value:
-            yield self._waiting.pop()[1]
-
-    def _fill(self) -> bool:
-        """Have at least one piece of a batch waiting, the next one last; False at the end."""
-        if not self._waiting:
-            batch = next(self._batches, None)
-            if batch is None:
-                return False
-            self._waiting = self._pieces(batch)[::-1]
-        return True
-
-    def _pieces(self, batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
-        values = batch.column(self._column).cast(pa.string())
+def _pieces(batches: Iterator[pa.RecordBatch], column: str) -> Iterator[tuple[str, pa.RecordBatch]]:
+    for batch in batches:
+        values = batch.column(column).cast(pa.string())
         if values.null_count:
             raise ContinuityError(
-                f"channelColumn {self._column!r} holds NULL: each row needs a channel; filter such rows or "
-                "give them a value with coalesce"
+                f"channelColumn {column!r} holds NULL: each row needs a channel; filter such rows or give "
+                "them a value with coalesce"
             )
         changes = pc.indices_nonzero(pc.not_equal(values[1:], values[:-1])).to_pylist()
-        cuts = [0, *(index + 1 for index in changes), batch.num_rows]
-        return [(values[low].as_py(), batch.slice(low, high - low)) for low, high in pairwise(cuts)]
+        for low, high in pairwise([0, *(index + 1 for index in changes), batch.num_rows]):
+            yield values[low].as_py(), batch.slice(low, high - low)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -43,6 +42,7 @@ from airflow_provider_snowpipe.spark.driver.session import (
 from airflow_provider_snowpipe.spark.source import is_connect
 from airflow_provider_snowpipe.spark.sources.files.formats import compression_of
 from airflow_provider_snowpipe.spark.sources.files.spec import SourceFile
+from airflow_provider_snowpipe.spark.sources.tables.plan_order import changed_settings
 from airflow_provider_snowpipe.spark.sources.tables.reader import asked_of_spark, in_one_line, open_rows
 from airflow_provider_snowpipe.spark.sources.tables.rows import check_row_types, column_of, value_text
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -117,8 +117,7 @@ _SESSION: Mapping[str, str] = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 """Timestamps with their microseconds and their logical type, days before 1582 as they are."""
-_PACKS = ("spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes")
-_PACKS_AT_LEAST = "spark.sql.files.minPartitionNum"
+_PACKS = {"spark.sql.files.openCostInBytes": "0", "spark.sql.files.minPartitionNum": "1"}
 _BLOCKS = {"parquet": "parquet.block.size", "orc": "orc.stripe.size"}
 
 
@@ -131,8 +130,9 @@ def _write_sized(rows: DataFrame, folder: str, form: Form, target: int) -> list[
     sizes = _sizes(session, f"{folder}/written")
     below = "written"
     if not is_well_cut(list(sizes.values()), target):
-        total = sum(sizes.values())
-        with _packed(session, packed_bytes(total, target)):
+        # Each task of a scan then reads as many bytes of files as make one file.
+        full = packed_bytes(sum(sizes.values()), target)
+        with changed_settings(session, {**_PACKS, "spark.sql.files.maxPartitionBytes": str(full)}):
             _write(session.read.format(form).load(f"{folder}/written"), f"{folder}/cut", form, target)
         path, files = _hadoop(session, f"{folder}/written")
         files.delete(path, True)
@@ -153,23 +153,6 @@ def _write(rows: DataFrame, folder: str, form: Form, target: int) -> None:
     if form in _BLOCKS:
         writer = writer.option(_BLOCKS[form], str(block_bytes(target)))
     writer.save(folder)
-
-
-@contextmanager
-def _packed(session: Any, full: int) -> Iterator[None]:
-    """Let each task of a scan read as many bytes of files as make one file."""
-    before = {name: session.conf.get(name, None) for name in (*_PACKS, _PACKS_AT_LEAST)}
-    session.conf.set(_PACKS[0], str(full))
-    session.conf.set(_PACKS[1], "0")
-    session.conf.set(_PACKS_AT_LEAST, "1")
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                session.conf.unset(name)
-            else:
-                session.conf.set(name, value)
 
 
 def _sizes(session: Any, folder: str) -> dict[str, int]:

@@ -241,7 +241,7 @@ class Session:
     def __init__(self):
         self.conf = self
         self.settings = {ADAPTIVE: "true", SORTED: "true", SIZE: "128MB", COST: "4MB", ZONE: "Europe/Oslo"}
-        self.get, self.set = self.settings.__getitem__, self.settings.__setitem__
+        self.get, self.set = self.settings.get, self.settings.__setitem__
 
 
 @pytest.mark.parametrize("error", [None, RuntimeError])

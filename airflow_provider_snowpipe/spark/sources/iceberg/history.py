@@ -197,87 +197,6 @@ class History:
             )
 
 
-# -- To which partition of the source a data file belongs, by the table's own partitioning ---------------
-
-
-@dataclass(frozen=True, slots=True)
-class Partitioning:
-    """Names the partitions of data files.
-
-    :param by: the field whose values are the partitions, None for one partition
-    :param specs: PyIceberg's ``PartitionSpec`` by id; files keep the one they were written under
-    """
-
-    address: str
-    by: str | None
-    specs: dict[int, Any]
-    schema: Any
-
-    @classmethod
-    def of(cls, metadata: Any, spec: IcebergSource) -> Partitioning:
-        """Take the partitioning from a table's metadata."""
-        specs = metadata.specs()
-        known = {field.name for one in specs.values() for field in one.fields}
-        by = spec.partition_by
-        if by is not None and by not in known:
-            raise ConfigurationError(
-                f"source partition_by is {by!r}, but {spec.address!r} is partitioned by "
-                f"{sorted(known) or 'nothing'}: name one of its partition fields, or leave it out for one "
-                "channel"
-            )
-        return cls(spec.address, by, specs, metadata.schema())
-
-    def names(self, found: Iterable[str]) -> list[str]:
-        """The partitions of the source."""
-        names = list(found) if self.by is not None else [ONLY]
-        if not names:
-            raise SourcePositionError(
-                f"{self.address!r} has no rows, so that {self.by!r} gives no partition: run again when it has"
-            )
-        return names
-
-    def by_name(self, files: Iterable[tuple[Any, int]]) -> dict[str, list[tuple[DataFile, int]]]:
-        """Sort files, each with its sequence number, into partitions; their order stays."""
-        found: dict[str, list[tuple[DataFile, int]]] = defaultdict(list)
-        for file, version in files:
-            if file.file_format.value != "PARQUET":
-                raise ConfigurationError(
-                    f"data file {file.file_path!r} of {self.address!r} is {file.file_format.value}: this "
-                    "source reads Parquet; rewrite the table's files"
-                )
-            values = self._values(file)
-            facts = DataFile(
-                file.file_path, file.record_count, file.file_size_in_bytes, self._constants(values)
-            )
-            found[self._name(file, values)].append((facts, version))
-        return found
-
-    def _values(self, file: Any) -> list[tuple[Any, Any]]:
-        fields = self.specs[file.spec_id].fields
-        return [(one, file.partition[index]) for index, one in enumerate(fields)]
-
-    def _name(self, file: Any, values: list[tuple[Any, Any]]) -> str:
-        if self.by is None:
-            return ONLY
-        for one, value in values:
-            if one.name == self.by and value is not None:
-                return str(one.transform.to_human_string(self.schema.find_type(one.source_id), value))
-        raise ConfigurationError(
-            f"data file {file.file_path!r} of {self.address!r} has no value of the partition field "
-            f"{self.by!r}, which names its channel: it holds NULL, or was written before the table had that "
-            "field. Rewrite the table's files, or load it through one channel. Nothing was sent"
-        )
-
-    def _constants(self, values: list[tuple[Any, Any]]) -> tuple[tuple[int, Any], ...]:
-        from pyiceberg.transforms import IdentityTransform
-
-        return tuple(
-            (one.source_id, value)
-            for one, value in values
-            if value is not None and isinstance(one.transform, IdentityTransform)
-        )
-
-
 # -- The history of an Iceberg table as its metadata has it, partition by partition ----------------------
 #
 # A snapshot's manifest list names the manifests that the snapshot wrote, and those the files that it added
@@ -313,7 +232,16 @@ class _Histories:
             )
         self._io = table.io
         self._spec = spec
-        self._partitioning = Partitioning.of(metadata, spec)
+        self._by = spec.partition_by
+        self._schema, self._specs = metadata.schema(), metadata.specs()
+        """PyIceberg's ``PartitionSpec`` by id; files keep the one they were written under."""
+        known = {field.name for one in self._specs.values() for field in one.fields}
+        if self._by is not None and self._by not in known:
+            raise ConfigurationError(
+                f"source partition_by is {self._by!r}, but {spec.address!r} is partitioned by "
+                f"{sorted(known) or 'nothing'}: name one of its partition fields, or leave it out for one "
+                "channel"
+            )
         self._kept = [*ancestors_of(metadata.current_snapshot(), metadata)][::-1]
         self._lineage = [one for one in self._kept if one.sequence_number]
         """Oldest first, without what was written in format version 1."""
@@ -345,7 +273,7 @@ class _Histories:
                 missing_start=start if first is None else None,
                 oldest=lineage[0].snapshot_id if lineage else None,
             )
-            for name in sorted(self._partitioning.names(names))
+            for name in sorted(self._names(names))
         }
 
     def _step(self, snapshot: Any) -> tuple[Any, _Files, str]:
@@ -361,7 +289,7 @@ class _Histories:
         own = [one for one in snapshot.manifests(self._io) if one.added_snapshot_id == snapshot.snapshot_id]
         if any(_has_deletes(one) for one in own):
             return snapshot, {}, _DELETES
-        added = self._partitioning.by_name(
+        added = self._by_name(
             (entry.data_file, entry.sequence_number)
             for manifest in own
             for entry in manifest.fetch_manifest_entry(self._io)
@@ -377,7 +305,7 @@ class _Histories:
         entries = pool.map(lambda one: list(one.fetch_manifest_entry(self._io)), manifests)
         appended = snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND
         mine = snapshot.snapshot_id if before and appended else None
-        return self._partitioning.by_name(
+        return self._by_name(
             (entry.data_file, entry.sequence_number)
             for some in entries
             for entry in some
@@ -393,6 +321,54 @@ class _Histories:
             last = max(version for _, version in files)
             found[name] = BatchRowOffset(last, sum(file.rows for file, version in files if version == last))
         return found
+
+    def _names(self, found: Iterable[str]) -> list[str]:
+        """The partitions of the source."""
+        names = list(found) if self._by is not None else [ONLY]
+        if not names:
+            raise SourcePositionError(
+                f"{self._spec.address!r} has no rows, so that {self._by!r} gives no partition: run again "
+                "when it has"
+            )
+        return names
+
+    def _by_name(self, files: Iterable[tuple[Any, int]]) -> _Files:
+        """Sort files, each with its sequence number, into partitions; their order stays."""
+        found: _Files = defaultdict(list)
+        for file, version in files:
+            if file.file_format.value != "PARQUET":
+                raise ConfigurationError(
+                    f"data file {file.file_path!r} of {self._spec.address!r} is {file.file_format.value}: "
+                    "this source reads Parquet; rewrite the table's files"
+                )
+            # The fields of the partitioning that the file was written under, with its values.
+            fields = self._specs[file.spec_id].fields
+            values = [(one, file.partition[index]) for index, one in enumerate(fields)]
+            facts = DataFile(file.file_path, file.record_count, file.file_size_in_bytes, _constants(values))
+            found[self._name(file, values)].append((facts, version))
+        return found
+
+    def _name(self, file: Any, values: list[tuple[Any, Any]]) -> str:
+        if self._by is None:
+            return ONLY
+        for one, value in values:
+            if one.name == self._by and value is not None:
+                return str(one.transform.to_human_string(self._schema.find_type(one.source_id), value))
+        raise ConfigurationError(
+            f"data file {file.file_path!r} of {self._spec.address!r} has no value of the partition field "
+            f"{self._by!r}, which names its channel: it holds NULL, or was written before the table had that "
+            "field. Rewrite the table's files, or load it through one channel. Nothing was sent"
+        )
+
+
+def _constants(values: list[tuple[Any, Any]]) -> tuple[tuple[int, Any], ...]:
+    from pyiceberg.transforms import IdentityTransform
+
+    return tuple(
+        (one.source_id, value)
+        for one, value in values
+        if value is not None and isinstance(one.transform, IdentityTransform)
+    )
 
 
 def _is_delete_manifest(manifest: Any) -> bool:

@@ -200,7 +200,16 @@ def without_ends(values: pa.LargeBinaryArray, head: int, tail: int = 0) -> pa.La
 
     Arrow's ``binary_slice`` fails on some columns ("Negative buffer resize", observed with PyArrow 26.0.1).
     """
-    return cut(values, np.full(len(values), head), np.full(len(values), tail))
+    data, ends = np.frombuffer(body_of(values), np.uint8), _value_ends(values)
+    ends = ends - ends[0]
+    kept = np.ones(len(data), bool)
+    for byte in range(head):
+        kept[ends[:-1] + byte] = False
+    for byte in range(tail):
+        kept[ends[1:] - 1 - byte] = False
+    offsets = ends - (head + tail) * np.arange(len(ends))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[kept])]
+    return pa.Array.from_buffers(pa.large_binary(), len(values), buffers)
 
 
 def without_schema_ids(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:

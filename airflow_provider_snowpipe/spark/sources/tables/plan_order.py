@@ -8,7 +8,7 @@ any row moves. ``local[n]`` hides such disorder, a cluster shows it (observed wi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,34 +35,38 @@ PINNED: Mapping[str, str] = {
 
 
 @contextmanager
-def pinned_layout(session: Any) -> Iterator[None]:
-    """Pin the layout of what is planned inside the block; the session's own settings come back after it.
+def changed_settings(session: Any, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change a session's settings for what is planned inside the block; its own come back after it.
 
     Settings count when a DataFrame is planned, which is when its first action runs.
     """
-    before = {name: session.conf.get(name) for name in PINNED}
-    pin_layout(session)
+    before = {name: session.conf.get(name, None) for name in settings}
     try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
         yield
     finally:
-        for name, value in before.items():
-            session.conf.set(name, value)
+        for name, own in before.items():
+            if own is None:
+                session.conf.unset(name)
+            else:
+                session.conf.set(name, own)
+
+
+def pinned_layout(session: Any) -> AbstractContextManager[None]:
+    """Pin the layout of what is planned inside the block."""
+    return changed_settings(session, PINNED)
+
+
+def free_layout(session: Any) -> AbstractContextManager[None]:
+    """Let Spark choose the layout of questions whose answer does not depend on it, such as counts."""
+    return changed_settings(session, {_ADAPTIVE: "true"})
 
 
 def pin_layout(session: Any) -> None:
     """Pin the layout of a session that nobody else uses."""
     for name, value in PINNED.items():
         session.conf.set(name, value)
-
-
-@contextmanager
-def free_layout(session: Any) -> Iterator[None]:
-    """Let Spark choose the layout of questions whose answer does not depend on it, such as counts."""
-    session.conf.set(_ADAPTIVE, "true")
-    try:
-        yield
-    finally:
-        session.conf.set(_ADAPTIVE, PINNED[_ADAPTIVE])
 
 
 def unpinned(session: Any) -> dict[str, str]:

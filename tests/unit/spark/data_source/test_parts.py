@@ -10,10 +10,10 @@ from pyspark.sql.variant_utils import VariantUtils
 from airflow_provider_snowpipe.spark.data_source.parts import (
     GIVEN_WRITER,
     BatchIdentity,
-    ChannelRuns,
     DigestedShare,
     OrderedRows,
     SupersededError,
+    channel_runs,
     channel_source,
     position_in_batch,
 )
@@ -122,7 +122,7 @@ def test_value_that_does_not_lie_after_the_one_before_is_refused():
 
 
 def _runs(*batches):
-    return ChannelRuns((pa.record_batch({"K": keys, "N": numbers}) for keys, numbers in batches), "K")
+    return channel_runs((pa.record_batch({"K": keys, "N": numbers}) for keys, numbers in batches), "K")
 
 
 def test_partition_is_cut_where_the_channel_changes_and_one_that_comes_again_or_has_no_name_is_refused():

@@ -150,6 +150,17 @@ def test_the_uuid_of_avro_on_sixteen_bytes_is_its_text():
     assert batch.column(0).to_pylist() == [value, None]
 
 
+def test_what_is_null_stays_null_where_what_it_would_hold_has_another_form():
+    number = {"type": "fixed", "name": "U", "size": 16, "logicalType": "uuid"}
+    inner = {"type": "record", "name": "I", "fields": [{"name": "U", "type": number}]}
+    both = {"S": ["null", inner], "L": ["null", {"type": "array", "items": "U"}]}
+    fields = [{"name": name, "type": kind} for name, kind in both.items()]
+    one = uuid.UUID(int=7)
+    records = [{"S": {"U": one.bytes}, "L": [one.bytes, one.bytes]}, {"S": None, "L": None}]
+    batch = rows_of({"type": "record", "name": "R", "fields": fields}).batch(records)
+    assert batch.to_pylist() == [{"S": {"U": one}, "L": [one, one]}, {"S": None, "L": None}]
+
+
 @pytest.mark.parametrize("key", ["oneOf", "anyOf", "allOf"])
 def test_a_logical_type_among_the_choices_of_a_json_schema_is_read_or_refused_and_never_guessed(key):
     name = "org.apache.kafka.connect.data.Timestamp"
