@@ -58,10 +58,9 @@ def describe_outlets(
 ) -> None:
     """Put tokens and rows into the extra of a task's events on assets of its table.
 
-    Only what was seen to be committed is reported. An event of a load that did not wait for its commit has
-    ``"committed": false``; the commit sensor's event then brings the tokens. Nothing here fails the task,
-    whose rows are loaded. A load without such an outlet gets an event on the asset of its table, when all of
-    its rows were seen to be committed (:func:`_add_table_event`).
+    Only what was seen to be committed is reported; an event of a load that did not wait has ``"committed":
+    false``, and the commit sensor's event brings the tokens. Nothing here fails the task. A committed load
+    without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
     """
     events = context.get("outlet_events")
     if events is None:
@@ -155,8 +154,7 @@ def _add_table_event(
     """Give the task an event on the asset of its table, which no outlet names.
 
     The account is known when the task runs, not when the DAG is read. So the outlet is an asset alias, which
-    Airflow resolves by the event itself, and makes the asset where there is none ("Asset aliases" of
-    Airflow's documentation).
+    the event itself resolves, and which makes the asset ("Asset aliases" of Airflow).
     """
     from airflow.providers.common.compat.sdk import Asset, AssetAlias
 
@@ -217,8 +215,7 @@ def _table_of(hook: SnowpipeHook, channels: list[str]) -> TableAddress:
         if listed.name in channels:
             return TableAddress(hook.account(), listed.database, listed.schema, listed.table)
     raise ConfigurationError(
-        f"SHOW CHANNELS lists no channel of {channels[:5]} in pipe {pipe}, so its table is unknown: check "
-        "that the role may see the pipe"
+        f"SHOW CHANNELS lists none of {channels[:5]} in pipe {pipe}: check that the role may see it"
     )
 
 

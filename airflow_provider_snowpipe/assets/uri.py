@@ -123,8 +123,7 @@ def snowpipe_asset(
     :param schema: the schema
     :param table: the table
     :param channel: a channel, None for the whole table
-    :param partitioned: True makes one event for each loaded partition, which only DAGs with a partitioned
-        timetable listen to (Airflow 3.3)
+    :param partitioned: True makes one event for each loaded partition, for partitioned timetables (3.3)
     :param extra: the asset's extra
     :param kwargs: other arguments of ``Asset``, such as ``name``, ``group`` and ``watchers`` (Airflow 3)
     :raises ConfigurationError: if a name is not usable

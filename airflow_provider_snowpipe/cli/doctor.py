@@ -95,8 +95,7 @@ class Doctor:
 
     Each check has its own time, and none hides another: one whose premise failed is skipped with a reason.
 
-    :param spark_conn_id: the Spark connection's id; None for ``spark_default``, which may be missing where no
-        Spark is installed either
+    :param spark_conn_id: None for ``spark_default``, which may be missing where no Spark is installed
     :param seconds: the longest time for one check; None for 30
     """
 
@@ -422,8 +421,7 @@ def _yarn() -> str:
             raise _Ended(f"{name}={directory} holds no yarn-site.xml", "give the cluster's directory")
     raise _Ended(
         "the master is yarn, and neither YARN_CONF_DIR nor HADOOP_CONF_DIR is set",
-        "set one of them on the worker, or correct the Spark connection's host (Airflow takes yarn where it "
-        "is empty)",
+        "set one of them on the worker, or the host of the Spark connection, which is yarn where it is empty",
     )
 
 

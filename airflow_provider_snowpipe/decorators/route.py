@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
     """Call a function and branch by what it returns, as :class:`SnowpipeBranchOperator` does.
 
-    :param python_callable: returns a source: a stage, a path, a URL, a ``KafkaSource``, or the shape as a
-        mapping
+    :param python_callable: returns a source: a stage, path, URL, ``KafkaSource``, or the shape as a mapping
     """
 
     template_fields: Sequence[str] = (

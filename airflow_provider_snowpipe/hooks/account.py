@@ -60,9 +60,8 @@ _IN_SMALL_LETTERS = frozenset({"oauth", "programmatic_access_token", "snowflake"
 class AccountHook(BaseHook):
     """Run SQL in the account of a connection of type ``snowflake`` or ``snowpipe``, and ask for its files.
 
-    A connection of type ``snowflake`` signs in through Airflow's own hook, so that its proxy, its warehouse
-    and its other fields mean what they mean there. One of type ``snowpipe`` signs in with what it streams
-    with. The constructor does no I/O.
+    A connection of type ``snowflake`` signs in through Airflow's own hook, by which its fields have their
+    meaning. One of type ``snowpipe`` signs in with what it streams with. The constructor does no I/O.
 
     :param snowflake_conn_id: the connection's id
     :param database: where they are, None for the connection's
@@ -302,8 +301,7 @@ class AccountHook(BaseHook):
     def get_load_history(self, *, retry: RetryPolicy | None = None) -> LoadHistory:
         """Make a source of what became of files; here ``table`` is the table that they are loaded into.
 
-        With ``pipe`` it is the file pipe's own report, and ``COPY_HISTORY`` of ``table`` where that is
-        refused; without, ``COPY_HISTORY``. The caller closes it.
+        With ``pipe`` its own report, ``COPY_HISTORY`` of ``table`` otherwise. The caller closes it.
 
         :raises ConfigurationError: if neither is named, or the connection lacks something
         """
@@ -402,9 +400,8 @@ def _translated_errors(
         raise
     except RequestException as error:
         raise SqlError(
-            f"connection {settings.conn_id!r}: no sign-in for SQL: "
-            f"{urlsplit(settings.account_url()).netloc} does not answer ({type(error).__name__}). "
-            f"{IF_NO_ANSWER}"
+            f"connection {settings.conn_id!r}: {urlsplit(settings.account_url()).netloc} does not answer "
+            f"the sign-in for SQL ({type(error).__name__}). {IF_NO_ANSWER}"
         ) from None
     except ValueError as error:
         raise ConfigurationError(f"connection {settings.conn_id!r}: {error}") from None

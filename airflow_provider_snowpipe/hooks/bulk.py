@@ -109,8 +109,7 @@ class Staged:
 class StageUpload:
     """Files on their way into a stage.
 
-    Threading: each file is worked on by one thread, and each thread has a session of its own; counters are
-    guarded by a lock.
+    Each thread works on one file at a time in a session of its own; a lock guards the counters.
 
     :param root: the stage's own path, as :meth:`StageReference.location` writes it
     """

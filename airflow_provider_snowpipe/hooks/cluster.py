@@ -88,8 +88,7 @@ class DriverPod:
 class KubernetesPods:
     """The drivers' pods of a cluster.
 
-    A request raises RetriesExhaustedError if the API does not take it, and ConfigurationError if Airflow may
-    not make it; neither text has anything of a secret.
+    RetriesExhaustedError if the API does not answer, ConfigurationError if Airflow may not; without a secret.
 
     :param namespace: where new ones are submitted; empty for a client that asks for known ones only
     """
@@ -299,8 +298,7 @@ class YarnApplication:
 class ResourceManager:
     """A client of the ResourceManager's REST interface; RetriesExhaustedError if that does not answer.
 
-    :param url: its address, ``http://host:8088``; a user and a password in it are taken out, for no text may
-        show them
+    :param url: its address, ``http://host:8088``; user and password are taken out, so that no text has them
     """
 
     elsewhere = (
@@ -324,9 +322,8 @@ class ResourceManager:
         if not address:
             raise ConfigurationError(
                 f"the Spark connection {conn_id!r} has no {ADDRESS_EXTRA!r} in its extra, by which a driver "
-                "on YARN is followed, found again and stopped: add the ResourceManager's web address, such "
-                "as 'http://rm.example.com:8088' (yarn.resourcemanager.webapp.address of yarn-site.xml). "
-                "Nothing was submitted"
+                "on YARN is followed and stopped: add the ResourceManager's web address of yarn-site.xml, "
+                "such as 'http://rm.example.com:8088'. Nothing was submitted"
             )
         if auth is None and extra.get("keytab") and extra.get("principal"):
             auth = _kerberos(conn_id)
@@ -392,8 +389,7 @@ class ResourceManager:
         info = self._read(self._send("GET", "info"), lambda body: body["clusterInfo"])
         if info.get("haState") == "INITIALIZING":
             raise RetriesExhaustedError(
-                f"YARN's ResourceManager at {self.url} is INITIALIZING, and does not know its applications "
-                "yet: wait until it has started"
+                f"YARN's ResourceManager at {self.url} is INITIALIZING: wait until it has started"
             )
 
     def _send(self, method: str, path: str, **more: Any) -> requests.Response:

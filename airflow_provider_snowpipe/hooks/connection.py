@@ -52,13 +52,11 @@ _AUTHENTICATORS = {
 class SnowpipeConnection:
     """An Airflow connection of type ``snowflake`` or ``snowpipe``, read into what a client needs.
 
-    A ``snowflake`` connection means what it means to Airflow's own Snowflake hook: host and port come from
-    its extra, the password is a programmatic access token or a key's passphrase. A ``snowpipe`` connection
-    keeps the account's URL in its host.
+    A ``snowflake`` connection means what it means to Airflow's own hook: host and port come from its extra,
+    the password is an access token or a passphrase. A ``snowpipe`` connection has the URL in its host.
 
     :param password: token or passphrase
-    :param extra: the extra field as an object; a name with an old prefix, as ``extra__snowflake__role`` has,
-        stands for the plain one where that is missing or null
+    :param extra: as an object; ``extra__snowflake__role`` stands for a missing ``role``
     """
 
     conn_id: str
@@ -72,14 +70,12 @@ class SnowpipeConnection:
 
     def __post_init__(self) -> None:
         if self.conn_type not in (SNOWFLAKE, SNOWPIPE):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r} has the type {self.conn_type!r}: use one of type "
-                f"{SNOWFLAKE!r} or {SNOWPIPE!r}"
+            raise self._wrong(
+                f"the type is {self.conn_type!r}: use one of type {SNOWFLAKE!r} or {SNOWPIPE!r}"
             )
         if not isinstance(self.extra, Mapping):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the field 'extra' is JSON of the type "
-                f"{type(self.extra).__name__}: give an object, such as "
+            raise self._wrong(
+                f"the field 'extra' is JSON of the type {type(self.extra).__name__}: give an object, such as "
                 '{"account": "…", "database": "…"}'
             )
         prefix = f"extra__{self.conn_type}__"
@@ -108,15 +104,14 @@ class SnowpipeConnection:
         bare = host.split("//", 1)[-1].rstrip("/")
         if port is not None and ":" not in bare:
             if not (port.isdecimal() and 0 < int(port) < _PORTS):
-                raise ConfigurationError(
-                    f"connection {self.conn_id!r}: the field 'port' is {port!r}: give a number from 1 to "
-                    f"{_PORTS - 1:,}, or leave it empty for 443"
+                raise self._wrong(
+                    f"the field 'port' is {port!r}: give a number from 1 to {_PORTS - 1:,}, or leave it empty"
                 )
             host = f"{host.rstrip('/')}:{port}"
         try:
             return base_url(host)
         except ConfigurationError as error:
-            raise ConfigurationError(f"connection {self.conn_id!r}, field 'host': {error}") from None
+            raise self._wrong(f"field 'host': {error}") from None
 
     def account(self) -> str:
         """The account's identifier, taken from Snowflake's own host name where the field is empty."""
@@ -127,8 +122,8 @@ class SnowpipeConnection:
         if account is None:
             raise self._missing("account", "the account identifier, <organization>-<account>")
         if not _ACCOUNT.fullmatch(account):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'account' is {account!r}: give the bare "
+            raise self._wrong(
+                f"extra field 'account' is {account!r}: give the bare "
                 "identifier (letters, digits, '.', '_' and '-'), not a URL"
             )
         return account
@@ -137,13 +132,13 @@ class SnowpipeConnection:
         """The PEM file of trusted roots, None for the environment's or the public ones."""
         path = self.text("ca_bundle") if self.extra.get("ca_bundle") is not None else None
         if path is not None and not Path(path).is_file():
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which is no file "
+            raise self._wrong(
+                f"extra field 'ca_bundle' names {path!r}, which is no file "
                 "here: put the PEM file on every worker and triggerer, or leave the field empty"
             )
         if path is not None and _CERTIFICATE not in Path(path).read_bytes():
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'ca_bundle' names {path!r}, which holds no "
+            raise self._wrong(
+                f"extra field 'ca_bundle' names {path!r}, which holds no "
                 "certificate: name a PEM file of trusted roots ('openssl x509 -inform der' makes one of a "
                 "file in DER), or leave the field empty"
             )
@@ -172,9 +167,8 @@ class SnowpipeConnection:
         if not table and not pipe:
             table, pipe = self.text("table"), self.text("pipe")
             if table and pipe:
-                raise ConfigurationError(
-                    f"connection {self.conn_id!r} names a default table {table!r} and a default pipe "
-                    f"{pipe!r}: empty one of the two fields"
+                raise self._wrong(
+                    f"it names a default table {table!r} and a default pipe {pipe!r}: empty one field"
                 )
         if not table and not pipe:
             raise ConfigurationError(
@@ -195,10 +189,7 @@ class SnowpipeConnection:
         if not database:
             raise self._missing("database", "the pipe's database, or give database=…")
         if not schema:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the field 'schema' is empty: fill in the pipe's schema, or "
-                "give schema=…"
-            )
+            raise self._wrong("the field 'schema' is empty: fill it in, or give schema=…")
         return database, schema
 
     def _method(self) -> str:
@@ -208,9 +199,8 @@ class SnowpipeConnection:
             given = "oauth"
         method = _AUTHENTICATORS.get(given.lower())
         if method is None:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: Snowpipe Streaming does not take the authentication "
-                f"{given!r}; use a key pair, a programmatic access token or OAuth"
+            raise self._wrong(
+                f"authentication {given!r} is not taken; use a key pair, a programmatic access token or OAuth"
             )
         return method
 
@@ -243,38 +233,30 @@ class SnowpipeConnection:
     def _private_key(self) -> bytes:
         path, content = self.text("private_key_file"), self.text("private_key_content")
         if path and content:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the extra fields 'private_key_file' and 'private_key_content' "
-                "are both filled: empty one of them"
-            )
+            raise self._wrong("private_key_file and private_key_content are filled: empty one")
         if content:
             return _pem(content)
         if not path:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r} has no private key: fill the extra field 'private_key_file' or "
-                "'private_key_content', or choose a programmatic access token or OAuth; Snowpipe Streaming "
-                "takes no password"
+            raise self._wrong(
+                "it has no private key, and no password is taken: fill the extra "
+                "field 'private_key_file' or 'private_key_content', or choose an access token or OAuth"
             )
         try:
             size = Path(path).stat().st_size
             body = Path(path).read_bytes() if 0 < size <= _LARGEST_KEY_FILE else b""
         except OSError as error:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'private_key_file': {path!r} cannot be read "
+            raise self._wrong(
+                f"extra field 'private_key_file': {path!r} cannot be read "
                 f"({error.strerror}): put the key there on every worker and triggerer"
             ) from None
         if not body:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'private_key_file': {path!r} has {size} bytes, so "
-                "it is no private key: name a PEM file"
-            )
+            raise self._wrong(f"extra field 'private_key_file': {path!r} has {size} bytes: name a PEM file")
         return _pem(body.decode("utf-8", "replace"))
 
     def _oauth_client(self) -> Credentials:
         if self.text("azure_conn_id"):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: tokens through 'azure_conn_id' are not supported; give the "
-                "OAuth client itself (login, password, grant_type, token_endpoint)"
+            raise self._wrong(
+                "'azure_conn_id' is not supported; give login, password, grant_type and token_endpoint"
             )
 
         grant = self.text("grant_type") or ("refresh_token" if self.text("refresh_token") else None)
@@ -285,18 +267,15 @@ class SnowpipeConnection:
         endpoint = self.text("token_endpoint")
         endpoint = endpoint or f"https://{self.account()}{_DOMAIN}/oauth/token-request"
         if not _is_private(endpoint):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the extra field 'token_endpoint' is no https address, and "
+            raise self._wrong(
+                "the extra field 'token_endpoint' is no https address, and "
                 "secrets are sent to it: give https://…; http is for this machine only (127.0.0.1)"
             )
         form = {"grant_type": grant, "redirect_uri": self.text("redirect_uri") or "https://localhost.com"}
         if scope := self.text("scope"):
             form["scope"] = scope
         if grant not in _GRANT_FIELDS:
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the extra field 'grant_type' is {grant!r}: give one of "
-                f"{sorted(_GRANT_FIELDS)}"
-            )
+            raise self._wrong(f"'grant_type' is {grant!r}: give one of {sorted(_GRANT_FIELDS)}")
         for name, field_name in _GRANT_FIELDS[grant].items():
             form[name] = self._secret(field_name, self.text(field_name), f"what grant {grant!r} needs")
         client = f"{self._secret('login', self.login, 'the client id')}:" + self._secret(
@@ -317,9 +296,7 @@ class SnowpipeConnection:
         region = self.text("region")
         account = self.account() + (f".{region}" if region else "")
         if not _ACCOUNT.fullmatch(account):
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}, extra field 'region' is {region!r}: not usable"
-            )
+            raise self._wrong(f"extra field 'region' is {region!r}: not usable")
         return account.replace("_", "-").lower() + _DOMAIN
 
     def text(self, name: str) -> str | None:
@@ -329,15 +306,14 @@ class SnowpipeConnection:
 
     def _secret(self, name: str, value: str | None, remedy: str) -> str:
         if not value or not value.strip():
-            raise ConfigurationError(
-                f"connection {self.conn_id!r}: the field {name!r} is empty: fill in {remedy}"
-            )
+            raise self._wrong(f"the field {name!r} is empty: fill in {remedy}")
         return value.strip()
 
     def _missing(self, name: str, remedy: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"connection {self.conn_id!r}: the extra field {name!r} is missing: fill in {remedy}"
-        )
+        return self._wrong(f"the extra field {name!r} is missing: fill in {remedy}")
+
+    def _wrong(self, text: str) -> ConfigurationError:
+        return ConfigurationError(f"connection {self.conn_id!r}: {text}")
 
 
 def _pem(content: str) -> bytes:
@@ -379,8 +355,7 @@ _EXPIRY_SECONDS = 30
 class OAuthClient:
     """Credentials that fetch an OAuth access token, and renew it before it expires.
 
-    :param endpoint: where tokens are issued, an https address or one of this machine; a redirect from there
-        is not followed, since the request has secrets in it
+    :param endpoint: an https address or one of this machine; redirects are not followed, as secrets are sent
     :param client: id and secret of the client, with a colon between them
     """
 
@@ -423,8 +398,7 @@ class OAuthClient:
         if not isinstance(token, str) or not token or not seconds.isdecimal():
             moved = ", a redirect that is not followed" if 300 <= answer.status < 400 else ""
             raise AuthenticationError(
-                f"{self._failed} (HTTP {answer.status}{moved}): check client id, client secret, grant and "
-                "token_endpoint"
+                f"{self._failed} (HTTP {answer.status}{moved}): check client, secret, grant, token_endpoint"
             )
         self._token, self._until = token, time.time() + int(seconds) - _EXPIRY_SECONDS
 

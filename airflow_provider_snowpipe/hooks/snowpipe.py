@@ -159,8 +159,7 @@ class SnowpipeHook(AccountHook):
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
 
-        Channels by which the tasks of a write agree are left out: they hold no rows, and their tokens are not
-        positions.
+        Channels by which tasks of a write agree are left out: their tokens are not positions.
 
         :raises SqlError: if the statement fails, or signing in for it
         """
@@ -185,11 +184,9 @@ class SnowpipeHook(AccountHook):
     def columns_for_keys(self) -> tuple[TableColumn, ...]:
         """Describe the columns that keys of rows have to match, or their values are lost.
 
-        Each load asks, so this is the SQL API with what the load streams with: importing the connector alone
-        takes half a second.
+        Each load asks, so this is the SQL API: importing the connector alone takes half a second.
 
-        :return: none where the table widens itself (``ENABLE_SCHEMA_EVOLUTION``), or the pipe is not a
-            table's default pipe, so that the keys are what its own query makes of them
+        :return: none where the table widens itself, or it is no default pipe, whose query makes the keys
         :raises SqlError: if there is no such table
         :raises SnowpipeError: if the account does not answer, or refuses the credentials
         """
@@ -218,8 +215,7 @@ class SnowpipeHook(AccountHook):
     def offset_tokens(self) -> Iterator[Callable[[str, str], None]]:
         """Sign in to set committed offset tokens; what it gives sets one channel's, whoever writes to it.
 
-        ``compare_and_set`` of ``streaming.admin`` makes sure first that nobody does. The sign-in comes first,
-        so that little time passes between reading a token and setting it.
+        The sign-in comes first, so that little time passes between reading a token and setting it.
 
         :raises SqlError: if a statement fails, or signing in
         :raises ConfigurationError: if the pipe's table cannot be found

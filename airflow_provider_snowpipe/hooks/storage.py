@@ -31,8 +31,7 @@ def storage_path(address: str, conn_id: str | None) -> Any:
         )
     if (shown := without_secrets(address)) != address:
         raise ConfigurationError(
-            f"the address {shown!r} holds a password, and logs and XComs show addresses: leave it out, and "
-            "give the id of a connection"
+            f"the address {shown!r} holds a password, which logs would show: give the id of a connection"
         )
     try:
         return ObjectStoragePath(address, conn_id=conn_id) if conn_id else ObjectStoragePath(address)
@@ -45,8 +44,7 @@ def storage_path(address: str, conn_id: str | None) -> Any:
 def file_system(path: Any) -> Any:
     """The fsspec file system behind a path, which lists many files at once.
 
-    A kind of storage that no provider brings is left to fsspec, as Airflow does for the path's own methods
-    since 3.2.
+    Storage that no provider brings is left to fsspec, as Airflow's own paths do since 3.2.
     """
     import fsspec
 
@@ -72,8 +70,7 @@ def file_system(path: Any) -> Any:
 def files_below(path: Any) -> dict[str, dict[str, Any]]:
     """What a file system has below a path, or of the file that it is, by key.
 
-    The walk of fsspec leaves out folders that it cannot list, and links to files; here the former is an
-    error, and the latter are files.
+    Folders that cannot be listed are an error, and links to files are files; fsspec leaves both out.
     """
     from fsspec import AbstractFileSystem
 

@@ -172,8 +172,7 @@ def channel_query(
 ) -> str:
     """What comes after the connection in the address of a channel's page.
 
-    A target whose format is a class of the caller's own is left out: the API server imports nothing that an
-    address names.
+    A target of a caller's own format is left out: the API server imports nothing that an address names.
     """
     is_known = target is not None and offset_format in known_formats()
     owed = {"target": target, "offset_format": offset_format} if is_known else {}

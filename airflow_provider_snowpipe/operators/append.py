@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
@@ -56,8 +55,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param sql: a query; it must have ``ORDER BY``, or ``token_column`` is given (templated)
     :param sql_conn_id: the connection of the query (templated)
     :param parameters: values that the query binds (templated)
-    :param batch: number of the batch: the same on every try, greater in every later run; None for the
-        timestamp from which the DAG run was due, in microseconds (templated)
+    :param batch: the same on every try, greater in every later run; None for the run's due time (templated)
     :param token_column: the column whose values, growing from row to row, are the positions (templated)
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
     :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
@@ -264,20 +262,48 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         return int(due.timestamp() * 1_000_000)
 
     def _numbered(self, channel: str, rules: AppendRules) -> NumberedRows:
-        from airflow_provider_snowpipe.streaming.append import (
-            RowLimits,
-            numbered_by_batch,
-            numbered_by_column,
-        )
+        from airflow_provider_snowpipe.streaming import append
 
-        limits = RowLimits(self.max_rows, self.max_bytes)
-        source = SmallSource(
-            self.rows, self.file, self.file_conn_id, self.sql, self.sql_conn_id, self.parameters
-        )
-        lines = source.read(limits, ordered_by_token=bool(self.token_column))
+        lines = self._lines(append.RowLimits(self.max_rows, self.max_bytes))
         if rules.batch is not None:
-            return numbered_by_batch(lines, rules.batch)
-        return numbered_by_column(lines, self.token_column or "", self._format(), channel=channel)
+            return append.numbered_by_batch(lines, rules.batch)
+        return append.numbered_by_column(lines, self.token_column or "", self._format(), channel=channel)
+
+    def _lines(self, limits: RowLimits) -> Sequence[bytes]:
+        """Read the rows as NDJSON: those at hand, of a file, or of a query; exactly one of the three."""
+        from airflow_provider_snowpipe.streaming import append
+
+        three = {"rows": self.rows, "file": self.file, "sql": self.sql}
+        given = [
+            n for n, value in three.items() if value is not None and (not isinstance(value, str) or value)
+        ]
+        if len(given) != 1:
+            raise ConfigurationError(
+                f"the rows come from {' and '.join(given) or 'nowhere'}: give one of rows, file and sql"
+            )
+        if self.sql:
+            names, rows = self._of_query(self.sql, limits)
+            return append.lines_of_columns(names, rows, limits, "the query")
+        if self.file:
+            body = read_bytes(storage_path(self.file, self.file_conn_id), limits.raw_bytes)
+            return append.lines_of_ndjson(body, limits, f"file {self.file}")
+        lines = append.lines_of_rows(rows_from_text(self.rows), limits)
+        return append.lines_as_written(self.rows, len(lines)) if isinstance(self.rows, str) else lines
+
+    def _of_query(self, sql: str, limits: RowLimits) -> tuple[list[str], Sequence[Sequence[Any]]]:
+        from airflow.providers.common.compat.sdk import BaseHook
+
+        if not self.sql_conn_id:
+            raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")
+        if not self.token_column and not _is_ordered(sql):
+            raise ConfigurationError(
+                "the query has no ORDER BY of its own: a retry that gets its rows in another order would "
+                "load some twice and others never. Order it by a unique key, or give token_column=…"
+            )
+        hook: Any = BaseHook.get_hook(self.sql_conn_id)
+        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as cursor:
+            cursor.execute(sql, self.parameters) if self.parameters else cursor.execute(sql)
+            return [column[0] for column in cursor.description], cursor.fetchmany(limits.rows + 1)
 
     def _format(self) -> type[Offset]:
         return offset_class(self.offset_format or "integer") if self.token_column else BatchRowOffset
@@ -352,14 +378,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     def _check_arguments(self) -> None:
         if str(self.dead_letter_path or "").startswith("kafka:"):
             raise ConfigurationError(
-                f"dead_letter_path is {self.dead_letter_path!r}: an append knows no Kafka cluster; give a "
-                "directory or a URL"
+                f"dead_letter_path is {self.dead_letter_path!r}: without Kafka give a directory or URL"
             )
         check_one_of("on_older_batch", self.on_older_batch, ("fail", "skip"))
         if self.token_column is None and self.offset_format not in (None, BatchRowOffset.format_name):
             raise ConfigurationError(
-                f"offset_format is {self.offset_format!r}: name the column that holds such tokens, "
-                "token_column=…"
+                f"offset_format is {self.offset_format!r}: name the column with such tokens, token_column=…"
             )
         if self.token_column is not None and self.batch is not None:
             raise ConfigurationError(
@@ -380,8 +404,7 @@ def _number(value: Any) -> int:
     text = str(value)
     if isinstance(value, bool) or not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise ConfigurationError(
-            f"batch is {value!r}: give a number of 0 or more, greater in every later run, such as "
-            "a date 20260131"
+            f"batch is {value!r}: give a number, greater in every later run, such as a date 20260131"
         )
     return int(text)
 
@@ -395,65 +418,6 @@ _TEXTS_AND_COMMENTS = [
 ]
 """Without and with a backslash before a quote that ends no text, which differs between databases."""
 _INNERMOST = re.compile(r"\([^()]*\)")
-
-
-@dataclass(frozen=True, slots=True)
-class SmallSource:
-    """Rows at hand, an NDJSON file, or the result of a query; exactly one of the three."""
-
-    rows: Any = None
-    file: str | None = None
-    file_conn_id: str | None = None
-    sql: str | None = None
-    sql_conn_id: str | None = None
-    parameters: Any = None
-
-    def read(self, limits: RowLimits, *, ordered_by_token: bool) -> Sequence[bytes]:
-        """Read the rows as NDJSON lines.
-
-        :param ordered_by_token: True when a column numbers the rows, so that their order is checked later
-        """
-        from airflow_provider_snowpipe.streaming.append import (
-            lines_as_written,
-            lines_of_ndjson,
-            lines_of_rows,
-        )
-
-        three = {"rows": self.rows, "file": self.file, "sql": self.sql}
-        given = [
-            n for n, value in three.items() if value is not None and (not isinstance(value, str) or value)
-        ]
-        if len(given) != 1:
-            raise ConfigurationError(
-                f"the rows come from {' and '.join(given) or 'nowhere'}: give exactly one of rows, file and "
-                "sql"
-            )
-        if self.sql:
-            return self._of_query(limits, ordered_by_token)
-        if self.file:
-            body = read_bytes(storage_path(self.file, self.file_conn_id), limits.raw_bytes)
-            return lines_of_ndjson(body, limits, f"file {self.file}")
-        lines = lines_of_rows(rows_from_text(self.rows), limits)
-        return lines_as_written(self.rows, len(lines)) if isinstance(self.rows, str) else lines
-
-    def _of_query(self, limits: RowLimits, ordered_by_token: bool) -> Sequence[bytes]:
-        from airflow.providers.common.compat.sdk import BaseHook
-
-        from airflow_provider_snowpipe.streaming.append import lines_of_columns
-
-        if not self.sql_conn_id:
-            raise ConfigurationError("sql is given without sql_conn_id: name the connection of the query")
-        if not ordered_by_token and not _is_ordered(self.sql or ""):
-            raise ConfigurationError(
-                "the query has no ORDER BY of its own: a retry that gets its rows in another order would "
-                "load some twice and others never. Order it by a unique key, or give token_column=…"
-            )
-        hook: Any = BaseHook.get_hook(self.sql_conn_id)
-        with closing(hook.get_conn()) as connection, closing(connection.cursor()) as cursor:
-            cursor.execute(self.sql, self.parameters) if self.parameters else cursor.execute(self.sql)
-            names = [column[0] for column in cursor.description]
-            found = cursor.fetchmany(limits.rows + 1)
-        return lines_of_columns(names, found, limits, "the query")
 
 
 def _is_ordered(sql: str) -> bool:
@@ -482,7 +446,6 @@ def rows_from_text(rows: Any) -> list[Any]:
     # A data frame's iterator gives its columns.
     if not hasattr(rows, "__iter__") or isinstance(rows, (bytes, bytearray)) or hasattr(rows, "columns"):
         raise ConfigurationError(
-            f"rows is {type(rows).__name__}: give a list of mappings of column to value, such as "
-            "frame.to_dict('records') of pandas"
+            f"rows is {type(rows).__name__}: give mappings, such as frame.to_dict('records') of pandas"
         )
     return list(rows)

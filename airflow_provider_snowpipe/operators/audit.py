@@ -181,16 +181,14 @@ def _compared(
 class SnowpipeAuditOperator(PipeArguments, AccountOperator):
     """Compare what sources hold, what channels count and what tables have; fail where they do not agree.
 
-    Without ``table``, ``pipe`` and ``dag_ids``, every source is audited that this Airflow has loaded through
-    channels.
+    Without ``table``, ``pipe`` and ``dag_ids`` every source that this Airflow has loaded is audited.
 
     :param dag_ids: audit the sources that these DAGs load, a DAG's id or a list of ids (templated)
     :param depth: ``balance`` compares the channels' counters with their checkpoints, and takes no warehouse;
         ``counts`` also reads the sources again up to the checkpoints on this worker, and counts the rows of
         the tables; ``rows`` also finds missing and doubled rows by the columns of the sources' ``metadata``
         with file and row number, or topic, partition and offset (templated)
-    :param other_rows: with ``counts`` or ``rows`` and one pipe, rows of the table that neither channels nor
-        COPY have inserted
+    :param other_rows: with ``counts`` or ``rows`` and one pipe, rows that neither channels nor COPY inserted
     :param on_difference: ``fail`` fails the task, ``report`` leaves it to the task's value
     :raises ConfigurationError: if an argument is wrong
     """

@@ -30,9 +30,8 @@ Branch = str | Sequence[str] | None
 class SnowpipeBranchOperator(AccountArguments, BaseBranchOperator):
     """Probe the data, plan its load, and go on with the tasks of the path that was chosen.
 
-    The plan is logged and is the XCom ``plan``: path, reasons, warnings, and credits and latency of every
-    path. The path of the run before stays unless another one is clearly better; in a backfill run COPY is
-    preferred. Nothing is loaded here.
+    The plan is logged and is the XCom ``plan``: path, reasons, warnings, credits and latencies. The path of
+    the run before stays unless another is clearly better; a backfill run prefers COPY. Nothing is loaded.
 
     :param source: ``@stage/path``; ``table:NAME`` for the shape of its past loads; a path, a URL;
         ``kafka://host:port/topic``, or a :class:`~airflow_provider_snowpipe.sources.KafkaSource` or its

@@ -155,15 +155,13 @@ class SnowpipeDropChannelOperator(ChannelOperator):
 class SnowpipeResetOffsetOperator(ChannelOperator):
     """Set a channel's committed offset token, so that its next writer resumes from there.
 
-    Rows in the table stay as they are: going back loads those after the token again, unless they are
-    deleted first.
+    Rows in the table stay: going back loads those after the token again, unless they are deleted first.
 
     :param offset_token: the new token (templated)
     :param offset_format: the tokens' format, to check the new token and to report what the move means; None
         takes any text (templated)
     :param observe_seconds: how long the channel is watched for a writer before anything is changed
-    :param allow_active_writer: True resets in spite of a writer, which is shut out, and discards what it has
-        not committed
+    :param allow_active_writer: True shuts a writer out, and discards what it has not committed
     """
 
     template_fields: Sequence[str] = ("offset_token", "offset_format", *ChannelOperator.template_fields)

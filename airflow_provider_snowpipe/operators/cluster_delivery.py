@@ -67,10 +67,9 @@ class ClusterSettings:
         self.cluster()
         if not self.work_path:
             raise ConfigurationError(
-                "the deploy mode is 'cluster' and there is no work_path: give a folder that both this worker "
-                "and the driver on the cluster read and write, such as 's3://bucket/folder', "
-                "'hdfs://name/folder' or a shared directory, where the driver leaves its report. Nothing was "
-                "submitted"
+                "the deploy mode is 'cluster' and there is no work_path: give one that worker and driver "
+                "read and write, for the report, such as 's3://bucket/folder', 'hdfs://name/folder' or a "
+                "shared directory. Nothing was submitted"
             )
         settings = {name: str(value) for name, value in (conf or {}).items()}
         properties = Path(properties_file) if properties_file else None
@@ -276,8 +275,7 @@ class KubernetesDelivery:
         _check_wait(conf, _KUBERNETES_WAIT)
         if _POD_NAME in conf:
             raise ConfigurationError(
-                f"conf {_POD_NAME!r} is {conf[_POD_NAME]!r}: drop it, each submission names its own pod, by "
-                "which a retry finds it"
+                f"conf {_POD_NAME!r} is {conf[_POD_NAME]!r}: drop it, a retry finds the pod by its own name"
             )
         if not self._settings.namespace:
             raise ConfigurationError(
@@ -288,8 +286,7 @@ class KubernetesDelivery:
         for what, names in _NEEDED:
             if not any(name in conf or name in properties for name in (*names, _TEMPLATE)):
                 raise ConfigurationError(
-                    f"nothing sets which {what} Kubernetes is to use: give conf {names[0]!r}. Nothing was "
-                    "submitted"
+                    f"no {what} for Kubernetes: give conf {names[0]!r}. Nothing was submitted"
                 )
         secret = self._settings.driver_secret
         is_known = secret == NEW_SECRET or self._settings.driver_credentials
@@ -374,8 +371,7 @@ class KubernetesDelivery:
 def _check_wait(conf: Mapping[str, str], name: str) -> None:
     if conf.get(name, "false").strip().lower() != "false":
         raise ConfigurationError(
-            f"conf {name!r} is {conf[name]!r}: drop it, the task follows the application without the "
-            "submitting process"
+            f"conf {name!r} is {conf[name]!r}: drop it, the task itself follows the application"
         )
 
 

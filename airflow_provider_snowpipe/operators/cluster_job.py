@@ -379,8 +379,7 @@ def _poll_channels(
 ) -> None:
     """Poll what a load's channels commit while its driver runs on a cluster, for the log alone.
 
-    The polls have a daemon thread: a service or a storage that hangs holds up neither the wait nor the task's
-    end.
+    In a daemon thread: a service or a storage that hangs holds up neither the wait nor the end of the task.
 
     :param start: reads what the driver found on its channels, None while there is nothing
     """

@@ -43,11 +43,9 @@ class SnowpipePlan:
     :param table: load into this table through its default pipe
     :param pipe: load through this pipe; not together with ``table``
     :param source_name: second part of the channels' names, stable over runs; None for the source's own
-    :param work_path: a folder of this load that the driver writes and Airflow's object storage reads, where
-        the job leaves its report; two runs at a time need two, such as ``s3://bucket/loads/{{ run_id }}``;
-        None for no report
-    :param credentials_variable: of the driver's environment; None for ``SNOWPIPE_CREDENTIALS``, unless
-        ``keys`` have ``credentials_from`` or ``credentials_path``
+    :param work_path: a folder of this load that the driver writes and Airflow's object storage reads, for the
+        report; two runs at a time need two, such as ``s3://bucket/loads/{{ run_id }}``; None for no report
+    :param credentials_variable: None for ``SNOWPIPE_CREDENTIALS``, unless ``keys`` have credentials
     :param keys: other keys of the plan, such as ``on_error`` or ``wait_for_commit``
     :raises ConfigurationError: if a value is wrong, naming its key
     """
@@ -117,8 +115,7 @@ class SnowpipePlan:
         report = report_of(read_text(storage_path(f"{folder}/{REPORT_FILE}", None)))
         if report is None:
             raise ConfigurationError(
-                f"there is no {REPORT_FILE} in {folder!r}: see that the job ran with this plan, and that it "
-                "and Airflow reach the folder"
+                f"there is no {REPORT_FILE} in {folder!r}: see that the job ran, and reaches it"
             )
         if report.error is not None:
             raise AirflowException(error_line(report.error_type or "SnowpipeError", report.error))

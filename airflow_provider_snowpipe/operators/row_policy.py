@@ -50,8 +50,7 @@ class RowPolicyOperator(PipeArguments):
     :param check_rows: with ``abort``, True fails the task before a row is sent that does not fit
     :param dead_letter_path: an absolute directory or a URL without credentials, which all executors reach, or
         ``kafka:<topic>`` for a topic of a Kafka source's cluster (templated)
-    :param create_table: ``if_missing`` makes the table from the first rows that the run loads, as the
-        worker sees them; None does not
+    :param create_table: ``if_missing`` makes the table from the first rows that the run loads; None does not
     :param evolve_columns: True adds the columns of those rows that the table lacks, False refuses them, None
         leaves them to the service, which ignores unknown keys
     :param unknown_columns: keys of rows that match no column: ``fail`` fails the task at the first one;

@@ -77,10 +77,9 @@ class SparkDriverOperator(SparkSubmitOperator):
     :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
         it as ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
-    :param driver_secret: for a driver on a cluster, ``file:/path`` of a credentials file that its machine
-        has, or ``python:module:function`` that returns what would be in the file, for a secret store; for one
-        on Kubernetes also ``name:key`` of a secret in its namespace, or ``create`` to make one for each
-        submission and remove it afterwards
+    :param driver_secret: for a driver on a cluster, ``file:/path`` of a credentials file on its machine, or
+        ``python:module:function`` that returns the file's content; on Kubernetes also ``name:key`` of a
+        secret in its namespace, or ``create`` to make one for each submission and remove it afterwards
     :param status_poll_interval: with a driver on the cluster, seconds between two polls of its application
     """
 
@@ -307,8 +306,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             raise (AirflowFailException if permanent else AirflowException)(text)
         if not isinstance(run, ClusterRun):
             raise ConfigurationError(
-                f"there is no run report in {str(run.directory)!r}: the Spark job ended before it could "
-                "write it; its log shows why"
+                f"there is no run report in {str(run.directory)!r}: the log of the Spark job shows why"
             )
         found = self._without_driver(memory)
         if found is not None:
@@ -318,8 +316,7 @@ class SparkDriverOperator(SparkSubmitOperator):
             return found
         raise AirflowException(
             f"{run.application} ended and {left} in {run.folder}: see the driver's log "
-            f"({run.log_command()}), and that the driver can write there. What is committed stays; a retry "
-            "resumes from it"
+            f"({run.log_command()}), and that it can write there. A retry resumes from what is committed"
         )
 
     def on_kill(self) -> None:

@@ -87,9 +87,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ``SnowpipeCommitSensor(targets=load.output["targets"])``.
 
     With ``deferrable`` the task gives its worker back once the service has received all rows, and the
-    triggerer waits for the commit; value, XComs and errors are the same. While rows move, a driver in client
-    mode needs the worker; when the task is deferred, Spark has ended, so that a deferred task that is cleared
-    or marked leaves nothing to stop.
+    triggerer waits for the commit; value, XComs and errors are the same. A driver in client mode needs the
+    worker while rows move; a deferred task has no Spark that could be left running.
 
     With ``deploy_mode="cluster"``, here or in the Spark connection, YARN or Kubernetes runs the driver. The
     task submits it once, whatever becomes of its worker: a retry follows the running application. What is
@@ -98,45 +97,36 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
     ``yarn_resourcemanager_webapp_address`` in the connection's extra, for Kubernetes ``namespace`` in it, an
     image, a service account and ``driver_secret``.
 
-    With a connection of the type ``spark_connect`` no Spark is started at all: the job is a client of that
-    server, beside the task, and needs no Java. The server's own settings hold.
+    With a connection of the type ``spark_connect`` the job is a client of that server and needs no Java.
 
-    The arguments of :class:`RowPolicyOperator` decide about rows that do not fit the table, and about the
-    table.
+    The arguments of :class:`RowPolicyOperator` decide about the table, and rows that do not fit it.
 
     Credentials go to the driver in a file that only this user can read and that the driver removes; they are
     in no argument, setting, environment variable or template. A driver on YARN finds them in the
-    application's file, which no executor gets, one on Kubernetes in a secret, unless ``driver_secret`` says
-    from where the driver gets its own.
+    application's file, which no executor gets, one on Kubernetes in a secret; or as ``driver_secret`` says.
 
     :param source: what to read: a :class:`~airflow_provider_snowpipe.sources.FileSource`, ``KafkaSource``,
         ``TableSource``, ``DeltaSource`` or ``IcebergSource``; or a mapping of its fields and its ``kind``,
         which is ``files`` where there is none (templated)
     :param table: load into this table through its default pipe (templated)
     :param pipe: load through this pipe; not together with ``table`` (templated)
-    :param spark_conn_id: the Spark connection; one of the type ``spark_connect`` has the job run over that
-        server, for files and topics
+    :param spark_conn_id: the Spark connection; by ``spark_connect`` for files and topics only
     :param channel_prefix: first part of the channels' names, stable over runs; None for the
         connector's, where a Kafka source has a ``connector_name``, else for the DAG's id (templated)
-    :param source_name: second part of the channels' names, stable over runs; None for the
-        source's own, such as the last part of a path (templated)
-    :param on_data_loss: ``fail`` fails the task when the committed position is not in the source any more,
-        ``skip`` goes on after it
+    :param source_name: second part of the channels' names, stable; None for the source's own (templated)
+    :param on_data_loss: ``fail``, or ``skip`` to go on after a committed position that is not in the source
     :param deferrable: True waits in the triggerer, for a driver on the cluster and for the commit
     :param poll_interval: with ``deferrable``, seconds between two polls of the channels
-    :param batch_limits: when a batch of rows is closed and sent, by the keys of ``BatchLimits``;
-        a mapping or its JSON text (templated)
+    :param batch_limits: when a batch is sent, a mapping or JSON by the keys of ``BatchLimits`` (templated)
     :param sdk_profile: path, on every machine with executors, of the profile file with which Snowflake's SDK
         carries the rows, in files where they are many; None for this package's own client (templated)
-    :param work_path: for a driver on the cluster, a folder that both this worker and the driver reach: an
-        address of Airflow's object storage (templated)
+    :param work_path: for a driver on the cluster, a folder that it and this worker reach (templated)
     :param kwargs: options of ``SparkSubmitOperator``, such as ``conf``, ``driver_memory``, ``deploy_mode``;
         its ``status_poll_interval`` is the time between two polls of an application on a cluster, 10 s;
-        ``spark_log_level``, from which level on Spark's own lines are in the task's log (``WARN``); and
-        ``driver_secret``, for a driver on a cluster: ``file:/path`` of a credentials file that its machine
-        has, or ``python:module:function`` that returns what would be in the file, for a secret store; on
-        Kubernetes also ``name:key`` of a secret, or ``create`` to make one for each submission and remove it
-        afterwards
+        ``spark_log_level``, the lowest level of Spark's own lines in the log (``WARN``); and
+        ``driver_secret``, for a driver on a cluster: ``file:/path`` of a credentials file on its machine, or
+        ``python:module:function`` that returns the file's content; on Kubernetes also ``name:key`` of a
+        secret, or ``create`` to make one for each submission
     :raises ConfigurationError: if an argument is wrong
     """
 
@@ -518,6 +508,5 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             raise ConfigurationError(f"commit_timeout is {self.commit_timeout}: give seconds above 0")
         if isinstance(self.source, Mapping) and not (self.source.get("path") or self.source.get("kind")):
             raise ConfigurationError(
-                f"source is {dict(self.source)!r}: it needs a 'path', the directory that holds the files, or "
-                "the 'kind' of another source"
+                f"source is {dict(self.source)!r}: give the 'path' of files, or the 'kind' of another source"
             )

@@ -35,18 +35,8 @@ if TYPE_CHECKING:
 GB = 1e9
 WRITTEN = "WRITTEN"
 """Stands for the format of files that are written only to be copied."""
-WAREHOUSE_CREDITS = {
-    "X-SMALL": 1,
-    "SMALL": 2,
-    "MEDIUM": 4,
-    "LARGE": 8,
-    "X-LARGE": 16,
-    "2X-LARGE": 32,
-    "3X-LARGE": 64,
-    "4X-LARGE": 128,
-    "5X-LARGE": 256,
-    "6X-LARGE": 512,
-}
+_SIZES = ("X-SMALL", "SMALL", "MEDIUM", "LARGE", *(f"{number}X-LARGE" for number in ("", *range(2, 7))))
+WAREHOUSE_CREDITS = {size: 1 << power for power, size in enumerate(_SIZES)}
 """Credits per hour of a standard warehouse, which also measure its power (page "Overview of warehouses")."""
 
 _TERABYTES = (
@@ -227,8 +217,7 @@ class LoadPolicy:
     :param largest_warehouse: the largest size that a plan may ask for instead
     :param warehouse_is_running: True when it runs anyway, so that no minimum is billed for a COPY
     :param has_pipe: True when a file pipe for these files exists, so that bounded data may go through it
-    :param may_make_pipe: True when one may be made for files that keep arriving, False leaves the pipe out
-        where there is none
+    :param may_make_pipe: False leaves the pipe out for files that keep arriving where there is none
     :param splits_csv: True where COPY reads CSV without compression by ``MULTI_LINE = FALSE`` and
         ``COMPRESSION = NONE``, with ``ON_ERROR`` of ``ABORT_STATEMENT`` or ``CONTINUE``: only then do many
         threads read one file (page "Preparing your data files")
@@ -238,8 +227,7 @@ class LoadPolicy:
     :param flood_bytes: uncompressed bytes from which on bounded data is a flood, whatever streaming costs
     :param band: how much better another path has to be than the previous one, as a fraction
     :param costs: the figures
-    :param measured: seconds until a row could be queried in the last loads, by path, which go before the
-        floors of the figures
+    :param measured: seconds until a row could be queried in the last loads, by path, instead of the floors
     """
 
     path: str = AUTO
@@ -290,8 +278,7 @@ class LoadPolicy:
     ) -> Self:
         """Make the policy of an author's arguments.
 
-        :param loads: the last loads of the table, whose latency goes before floors that the author does not
-            give
+        :param loads: the last loads of the table, whose latency goes before floors that are not given
         """
         given = costs or {}
         floors = {
@@ -356,9 +343,8 @@ def estimate_pipe(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
 def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     """Estimate a load by COPY: seconds of a warehouse, with its minimum; unbounded data at an interval.
 
-    The size grows until the load takes no longer than it may. Without a freshness it grows never so far that
-    the billed minimum or the largest file counts, so that the credits do not depend on it; a freshness that
-    a larger size keeps is paid for.
+    The size grows until the load takes no longer than it may. Without a freshness never so far that the
+    billed minimum or the largest file counts; a freshness that a larger size keeps is paid for.
     """
     costs = policy.costs
     work = _work(shape, policy, shape.uncompressed(costs), shape.files.count if shape.files else 1)

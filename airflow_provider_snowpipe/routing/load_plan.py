@@ -275,8 +275,7 @@ def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
 def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
     """The seconds of a load that its volume does not explain.
 
-    Where the volume was estimated to take longer than the whole load, nothing is learned but that the latency
-    is no longer than it.
+    Where the volume alone was to take longer than the load, the latency is only known not to be longer.
 
     :param estimate: ``seconds`` and ``latency`` that were estimated
     """

@@ -1,11 +1,9 @@
 """The choice of a load path: what the shape allows, what is fresh enough, what is no flood, what is cheapest.
 
-Each step leaves paths out for a reason that the plan repeats. No step reads the clock or at anything but
-its arguments, so the same shape, policy and previous path give the same plan. A path keeps a freshness when
-the last row can be queried in time. So more volume moves towards streaming only where nothing else keeps the
-freshness any more; tighter freshness never moves away from streaming as long as streaming keeps it; and the
-path of the run before stays until another one is better by a band, so small changes near a boundary do not
-flap.
+Each step leaves paths out for a reason that the plan repeats. No step reads the clock or anything but its
+arguments, so the same shape, policy and previous path give the same plan. More volume moves towards streaming
+only where nothing else has the last row in time, and tighter freshness never away from streaming that keeps
+it. The previous path stays until another is better by a band.
 """
 
 from __future__ import annotations
@@ -140,15 +138,13 @@ class _Choice:
         if shape.given_to is not None:
             return self._alone(
                 LoadPath(shape.given_to),
-                f"these files are given to {shape.given_to} already, whose load history keeps them from "
-                "being loaded twice",
+                f"these files are given to {shape.given_to} already, which loads none of them twice",
                 f"the same files are given to {shape.given_to} already; its load history is not shared",
             )
         if shape.backfill and shape.bounded and (shape.files or self.policy.may_write_files):
             return self._alone(
                 _COPY,
-                "a backfill: nobody waits for these rows, COPY is made for bulk, and live channels keep "
-                "their offset tokens to themselves",
+                "a backfill: nobody waits for these rows, and live channels keep their offset tokens",
                 "a backfill goes by COPY",
             )
         if not shape.bounded:
@@ -358,8 +354,7 @@ def _two_loaders(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | 
     remembers = "64 days" if shape.given_to == LoadPath.COPY else "14 days"
     return (
         f"these files are given to {shape.given_to} already, whose memory of {remembers} {plan.path.value} "
-        "does not share: their rows would be loaded twice; take one of the two, and take these files from "
-        "the other"
+        "does not share: their rows would be loaded twice; take these files from one of the two"
     )
 
 

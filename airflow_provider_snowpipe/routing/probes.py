@@ -117,9 +117,8 @@ class DataShape:
             raise ConfigurationError("the shape has no size: give bytes, rows or files")
         if not self.bounded and self.arrival_rate is None and not (self.files and self.files.interval):
             raise ConfigurationError(
-                "the shape is unbounded and has no rate: give arrival_rate (uncompressed bytes per "
-                "second), or "
-                "files with an interval"
+                "the shape is unbounded and has no rate: give arrival_rate (uncompressed bytes per second), "
+                "or files with an interval"
             )
 
     @classmethod
@@ -274,9 +273,7 @@ def folder_shape(folder: str | Path, now: dt.datetime, *, scan: Scan = os.scandi
         return listing_shape(_below(str(path), scan), now, **known)
     except OSError as error:
         raise ConfigurationError(
-            f"the files of {str(folder)!r} cannot be listed ({error.strerror}): name a folder or a "
-            "file that this "
-            "machine can read"
+            f"the files of {str(folder)!r} cannot be listed ({error.strerror}): name a path that can be read"
         ) from None
 
 
@@ -309,8 +306,7 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
     if size is None and rows is None:
         raise ConfigurationError(
             f"the plan's statistics report {size_in_bytes} bytes, which stands for unknown: give rows or "
-            "bytes, or "
-            "compute statistics of the tables"
+            "bytes, or compute statistics of the tables"
         )
     return DataShape(bytes=size, rows=rows, partitions=max(1, partitions), **known)
 

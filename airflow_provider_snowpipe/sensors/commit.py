@@ -297,9 +297,8 @@ class RescheduleMemory:
         self._try_number = getattr(values.get("ti"), "try_number", 1)
         if self._store is None and stall_timeout is not None:
             raise ConfigurationError(
-                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where each poll is a "
-                "new process, and this Airflow keeps no task state between them (3.3 does): use "
-                "deferrable=True or the mode 'poke'"
+                f"stall_timeout is {stall_timeout:g} in the mode 'reschedule', where this Airflow keeps no "
+                "state between polls (3.3 does): use deferrable=True or the mode 'poke'"
             )
 
     def kept(self) -> dict[str, Any] | None:
@@ -332,8 +331,7 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
     """
     if callable(value):
         raise ConfigurationError(
-            f"{name} is a function, which does not reach the triggerer: leave start_from_trigger off, or "
-            "give a mapping or a template"
+            f"{name} is a function, which does not reach the triggerer: give a mapping or a template"
         )
     if isinstance(value, XComArg):
         text = str(value)
@@ -343,10 +341,7 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
                 'plain XCom such as load.output["targets"], nothing made of one'
             )
         if hasattr(getattr(value, "operator", None), "expand_input"):
-            raise ConfigurationError(
-                f"{name} is the XCom of a mapped task, which the triggerer does not read: leave "
-                "start_from_trigger off"
-            )
+            raise ConfigurationError(f"{name} is the XCom of a mapped task: leave start_from_trigger off")
         return f"{text.removesuffix(') }}')}, {_MAP_INDEX}=-1) | tojson }}}}"
     if isinstance(value, str) and _PULL in value and _MAP_INDEX not in value:
         raise ConfigurationError(
@@ -362,8 +357,7 @@ def rendered_in_triggerer(name: str, value: Any) -> Any:
 class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     """Succeed only when every channel has committed its target token, so that its rows can be read.
 
-    Tokens are compared by their format's order; a channel without a committed token never counts. The
-    task's value is the committed token of each channel.
+    Tokens are compared by their format's order; NULL never counts. The value is each channel's token.
 
     Deferred sensors that name the same pipe share one poll of its channels, 100 channels a request.
 
@@ -378,9 +372,8 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
     :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
         to leave that to ``timeout``
-    :param fail_on_rejected_rows: True fails as soon as the service has rejected a row of a channel that was
-        not reported before; None, the default, fails for the targets of a load with ``on_error="abort"``;
-        False accepts rejected rows
+    :param fail_on_rejected_rows: True fails as soon as a row was rejected that was not reported before; None,
+        the default, does for targets of a load with ``on_error="abort"``; False accepts rejected rows
     :param on_imbalance: ``fail`` fails where a channel counts other rows than its checkpoint, ``warn`` logs
         it; None for ``on_imbalance`` of the section ``snowpipe`` of Airflow's configuration
     :param poke_interval: seconds between two polls, deferred or not; 5 unless given

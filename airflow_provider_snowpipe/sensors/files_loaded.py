@@ -152,8 +152,7 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
     def _stage_of_files(self) -> dict[str, Any]:
         """The stage, and what an external one stands for, since loads of other stages are reported as well.
 
-        Also those of one pipe, which may have been recreated. A role that may not see the stage takes files
-        by their paths.
+        A role that may not see the stage takes files by their paths. A pipe may have been recreated, too.
         """
         if not self.stage:
             return {}

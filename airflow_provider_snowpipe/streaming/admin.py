@@ -79,8 +79,7 @@ def plan_opening(status: ChannelStatus, offset_token: str | None, if_exists: str
     if offset_token is not None and status.committed is None:
         raise ConfigurationError(
             f"channel {status.channel!r} exists without a committed token, so it does not start at "
-            f"{offset_token!r}: reset its offset token, or leave offset_token out to start where its writer "
-            "starts"
+            f"{offset_token!r}: reset its offset token, or leave offset_token out"
         )
     return OpenAction.FENCE if if_exists == "fence" else OpenAction.SKIP
 
@@ -114,8 +113,7 @@ def drop_channel(
 ) -> Dropping:
     """Drop a channel, after its rows are committed.
 
-    The channel is opened first. That shuts its writer out, so that no row can arrive between the last
-    commit and the drop, and it is refused while there are uncommitted rows.
+    The channel is opened first: its writer is shut out, and it is refused while rows are uncommitted.
 
     :param force: True drops at once, with whatever is not committed
     :raises UncommittedRowsError: if rows are still not committed then; the channel is still there
@@ -162,9 +160,8 @@ def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) ->
         except UncommittedRowsError as error:
             if time.monotonic() + pause > deadline:
                 raise UncommittedRowsError(
-                    f"channel {channel!r} of pipe {client.pipe} still holds rows after {timeout:g} s that "
-                    "are received but not committed; nothing was changed. Wait longer, or stop its writer "
-                    "first",
+                    f"channel {channel!r} of pipe {client.pipe} still holds uncommitted rows after "
+                    f"{timeout:g} s; nothing was changed. Wait longer, or stop its writer first",
                     channel=channel,
                     http_status=error.http_status,
                     code=error.code,
@@ -280,8 +277,7 @@ def reset_offset_token(
 
     :param token: a checkpoint or a bare position; it is set so that the channel's counters match it
     :param planned: the channel as whoever wants the new token has seen it, None for as it is now
-    :param allow_active_writer: True does not watch, discards rows that are not committed, and replaces
-        whatever token is committed when the writer has been shut out
+    :param allow_active_writer: True does not watch, discards uncommitted rows, and replaces any token
     :raises WriterActiveError: if somebody writes
     """
     if not token:
@@ -289,8 +285,7 @@ def reset_offset_token(
     first = observe()
     if not first.status.exists:
         raise ChannelInvalidError(
-            f"channel {channel!r} of pipe {client.pipe} does not exist, so it has no token to reset: open it "
-            "with that offset token instead",
+            f"channel {channel!r} of pipe {client.pipe} does not exist: open it with that token instead",
             channel=channel,
             http_status=404,
             code=first.status.code,
@@ -316,8 +311,7 @@ def compare_and_set(
     while rows are uncommitted, so that the token read after it is the last token of those. A writer that
     opens the channel after that, with the old token, is fenced too, and found by its rows if it had any.
 
-    :param set_token: sets the token of a channel by the system function; None opens the channel with the
-        token, for which the rights of a writer will do
+    :param set_token: sets a token by the system function; None opens the channel with it, as a writer may
     :param overwrite: True discards rows that are not committed, and compares nothing
     :param balance: True writes the token so that the channel's counters match it
     :return: the channel's status before the token was set
@@ -339,8 +333,7 @@ def compare_and_set(
 def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus]) -> None:
     """Record in the channels' tokens that their rejected rows are reported; no later run reports them again.
 
-    A channel that has moved on is left alone, so that its writer is not shut out; that one reports the rows.
-    Where the service does not answer, the next run reports them again.
+    A channel that has moved on is left alone, so that its writer is not shut out; the next run reports.
     """
     tokens = {name: token for name, one in statuses.items() if (token := reported(one)) is not None}
     try:
@@ -399,8 +392,7 @@ def _refuse_while_written_to(
 def _active(channel: str, why: str) -> WriterActiveError:
     return WriterActiveError(
         f"channel {channel!r} is being written to: {why}. Stop its writer and run again; nothing was "
-        "changed. allow_active_writer=True resets all the same: the writer is shut out and what it has not "
-        "committed is discarded"
+        "changed. allow_active_writer=True shuts the writer out and discards what it has not committed"
     )
 
 
@@ -420,9 +412,8 @@ def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrit
             return
         if time.monotonic() > deadline:
             raise CommitTimeoutError(
-                f"channel {change.channel!r}: the token was set to {change.token!r}, but after "
-                f"{_CONFIRM_SECONDS:g} s the service still shows {found.committed or 'NULL'}: look at the "
-                "channel before you load again",
+                f"channel {change.channel!r}: the token was set to {change.token!r}, and still is "
+                f"{found.committed or 'NULL'} after {_CONFIRM_SECONDS:g} s: look at it before you load",
                 channel=change.channel,
                 committed=found.committed,
                 target=change.token,
@@ -433,9 +424,8 @@ def _confirm(client: SnowpipeClient, change: TokenChange, *, rows: int, overwrit
 def _overwritten(change: TokenChange, why: str, committed: str | None) -> OffsetTokenMovedError:
     return OffsetTokenMovedError(
         f"channel {change.channel!r}: {why} by another writer while its token was set from "
-        f"{change.expected or 'NULL'!r} to {change.token!r}, so that their own token is overwritten: stop "
-        "that writer, compare the table with the source, and reset the token to the last row that is in the "
-        "table",
+        f"{change.expected or 'NULL'!r} to {change.token!r}, which has overwritten theirs: stop that writer, "
+        "compare table and source, and reset the token to the last row that is in the table",
         channel=change.channel,
         expected=change.token,
         committed=committed,

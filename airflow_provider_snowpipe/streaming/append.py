@@ -112,8 +112,7 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
             line = json.dumps(dict(row), allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
         except (TypeError, ValueError) as error:
             raise EncodingError(
-                f"row {number} has no JSON form ({error}): turn its values into text, numbers, lists or "
-                "mappings"
+                f"row {number} has no JSON form ({error}): give texts, numbers, lists or mappings"
             ) from None
         if not all(isinstance(key, str) for key in row):
             _require_distinct(number, row)
@@ -147,8 +146,7 @@ def _require_distinct(number: int, row: Mapping[Any, Any]) -> None:
         (text,) = json.loads(json.dumps({key: None}))
         if text in found:
             raise EncodingError(
-                f"row {number} has the keys {found[text]!r} and {key!r}, which JSON writes alike: give each "
-                "column once, its name as text"
+                f"row {number} has the keys {found[text]!r} and {key!r}, one in JSON: give each once, as text"
             )
         found[text] = key
 
@@ -159,8 +157,7 @@ def lines_of_ndjson(body: bytes, limits: RowLimits, origin: str) -> list[bytes]:
     kind = next((kind for begin, kind in _COMPRESSED.items() if body.startswith(begin)), None)
     if kind is not None:
         raise ConfigurationError(
-            f"{origin} is compressed by {kind}: give it without, or load it by SnowpipeStreamOperator, which "
-            "reads compressed files"
+            f"{origin} is compressed by {kind}: give it without, or use SnowpipeStreamOperator"
         )
     body = body.removeprefix(codecs.BOM_UTF8)
     lines = [line for line in body.splitlines() if line.strip()]
@@ -173,8 +170,7 @@ def lines_of_columns(
 ) -> list[bytes]:
     """Write the result of a query as NDJSON lines, with the forms that Arrow gives its values.
 
-    Objects and lists stay what they are, each by itself: Arrow would give all objects of a column the keys of
-    all of them.
+    Objects and lists stay as they are: Arrow would give all objects of a column the keys of all of them.
     """
     import pyarrow as pa
 
@@ -270,8 +266,7 @@ def numbered_by_column(
         value = _field(line, column)
         if value is None or isinstance(value, (bool, float, list, dict)):
             raise ConfigurationError(
-                f"row {number}: column {column!r}, which numbers the rows, is {value!r}: give every row a "
-                "text or an integer there"
+                f"row {number}: column {column!r}, which numbers rows, is {value!r}: give text or an integer"
             )
         try:
             offsets.append(offset_class.parse(str(value), channel=channel))
@@ -349,17 +344,15 @@ def rows_to_send(
     if committed.batch == rules.batch and committed.row > len(rows.lines):
         raise SourcePositionError(
             f"channel {channel!r} has committed {committed}, but batch {rules.batch} has only "
-            f"{len(rows.lines)} rows now: the rows changed between two tries. Give the same rows in the same "
-            "order, or a new batch"
+            f"{len(rows.lines)} rows now. Give the same rows on every try, in the same order, or a new batch"
         )
     if committed.batch > rules.batch:
         if rules.on_older_batch == "skip":
             return NumberedRows((), ())
         raise SourcePositionError(
-            f"channel {channel!r} has committed {committed}, which lies after batch {rules.batch}: a channel "
-            "goes forward only, so these rows cannot be distinguished from those that are loaded. Give a "
-            f"later batch or another channel, or choose on_older_batch='skip' where batch {rules.batch} is "
-            "known to be loaded"
+            f"channel {channel!r} has committed {committed}, which lies after batch {rules.batch}: these "
+            "rows cannot be distinguished from loaded ones. Give a later batch or another channel, or choose "
+            f"on_older_batch='skip' where batch {rules.batch} is known to be loaded"
         )
     return rows.after(committed)
 

@@ -217,8 +217,7 @@ class ScopedToken:
 def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:
     """Read a user's private key, once in a process: a second reading of the same text gives the same key.
 
-    To prove that the factors of a key of 2048 bits are prime takes some 25 ms, and a task signs in and opens
-    clients dozens of times.
+    To prove the factors of 2048 bits prime takes 25 ms, and a task opens clients dozens of times.
     """
     data = text.encode() if isinstance(text, str) else text
     password = passphrase.encode() if isinstance(passphrase, str) else passphrase
@@ -292,8 +291,7 @@ def exchange_form(credentials: Credentials, host: str) -> dict[str, str]:
     grant = _GRANTS.get(credentials.token_type)
     if grant is None:
         raise ConfigurationError(
-            f"credentials of type {credentials.token_type!r} cannot be exchanged: use one of "
-            f"{sorted(_GRANTS)}"
+            f"credentials of type {credentials.token_type!r} are not exchanged: use one of {sorted(_GRANTS)}"
         )
     return {**grant, "scope": host}
 
@@ -303,8 +301,7 @@ class ScopedTokenSource:
 
     Safe to use from several threads; one of them renews, the others wait for it.
 
-    :param refresh_ahead: renew when less than this many seconds remain (or a third of the whole life, if
-        that is shorter)
+    :param refresh_ahead: renew when fewer seconds remain, or a third of the life if that is shorter
     """
 
     def __init__(

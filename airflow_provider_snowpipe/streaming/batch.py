@@ -41,8 +41,7 @@ class Part:
     What is no row takes part with its positions alone: a part may be without rows, and then is not appended.
 
     :param body: NDJSON, every row ended by a newline
-    :param positions: gives the position of a row by its number from 0; None where rows, or lines, follow each
-        other without a gap
+    :param positions: the position of a row by its number from 0; None where they follow without a gap
     :param undecoded: the records from ``start`` to ``end`` that are no rows, because they cannot be decoded
     :param types: types of columns, by name, where the source has a schema that has more than the rows
     """
@@ -150,8 +149,7 @@ class OpenBatch:
 class Compressor:
     """Closes parts into batches that fit the wire, learning how well the rows compress.
 
-    Two threads may ask it at the same time, as when a batch is full while an older one is closed by its age;
-    one of them waits, since Arrow's codec of gzip has a state.
+    Two threads may ask it at the same time; one of them waits, since Arrow's codec of gzip has a state.
 
     ``ratio`` is how many bytes of NDJSON are expected to become one byte as sent.
     """
@@ -187,8 +185,7 @@ class Compressor:
         if len(parts) == 1:
             raise ConfigurationError(
                 f"rows {parts[0].start} to {parts[0].end} take {wire_bytes} bytes as sent, the limit is "
-                f"{self._limits.wire_bytes}: append fewer rows at once, and load a single "
-                "row of this size with COPY INTO"
+                f"{self._limits.wire_bytes}: append fewer at once, and load a single one by COPY INTO"
             )
         count = min(len(parts), 1 + wire_bytes // self._limits.wire_bytes)
         cuts = [round(i * len(parts) / count) for i in range(count + 1)]

@@ -1,7 +1,6 @@
 """The writer of one channel: batches, compresses, sends in order, and waits for the commit.
 
-An append that returned is buffered or received, not committed. Only :meth:`Channel.wait_for_commit` proves
-that rows are in the table.
+An append that returned is buffered or received. Only :meth:`Channel.wait_for_commit` proves a commit.
 """
 
 from __future__ import annotations
@@ -121,9 +120,8 @@ class ChannelSession(ABC):
             state = decide(status, Progress(committed, target), is_last=is_last).state
             if state is CommitState.INVALID:
                 raise ChannelInvalidError(
-                    f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open "
-                    "it again and replay from its committed token; if it is gone, see who dropped it or its "
-                    "table",
+                    f"channel {self.name!r} of pipe {self._client.pipe} has status {status.code}: open it "
+                    "again and replay from its committed token; if it is gone, see who dropped it",
                     channel=self.name,
                     http_status=200,
                     code=status.code,
@@ -191,12 +189,10 @@ _OUTBOX = 1
 class Channel(ChannelSession):
     """The only writer of one channel, from :meth:`open` to :meth:`close`.
 
-    Used by one thread. A second thread, its own, sends batch *n* while the caller's thread compresses batch
-    *n + 1*; no more than one request of a channel is ever under way, because each continuation token comes
-    from the answer before.
+    Used by one thread. A second one, its own, sends batch *n* while the caller's compresses batch *n + 1*;
+    one request at a time, since each continuation token comes from the answer before.
 
-    After an error the channel is dead: whoever owns it opens the channel again and replays from the
-    committed token, or gives up. It never opens itself again.
+    After an error the channel is dead: its owner opens it again and replays, or gives up.
     """
 
     def __init__(
@@ -235,10 +231,9 @@ class Channel(ChannelSession):
     ) -> Self:
         """Open a channel for writing and shut out every older writer.
 
-        Rows that an older writer left uncommitted are waited for. When they are still not committed after
-        ``uncommitted_timeout`` they are discarded, which loses nothing where this writer has all rows after
-        the committed token: they lie after it, and this writer starts just after it, too. A writer that has
-        only its own rows must not discard those of others.
+        Rows that an older writer left uncommitted are waited for, and discarded after
+        ``uncommitted_timeout``. This loses nothing where this writer has all rows after the committed token,
+        just after which it starts; a writer that has only its own rows must not discard those of others.
 
         :param discard_uncommitted: False raises when the time is over, and changes nothing
         :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded

@@ -242,8 +242,7 @@ class RowPolicy(TypedArgument):
             )
         if self.on_error == "continue" and self.check_rows:
             raise ConfigurationError(
-                "check_rows is True, but on_error is 'continue': rows are checked before they are sent with "
-                "'abort' or 'dead_letter'"
+                "check_rows is True, but on_error is 'continue': choose 'abort' or 'dead_letter'"
             )
 
     @property
@@ -301,8 +300,7 @@ def check_dead_letter_path(path: str | None) -> None:
     """
     if not path:
         raise ConfigurationError(
-            "on_error is 'dead_letter', but dead_letter_path is not given: name a directory or a URL that "
-            "all executors reach"
+            "on_error is 'dead_letter', but dead_letter_path is not given: name one that all executors reach"
         )
     topic = dead_letter_topic(path)
     if topic is not None:

@@ -56,14 +56,11 @@ class OpenedChannel:
 class SnowpipeClient:
     """A client for the channels of one pipe. The constructor does no I/O.
 
-    Safe to use from several threads; each channel has one writer. ``http`` makes the requests about the pipe,
-    and ``http.retries`` counts those that had to be repeated.
+    Safe to use from several threads; each channel has one writer. ``http.retries`` counts repetitions.
 
     :param account_url: the account's address, ``https://<host>[:<port>]``
-    :param credentials: a key pair, PAT or OAuth token; or, on an executor, the driver's scoped token, which
-        is used as it is and never renewed
-    :param transports: connections that other clients use as well; they have their own bundle and time-outs,
-        and closing this client leaves them open
+    :param credentials: key pair, PAT or OAuth token; on an executor the driver's scoped token, never renewed
+    :param transports: connections with bundle and time-outs that others share; closing leaves them open
     """
 
     def __init__(
@@ -161,8 +158,7 @@ class SnowpipeClient:
         status = ChannelStatus.from_json(state, channel=name)
         if not status.is_valid:
             raise ChannelInvalidError(
-                f"channel {name!r} of {self._shown} opened with status {status.code}: look at the pipe "
-                "and its table, then open it again",
+                f"channel {name!r} of {self._shown} opened with status {status.code}: see its pipe and table",
                 channel=name,
                 http_status=answer.status,
                 code=status.code,
@@ -310,8 +306,7 @@ def _channel_error(error: ApiError, name: str, verb: str) -> ApiError:
         )
     if error.code == _UNCOMMITTED:
         return UncommittedRowsError(
-            f"channel {name!r} holds rows that are received but not committed; wait for their commit, then "
-            "open it again",
+            f"channel {name!r} holds rows that are not committed; wait for their commit, then open it again",
             **details,
         )
     if error.code == CHANNEL_MISSING or error.code.startswith("ERR_CHANNEL"):
@@ -349,8 +344,7 @@ def _scoped_token(answer: Answer, host: str) -> ScopedToken:
         token = answer.json
     if not isinstance(token, str) or not token or any(c.isspace() for c in token):
         raise AuthenticationError(
-            f"the service's answer to the token request (HTTP {answer.status}) holds no token; check the "
-            "account URL"
+            f"the answer to the token request (HTTP {answer.status}) holds no token: check the account URL"
         )
     return ScopedToken(token=token, host=host, expires_at=_expiry(token, life))
 

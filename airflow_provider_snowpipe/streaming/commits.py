@@ -137,9 +137,8 @@ def decide(
 ) -> ChannelCommit:
     """Decide what a channel's status means for the commit that it owes.
 
-    Committed means that the committed token is at or past the target, by the order of the tokens' format;
-    NULL never is. A channel that has its target needs no valid session any more, so its status code does not
-    matter then.
+    Committed means that the committed token is at or past the target, by the order of its format; NULL never
+    is. A channel that has its target needs no valid session any more, whatever its status code.
 
     :param progress: the committed position and the target, None for a channel that owes nothing
     :param rejected_baseline: rows that the service had skipped before; one more rejects the commit, and so
@@ -212,8 +211,7 @@ def judge(
 
     The first failure in the order of the targets is reported.
 
-    :param statuses: a status for each channel; one that is left out counts as missing, unless it owes
-        nothing
+    :param statuses: by channel; one that is left out counts as missing, unless it owes nothing
     :param standing: channels that are stalled if they are behind
     """
     found = {name: statuses.get(name) or ChannelStatus.missing(name) for name in expected.targets}
@@ -262,8 +260,7 @@ def _failure(one: ChannelCommit) -> tuple[FailureReason, str]:
         )
     return FailureReason.CHANNEL_INVALID, (
         f"channel {status.channel!r} has the status {status.code} and committed only "
-        f"{status.committed or 'NULL'}: its writer must open it again and replay from that token; run the "
-        "load again"
+        f"{status.committed or 'NULL'}: run the load again, which replays from that token"
     )
 
 
@@ -325,10 +322,8 @@ class RetryBudget:
     """What a wait puts up with.
 
     :param max_consecutive_errors: polls in a row that failed for a passing reason and end the wait
-    :param stall_seconds: a channel short of its target that commits nothing for this long ends the wait; None
-        for never
-    :param interval: seconds between two polls of this wait. Where others have the same channels asked after
-        more often, errors are still counted at this pace
+    :param stall_seconds: a channel that commits nothing for so long ends the wait; None for never
+    :param interval: seconds between two polls, at which pace errors count, whatever others have asked
     """
 
     max_consecutive_errors: int = 10

@@ -1,7 +1,6 @@
 """Everything that can go wrong with a channel, as one hierarchy.
 
-Each message names the channel or pipe, states what happened and what to do about it. No message and no
-attribute ever holds a credential or a row.
+Each message says what happened to which thing, and what to do. None holds a credential or a row.
 """
 
 from __future__ import annotations

@@ -132,8 +132,7 @@ DEFAULT_TIMEOUTS = (5.0, 30.0)
 def certificate_authorities(ca_bundle: str | None) -> str:
     """Choose the file of trusted roots: the given one, the environment's, or the public roots.
 
-    The choice is passed to every call, because ``requests`` otherwise prefers ``REQUESTS_CA_BUNDLE`` to a
-    session's own setting.
+    Passed to every call, because ``requests`` prefers ``REQUESTS_CA_BUNDLE`` to a session's setting.
 
     :param ca_bundle: a PEM file, None for those of ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
     """
@@ -300,8 +299,7 @@ _MOST_RENEWALS = 2
 def is_transient(answer: Answer) -> bool:
     """True when the same request may succeed later.
 
-    A 404 without a JSON code comes from something between us and the service, not from the service
-    (observed with SDK 1.9.1, which treats it as a server error too).
+    A 404 without a JSON code comes from something before the service (observed with SDK 1.9.1).
     """
     if answer.status in _TRANSIENT or answer.status >= 500:
         return True
@@ -316,10 +314,8 @@ class HttpSession:
 
     ``retries`` counts the attempts that were repetitions. Safe to use from several threads.
 
-    :param numbered: True gives each request an id and each of its attempts a number, as Snowpipe Streaming
-        has it
-    :param refused: the error that an answer stands for in this service, before the table is asked; None for
-        an answer that it does not cover
+    :param numbered: True gives requests an id and attempts a number, as Snowpipe Streaming has it
+    :param refused: the error that an answer stands for in this service; None leaves it to the table
     """
 
     transports: Transports
@@ -344,8 +340,7 @@ class HttpSession:
     ) -> Answer:
         """Make one logical request, repeating it while that is safe and worth it.
 
-        Its id and its continuation token stay over all repetitions: a time-out means that the outcome is
-        unknown, not that the request failed.
+        Id and continuation token stay over all repetitions: a time-out means that the outcome is unknown.
 
         :param what: the request in words, for errors ("append to channel 'c'")
         :param headers: besides those that prove who asks
@@ -418,8 +413,7 @@ def refusal(what: str, answer: Answer) -> ApiError:
     """Build the error for an answer that is final."""
     if answer.status == 410:
         return PipeFailedOverError(
-            f"{what}: the pipe failed over to another location ({answer.describe()}); make a new client and "
-            "open the channels again",
+            f"{what}: the pipe failed over ({answer.describe()}); open the channels again by a new client",
             http_status=answer.status,
             code=answer.code,
         )

@@ -50,8 +50,7 @@ def channel_name(prefix: str, source: str, partition: str) -> str:
     """Name the channel of one source partition: ``<prefix>_<source>_<partition>``.
 
     The scheme is that of the Snowflake Kafka connector v4 (connector, topic, partition), so that a job can
-    take a channel over from the connector and hand it back. The name depends on nothing that changes
-    between runs or attempts.
+    take a channel over and hand it back. Nothing in the name changes between runs or attempts.
 
     :param prefix: who loads (the connector's name; a DAG's id)
     :param source: what is loaded (a topic; a directory's name)

@@ -32,8 +32,7 @@ class NdjsonOptions:
     :param binary: text form of binary values, the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
     :param non_finite: ``refuse`` or ``null`` for NaN and the infinities, for dates and timestamps outside the
         years 0 to 9999 and times outside a day
-    :param explicit_nulls: True writes ``"c":null``, which stores NULL; False leaves the field out, which is
-        shorter and lets a column's DEFAULT apply
+    :param explicit_nulls: True stores NULL; False leaves the field out, so that a column's DEFAULT applies
     :param timezone: zone of timestamps that have none, None to leave them without
     """
 
@@ -50,9 +49,8 @@ class NdjsonOptions:
 def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None = None) -> bytes:
     """Write rows as NDJSON, one object a line, the last line ended too.
 
-    Decimals keep every digit and their scale, as texts where their type has more than 38 digits. Integers
-    keep every digit, timestamps their precision (in UTC with ``Z`` when they have a zone). Dates are
-    ``YYYY-MM-DD``; structs, lists and maps are native JSON.
+    Decimals keep every digit and their scale (more than 38 as texts), integers every digit, timestamps their
+    precision (with a zone in UTC with ``Z``). Dates are ``YYYY-MM-DD``; structs, lists, maps native JSON.
 
     :raises EncodingError: if a column's type or value has no faithful form; names the column
     """
@@ -91,8 +89,7 @@ def refuse_duplicate_names(names: Sequence[str]) -> None:
     for name in names:
         if name.upper() in seen:
             raise EncodingError(
-                f"columns {seen[name.upper()]!r} and {name!r} would go to the same column of the table: "
-                "rename one"
+                f"columns {seen[name.upper()]!r} and {name!r} would go to the same column: rename one"
             )
         seen[name.upper()] = name
 
@@ -109,8 +106,7 @@ class _Column:
             if applies(values.type):
                 return change(self, values)
         raise EncodingError(
-            f"column {self.path!r} has type {values.type}, which has no JSON form here: cast it to text, a "
-            "number or a timestamp first"
+            f"column {self.path!r} has type {values.type}, which has no JSON form: cast it, such as to text"
         )
 
     def inner(self, name: str) -> _Column:
@@ -385,8 +381,7 @@ class BlockLines:
     def hold_objects(self, low: int, high: int) -> bool:
         """True if each row is UTF-8, begins with ``{`` and ends with ``}``.
 
-        Then no JSON value reaches over a line's end, and a parser that reads as many values as there are
-        rows has read each row as one object.
+        Then a parser that reads as many JSON values as there are rows has read each row as one object.
         """
         octets = np.frombuffer(self.data, np.uint8)
         starts, ends = self.starts[low:high], self.ends[low:high]

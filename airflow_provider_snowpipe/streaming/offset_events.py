@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 class ChannelMark:
     """What a channel had committed at some time.
 
-    :param created_on_ms: when that life began, milliseconds since 1970; a channel that is dropped and made
-        again counts from zero
+    :param created_on_ms: since 1970; a channel that is dropped and made again counts from zero
     """
 
     token: str | None = None
@@ -93,8 +92,7 @@ class OffsetWatch:
 
     :meth:`see` returns the step due, :meth:`accept` makes it; a step that is not accepted is due again.
 
-    :param every_rows: report when the rows of all channels together reach the next multiple of this; None for
-        all commits
+    :param every_rows: report when the rows of all channels reach its next multiple; None for all commits
     """
 
     def __init__(self, pipe: str, every_rows: int | None, watermark: Watermark) -> None:
@@ -267,8 +265,7 @@ class WatermarkJournal:
     async def arrived(self, answer: int) -> None:
         """Forget the steps whose messages have arrived.
 
-        :param answer: all messages that went with this poll or an earlier one have. A poll that this journal
-            never had changes nothing
+        :param answer: all messages of this poll and earlier ones have; one that it never had changes nothing
         """
         async with self._lock:
             if answer > self._last_poll:
@@ -327,8 +324,7 @@ class FollowRules:
     def __post_init__(self) -> None:
         if self.channel is not None and self.prefix:
             raise ConfigurationError(
-                f"channel {self.channel!r} and channel_prefix {self.prefix!r} are both given: drop one of "
-                "them"
+                f"channel {self.channel!r} and channel_prefix {self.prefix!r} are both given: drop one"
             )
         check_one_of("start", self.start, (START_NOW, START_BEGINNING))
         every: object = self.every_rows
@@ -383,8 +379,7 @@ class OffsetFollower:
     async def take(self, number: int, answer: PolledStatuses) -> list[dict[str, Any]]:
         """Take in one poll; the messages to send now.
 
-        Whatever goes wrong is logged and tried again with the next poll; nothing is reported before it is
-        written down.
+        What goes wrong is logged and tried again; nothing is reported before it is written down.
         """
         messages: list[dict[str, Any]] = []
         try:

@@ -1,8 +1,7 @@
 """Offset token formats: how a position in a source is written, compared and continued.
 
 The service stores an offset token as an opaque string and never compares it ("Channels and exactly-once
-delivery"), so the order is the client's to know. One class per format; a job names the format once and
-every part of it (resume, append, commit wait) uses that class.
+delivery"), so the order is the client's to know. One class per format, which a job names once.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Offse
 class Offset(ABC):
     """A position in one partition of a source: that of the last row taken.
 
-    A subclass is a frozen dataclass. Two offsets compare only within one class; comparing across classes
-    raises ``TypeError`` instead of guessing.
+    A subclass is a frozen dataclass. Comparing offsets of two classes raises ``TypeError``.
     """
 
     format_name: ClassVar[str]
@@ -87,7 +85,20 @@ class Offset(ABC):
         )
 
 
-class _CountedOffset(Offset):
+class _PlainOffset(Offset):
+    """A position of which each field is a text that is not empty, or a number that is not negative."""
+
+    def __post_init__(self) -> None:
+        name: str
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value == "":
+                raise ConfigurationError(f"{name} of the position is empty: give a text")
+            if isinstance(value, int) and value < 0:
+                raise ConfigurationError(f"{name} is {value}: it must be 0 or more")
+
+
+class _CountedOffset(_PlainOffset):
     """A number that counts within a group, such as a line's within a file: the last part of the sort key."""
 
     _order: ClassVar[tuple[str, ...]]
@@ -119,15 +130,6 @@ _NUMBER = "0|[1-9][0-9]{0,18}"
 """Decimal digits: no sign, no blanks, no leading zeros, no other scripts' digits."""
 
 
-def _require(*texts: str, **counts: int) -> None:
-    """Make sure that a position's texts are not empty and its numbers not negative."""
-    if not all(texts):
-        raise ConfigurationError("a text of the position is empty: give a file's name, a topic or a text")
-    for name, value in counts.items():
-        if value < 0:
-            raise ConfigurationError(f"{name} is {value}: it must be 0 or more")
-
-
 @dataclass(frozen=True, slots=True)
 class IntegerOffset(_CountedOffset):
     """A decimal number, as the Snowflake Kafka connector writes a Kafka offset."""
@@ -138,9 +140,6 @@ class IntegerOffset(_CountedOffset):
     example: ClassVar[str] = "120455"
     form = re.compile(f"(?P<value>{_NUMBER})")
     _order = ("value",)
-
-    def __post_init__(self) -> None:
-        _require(value=self.value)
 
     def __str__(self) -> str:
         return str(self.value)
@@ -161,9 +160,6 @@ class FileLineOffset(_CountedOffset):
     example: ClassVar[str] = "messages_1.log:20"
     form = re.compile(f"(?P<file>.+):(?P<line>{_NUMBER})", re.DOTALL)
     _order = ("file", "line")
-
-    def __post_init__(self) -> None:
-        _require(self.file, line=self.line)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -187,7 +183,7 @@ class UnitOffset(_CountedOffset):
     _order = ("unit", "line")
 
     def __post_init__(self) -> None:
-        _require(self.file, line=self.line)
+        _PlainOffset.__post_init__(self)
         if self.unit < 1:
             raise ConfigurationError(f"unit is {self.unit}: it must be 1 or more")
 
@@ -202,11 +198,10 @@ class UnitOffset(_CountedOffset):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicPartitionOffset(Offset):
+class TopicPartitionOffset(_PlainOffset):
     """An offset that also names its topic and partition.
 
-    Two of them compare only when topic and partition agree: a channel that holds another partition's token
-    was opened for the wrong partition.
+    They compare within one partition only: another one's token shows that the wrong channel was opened.
     """
 
     topic: str
@@ -216,9 +211,6 @@ class TopicPartitionOffset(Offset):
     code: ClassVar[str] = "t"
     example: ClassVar[str] = "orders:7:120455"
     form = re.compile(f"(?P<topic>.+):(?P<partition>{_NUMBER}):(?P<offset>{_NUMBER})", re.DOTALL)
-
-    def __post_init__(self) -> None:
-        _require(self.topic, partition=self.partition, offset=self.offset)
 
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}"
@@ -262,15 +254,12 @@ class BatchRowOffset(_CountedOffset):
     form = re.compile(f"(?P<batch>{_NUMBER}):(?P<row>{_NUMBER})")
     _order = ("batch", "row")
 
-    def __post_init__(self) -> None:
-        _require(batch=self.batch, row=self.row)
-
     def __str__(self) -> str:
         return f"{self.batch}:{self.row}"
 
 
 @dataclass(frozen=True, slots=True)
-class LexicographicOffset(Offset):
+class LexicographicOffset(_PlainOffset):
     """A text ordered by its code points (zero-padded numbers, ISO dates, log sequence numbers)."""
 
     text: str
@@ -278,9 +267,6 @@ class LexicographicOffset(Offset):
     code: ClassVar[str] = "l"
     example: ClassVar[str] = "2013-01-01T05:15:00Z/000042"
     form = re.compile("(?P<text>.+)", re.DOTALL)
-
-    def __post_init__(self) -> None:
-        _require(self.text)
 
     def __str__(self) -> str:
         return self.text
@@ -309,8 +295,7 @@ class LexicographicOffset(Offset):
 class BatchDigestOffset(_CountedOffset):
     """A row of a channel's share of a micro-batch, with what proves which rows came before it.
 
-    :param digest: CRC-32 of the share's NDJSON up to and with this row; in the start token of an append, of
-        the rows before it
+    :param digest: CRC-32 of the share's NDJSON with this row; in an append's start token, of the rows before
     """
 
     batch: int
@@ -399,6 +384,5 @@ def offset_class(format_name: object) -> type[Offset]:
             return found
     known_names = ", ".join(sorted(_FORMATS))
     raise ConfigurationError(
-        f"offset format {format_name!r} is unknown: use one of {known_names}, or the dotted path of a "
-        "subclass of Offset"
+        f"offset format {format_name!r} is unknown: use {known_names}, or the path of a subclass of Offset"
     )

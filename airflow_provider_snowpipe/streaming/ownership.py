@@ -1,9 +1,8 @@
 """One source partition has one channel of a pipe, and a lost offset token does not make a new partition.
 
-A channel without a token looks like that of a new partition. It may be another one: the channel of a DAG
-that was renamed, of another prefix, or one that the service has deleted after 30 days without rows. Its rows
-would be loaded twice. So what other channels of the pipe have committed, and what earlier runs have seen, is
-compared before anything is sent.
+A channel without a token looks like that of a new partition. It may be the channel of a DAG that was renamed,
+of another prefix, or one that the service deleted after 30 days without rows: its rows would be loaded twice.
+So what other channels have committed, and earlier runs have seen, is compared before anything is sent.
 """
 
 from __future__ import annotations
@@ -112,10 +111,9 @@ def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) ->
         if known is None or not one.is_new or one.source.rebind is not None:
             continue
         raise SourcePositionError(
-            f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed "
-            f"{known[1]!r} of the same source: it was dropped, or deleted after 30 days without rows. "
-            "Nothing was sent. Set rebind='continue' to go on behind that token, or rebind='restart' where "
-            "its rows are not in the table"
+            f"channel {one.name!r} has no offset token, and channel {known[0]!r} had committed {known[1]!r} "
+            "of the same source: it was dropped, or deleted after 30 days without rows. Nothing was sent: "
+            "set rebind='continue' to go on behind it, or rebind='restart' if the table lacks its rows"
         )
 
 
@@ -164,12 +162,11 @@ class EarlierChannels:
             if mine.source.rebind is None or mine.is_of_another:
                 how = "has rows of another source" if mine.is_of_another else "is new"
                 raise SourceChangedError(
-                    f"channel {mine.name!r} {how}"
-                    f", and channel {other.name!r} of pipe {self.client.pipe} has loaded "
-                    f"{mine.source.binding.source} up to {other.offset_token}: the rows would be in the "
-                    "table twice. Nothing was sent. Use the channel_prefix and source_name of that channel; "
-                    "or set rebind='continue' on a new channel to take its position over and drop it, or "
-                    "rebind='restart' to load everything again"
+                    f"channel {mine.name!r} {how}, and channel {other.name!r} of pipe {self.client.pipe} has "
+                    f"loaded {mine.source.binding.source} up to {other.offset_token}: the rows would be in "
+                    "the table twice. Nothing was sent. Use the channel_prefix and source_name of that "
+                    "channel; or set rebind='continue' on a new channel to take its position over and drop "
+                    "it, or rebind='restart' to load everything again"
                 )
             taken.append((mine, other.name))
         if self.last is None:  # the source's own record does not show which channel has committed

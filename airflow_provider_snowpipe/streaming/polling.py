@@ -279,8 +279,3 @@ class ChannelListing:
                     self._names = tuple(await self._list_names())
                 self._listed_at = now()
             return self._names
-
-
-def shared_listing(key: Hashable, list_names: ListNames) -> ChannelListing:
-    """Find the running event loop's listing of a pipe, or make it; it lives as long as somebody holds it."""
-    return shared_in_loop(ChannelListing, key, partial(ChannelListing, list_names))

@@ -45,11 +45,9 @@ STATUS_NAMES_PER_REQUEST = 100
 class ChannelStatus:
     """One channel's state as a status request or an open call reports it.
 
-    Counters are cumulative over the channel's whole life, reopenings included ("Channels and exactly-once
-    delivery"); compare them with their value at open.
+    Counters are cumulative over the channel's whole life; compare them with their value at open.
 
-    :param code: ``SUCCESS``, or the reason why the channel cannot be used; a refusal arrives as data here,
-        never as an HTTP error
+    :param code: ``SUCCESS``, or why the channel cannot be used; data here, never an HTTP error
     :param committed: the offset token of the last commit, None for NULL
     :param rows_inserted: rows that became visible in the table
     :param rows_parsed: rows read, good and bad
@@ -250,9 +248,8 @@ class Progress:
 class ChannelProgress:
     """All offset state of one channel during one session.
 
-    *Committed* is what the service has proved. *Sent* is what it has received and may still lose. A *gap* is
-    a position where the next rows do not follow directly; it is legal only in a source that skips
-    positions (Kafka compaction, transaction markers).
+    *Committed* is what the service has proved, *sent* what it may still lose. A *gap* is a position that does
+    not follow directly, legal only in a source that skips positions (Kafka compaction).
 
     :param committed: the committed position at open, None for NULL
     :param gaps_legal: True when the source may skip positions
@@ -312,8 +309,7 @@ class ChannelTarget:
 
     :param token: the offset token that proves the run complete: a checkpoint, or a bare position; None for a
         channel that owes nothing, because the run had no row for it and nothing was ever committed
-    :param offset_format: the format of a bare position, or the class of an author's positions; None where a
-        checkpoint names it
+    :param offset_format: of a bare position, or an author's class; None where a checkpoint names it
     :param errors: rejected rows of the channel that were reported before; None accepts rejected rows
     """
 
@@ -389,8 +385,7 @@ class ChannelTarget:
             if owed.binding != found.binding:
                 raise SourceChangedError(
                     f"channel {channel!r}: its target {self.token} and its committed token {found} are of "
-                    "different sources, or number rows in different ways. Wait for the target of the load "
-                    "that writes to the channel now"
+                    "different sources or numberings. Wait for the target of the load that writes there now"
                 )
         position = position_of(committed, type(target), channel=channel)
         return Progress(position if hold is None else hold.before(), target)

@@ -312,8 +312,7 @@ class Admission:
     :param rules: how values are checked, None if they are not
     :param columns: the table's columns, which keys are held against; none where they are not
     :param committed: the committed position when the channel was opened, None for NULL
-    :param skips_undecoded: True skips and counts records that cannot be decoded, and rows that no request
-        carries, where values are not checked
+    :param skips_undecoded: True skips and counts records that cannot be decoded, or carried by no request
     :param limits: what a request carries; None where nothing is too large
     """
 

@@ -1,8 +1,7 @@
 """Checks one row against a table's columns exactly, and finds the columns that rows need.
 
-It takes what the service takes and refuses what the service skips (forms of values: "Snowpipe Streaming:
-supported data types"; compared value by value with the embedded service). A value that neither is sure of
-is sent, since the service counts what it skips.
+It takes what the service takes and refuses what the service skips ("Snowpipe Streaming: supported data
+types"; compared with the embedded service). A doubtful value is sent: the service counts what it skips.
 """
 
 from __future__ import annotations
@@ -431,9 +430,8 @@ def columns_of_rows(
 ) -> tuple[TableColumn, ...]:
     """Infer columns from rows, in the order in which the rows name them; names in upper case.
 
-    Integers are NUMBER(38,0), other numbers FLOAT or, where it loses digits, NUMBER with a scale. ISO texts
-    are DATE and TIMESTAMP_NTZ(9) or, with a zone, TIMESTAMP_TZ(9), objects and arrays VARIANT; a column with
-    values of several kinds is VARCHAR. All are nullable.
+    Integers are NUMBER(38,0), other numbers FLOAT or, where it loses digits, NUMBER with a scale; ISO texts
+    DATE, TIMESTAMP_NTZ(9) or TIMESTAMP_TZ(9), objects and arrays VARIANT, mixtures VARCHAR. All are nullable.
 
     :param lines: NDJSON rows; those that are no JSON objects are skipped
     :param types: types of columns, by name, that a schema of the rows has; they count before the values

@@ -117,8 +117,7 @@ class SnowpipeApplicationTrigger(StoredTrigger):
     :param spark_conn_id: the Spark connection, which names the cluster
     :param poll_interval: seconds between two polls
     :param unreachable_seconds: give up after this long without an answer
-    :param start_path: where the driver of a load writes what it found on its channels, in an address of
-        Airflow's object storage; None follows the application only
+    :param start_path: where a load's driver writes what its channels had; None follows the application only
     :param snowflake_conn_id: the connection by which the load's channels are followed, for the log alone
     :param table: the load's table
     :param pipe: or its pipe

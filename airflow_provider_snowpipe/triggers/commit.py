@@ -184,8 +184,7 @@ def end_event(status: str, message: str = "") -> TriggerEvent:
 def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelta | None:
     """How long a task may be deferred: its ``execution_timeout`` holds there as well, for each wait.
 
-    Airflow 3 applies that to what runs in a worker alone ("handle timeout in case of deferral" is still to do
-    in ``task_runner.py`` of 3.3.2).
+    Airflow 3.3.2 applies that to what runs in a worker alone (``task_runner.py`` has it as still to do).
 
     :param seconds: the wait's own limit, None for none
     """
@@ -248,8 +247,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event
     loop. The most impatient of them sets its pace.
 
-    :param targets: what each channel has to commit, as the XCom ``targets`` of a load or as tokens, or its
-        JSON text
+    :param targets: by channel, as the XCom ``targets`` of a load, or as tokens, or the JSON text
     :param offset_format: the format of bare positions; checkpoints need none
     :param poll_interval: seconds between two polls
     :param fail_on_rejected_rows: True fails when the service has rejected a row that was not reported before,

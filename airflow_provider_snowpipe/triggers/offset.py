@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.triggers import BaseEventTrigger
@@ -24,7 +25,7 @@ from airflow_provider_snowpipe.streaming.offset_events import (
     WatermarkJournal,
     journals_fed_by,
 )
-from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_listing
+from airflow_provider_snowpipe.streaming.polling import ChannelListing, StatusPoll, shared_in_loop
 from airflow_provider_snowpipe.triggers.commit import StoredTrigger, named_pipe, status_poll
 
 if TYPE_CHECKING:
@@ -40,27 +41,22 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
     """Start DAGs when channels commit: an ``AssetWatcher``'s trigger, one event for each step.
 
     Without ``every_rows`` there is an event whenever a poll finds that a channel has committed something.
-    Channels are watched together: their rows are added up, and one event reports all channels that moved
-    since the last one.
+    Rows of all channels are added up, and one event reports all that moved since the last one.
 
-    **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also
-    when the triggerer is killed, as each event is written to the asset's state store before it is sent, and
-    taken off there when Airflow has it in its database. An event of which that is not known when the
-    triggerer dies is sent again, the same (``id``) but for ``"redelivered": true``; only such
-    an event can be a double. Consecutive events share the watermark between them (``previous_token`` and
-    ``previous_rows``), so that there is no gap between them and no overlap. Exactly once is more than Airflow
-    3.3.2 allows: a trigger cannot ask which events are stored, and cannot store one together with its
-    watermark.
+    **What is guaranteed.** On Airflow 3.3 and later, *at least once*: each commit has an event, also when the
+    triggerer is killed, as each is written to the asset's state store before it is sent, and taken off there
+    when Airflow has it in its database. An event of which that is not known when the triggerer dies is sent
+    again, the same (``id``) but for ``"redelivered": true``; only such an event can be a double. Consecutive
+    events share the watermark between them (``previous_token`` and ``previous_rows``), without gap or
+    overlap. A trigger of Airflow 3.3.2 cannot ask which events are stored, so exactly once is not possible.
 
     Before Airflow 3.3 triggers have no state: each start of the triggerer is a new beginning (``start``), so
-    commits made meanwhile are not reported, and ``start="beginning"`` reports the same again. Airflow 2 has
-    no asset watchers.
+    commits made meanwhile are not reported, or again. Airflow 2 has no asset watchers.
 
     All watchers that name the same pipe of the same connection share one poll.
 
     :param channel: the channel; None for all whose names begin with ``channel_prefix``
-    :param channel_prefix: beginning of the channels' names; None for all channels of the pipe. Channels are
-        found by ``SHOW CHANNELS``, new ones too
+    :param channel_prefix: beginning of the channels' names, new ones too; None for all channels of the pipe
     :param every_rows: report when the rows committed since the watch began reach the next multiple of this
     :param start: ``now`` reports what is committed after the watch began, ``beginning`` what was before, too
     :param table: the channels belong to this table's default pipe
@@ -174,7 +170,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
         async def list_names() -> list[str]:
             return [listed.name for listed in await self._hook().async_list_channels()]
 
-        return shared_listing(self.shared_stream_key(), list_names)
+        return shared_in_loop(ChannelListing, self.shared_stream_key(), partial(ChannelListing, list_names))
 
     async def _pipe_name(self) -> str:
         hook = self._hook()
@@ -246,8 +242,7 @@ async def _numbered(answers: AsyncIterator[PolledStatuses]) -> AsyncGenerator[Nu
 class CommitStream:
     """Polls for all watchers of a pipe, and reports to them which of their events Airflow has stored.
 
-    The triggerer calls :meth:`advance` with a poll when every event that any watcher derived from it is in
-    Airflow's database ("persistence-gated advance", Airflow 3.3.2).
+    The triggerer calls :meth:`advance` with a poll when all events of it are in Airflow's database (3.3.2).
     """
 
     def __init__(self, poll: StatusPoll) -> None:
@@ -262,8 +257,7 @@ class CommitStream:
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Let the watchers forget what they keep for the case that an event is lost.
 
-        A poll of which one watcher's event was not stored is skipped; the next one makes up for it, as
-        the watcher that failed reads this stream no more.
+        A poll with an event that was not stored is skipped: its watcher reads this stream no more.
         """
         stored = [item.broker_payload for item in batch if not item.outcome.failed]
         if not stored:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 class SnowpipeStatementTrigger(StoredTrigger):
     """Wait until a statement that was submitted to the SQL API has ended, well or not.
 
-    The event has only ``ended``, or ``lost`` with a message where the service could not be asked; the task
-    itself reads the result.
+    The event has only ``ended``, or ``lost`` with a message; the task itself reads the result.
 
     Marking the deferred task, or clearing it, cancels the statement (Airflow 3.3 and later, which tells a
     trigger of that). Before that the statement goes on; the next try of the task finds it.
