@@ -232,7 +232,6 @@ _Rejected: TypeAlias = dict[int, list[RejectedLine]]
 def commit_group(file: DatabaseFile, tables: Tables, group: Sequence[Append]) -> None:
     """Commit a group of appends; on an unexpected failure invalidate their channels, tokens unmoved.
 
-    :param file: where all appends of the group belong.
     :param group: in order of acceptance.
     """
     with file.write_lock:

@@ -89,11 +89,7 @@ _IN_PROGRESS_SYNC = "333333"
 
 
 class ConnectorFront:
-    """Handlers of the connector protocol.
-
-    :param files: describes to clients how to move files.
-    :param limits: when sessions end.
-    """
+    """Handlers of the connector protocol."""
 
     def __init__(
         self,

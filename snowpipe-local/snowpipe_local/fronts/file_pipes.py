@@ -102,7 +102,6 @@ class FilePipesFront:
     """Handlers of the Snowpipe REST API.
 
     :param account: verifies key-pair tokens; no other credential is accepted.
-    :param faults: answers that a test asked for.
     """
 
     def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:

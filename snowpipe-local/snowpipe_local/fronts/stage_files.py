@@ -75,7 +75,6 @@ _HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 class Stage:
     """Files that clients uploaded and that are not committed yet.
 
-    :param root: folder of the files.
     :param spool: encrypts them at rest, over whatever encryption the client applied.
     """
 
@@ -274,8 +273,6 @@ _NAME_BYTES = 255
 class StageFilesFront:
     """Tokens and routes of file transfer.
 
-    :param storage: files of internal stages.
-    :param account: its users, and the key that signs tokens.
     :param endpoint: ``host:port`` of the service.
     """
 

@@ -244,7 +244,6 @@ def _claim(
 
     Sources: Snowflake's documentation, "CREATE TABLE", "Access control requirements"; behaviour change 427.
 
-    :param kind: ``TABLE`` or ``ICEBERG TABLE``.
     :returns: where it is to be, and the table that is there.
     :raises SqlError: 003001 or 002003 without the privilege, 001998 for the name of a view.
     """

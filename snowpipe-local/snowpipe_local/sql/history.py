@@ -104,10 +104,7 @@ USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS
 def begin(
     session: Session, query_id: str, text: str, own: Mapping[str, object] = MappingProxyType({})
 ) -> Statement:
-    """Put a statement that begins into the query history.
-
-    :param own: parameters that the statement came with.
-    """
+    """Put a statement that begins into the query history."""
     words = strip_comments(text)
     kind = query_type(words)
     needed = kind in _COMPUTED and session.warehouse is not None
@@ -341,10 +338,7 @@ def replace_histories(session: Session, tree: exp.Expr) -> None:
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:
-    """Return the subquery that stands for INFORMATION_SCHEMA.LOAD_HISTORY of a database.
-
-    :param alias: name of the view in the query.
-    """
+    """Return the subquery that stands for INFORMATION_SCHEMA.LOAD_HISTORY of a database."""
     visible = [
         f"({literal(table.schema)}, {literal(table.name)})"
         for table in database.tables
@@ -376,8 +370,6 @@ def _loads(
 ) -> str:
     """Return the statement for loads of a database.
 
-    :param part: of history.sql.
-    :param condition: which loads are selected.
     :param relation: where they are, None for the load history.
     :param kept_ms: how far back it shows them.
     """

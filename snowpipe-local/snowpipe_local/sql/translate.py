@@ -137,10 +137,7 @@ _PLAIN = re.compile(r"[^'\\\x00-\x1f\x7f]*")
 
 
 def _long_list(found: Sequence[Token], at: int) -> list[Token]:
-    """Return the values of a long list of whole numbers or of plain texts; none where there is no such list.
-
-    :param at: the opening parenthesis.
-    """
+    """Return the values of a long list of whole numbers or of plain texts, or none where there is none."""
     last = at + 1
     kind = found[last].token_type if last < len(found) else None
     if kind not in {TokenType.NUMBER, TokenType.STRING}:
