@@ -44,12 +44,7 @@ from snowpipe_local.fronts.http import (
     request_of,
     respond,
 )
-from snowpipe_local.stages.files import (
-    FolderArea,
-    Transfer,
-    digest,
-    remember_digest,
-)
+from snowpipe_local.stages.files import FolderArea, Transfer, digest, remember_digest
 from snowpipe_local.stages.storage import Storage
 
 # -- File mode of the streaming SDK: an S3-shaped upload, then fragments of the file become appends ------
@@ -282,11 +277,7 @@ class StageFilesFront:
         self._endpoint = endpoint
 
     def instruct(
-        self,
-        transfer: Transfer,
-        opened_by: tuple[str, int, str | None],
-        host: str = "",
-        client: str = "",
+        self, transfer: Transfer, opened_by: tuple[str, int, str | None], host: str = "", client: str = ""
     ) -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET gives the client.
 

@@ -29,12 +29,7 @@ from snowpipe_local.access.model import (
 )
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.load_history import DAY_MS
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    missing_account_object,
-    object_missing,
-)
+from snowpipe_local.errors import SqlError, compilation_error, missing_account_object, object_missing
 from snowpipe_local.query_history import (
     FAILED,
     RUNNING,
@@ -45,11 +40,7 @@ from snowpipe_local.query_history import (
     without_secrets,
 )
 from snowpipe_local.sql.reader import Reader, strip_comments
-from snowpipe_local.sql.relations import (
-    SERVICE_FUNCTIONS,
-    is_service_function,
-    service_arguments,
-)
+from snowpipe_local.sql.relations import SERVICE_FUNCTIONS, is_service_function, service_arguments
 from snowpipe_local.sql.results import Result, done
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.timestamps import aliased

@@ -11,12 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from snowpipe_local.engine import conversions
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import selection
 from snowpipe_local.loading.chunks import COLUMNS, CSV, FileShape
 from snowpipe_local.loading.selection import (

@@ -133,8 +133,7 @@ def describe_table(session: Session, path: tuple[str, ...]) -> Result:
         session.require("SELECT", "TABLE", database.name, schema, name)
     shown = name.partition(TEMPORARY)[0]
     return described_columns(
-        table.columns,
-        lambda c: database.objects.comment("COLUMN", schema, column_key(shown, c.name)) or None,
+        table.columns, lambda c: database.objects.comment("COLUMN", schema, column_key(shown, c.name)) or None
     )
 
 

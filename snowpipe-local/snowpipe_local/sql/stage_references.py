@@ -22,11 +22,7 @@ from snowpipe_local.stages.definition import (
     read_literal,
 )
 from snowpipe_local.stages.location import StageLocation
-from snowpipe_local.stages.storage import (
-    Staged,
-    loopback_endpoint,
-    user_identity,
-)
+from snowpipe_local.stages.storage import Staged, loopback_endpoint, user_identity
 from snowpipe_local.tables import read_path
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------

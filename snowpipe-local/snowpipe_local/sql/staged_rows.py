@@ -17,12 +17,7 @@ import pyarrow.parquet
 import sqlglot
 from sqlglot import exp
 
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import selection, staging
 from snowpipe_local.loading.chunks import CSV, JSON, Chunk
 from snowpipe_local.loading.selection import (

@@ -19,13 +19,7 @@ from snowpipe_local.access.access import insufficient
 from snowpipe_local.access.model import SHARED_DATABASE, Securable
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    object_missing,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, object_missing, unsupported
 from snowpipe_local.names import HIDDEN_SCHEMA
 from snowpipe_local.sql import (
     assignments,

@@ -22,21 +22,10 @@ import duckdb
 
 from snowpipe_local.datadir import Clock
 from snowpipe_local.definitions import Definitions
-from snowpipe_local.errors import (
-    ConfigurationError,
-    SqlError,
-    access_error,
-    compilation_error,
-)
+from snowpipe_local.errors import ConfigurationError, SqlError, access_error, compilation_error
 from snowpipe_local.names import Names, Rename
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
-from snowpipe_local.stages.files import (
-    FileArea,
-    FolderArea,
-    StagedFile,
-    make_private_folder,
-    suffix_of,
-)
+from snowpipe_local.stages.files import FileArea, FolderArea, StagedFile, make_private_folder, suffix_of
 
 # -- Files of a bucket behind a local S3 endpoint --------------------------------------------------------
 
