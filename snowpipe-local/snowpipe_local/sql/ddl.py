@@ -672,7 +672,7 @@ def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tupl
 
 def _counting(database: Database, first: int, by: int, statements: list[str]) -> str:
     name = database.names.hidden(f"identity_{uuid.uuid4().hex}")
-    statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
+    statements.append(views.counting(name, first, by))
     return f"nextval({literal(name)})"
 
 
