@@ -1,12 +1,12 @@
 """Run a checkout of a foreign test suite against the local service, and compare with the listed failures.
 
-    scripts/foreign_suites.py [--checkout DIR] [--suite NAME] [--report FILE] [-- PYTEST ARGUMENT…]
+    scripts/foreign_suites.py --suite NAME [--checkout DIR] [--report FILE] [-- PYTEST ARGUMENT…]
 
-``connector`` is the source of snowflake-connector-python at the installed version or its neighbour, and
-``fakesnow`` that of fakesnow. Without ``--checkout``, ``SNOWPIPE_CONNECTOR_CHECKOUT`` or
-``SNOWPIPE_FAKESNOW_CHECKOUT`` names it; a suite without one is skipped, which is printed. Nothing of them is
-copied: pytest runs in the checkout, in a virtual environment of the suite's own in the user's cache, with
-``tests/foreign/foreign_plugin.py``, which supplies the connection parameters and notes the outcomes.
+``--checkout`` is the source that :data:`SUITES` names, at the version of its requirements or a neighbour.
+Without it ``SNOWPIPE_NAME_CHECKOUT`` does, for example ``SNOWPIPE_DBT_CHECKOUT``; a suite without one is
+skipped, which is printed. Nothing of them is copied: pytest runs in the checkout, in a virtual environment
+of the suite's own in the user's cache, with ``tests/foreign/foreign_plugin.py``, which supplies the
+connection parameters and notes the outcomes.
 
 ``tests/foreign/SUITE.toml`` lists what fails and why. The exit code is 1 for an unlisted failure, for a
 listed test that passes and for fewer passes than the goal. Arguments after ``--`` choose among the tests
@@ -28,9 +28,10 @@ import tempfile
 import tomllib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from snowpipe_local.testing import LocalService
 
@@ -50,31 +51,65 @@ class Suite:
     """How one suite is run.
 
     :param source: where its source is
-    :param mark: a file of its checkout by which it is recognised
     :param requirements: of its virtual environment; ``{connector}`` is the installed version
     :param files: glob patterns of the test files that are run, relative to the checkout
     :param without: names of test files among them that do not connect to a Snowflake
     :param arguments: for pytest
-    :param environment: variables that the suite reads
+    :param environment: variables that the suite reads; ``{user}`` and the like are of the connection
     :param setup: statements run before
     :param goal: least part of the tests, of those in no ``group`` of the list, that has to pass
+    :param folder: of the checkout, where pytest runs and which the files are relative to
+    :param variable: of its checkout; that of its name where it is empty
     """
 
     source: str
-    mark: str
     requirements: tuple[str, ...]
     files: tuple[str, ...]
-    without: frozenset[str]
-    arguments: tuple[str, ...]
-    environment: dict[str, str]
-    setup: tuple[str, ...]
     goal: float
+    without: frozenset[str] = frozenset()
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    setup: tuple[str, ...] = ()
+    folder: str = ""
+    variable: str = ""
+
+
+_OF_A_SUITE = ("LOCAL", "PUBLIC", "ACCOUNTADMIN", "LOCAL")
+"""Database, schema, role and warehouse of suites that make none of their own."""
+_SQLALCHEMY = Suite(
+    source="https://github.com/snowflakedb/snowflake-sqlalchemy",
+    requirements=(
+        "snowflake-sqlalchemy==2.0.0a2",
+        "snowflake-connector-python[pandas]=={connector}",
+        "sqlalchemy>=2.0,<2.1",
+        "alembic>=1.13",
+        "pytest>=8,<10",
+        "pytest-rerunfailures>=13",
+        "pytest-timeout>=2.2",
+        "pytz",
+        "syrupy>=4.6",
+    ),
+    files=("tests/test_*.py", "tests/custom_tables/test_*.py"),
+    goal=0.9,
+    arguments=("-o", "addopts="),
+    environment={
+        "SNOWFLAKE_ACCOUNT": "{account}",
+        "SNOWFLAKE_USER": "{user}",
+        "SNOWFLAKE_PASSWORD": "{password}",
+        "SNOWFLAKE_DATABASE": "{database}",
+        "SNOWFLAKE_HOST": "{host}",
+        "SNOWFLAKE_PORT": "{port}",
+        "SNOWFLAKE_PROTOCOL": "https",
+        "SNOWFLAKE_WAREHOUSE": "{warehouse}",
+        "SNOWFLAKE_ROLE": "{role}",
+    },
+    variable="SNOWPIPE_SQLALCHEMY_CHECKOUT",
+)
 
 
 SUITES = {
     "connector": Suite(
         source="https://github.com/snowflakedb/snowflake-connector-python",
-        mark="test/integ/test_cursor.py",
         requirements=(
             "snowflake-connector-python[pandas]=={connector}",
             "pytest>=7.4,<10",
@@ -107,7 +142,6 @@ SUITES = {
     ),
     "fakesnow": Suite(
         source="https://github.com/tekumara/fakesnow",
-        mark="fakesnow/transforms",
         requirements=(
             "snowflake-connector-python[pandas]=={connector}",
             "pytest>=8,<10",
@@ -136,10 +170,129 @@ SUITES = {
                 "test_transforms.py",
             }
         ),
-        arguments=(),
-        environment={},
-        setup=(),
         goal=0.85,
+    ),
+    "sqlalchemy": _SQLALCHEMY,
+    # The tests that SQLAlchemy has for every dialect.
+    "sqlalchemy-dialect": replace(_SQLALCHEMY, files=("tests/sqlalchemy_test_suite/test_suite.py",)),
+    "dbt": Suite(
+        source="https://github.com/dbt-labs/dbt-adapters",
+        requirements=(
+            "dbt-snowflake==1.12.4",
+            "dbt-core==1.11.16",
+            "dbt-tests-adapter>=1.20,<2",
+            "snowflake-connector-python=={connector}",
+            "pytest>=7,<8",
+            "pytest-timeout>=2.2",
+        ),
+        # Not: models in Python, functions, dynamic tables, catalogs of Iceberg, ways to sign in.
+        files=tuple(
+            f"tests/functional/adapter/{files}.py"
+            for files in (
+                "column_types/test_*",
+                "custom_schema_tests/test_*",
+                "dbt_show/test_*",
+                "empty/test_*",
+                "incremental/test_*",
+                "query_comment_tests/test_*",
+                "simple_*/test_*",
+                "statement_test/test_*",
+                "store_test_failures_tests/test_*",
+                "test_[abceg]*",
+                "test_persist_docs",
+                "test_simple_snapshot",
+                "test_timestamps",
+                "unit_testing/test_*",
+                "utils/test_*",
+            )
+        ),
+        goal=0.9,
+        arguments=("-o", "addopts="),
+        environment={
+            "SNOWFLAKE_TEST_ACCOUNT": "{account}",
+            "SNOWFLAKE_TEST_USER": "{user}",
+            "SNOWFLAKE_TEST_PASSWORD": "{password}",
+            "SNOWFLAKE_TEST_DATABASE": "{database}",
+            "SNOWFLAKE_TEST_WAREHOUSE": "{warehouse}",
+            "SNOWFLAKE_TEST_ROLE": "{role}",
+            "SNOWFLAKE_TEST_HOST": "{host}",
+            "SNOWFLAKE_TEST_PORT": "{port}",
+            "SNOWFLAKE_TEST_PROTOCOL": "https",
+            "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
+        },
+        folder="dbt-snowflake",
+    ),
+    "dlt": Suite(
+        source="https://github.com/dlt-hub/dlt",
+        requirements=(
+            "dlt[snowflake,parquet]==1.26.0",
+            "snowflake-connector-python[pandas]=={connector}",
+            "boto3",
+            "ibis-framework[duckdb]",
+            "mimesis>=7,<8",
+            "pytest>=7.4,<8",
+            "pytest-cases>=3.8.6",
+            "pytest-forked>=1.3",
+            "pytest-mock>=3.14",
+            "pytest-order>=1",
+            "pytest-timeout>=2.3",
+            "requests-mock>=1.10",
+            "sqlfluff>=2.3.2,<3",
+            "sqlalchemy<2.1",
+        ),
+        files=(
+            "tests/load/snowflake/test_*.py",
+            "tests/load/test_sql_client.py",
+            "tests/load/test_job_client.py",
+            "tests/load/pipeline/test_merge_disposition.py",
+            "tests/load/pipeline/test_replace_disposition.py",
+            "tests/load/pipeline/test_write_disposition_changes.py",
+        ),
+        goal=0.95,
+        arguments=("-o", "addopts="),
+        environment={
+            "ACTIVE_DESTINATIONS": '["snowflake"]',
+            "ALL_FILESYSTEM_DRIVERS": '["memory", "file"]',
+            "RUNTIME__DLTHUB_TELEMETRY": "false",
+            "DESTINATION__SNOWFLAKE__CREDENTIALS": "snowflake://{user}:{quoted}@{account}/{database}"
+            "?warehouse={warehouse}&role={role}&host={host}&port={port}",
+        },
+    ),
+    "snowpark": Suite(
+        source="https://github.com/snowflakedb/snowpark-python",
+        requirements=(
+            "snowflake-snowpark-python[pandas]==1.54.0",
+            "snowflake-connector-python[pandas]=={connector}",
+            "pytest>=7,<9",
+            "pytest-timeout>=2.2",
+            "python-dateutil",
+            "pytz",
+            "vcrpy",
+            "lxml",
+            "snowflake.core",
+        ),
+        files=(
+            "tests/integ/test_column.py",
+            "tests/integ/test_column_names.py",
+            "tests/integ/test_dataframe.py",
+            "tests/integ/test_df_aggregate.py",
+            "tests/integ/test_df_sort.py",
+            "tests/integ/test_df_to_pandas.py",
+            "tests/integ/test_function.py",
+            "tests/integ/test_pandas_to_df.py",
+            "tests/integ/test_session.py",
+            "tests/integ/scala/test_column_suite.py",
+            "tests/integ/scala/test_dataframe_*.py",
+            "tests/integ/scala/test_literal_suite.py",
+            "tests/integ/scala/test_sql_suite.py",
+            "tests/integ/scala/test_table_suite.py",
+            "tests/integ/scala/test_update_delete_merge_suite.py",
+            "tests/integ/scala/test_view_suite.py",
+            "tests/integ/scala/test_window_frame_suite.py",
+        ),
+        goal=0.85,
+        arguments=("-o", "addopts=", "--disable_sql_simplifier"),
+        setup=("CREATE DATABASE IF NOT EXISTS TESTDB_SNOWPARK",),
     ),
 }
 
@@ -180,24 +333,12 @@ def read_list(file: Path) -> list[Listed]:
     return listed
 
 
-def recognise(checkout: Path) -> str:
-    """Find which suite a checkout has.
-
-    :raises SystemExit: when it has none.
-    """
-    for name, suite in SUITES.items():
-        if (checkout / suite.mark).exists():
-            return name
-    marks = " or ".join(f"{suite.mark} ({name})" for name, suite in SUITES.items())
-    raise SystemExit(f"{checkout} is no checkout of a suite: it has no {marks}")
-
-
 def python_of(name: str) -> Path:
     """Return the Python of the suite's virtual environment, which is made when its requirements are new."""
     version = importlib.metadata.version("snowflake-connector-python")
     requirements = [line.format(connector=version) for line in SUITES[name].requirements]
     digest = hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()[:12]
-    folder = cache_folder() / f"foreign-{name}-{digest}"
+    folder = cache_folder() / f"foreign-{name.partition('-')[0]}-{digest}"
     python = folder / "bin" / "python"
     if not (folder / "complete").exists():
         subprocess.run(
@@ -227,13 +368,10 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
             "port": service.port,
             "protocol": "https",
         }
-        if name == "connector":
-            connection |= {
-                "database": "LOCAL",
-                "schema": "PUBLIC",
-                "role": "ACCOUNTADMIN",
-                "warehouse": "LOCAL",
-            }
+        if name != "fakesnow":
+            connection |= dict(zip(("database", "schema", "role", "warehouse"), _OF_A_SUITE, strict=True))
+        texts = connection | {"quoted": quote(service.password)}
+        own = {key: text.format(**texts) for key, text in suite.environment.items()}
         files = sorted(
             str(file.relative_to(checkout))
             for pattern in suite.files
@@ -243,7 +381,7 @@ def run_suite(name: str, checkout: Path, chosen: Sequence[str], folder: Path) ->
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "SNOW"))}
         environment = (
             kept
-            | suite.environment
+            | own
             | service.env
             | {
                 # The service's own authority alone: reading the public ones takes longer than most tests.
@@ -352,27 +490,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--checkout", type=Path, help="folder of the suite's source")
-    parser.add_argument(
-        "--suite", choices=sorted(SUITES), help="which it is; found out when --checkout is given"
-    )
+    parser.add_argument("--suite", choices=sorted(SUITES), required=True, help="which it is")
     parser.add_argument("--report", type=Path, help="JSON file for the counts and each failure's message")
     parser.add_argument("pytest", nargs="*", help="after --: what pytest is given")
     given = parser.parse_args(arguments)
-    if given.checkout is None and given.suite is None:
-        parser.error("--checkout or --suite is needed")
+    name = given.suite
     if given.checkout is None:
-        variable = f"SNOWPIPE_{given.suite.upper()}_CHECKOUT"
+        variable = SUITES[name].variable or f"SNOWPIPE_{name.upper()}_CHECKOUT"
         if not os.environ.get(variable):
-            print(
-                f"foreign_suites: SKIPPED: {given.suite}: {variable} names no checkout of "
-                f"{SUITES[given.suite].source}"
-            )
+            print(f"foreign_suites: SKIPPED: {name}: {variable} names no checkout of {SUITES[name].source}")
             return 0
         given.checkout = Path(os.environ[variable])
     # As an interrupt does it, so that the service that a suite runs against ends with this.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    checkout = given.checkout.resolve()
-    name = given.suite or recognise(checkout)
+    checkout = given.checkout.resolve() / SUITES[name].folder
     with tempfile.TemporaryDirectory(prefix="foreign-") as folder:
         records = run_suite(name, checkout, given.pytest, Path(folder))
     report = compare(records, read_list(LISTS / f"{name}.toml"), not given.pytest)

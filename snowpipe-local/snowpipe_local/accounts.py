@@ -179,10 +179,6 @@ class TokenError(Exception):
 class IssuedSecrets:
     """Secrets that the service handed out on its first start.
 
-    :param password: password of the user.
-    :param pat: programmatic access token of the user.
-    :param client_id: id of the one OAuth client.
-    :param client_secret: its secret.
     :param refresh_token: token for the refresh flow; it does not expire.
     """
 
@@ -212,8 +208,6 @@ class IssuedSecrets:
 def issue_access_token(secret: bytes, user: str, scope: str = "") -> str:
     """Return an OAuth access token that is good for :data:`ACCESS_TOKEN_SECONDS`.
 
-    :param secret: key that signs it.
-    :param user: user that it stands for.
     :param scope: scopes of the request, of which ``session:role:NAME`` chooses the role.
     """
     now = int(time.time())
@@ -282,11 +276,9 @@ class Account:
 
     :param name: account name, always ``LOCAL``.
     :param user: name of the user that the service makes by itself, always ``DEMO``.
-    :param public_key_pem: that user's RSA public key.
     :param instance: random id of the data directory, so that a client recognises the right service.
     :param secret: key that signs scoped tokens and OAuth access tokens.
     :param issued: password, programmatic access token and OAuth client of the first user.
-    :param access: all users with their credentials and roles.
     """
 
     name: str

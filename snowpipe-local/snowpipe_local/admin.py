@@ -102,8 +102,6 @@ class Commands:
 
     Threading: each connection of the socket calls :meth:`run` in a thread of its own.
 
-    :param catalog: databases and the clock.
-    :param faults: the faults of the running service.
     """
 
     def __init__(self, catalog: Catalog, faults: Faults) -> None:
@@ -218,7 +216,6 @@ class AdminSocket(socketserver.ThreadingUnixStreamServer):
     """Listens while the service runs; the file has mode 0600 from the start.
 
     :param path: file of the socket; a leftover of a killed service is replaced.
-    :param commands: what it can do.
     """
 
     daemon_threads = True
@@ -284,7 +281,6 @@ def _read(line: bytes) -> tuple[str, dict[str, Any]]:
 def ask(path: Path, command: str, arguments: dict[str, Any], timeout: float = 120.0) -> dict[str, Any]:
     """Send one command to a running service and return its answer.
 
-    :param path: file of its admin socket.
     :raises ServiceError: when nobody listens, or the command is refused.
     """
     try:

@@ -103,7 +103,6 @@ class Try:
     """One try of a task or a DAG in a process of its own, which may stop.
 
     :param pid: the process, a child of this one
-    :param log: the file of what it prints
     :param group: True where signals go to the process group that it leads
     :param seconds: after which a try counts as hanging
     :param observe: called repeatedly during the wait
@@ -158,10 +157,7 @@ class Try:
 
 
 def drawn_hit(draw: random.Random, requests: int) -> Hit | None:
-    """Draw what strikes the next try; three times in ten nothing.
-
-    :param requests: about so many requests a try makes
-    """
+    """Draw what strikes the next try; three times in ten nothing."""
     if draw.random() < 0.3:
         return None
     what = draw.choice(["kill", "kill", "stop"])
@@ -197,7 +193,6 @@ def until_green(
     """Try again until a try succeeds; one that stops goes on beside the next one, or at the end.
 
     :param start: starts a try, by its number and by what strikes it
-    :param hits: what strikes the first tries, the last one first
     :param on_green: called whenever a try has succeeded
     :param gives_up: whether an error has happened after which nobody tries again
     :return: False where no try succeeded
@@ -233,14 +228,9 @@ class Round:
     """What became of one round.
 
     :param seed: draws its faults again
-    :param faults: what was done to it
-    :param tries: processes that were started
-    :param seconds: how long it took
     :param lost: rows that never came although a try succeeded
     :param doubled: rows that are there more often than without faults
-    :param unexpected: rows that are not there at all without faults
     :param early: rows that came only after a try had succeeded
-    :param unfinished: 1 where no try succeeded
     """
 
     seed: int
@@ -280,8 +270,6 @@ class Round:
 class Work:
     """What a campaign runs again and again.
 
-    :param command: the program and its arguments
-    :param env: added to its environment
     :param init: file of SQL statements that each service runs first
     :param compare: queries whose rows are compared; all rows of all tables without any
     :param conn_ids: ids of connections that lead to the service, beside ``snowflake_default``
@@ -443,7 +431,6 @@ class _Watch:
 class Campaign:
     """Rounds of some work.
 
-    :param work: what is run
     :param folder: for services and logs; that of a wrong round stays
     """
 
@@ -560,7 +547,6 @@ def _new_airflow(home: Path) -> None:
 def run_command(arguments: argparse.Namespace) -> int:
     """Run a campaign, print a line for each round and the verdict; 1 if a round was wrong.
 
-    :param arguments: those of the command line
     :raises ServiceError: if it cannot be run
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what a round has started ends with it

@@ -58,8 +58,6 @@ class Definitions(Generic[D]):
 
     Threading: writes hold the database's write lock; the dictionary is replaced under it and read without it.
 
-    :param kind: what they are.
-    :param read: makes one of the database's name and a row.
     """
 
     def __init__(
@@ -92,7 +90,6 @@ class Definitions(Generic[D]):
     def put(self, new: D, *, replace: bool, also: Callable[[], object] | None = None) -> D | None:
         """Create one, and return the one that it replaces.
 
-        :param also: what else the same transaction writes.
         :raises SqlError: when it exists and is not to be replaced.
         """
         with self._lock:

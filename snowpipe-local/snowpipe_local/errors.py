@@ -43,7 +43,6 @@ class SqlError(ServiceError):
     """A SQL statement failed; answered with Snowflake's error number and SQLSTATE.
 
     :param code: Snowflake error number as six digits, for example ``"002003"``.
-    :param sqlstate: five-character SQLSTATE.
     :param message: text as Snowflake words it where the wording is known.
     """
 

@@ -46,9 +46,7 @@ class Faults:
     had its effect, until the faults are cleared. ``failover-pipe=LOCAL.PUBLIC.T-STREAMING`` answers all calls
     to the pipe 410.
 
-    :param commit_delay: seconds.
     :param failed_over: pipes, as ``DATABASE.SCHEMA.PIPE``.
-    :param requests: requests so far.
     :param held: requests that wait now.
     """
 
@@ -171,7 +169,6 @@ class Faults:
     def add(self, text: str) -> None:
         """Add faults to those that wait; ordinal numbers count from now.
 
-        :param text: ``name=value`` pairs, separated by commas.
         :raises ConfigurationError: for an unknown name or a wrong value; nothing is added then.
         """
         for name, value in [_read(pair.strip()) for pair in text.split(",") if pair]:

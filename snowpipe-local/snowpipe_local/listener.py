@@ -68,8 +68,6 @@ class ConnectProxy:
     """The proxy; runs in the event loop that starts it.
 
     :param listener: bound socket on loopback.
-    :param host: address of the local service.
-    :param port: TLS port of the local service.
     """
 
     def __init__(self, listener: socket.socket, host: str, port: int) -> None:
@@ -331,7 +329,6 @@ class Server(uvicorn.Server):
     It has so many connections at most: for another one the oldest that has asked nothing yet is closed, then
     the oldest that is idle, then the new one.
 
-    :param config: as uvicorn takes it.
     :param cancel: stops the statements that run; called on a thread of its own.
     """
 

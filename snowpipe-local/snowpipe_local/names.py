@@ -58,7 +58,6 @@ class Rename:
 class PipeDefinition:
     """The COPY statement of a custom pipe, compiled.
 
-    :param text: the statement as it was written.
     :param columns: columns that the expressions fill, in order; empty for a pipe that matches names.
     :param expressions: one DuckDB expression a column, over the row ``j`` as JSON.
     :param case_sensitive: a matching pipe compares names with their case.
@@ -97,10 +96,7 @@ class PipeKey(NamedTuple):
 class Pipe:
     """A pipe and the table it fills.
 
-    :param key: schema and name.
-    :param table: exact name of the table, in the same schema.
     :param encryption_key: base64 of the 32-byte AES key for file mode.
-    :param created_on_ms: creation time, epoch milliseconds.
     :param definition: what a custom pipe does; None for a default pipe.
     """
 
@@ -147,7 +143,6 @@ class Names:
 
     Threading: changes hold the database's write lock; the dictionary is replaced under it, read without it.
 
-    :param engine: the engine's name of the attached database.
     :param default: the database's name, unless it was renamed.
     """
 

@@ -48,29 +48,13 @@ _FIRST_WORDS = 8
 class Statement:
     """One statement that began.
 
-    :param query_id: its id.
     :param text: as it was sent, cut after :data:`LONGEST_TEXT` characters, secrets as ``***``.
     :param text_hash: SHA-256 of the whole text with single blanks, 32 hexadecimal digits; of the text as it
         is kept when it holds a secret, which a hash would let somebody try out.
     :param query_type: ``SELECT``, ``COPY``, ``CREATE_TABLE``, ...
-    :param session_id: its session.
-    :param user_name: who ran it.
-    :param role_name: the primary role at its start.
-    :param database_name: the current database at its start, or None.
-    :param schema_name: the current schema at its start, or None.
-    :param warehouse_name: the current warehouse, or None.
     :param warehouse_size: its size; None when the statement needs none, or it was not created.
-    :param query_tag: QUERY_TAG of the session.
-    :param start_ms: epoch milliseconds.
     :param end_ms: epoch milliseconds; None while it runs.
-    :param status: RUNNING, SUCCESS or FAIL.
     :param error_code: Snowflake's number of the error, or None.
-    :param error_message: its words, or None.
-    :param produced: rows of the result.
-    :param inserted: rows inserted.
-    :param updated: rows updated.
-    :param deleted: rows deleted.
-    :param unloaded: rows unloaded.
     """
 
     query_id: str
@@ -101,14 +85,9 @@ class Statement:
 class LoginEvent:
     """One login, or one request of the SQL API, which has a session of its own.
 
-    :param event_id: its number.
-    :param at_ms: epoch milliseconds.
     :param user_name: who it was, or claimed to be.
-    :param client_ip: address at the other end.
-    :param client: the client's name for itself.
     :param session_id: the session that it opened; None for one that failed.
     :param error_code: Snowflake's number of the error, or None.
-    :param error_message: its words, or None.
     """
 
     event_id: int

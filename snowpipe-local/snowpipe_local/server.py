@@ -83,7 +83,6 @@ _REFUSED = (
 class InitFile:
     """Statements of a file.
 
-    :param path: the file, for messages.
     :param statements: line, counting from 1, and text of each.
     """
 
@@ -161,11 +160,7 @@ _ENDING = Refusal(503, "SERVICE_UNAVAILABLE", "the local service is ending; send
 
 
 class Service:
-    """ASGI application that hands every request to its front.
-
-    :param port: port of the service.
-    :param proxy: started and stopped with the service.
-    """
+    """ASGI application that hands every request to its front."""
 
     def __init__(
         self,
@@ -345,7 +340,6 @@ def serve(
     :param home: data directory; created on first start.
     :param port: port on 127.0.0.1; 0 takes the port of the last start, or a free one.
     :param limits: limits that the service enforces.
-    :param admin: open the admin socket.
     :param outside: what external stages may reach; None for nothing.
     :param init: statements to run before the first client.
     :raises DataDirectoryError: when the directory or the port is in use.

@@ -81,7 +81,6 @@ def read_whole_path(text: str) -> tuple[str, ...]:
 class UrlName:
     """A name in a URL of the streaming REST API.
 
-    :param text: the name, without quotes around it.
     :param is_quoted: it was quoted, and means no name in other case.
     """
 
@@ -107,7 +106,6 @@ class UrlName:
 def find_name(name: str, names: Iterable[str]) -> str | None:
     """Find a name the way the streaming REST API does: exact first, then ignoring case.
 
-    :param name: the name as the client sent it.
     :param names: an iterable of existing names.
     :returns: the existing spelling, or None.
     """
@@ -292,8 +290,6 @@ PRIMARY, UNIQUE = "PRIMARY", "UNIQUE"
 class Column:
     """One column as Snowflake describes it.
 
-    :param name: exact name.
-    :param type: Snowflake type.
     :param nullable: False for NOT NULL.
     :param default: DuckDB expression, or None; sequences behind AUTOINCREMENT appear as ``nextval``.
     :param default_text: the default as the statement wrote it, for DESCRIBE TABLE.
@@ -343,14 +339,8 @@ def new_folder() -> str:
 class Table:
     """One table.
 
-    :param database: exact database name.
-    :param schema: exact schema name.
-    :param name: exact table name.
     :param columns: in order.
-    :param created_on_ms: creation time, epoch milliseconds.
-    :param error_logging: rejected rows are kept for ERROR_TABLE.
     :param schema_evolution: rows may add columns and drop NOT NULL.
-    :param clustering_key: of CLUSTER BY, or None.
     :param home: the engine's names of database and schema, which a rename does not change; None when they are
         the same.
     :param engine_name: the engine's name of the table where another one has the same letters in another case;

@@ -108,10 +108,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class FutureGrant:
-    """A privilege that objects of a kind get when they are created.
-
-    :param scope: database or schema of the objects.
-    """
+    """A privilege that objects of a kind get when they are created."""
 
     privilege: str
     kind: str
@@ -123,10 +120,7 @@ class FutureGrant:
 
 @dataclass(frozen=True, slots=True)
 class RoleGrant:
-    """A role given to a user, or to another role, which inherits its privileges.
-
-    :param grantee_kind: ``ROLE`` or ``USER``.
-    """
+    """A role given to a user, or to another role, which inherits its privileges."""
 
     role: str
     grantee_kind: str
@@ -206,8 +200,6 @@ def read_privileges(words: Iterable[str], kind: str, path: tuple[str, ...], scop
     """Return the privileges of a grant in the spelling of :data:`PRIVILEGES`.
 
     :param words: as they are written; ``ALL`` stands for all of the kind.
-    :param kind: kind of the objects.
-    :param path: the object, or what the objects are in.
     :param scope: ``DATABASE`` or ``SCHEMA`` when the path names what they are in.
     :raises SqlError: when objects of this kind do not have one of them.
     """

@@ -30,7 +30,6 @@ from snowpipe_local.names import Pipe
 class Append:
     """One accepted append on its way to the commit.
 
-    :param start_token: the client's token of the first row, or None.
     :param end_token: the client's token of the last row; None does not move the committed token.
     :param received_at: ``time.monotonic()`` of the request.
     :param upload: file of a file-mode append, deleted after the commit.
@@ -109,7 +108,6 @@ def advance(
     """Return the durable state after one more append.
 
     :param rejected: rows of the append that were skipped.
-    :param message: reason of the last of them, without the value.
     :param now_ms: the service's time of the commit, epoch milliseconds.
     """
     latency = int((time.monotonic() - append.received_at) * 1000)
@@ -154,10 +152,6 @@ PIPE_MISSING = "ERR_PIPE_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 class Channel:
     """One channel of a pipe.
 
-    :param database: exact database name.
-    :param pipe: the pipe it writes through.
-    :param name: exact, case-sensitive name.
-    :param committed: durable state, as stored.
     :param limits: limits of the service; None for no rate limit.
     """
 
@@ -193,7 +187,6 @@ class Channel:
     ) -> str:
         """Take one append in order, or repeat the answer it got before.
 
-        :param continuation_token: as the client sent it.
         :param request_id: one id over all attempts of a logical append.
         :param make: builds the append from its client and row sequencer.
         :param enqueue: hands it to the committer; called at most once per logical append.
@@ -268,11 +261,7 @@ class Channel:
             self.committed = committed
 
     def committed_up_to(self, committed: Committed, appends: int) -> None:
-        """Note a commit.
-
-        :param committed: durable state after the commit.
-        :param appends: how many of this channel's appends it held.
-        """
+        """Note a commit."""
         with self._lock:
             self._pending -= appends
             self.committed = committed

@@ -249,11 +249,7 @@ _REMEMBERED_COMMITS = 64
 class CommitRecord:
     """One commit that was made, for ``status``.
 
-    :param channels: how many channels it held.
-    :param appends: how many appends.
-    :param size: bytes of their rows.
     :param own: True for the group of one high-volume channel.
-    :param seconds: how long it took.
     """
 
     channels: int
@@ -267,8 +263,6 @@ class CommitRecord:
 class Backlog:
     """What of one channel waits for its commit.
 
-    :param appends: how many.
-    :param size: bytes of their rows.
     :param received_at: ``time.monotonic()`` of the oldest.
     """
 
@@ -281,7 +275,6 @@ class Committer:
     """One thread that turns accepted appends into commits.
 
     :param file: the file that the commits go to; a checkpoint follows when it is idle.
-    :param commit: commits a group of appends.
     :param delay: returns the seconds an append must wait before its commit (a fault for tests, normally 0).
     :param limits: how many bytes may wait, in all and in memory.
     :param spool: where rows wait above the bound of memory; None keeps all of them there.

@@ -243,7 +243,6 @@ NOT_AN_OBJECT = "WHEN j IS NULL THEN 'the row is not a JSON object'"
 def column_reasons(column: Column, value: str, *, failed: str, why: str) -> str:
     """Return the branches for one column: not converted, too long, absent but required.
 
-    :param value: expression of the converted value.
     :param failed: condition under which the conversion failed.
     :param why: the error's text then.
     """

@@ -41,11 +41,9 @@ class DatabaseFile:
 
     Threading: commits of rows, DDL and channel state hold :attr:`write_lock`.
 
-    :param path: the file.
     :param engine_name: name under which it is attached; it never changes.
     :param name: exact name of the database, unless the file records that it was renamed.
     :param connect: returns a new cursor on the service's DuckDB instance, where the file is attached.
-    :param storage: files of stages.
     """
 
     def __init__(

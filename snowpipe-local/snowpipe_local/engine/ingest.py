@@ -23,27 +23,12 @@ from snowpipe_local.engine.channel import (
     Committed,
     advance,
 )
-from snowpipe_local.engine.conversions import (
-    AS_OBJECT,
-    NOT_AN_OBJECT,
-    column_reasons,
-    insert,
-    required,
-)
+from snowpipe_local.engine.conversions import AS_OBJECT, NOT_AN_OBJECT, column_reasons, insert, required
 from snowpipe_local.engine.file import DatabaseFile
 from snowpipe_local.engine.lines import RejectedLine, arrow_lines
 from snowpipe_local.engine.tables import Tables
 from snowpipe_local.names import PipeDefinition
-from snowpipe_local.tables import (
-    BOOLEAN,
-    NUMBER,
-    TEXT,
-    Column,
-    ColumnType,
-    Table,
-    literal,
-    quote,
-)
+from snowpipe_local.tables import BOOLEAN, NUMBER, TEXT, Column, ColumnType, Table, literal, quote
 
 # -- SQL of custom pipes: every row is transformed by itself, so that one bad row spoils no other --------
 
@@ -232,7 +217,6 @@ _Rejected: TypeAlias = dict[int, list[RejectedLine]]
 def commit_group(file: DatabaseFile, tables: Tables, group: Sequence[Append]) -> None:
     """Commit a group of appends; on an unexpected failure invalidate their channels, tokens unmoved.
 
-    :param file: where all appends of the group belong.
     :param group: in order of acceptance.
     """
     with file.write_lock:
@@ -403,9 +387,7 @@ def _insert_strictly(
         if not keys.covers(table):
             # Rows after the first may hold more keys, which the strict transform would lose silently.
             keys = conversions.KeyMap.of(
-                table,
-                [k for (k,) in cursor.execute(_KEYS).fetchall()],
-                case_sensitive=exact,
+                table, [k for (k,) in cursor.execute(_KEYS).fetchall()], case_sensitive=exact
             )
         if not keys.columns or any(len(spellings) > 1 for _, spellings in keys.columns):
             raise _StrictPathError(table)

@@ -23,7 +23,6 @@ class RejectedLine:
     """A row that was skipped.
 
     :param row: position among the rows of its append, counting from 0.
-    :param payload: the row as it was sent.
     :param reason: why it was refused; names the column, never the value.
     """
 

@@ -36,16 +36,10 @@ CREATE TABLE IF NOT EXISTS {s}.pipe_queue (id BIGINT, schema_name VARCHAR, pipe_
 class FilePipe:
     """One pipe that loads files with a COPY statement.
 
-    :param key: exact schema and name.
-    :param created_on_ms: creation time, epoch milliseconds.
-    :param text: the COPY statement, from COPY on.
-    :param table_schema: schema of the table that it fills.
     :param auto_ingest: events of the stage's files feed the queue.
-    :param comment: comment, or None.
     :param integration: INTEGRATION, remembered only.
     :param sns_topic: AWS_SNS_TOPIC, remembered only.
     :param error_integration: ERROR_INTEGRATION, remembered only.
-    :param pattern: PATTERN of the COPY statement, for SHOW PIPES.
     :param paused_on_ms: since when it is paused, or None.
     """
 
@@ -103,8 +97,6 @@ class QueuedFile:
 
     :param id: order of arrival.
     :param path: path relative to the stage location of the pipe.
-    :param size: bytes as the client sent, or None.
-    :param received_on_ms: when the service got it.
     """
 
     id: int
@@ -115,12 +107,7 @@ class QueuedFile:
 
 @dataclass(frozen=True, slots=True)
 class PipeFailure:
-    """Why a pipe does not load.
-
-    :param state: executionState of SYSTEM$PIPE_STATUS.
-    :param message: the error.
-    :param at_ms: when it was seen, epoch milliseconds.
-    """
+    """Why a pipe does not load."""
 
     state: str
     message: str
@@ -237,21 +224,11 @@ LOADED, PARTIALLY_LOADED, LOAD_FAILED, LOAD_SKIPPED = (
 class LoadEvent:
     """One file that was loaded, or failed to load, into one table.
 
-    :param schema_name: schema of the table.
     :param pipe_schema: schema of the pipe that loaded it; None for COPY INTO.
     :param file_key: what the file is recognised by: its stage or bucket, and its path.
     :param file_name: the file's name as COPY_HISTORY shows it, relative to the stage location.
-    :param stage_location: the location as COPY_HISTORY shows it.
-    :param etag: ETag or MD5 of the content.
-    :param file_size: bytes.
     :param received_on_ms: when the pipe got it; None for COPY INTO.
-    :param loaded_on_ms: when the load ended.
-    :param status: LOADED, PARTIALLY_LOADED or LOAD_FAILED.
-    :param rows_parsed: records in the file.
-    :param rows_loaded: rows in the table.
     :param error_limit: number of errors at which the file is given up.
-    :param errors_seen: records in error.
-    :param first_error: message of the first one.
     :param first_error_line: its line, counting from 1.
     :param first_error_character: its character in the line, counting from 1.
     :param first_error_column: its column, as ``"TABLE"["COLUMN":number]``.
@@ -296,10 +273,7 @@ CREATE TABLE IF NOT EXISTS {{s}}.former_loads AS SELECT * FROM {{s}}.loads LIMIT
 
 
 class LoadHistory:
-    """Reads and writes the load events of one database, always on the caller's cursor and transaction.
-
-    :param cursor: cursor that creates the table in a new file.
-    """
+    """Reads and writes the load events of one database, always on the caller's cursor and transaction."""
 
     def __init__(self, names: Names, cursor: duckdb.DuckDBPyConnection) -> None:
         self._schema = names.hidden_schema
@@ -373,8 +347,6 @@ class LoadHistory:
         """Return the loads of a pipe with their numbers, in order.
 
         :param after_id: only loads after this number.
-        :param from_ms: first timestamp, epoch milliseconds.
-        :param until_ms: timestamp after the last one, or None.
         :param newest: keep so many of the newest.
         :param oldest: keep so many of the oldest.
         """

@@ -36,7 +36,6 @@ class Pipes:
     Default pipes are there from their first use on. Threading: writes hold the database's write lock; the
     dictionary is replaced under it and read without it.
 
-    :param tables: those that they fill.
     :param gone: is called with the pipes that were dropped or replaced.
     """
 
@@ -167,7 +166,6 @@ class Channels:
     Threading: writes hold the database's write lock, opening and dropping the channel's ``open_lock`` before
     it; the dictionary is changed under the write lock and read without it.
 
-    :param pipes: those that they write through.
     :param committer: discards the rows of fenced and dropped channels.
     """
 

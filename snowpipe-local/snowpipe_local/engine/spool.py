@@ -147,7 +147,6 @@ class Spool:
         is deleted.
     :param uploads: folder of uploads, which clients may still name after a restart; they are deleted after
         a day.
-    :param key_file: file of the keys.
     """
 
     def __init__(self, queue: Path, uploads: Path, key_file: Path) -> None:

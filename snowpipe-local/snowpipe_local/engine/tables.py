@@ -99,7 +99,6 @@ class Tables:
         """Change columns or options of a table; its rows, pipes and channels stay.
 
         :param table: the table as it is to be, under its old name.
-        :param statements: DuckDB statements that change the columns.
         """
 
         def change() -> None:

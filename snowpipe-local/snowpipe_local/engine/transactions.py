@@ -42,7 +42,6 @@ class TableLocks:
     def take(self, who: Transaction, table: Table, seconds: float) -> bool:
         """Wait until nobody else holds a table, and hold it.
 
-        :param seconds: LOCK_TIMEOUT.
         :returns: True when another transaction has held it since this one began.
         :raises SqlError: 000625 when it cannot be waited for, or not any longer; 000604 after an interrupt.
         """
@@ -116,9 +115,7 @@ class Transaction:
     READ COMMITTED, too, is such a repetition: what a statement is to change is locked first, and the changes
     before it are repeated where another transaction has changed that table since this one began.
 
-    :param cursor: returns the session's cursor.
     :param registered: Arrow tables that statements read; DuckDB forgets them with a transaction.
-    :param locks: of the tables of all sessions.
     :param guard: the session's lock, which its statements hold while they run.
     """
 
@@ -166,7 +163,6 @@ class Transaction:
         """Hold a table while rows of it change, and to the end of the open transaction.
 
         :param table: None for nothing to hold.
-        :param seconds: LOCK_TIMEOUT.
         :raises SqlError: 000625 when another transaction holds it on; the open one stays as it is.
         """
         is_stale = table is not None and self._locks.take(self, table, seconds)

@@ -27,24 +27,10 @@ from snowpipe_local.fronts.sessions import Sessions, open_session
 from snowpipe_local.fronts.sql_api import row_type
 from snowpipe_local.fronts.stage_files import StageFilesFront
 from snowpipe_local.limits import Limits
-from snowpipe_local.sql.execution import (
-    Batch,
-    Execution,
-    Executions,
-    describe,
-    expired,
-    in_background,
-)
+from snowpipe_local.sql.execution import Batch, Execution, Executions, describe, expired, in_background
 from snowpipe_local.sql.front import snowflake_errors
 from snowpipe_local.sql.reader import check_count, shares, split_statements
-from snowpipe_local.sql.results import (
-    SELECT,
-    Result,
-    ResultColumn,
-    encode,
-    encode_stream,
-    encode_streams,
-)
+from snowpipe_local.sql.results import SELECT, Result, ResultColumn, encode, encode_stream, encode_streams
 from snowpipe_local.sql.session import SESSION_GONE, Session
 from snowpipe_local.sql.show import DEFAULT_PARAMETERS
 from snowpipe_local.sql.stages import staged_bindings
@@ -89,19 +75,10 @@ _IN_PROGRESS_SYNC = "333333"
 
 
 class ConnectorFront:
-    """Handlers of the connector protocol.
-
-    :param files: describes to clients how to move files.
-    :param limits: when sessions end.
-    """
+    """Handlers of the connector protocol."""
 
     def __init__(
-        self,
-        account: Account,
-        catalog: Catalog,
-        files: StageFilesFront,
-        faults: Faults,
-        limits: Limits,
+        self, account: Account, catalog: Catalog, files: StageFilesFront, faults: Faults, limits: Limits
     ) -> None:
         self._faults = faults
         self._account = account
@@ -324,10 +301,7 @@ class ConnectorFront:
             data |= _in_chunks(session, execution, result, request.headers.get("host", ""))
         if result.transfer is not None:
             data |= self._files.instruct(
-                result.transfer,
-                session.opened_by,
-                request.headers.get("host", ""),
-                session.client,
+                result.transfer, session.opened_by, request.headers.get("host", ""), session.client
             )
         return _success(data)
 

@@ -102,7 +102,6 @@ class FilePipesFront:
     """Handlers of the Snowpipe REST API.
 
     :param account: verifies key-pair tokens; no other credential is accepted.
-    :param faults: answers that a test asked for.
     """
 
     def __init__(self, account: Account, catalog: Catalog, faults: Faults) -> None:
@@ -144,9 +143,7 @@ class FilePipesFront:
             if database is not None and pipe is not None and self._holds(database, pipe, roles, needed):
                 return database, pipe
         raise Refusal(
-            404,
-            _MISSING,
-            f"Pipe {name[:200]} does not exist or not authorized; use DATABASE.SCHEMA.PIPE",
+            404, _MISSING, f"Pipe {name[:200]} does not exist or not authorized; use DATABASE.SCHEMA.PIPE"
         )
 
     def _holds(self, database: Database, pipe: FilePipe, roles: frozenset[str], needed: set[str]) -> bool:

@@ -35,7 +35,6 @@ def described(bucket: str, identity: str, file: StagedFile) -> dict[str, Any]:
 class Multipart:
     """The body of an upload, as it comes in: metadata and file, each in a part, all of it in gzip or not.
 
-    :param request: the headers of the upload
     :raises Refusal: 400 when they do not describe two parts.
     """
 

@@ -81,7 +81,6 @@ def _joined(
     """Join what the frames or members of a body stand for.
 
     :param first: bytes given to a new one at first, doubled from call to call up to ``most``.
-    :param bound: further argument of each call.
     """
     parts: list[bytes] = []
     view, position, size = memoryview(body), 0, 0
@@ -124,7 +123,6 @@ class Request:
     :param headers: lower-case names.
     :param body: as sent, still encoded.
     :param decoded_bytes: most bytes that the body may have when it is decoded; None for the usual bound.
-    :param client_ip: address at the other end.
     """
 
     method: str
@@ -161,13 +159,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response.
-
-    :param status: HTTP status.
-    :param body: content.
-    :param content_type: media type.
-    :param headers: further headers.
-    """
+    """One response."""
 
     status: int
     body: bytes = field(repr=False)
@@ -255,7 +247,6 @@ async def receive_in_time(receive: Receive) -> Message:
 async def read_body(receive: Receive, limit: int) -> bytes:
     """Read a whole body.
 
-    :param limit: most bytes accepted.
     :raises Refusal: 413 for a longer body, 408 for one that does not come, 400 when the client went away.
     """
     parts: list[bytes] = []

@@ -210,9 +210,7 @@ def open_session(
 ) -> Session:
     """Open the session of a login request, and keep the login in the query history.
 
-    :param data: ``data`` of the request.
     :param query: its query parameters, with the names that the session starts with.
-    :param client_ip: address at the other end.
     :raises SqlError: with Snowflake's code for wrong credentials; neither connector retries it.
     """
     access, client = catalog.access, str(data.get("CLIENT_APP_ID") or "")[:256]

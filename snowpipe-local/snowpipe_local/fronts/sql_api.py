@@ -14,14 +14,7 @@ from snowpipe_local.errors import Refusal, SqlError, compilation_error, unsuppor
 from snowpipe_local.faults import Faults
 from snowpipe_local.fronts.http import Request, Response, answer_to
 from snowpipe_local.fronts.sessions import TOKEN_TYPE_HEADER
-from snowpipe_local.sql.execution import (
-    Batch,
-    Execution,
-    Executions,
-    expired,
-    in_background,
-    timed_out,
-)
+from snowpipe_local.sql.execution import Batch, Execution, Executions, expired, in_background, timed_out
 from snowpipe_local.sql.reader import check_count, split_statements
 from snowpipe_local.sql.results import Result, encode
 from snowpipe_local.sql.session import Session, use_role, use_schema

@@ -44,12 +44,7 @@ from snowpipe_local.fronts.http import (
     request_of,
     respond,
 )
-from snowpipe_local.stages.files import (
-    FolderArea,
-    Transfer,
-    digest,
-    remember_digest,
-)
+from snowpipe_local.stages.files import FolderArea, Transfer, digest, remember_digest
 from snowpipe_local.stages.storage import Storage
 
 # -- File mode of the streaming SDK: an S3-shaped upload, then fragments of the file become appends ------
@@ -75,7 +70,6 @@ _HEX_DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 class Stage:
     """Files that clients uploaded and that are not committed yet.
 
-    :param root: folder of the files.
     :param spool: encrypts them at rest, over whatever encryption the client applied.
     """
 
@@ -274,8 +268,6 @@ _NAME_BYTES = 255
 class StageFilesFront:
     """Tokens and routes of file transfer.
 
-    :param storage: files of internal stages.
-    :param account: its users, and the key that signs tokens.
     :param endpoint: ``host:port`` of the service.
     """
 
@@ -285,11 +277,7 @@ class StageFilesFront:
         self._endpoint = endpoint
 
     def instruct(
-        self,
-        transfer: Transfer,
-        opened_by: tuple[str, int, str | None],
-        host: str = "",
-        client: str = "",
+        self, transfer: Transfer, opened_by: tuple[str, int, str | None], host: str = "", client: str = ""
     ) -> dict[str, Any]:
         """Return what the connector protocol's answer to PUT or GET gives the client.
 

@@ -113,7 +113,6 @@ _NO_CHANNEL_TOKENS = "offset and continuation tokens are forbidden on elastic ca
 class StreamingFront:
     """Handlers of the streaming REST API.
 
-    :param stage: store of files uploaded in file mode.
     :param port: port of the service, which the stage location names.
     """
 

@@ -100,7 +100,6 @@ class FileShape:
 class Chunk:
     """Some consecutive records of one file.
 
-    :param shape: the same for all chunks of a file.
     :param table: Arrow columns: ``i`` is the record's number in the file, counting from 0; ``x`` is why a
         record cannot be read, NULL for good ones. CSV adds the number of fields ``n`` and text columns
         ``c0``, ``c1``...; JSON one text column ``l``; Parquet and ORC their own columns as ``c0``, ``c1``...
@@ -146,8 +145,6 @@ def read_json(blocks: Iterable[bytes], options: Mapping[str, Any]) -> Iterator[C
     A file whose first line is a whole document is read line by line, so that a broken line spoils no other;
     any other file is cut where its brackets close.
 
-    :param blocks: decompressed content.
-    :param options: of the file format.
     """
     strip_array = bool(options.get("STRIP_OUTER_ARRAY", False))
     multi_line = bool(options.get("MULTI_LINE", True))

@@ -43,7 +43,6 @@ class CsvDialect:
     :param bare_escape: escape inside fields that are not enclosed; empty for none.
     :param nulls: texts that stand for NULL.
     :param empty_is_null: an empty field that is not enclosed is NULL.
-    :param trim: blanks around fields are removed.
     :param skip_blank: empty lines are no records.
     """
 
@@ -90,9 +89,6 @@ class Fields:
     """Fields of the complete records in a block.
 
     :param values: all fields one after the other; NULL where the dialect has it.
-    :param first: index of each record's first field.
-    :param count: number of each record's fields.
-    :param starts: byte offset of each field in the block.
     :param consumed: bytes of the block up to the end of the last complete record.
     :param broken: records that cannot be split, by number, with the reason.
     """
@@ -412,8 +408,6 @@ def split_exactly(block: bytes, dialect: CsvDialect, *, final: bool) -> Fields:
 def read_csv(blocks: Iterable[bytes], options: Mapping[str, Any], width: int) -> Iterator[Chunk]:
     """Yield the records of a CSV file.
 
-    :param blocks: decompressed content.
-    :param options: of the file format.
     :param width: fields to keep of each record; ignored with PARSE_HEADER, where the header decides.
     :raises SqlError: for a header that names a column twice.
     """

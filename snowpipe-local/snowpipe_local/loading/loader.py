@@ -71,13 +71,8 @@ class FileOutcome:
     """What became of one file; one row of the result of COPY INTO.
 
     :param file: the file, or None when FILES names one that does not exist.
-    :param name: as the result shows it.
     :param status: LOADED, PARTIALLY_LOADED, LOAD_FAILED or LOAD_SKIPPED.
-    :param rows_parsed: records in the file.
-    :param rows_loaded: rows in the table.
     :param error_limit: errors at which the file is given up.
-    :param errors_seen: records in error.
-    :param first_error: the first one.
     :param message: why the file was not read at all, or None.
     """
 

@@ -37,7 +37,6 @@ _FORMAT_TOKEN = re.compile(
 def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
     """Return an expression that converts a text to a column's type; NULL when it cannot.
 
-    :param raw: expression of the text.
     :param options: DATE_FORMAT, TIME_FORMAT, TIMESTAMP_FORMAT and BINARY_FORMAT of the file format.
     """
     kind = column.type.kind
@@ -52,11 +51,7 @@ def text_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
 
 
 def json_value(column: Column, raw: str, options: Mapping[str, Any]) -> str:
-    """Return an expression that converts a JSON value to a column's type; NULL when it cannot.
-
-    :param raw: expression of the JSON value.
-    :param options: as for :func:`text_value`.
-    """
+    """Return an expression that converts a JSON value to a column's type; NULL when it cannot."""
     if not column.type.is_semi_structured:
         return text_value(column, f"({raw} ->> '$')", options)
     present = f"CASE WHEN json_type({raw}) <> 'NULL' THEN {raw} END"
@@ -67,8 +62,6 @@ def arrow_value(column: Column, name: str, kind: pa.DataType, options: Mapping[s
     """Return an expression that converts a Parquet or ORC column to a table column's type; NULL if it cannot.
 
     :param name: quoted name of the Arrow column.
-    :param kind: its Arrow type.
-    :param options: as for :func:`text_value`.
     """
     target_type = column.type
     if target_type.is_semi_structured:
@@ -181,7 +174,6 @@ _MOST_FIELDS = 10_000
 class Filled:
     """A column, and the expressions that fill it from a record.
 
-    :param column: the table's column.
     :param value: DuckDB expression of its value; NULL when the value cannot be converted. It may use ``raw``.
     :param raw: expression of the value as the file holds it; None for ``value`` that fails by itself, which
         must then be a struct with the field ``v``, or NULL when it failed.
@@ -230,11 +222,7 @@ class Selection(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByPosition:
-    """Fields fill the columns in order; JSON and Parquet fill one semi-structured column.
-
-    :param columns: the columns to fill.
-    :param options: of the file format.
-    """
+    """Fields fill the columns in order; JSON and Parquet fill one semi-structured column."""
 
     columns: tuple[Column, ...]
     options: Mapping[str, Any]
@@ -271,9 +259,7 @@ class ByPosition:
 class ByName:
     """MATCH_BY_COLUMN_NAME: fields fill the columns of their name; other columns are NULL.
 
-    :param options: of the file format.
     :param exact: names are compared with their case.
-    :param included: INCLUDE_METADATA, column to METADATA$... name.
     """
 
     table: Table
@@ -381,7 +367,6 @@ class ByName:
 def field_number(written: str) -> int:
     """Return the number of a field that ``$1``, ``$2``, .. names.
 
-    :param written: what stands behind the dollar.
     :raises SqlError: 001003 for what names no field.
     """
     number = int(written) if written.isdecimal() and len(written) < 9 else 0

@@ -65,15 +65,7 @@ class OnError:
 class CopyOptions:
     """Options of one COPY statement; None or False where nothing was written.
 
-    :param files: FILES.
-    :param pattern: PATTERN.
-    :param file_format: what FILE_FORMAT holds between its parentheses.
-    :param matching: MATCH_BY_COLUMN_NAME.
     :param included: INCLUDE_METADATA, column name as written to METADATA$... name.
-    :param on_error: ON_ERROR, or None.
-    :param size_limit: SIZE_LIMIT in bytes.
-    :param validation: VALIDATION_MODE.
-    :param access: options that define how a bare URL is reached.
     :param flags: the options that are TRUE or FALSE.
     """
 
@@ -100,15 +92,7 @@ class CopyOptions:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """One COPY INTO table.
-
-    :param database: where the table is.
-    :param location: where the files are.
-    :param file_format: how they are written.
-    :param selection: which values fill which columns.
-    :param on_error: what happens with records in error.
-    :param options: what the statement and the stage set.
-    """
+    """One COPY INTO table."""
 
     database: Database
     table: Table
@@ -153,9 +137,6 @@ _ROWS = 122_880
 def read_columns(path: Path, name: str, kind: str) -> Iterator[Chunk]:
     """Yield the rows of a Parquet or ORC file.
 
-    :param path: readable local path.
-    :param name: name of the staged file, for messages.
-    :param kind: ``PARQUET`` or ``ORC``.
     :raises SqlError: 100152 for a file of another format.
     """
     row = 0
@@ -216,8 +197,6 @@ def detect(name: str, start: bytes) -> str:
 def read_blocks(path: Path, name: str, compression: str) -> Iterator[bytes]:
     """Yield a file's decompressed content in blocks of about 8 MB at most.
 
-    :param path: readable local path.
-    :param name: name of the staged file.
     :param compression: AUTO, NONE or a method, upper case.
     :raises SqlError: 100085 for content that is not of that compression; 000002 for a method unknown here.
     """
@@ -293,12 +272,7 @@ _UNCONVERTED = {
 class RowError:
     """One record that could not be loaded.
 
-    :param code: Snowflake error number as six digits.
-    :param sqlstate: five-character SQLSTATE.
-    :param message: what is wrong.
     :param row: number of the record, counting from 1.
-    :param line: line of the file.
-    :param character: character of the line.
     :param column: column as FIRST_ERROR_COLUMN_NAME shows it, or None.
     :param record: the record, as far as it is shown; None where nobody asked.
     """
@@ -324,11 +298,8 @@ def describe(
 ) -> tuple[str, str, str]:
     """Return number, SQLSTATE and message.
 
-    :param bad: reason code of the staged record.
     :param shown: the value, or why the record is unreadable.
-    :param columns: columns that the statement fills.
     :param fields: fields that a record must have.
-    :param found: fields that the record has.
     """
     text = (shown or "")[:_SHOWN_CHARACTERS]
     if bad == UNREADABLE:
@@ -383,9 +354,7 @@ LOADED_TYPES = ("CSV", "JSON", "PARQUET", "ORC")
 class StagedRecords:
     """The temporary table of one file. Rows move inside DuckDB; Python sees errors only.
 
-    :param cursor: cursor of the load.
     :param most_errors: errors to describe; the others are only counted.
-    :param with_records: errors hold the text of their record.
     """
 
     def __init__(
@@ -407,7 +376,6 @@ class StagedRecords:
     def fill(self, file: StagedFile, path: Path, scan_ms: int) -> None:
         """Read a file into the temporary table.
 
-        :param path: readable local path.
         :param scan_ms: when the load began, for METADATA$START_SCAN_TIME.
         :raises SqlError: when the file cannot be read at all.
         """
@@ -497,8 +465,6 @@ def _field(bad: int, filled: tuple[Filled, ...], fields: int) -> int | None:
 def read_chunks(file_format: FileFormat, file: StagedFile, path: Path, width: int) -> Iterator[Chunk]:
     """Read the records of a staged file, some at a time.
 
-    :param path: readable local path.
-    :param width: fields that are needed of each CSV record.
     :raises SqlError: for a type that is not one of :data:`LOADED_TYPES`, or a file that cannot be read.
     """
     kind = file_format.type

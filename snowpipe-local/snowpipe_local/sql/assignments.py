@@ -78,10 +78,7 @@ Change = Callable[[exp.Expr, Type, Column], exp.Expr]
 
 
 def convert(tree: exp.Expr, columns: Sequence[Column], change: Change) -> None:
-    """Change what a translated INSERT, UPDATE or MERGE assigns to the columns of its table.
-
-    :param columns: of the table.
-    """
+    """Change what a translated INSERT, UPDATE or MERGE assigns to the columns of its table."""
     known = {column.name: column for column in columns}
     for each in tree.find_all(exp.Insert, exp.Update):
         if isinstance(each, exp.Update):

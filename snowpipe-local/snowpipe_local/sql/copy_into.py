@@ -10,20 +10,10 @@ from typing import Any
 from sqlglot import exp
 
 from snowpipe_local.engine import load_history as history
-from snowpipe_local.errors import (
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from snowpipe_local.errors import compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import loader
 from snowpipe_local.loading.loader import FileOutcome, commit_load
-from snowpipe_local.loading.selection import (
-    METADATA,
-    ByName,
-    ByPosition,
-    Selection,
-    field_number,
-)
+from snowpipe_local.loading.selection import METADATA, ByName, ByPosition, Selection, field_number
 from snowpipe_local.loading.staging import (
     ABORT_STATEMENT,
     CONTINUE,
@@ -34,11 +24,7 @@ from snowpipe_local.loading.staging import (
     OnError,
 )
 from snowpipe_local.sql.reader import Reader
-from snowpipe_local.sql.record_expressions import (
-    ByExpression,
-    count_mismatch,
-    read_expressions,
-)
+from snowpipe_local.sql.record_expressions import ByExpression, count_mismatch, read_expressions
 from snowpipe_local.sql.relations import validate
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn, status
 from snowpipe_local.sql.session import Session

@@ -244,7 +244,6 @@ def _claim(
 
     Sources: Snowflake's documentation, "CREATE TABLE", "Access control requirements"; behaviour change 427.
 
-    :param kind: ``TABLE`` or ``ICEBERG TABLE``.
     :returns: where it is to be, and the table that is there.
     :raises SqlError: 003001 or 002003 without the privilege, 001998 for the name of a view.
     """
@@ -673,7 +672,7 @@ def _sequence(database: Database, kind: exp.Expr, statements: list[str]) -> tupl
 
 def _counting(database: Database, first: int, by: int, statements: list[str]) -> str:
     name = database.names.hidden(f"identity_{uuid.uuid4().hex}")
-    statements.append(f"CREATE SEQUENCE {name} START {first} INCREMENT {by}")
+    statements.append(views.counting(name, first, by))
     return f"nextval({literal(name)})"
 
 

@@ -69,8 +69,6 @@ _CANCEL_POLL_SECONDS = 0.05
 class Execution:
     """One statement. It runs once, on the thread that calls :meth:`run`; all else may come from any thread.
 
-    :param session: session of the statement.
-    :param statement: SQL text.
     :param bindings: bound values, as :func:`front.execute` takes them.
     :param parameters: the statement's own, which the session does not keep.
     """
@@ -251,7 +249,6 @@ class Executions:
 
         :param owner: whose the request id is: the session, or the user where there is none.
         :param request_id: the client's id of the request; a repeat after a lost answer carries the same.
-        :param content: statement and bound values, as JSON values.
         :param make: makes an object with a ``query_id``.
         :returns: the object, and whether it was made now.
         :raises SqlError: when the owner used the id for something else.

@@ -37,12 +37,7 @@ from snowpipe_local.sql import (
     views,
 )
 from snowpipe_local.sql.checks import disk_full, translate_error
-from snowpipe_local.sql.reader import (
-    Reader,
-    inline,
-    name_variables,
-    strip_comments,
-)
+from snowpipe_local.sql.reader import Reader, inline, name_variables, strip_comments
 from snowpipe_local.sql.results import (
     SELECT,
     USE,
@@ -53,13 +48,7 @@ from snowpipe_local.sql.results import (
     done,
     listing,
 )
-from snowpipe_local.sql.session import (
-    Session,
-    require_unrestricted,
-    use_role,
-    use_schema,
-    use_warehouse,
-)
+from snowpipe_local.sql.session import Session, require_unrestricted, use_role, use_schema, use_warehouse
 from snowpipe_local.sql.show import Shown
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
 

@@ -355,8 +355,7 @@ def _bounded(node: exp.Repeat | exp.Pad | exp.Space) -> exp.Expr:
     (count, text), around = once.bound([count, node.this], [2, 2])
     each = "greatest(length(CAST(_1 AS VARCHAR)), 1)" if isinstance(node, exp.Repeat) else "1"
     bounded = fill(
-        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN {_TOO_LONG} ELSE _0 END AS INTEGER)",
-        [count, text],
+        f"CAST(CASE WHEN _0 * {each} > {MAX_TEXT} THEN {_TOO_LONG} ELSE _0 END AS INTEGER)", [count, text]
     )
     node.set("this", text)
     node.set(name, bounded)

@@ -22,12 +22,7 @@ from snowpipe_local.access.model import (
     read_privileges,
 )
 from snowpipe_local.engine.database import Database
-from snowpipe_local.errors import (
-    compilation_error,
-    missing_account_object,
-    object_missing,
-    unsupported,
-)
+from snowpipe_local.errors import compilation_error, missing_account_object, object_missing, unsupported
 from snowpipe_local.names import PipeKey
 from snowpipe_local.sql.reader import Reader
 from snowpipe_local.sql.results import Result, done, listing

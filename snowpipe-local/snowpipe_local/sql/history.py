@@ -29,12 +29,7 @@ from snowpipe_local.access.model import (
 )
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.load_history import DAY_MS
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    missing_account_object,
-    object_missing,
-)
+from snowpipe_local.errors import SqlError, compilation_error, missing_account_object, object_missing
 from snowpipe_local.query_history import (
     FAILED,
     RUNNING,
@@ -45,11 +40,7 @@ from snowpipe_local.query_history import (
     without_secrets,
 )
 from snowpipe_local.sql.reader import Reader, strip_comments
-from snowpipe_local.sql.relations import (
-    SERVICE_FUNCTIONS,
-    is_service_function,
-    service_arguments,
-)
+from snowpipe_local.sql.relations import SERVICE_FUNCTIONS, is_service_function, service_arguments
 from snowpipe_local.sql.results import Result, done
 from snowpipe_local.sql.session import Session
 from snowpipe_local.sql.timestamps import aliased
@@ -104,10 +95,7 @@ USAGE_VIEWS = frozenset({"QUERY_HISTORY", "QUERY_ATTRIBUTION_HISTORY", "SESSIONS
 def begin(
     session: Session, query_id: str, text: str, own: Mapping[str, object] = MappingProxyType({})
 ) -> Statement:
-    """Put a statement that begins into the query history.
-
-    :param own: parameters that the statement came with.
-    """
+    """Put a statement that begins into the query history."""
     words = strip_comments(text)
     kind = query_type(words)
     needed = kind in _COMPUTED and session.warehouse is not None
@@ -341,10 +329,7 @@ def replace_histories(session: Session, tree: exp.Expr) -> None:
 
 
 def load_history(session: Session, database: Database, alias: str = "LOAD_HISTORY") -> exp.Expr:
-    """Return the subquery that stands for INFORMATION_SCHEMA.LOAD_HISTORY of a database.
-
-    :param alias: name of the view in the query.
-    """
+    """Return the subquery that stands for INFORMATION_SCHEMA.LOAD_HISTORY of a database."""
     visible = [
         f"({literal(table.schema)}, {literal(table.name)})"
         for table in database.tables
@@ -376,8 +361,6 @@ def _loads(
 ) -> str:
     """Return the statement for loads of a database.
 
-    :param part: of history.sql.
-    :param condition: which loads are selected.
     :param relation: where they are, None for the load history.
     :param kept_ms: how far back it shows them.
     """

@@ -45,7 +45,6 @@ def only(handler: Callable[[Session, Reader], Result]) -> Callable[[Session, Rea
 def read_options(tree: exp.Create, found: Sequence[exp.Expr]) -> dict[str, str] | None:
     """Return the options of CREATE ICEBERG TABLE, None for another table.
 
-    :param found: properties of the statement.
     :raises SqlError: 000002 for another catalog than Snowflake's, and for partitions.
     """
     if not any(isinstance(setting, exp.IcebergProperty) for setting in found):

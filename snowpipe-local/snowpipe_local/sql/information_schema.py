@@ -20,15 +20,7 @@ from snowpipe_local.sql.relations import registered_result
 from snowpipe_local.sql.results import DOCUMENTED, Result, ResultColumn, completed, timestamp
 from snowpipe_local.sql.session import Session
 from snowpipe_local.stages.definition import FileFormatDefinition, OptionValue, read_file_format
-from snowpipe_local.tables import (
-    IDENTITY,
-    PRIMARY,
-    UNIQUE,
-    Column,
-    Table,
-    quote,
-    read_whole_path,
-)
+from snowpipe_local.tables import IDENTITY, PRIMARY, UNIQUE, Column, Table, quote, read_whole_path
 
 SCHEMA = "INFORMATION_SCHEMA"
 _Row = Sequence[Any]

@@ -39,7 +39,6 @@ def check_literal(node: exp.Literal) -> None:
 def check_rows(kinds: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
     """Refuse a result of 39 digits, for which the engine has room.
 
-    :param kinds: the engine's types of the columns.
     :raises SqlError: 100046.
     """
     for number, kind in enumerate(kinds):

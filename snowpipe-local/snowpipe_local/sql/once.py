@@ -55,11 +55,7 @@ Around = Callable[[exp.Expr], exp.Expr]
 
 
 def bound(given: Sequence[exp.Expr], times: Sequence[int]) -> tuple[list[exp.Expr], Around]:
-    """Return what stands for operands in an expression, and what goes around that expression.
-
-    :param given: operands of a call, each of which is computed.
-    :param times: how often the expression mentions each of them.
-    """
+    """Return what stands for operands in an expression, and what goes around that expression."""
     costs = [(n - 1) * weight(one) for one, n in zip(given, times, strict=True) if n > 1]
     if max(costs, default=0) <= MOST_COPIED:
         return list(given), lambda body: body

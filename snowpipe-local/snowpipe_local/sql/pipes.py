@@ -56,10 +56,7 @@ _SOURCE = "this COPY in a pipe; use FROM (SELECT .. FROM TABLE(DATA_SOURCE(TYPE 
 def _create_streaming(
     session: Session, database: Database, key: PipeKey, copy: Reader, *, replace: bool
 ) -> None:
-    """CREATE [OR REPLACE] PIPE name AS COPY INTO table FROM (SELECT .. STREAMING) ..
-
-    :param copy: at the COPY statement.
-    """
+    """CREATE [OR REPLACE] PIPE name AS COPY INTO table FROM (SELECT .. STREAMING) .."""
     table, definition = _compile(session, (database, key.schema), copy)
     session.require("INSERT", "TABLE", database.name, key.schema, table.name)
     database.pipes.create(key, table.name, definition, replace=replace)

@@ -60,10 +60,7 @@ _CHECKED = (
 
 
 def is_plain(value: Any, kind: str) -> bool:
-    """Return True for a bound value, or the text of a literal, that the engine reads as Snowflake does.
-
-    :param kind: type word of the column that it is for.
-    """
+    """Return True for a bound value, or the text of a literal, that the engine reads as Snowflake does."""
     if kind == "TIMESTAMP_TZ":
         return value is None or isinstance(value, dict)
     written = _PLAIN_TIME if kind == "TIME" else _PLAIN
@@ -195,7 +192,6 @@ def described(
     """Return the columns of a query: what a function gives that is never NULL is described so.
 
     :param projections: what the statement wrote for them; not used where a star stands for several.
-    :param columns: name and type that the engine gives.
     :raises SqlError: 000002 for a difference of times, which is no value in Snowflake.
     """
     if any(str(kind) == "INTERVAL" for _, kind in columns):
@@ -471,7 +467,6 @@ def _run(
 ) -> Counter[str]:
     """Run a statement once for each row of bound values, and count the rows that it changed.
 
-    :param joined: a query by :func:`_joined`, to be asked before.
     :raises SqlError: 100090 for an UPDATE that sets a row several times, where the session refuses that.
     """
     # The new rows may be read from the old ones, so those go last.

@@ -312,7 +312,6 @@ def _literal(value: Any) -> str:
 class Reader:
     """Cursor over the tokens of one statement; what it reads and does not find is refused with 001003.
 
-    :param text: the statement, without its closing semicolon.
     :param found: its tokens; None makes them.
     :ivar verb: first word of the statement, once the front has read it: ``CREATE``, ``DESCRIBE``.
     :ivar kind: words of the object behind it: ``FILE FORMAT``.
@@ -414,10 +413,7 @@ class Reader:
         return is_next
 
     def is_sign(self, sign: str, ahead: int = 0) -> bool:
-        """Return True when a sign comes next.
-
-        :param ahead: tokens to look over.
-        """
+        """Return True when a sign comes next."""
         at = self._at + ahead
         token = self._tokens[at] if at < len(self._tokens) else None
         return token is not None and token.token_type not in _VALUES and token.text == sign
@@ -659,7 +655,6 @@ class Target:
     """Object that a statement is about.
 
     :param path: its name with schema and database, where written.
-    :param is_tolerant: IF EXISTS or IF NOT EXISTS was given.
     """
 
     path: tuple[str, ...]

@@ -11,12 +11,7 @@ import sqlglot
 from sqlglot import exp
 
 from snowpipe_local.engine import conversions
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import selection
 from snowpipe_local.loading.chunks import COLUMNS, CSV, FileShape
 from snowpipe_local.loading.selection import (
@@ -40,10 +35,7 @@ from snowpipe_local.tables import Column, ColumnType, Table, literal
 class ByExpression:
     """The SELECT of a COPY statement fills the columns.
 
-    :param session: resolves names; its user runs the statement.
     :param columns: columns in the order of the expressions.
-    :param expressions: parsed expressions, without alias.
-    :param options: of the file format.
     """
 
     session: Session
@@ -282,9 +274,6 @@ def compile_select(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Compile the SELECT of a streaming pipe.
 
-    :param table: the table that the pipe fills.
-    :param listed: columns after the table's name, or None.
-    :param select: what is between SELECT and FROM.
     :param matching: ``CASE_SENSITIVE`` or ``CASE_INSENSITIVE`` of MATCH_BY_COLUMN_NAME, or None.
     :returns: columns to fill, and a DuckDB expression over the row ``j`` for each.
     :raises SqlError: for what a pipe cannot do, and for columns that the table does not have.

@@ -54,7 +54,6 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
 def past_errors(session: Session, table: tuple[str, ...], job_id: str) -> Result:
     """Return the errors of a past COPY INTO, whose files are read again (page "VALIDATE").
 
-    :param table: dotted name of the table.
     :param job_id: query id of the COPY, of the same user; ``_last`` for the last one of the session.
     :raises SqlError: when no such COPY is known, or it transformed its rows.
     """

@@ -52,8 +52,6 @@ class Result:
     """Rows that a statement returned, as Python values.
 
     :param columns: in order.
-    :param rows: one sequence of Python values per row.
-    :param statement_type: type id of the connector protocol.
     :param transfer: files that the client is to move, for PUT and GET.
     :param changed: numbers of rows ``inserted``, ``updated``, ``deleted`` and ``unloaded``, and of matches of
         an UPDATE that were ``duplicated``; None where no rows are changed.
@@ -89,7 +87,6 @@ def listing(names: Sequence[str], rows: Sequence[Sequence[Any]], numbers: Sequen
     """Return the result of a SHOW or DESCRIBE statement: text, but for ``created_on`` and some numbers.
 
     :param rows: one sequence per row; ``created_on`` as epoch milliseconds, or None when it is not known.
-    :param numbers: names of the columns that hold whole numbers.
     """
     columns = tuple(
         ResultColumn(name, TIMESTAMP_LTZ if name == "created_on" else NUMBER if name in numbers else TEXT)
@@ -143,7 +140,6 @@ def row_counts(statement_type: int, counts: Mapping[str, int], changed: Mapping[
     """Return the result of a DML statement.
 
     :param counts: column name with ``_`` for blanks, and number of rows.
-    :param changed: as :class:`Result` has it.
     """
     columns = tuple(ResultColumn(name.replace("_", " "), NUMBER, nullable=False) for name in counts)
     return Result(columns, [tuple(counts.values())], statement_type, changed=changed)
@@ -155,8 +151,6 @@ def encode(value: Any, kind: str) -> str | None:
     DATE is days since the epoch; TIME and TIMESTAMP are seconds with nine decimals; TIMESTAMP_TZ adds the
     offset in minutes plus 1440; BINARY is hexadecimal (protocol observed with connector 4.8.1).
 
-    :param value: Python value from DuckDB.
-    :param kind: Snowflake type word.
     """
     if value is None:
         return None
@@ -262,7 +256,6 @@ _UTC_MINUTES = 1440
 def encode_stream(result: Result) -> str:
     """Encode a result as a base64 Arrow IPC stream.
 
-    :param result: rows as Python values from DuckDB.
     :returns: the value of ``rowsetBase64``; empty for a result without rows.
     :raises pyarrow.ArrowException: when a value does not fit, for example an integer of 39 digits.
     """
@@ -279,7 +272,6 @@ def encode_streams(result: Result, counts: Sequence[int]) -> list[bytes]:
     Numbers and times are encoded at once, because their values choose the type. Texts are encoded for each
     stream, because they may be large.
 
-    :param counts: rows of each stream.
     :raises pyarrow.ArrowException: as :func:`encode_stream`.
     """
     encoders, fields = [], []

@@ -73,14 +73,8 @@ _ONLY: dict[str, frozenset[str]] = {
 class Session:
     """One session; statements of it run one after the other.
 
-    :param catalog: databases of the service.
-    :param user: authenticated user.
-    :param database: current database, exact name, or None.
-    :param schema: current schema, exact name, or None.
     :param role: primary role; empty for the user's default role.
     :param secondary_roles: True when all other roles of the user are active too.
-    :param query_id: id of the statement that runs, or ran last.
-    :param last_copy_id: id of the last COPY.
     :param moves_files: the client knows the file transfer of PUT and GET.
     :param client: the program at the other end, ``PYTHON``, ``JDBC``, ``OLD_JDBC``, ``GO`` or empty.
     :param used_at: monotonic time of the last request, of a connector's session.
@@ -251,7 +245,6 @@ class Session:
         ``STATEMENT_TIMEOUT_IN_SECONDS`` is the session's own or its user's, and the warehouse's; 0 stands for
         the longest ("Parameters").
 
-        :param own: parameters that the statement came with.
         """
         state = self.catalog.access.state
         of_user, of_warehouse = (
@@ -522,7 +515,6 @@ def _seconds(value: object) -> float:
 def use_schema(session: Session, database: str | None, schema: str | None) -> None:
     """Make a database or schema current.
 
-    :param database: exact name, or None for the current one.
     :param schema: exact name; None takes PUBLIC of a new database.
     :raises SqlError: when either does not exist.
     """

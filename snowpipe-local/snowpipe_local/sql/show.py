@@ -30,11 +30,7 @@ _CLAUSES = ("LIKE", "STARTS", "LIMIT", "IN", "FOR", "HISTORY")
 class Shown:
     """What a SHOW statement lists: ``[HISTORY] [LIKE ..] [IN ..] [STARTS WITH ..] [LIMIT n [FROM ..]]``.
 
-    :param kind: the words between SHOW and the first clause.
-    :param like: pattern of LIKE, or None.
     :param scope: kind and name of IN, ``SCHEMA`` for a name alone; None without it.
-    :param starts: text of STARTS WITH, or None.
-    :param limit: number of LIMIT, or None.
     :param after: text of FROM: the rows behind the first name that begins with it.
     """
 
@@ -49,7 +45,6 @@ class Shown:
     def read(cls, reader: Reader, clauses: Sequence[str] = _CLAUSES) -> Shown:
         """Read the clauses to the end, each once and in any order.
 
-        :param clauses: first words of those that the statement has.
         :raises SqlError: 001003 for anything else.
         """
         found: dict[str, Any] = {}
@@ -138,8 +133,7 @@ def describe_table(session: Session, path: tuple[str, ...]) -> Result:
         session.require("SELECT", "TABLE", database.name, schema, name)
     shown = name.partition(TEMPORARY)[0]
     return described_columns(
-        table.columns,
-        lambda c: database.objects.comment("COLUMN", schema, column_key(shown, c.name)) or None,
+        table.columns, lambda c: database.objects.comment("COLUMN", schema, column_key(shown, c.name)) or None
     )
 
 
@@ -398,10 +392,7 @@ def describe_view(session: Session, path: tuple[str, ...]) -> Result:
 def described_columns(
     columns: Iterable[Column], comment: Callable[[Column], str | None] = lambda _column: None
 ) -> Result:
-    """Return what DESCRIBE TABLE and VIEW answer.
-
-    :param comment: returns the comment on a column.
-    """
+    """Return what DESCRIBE TABLE and VIEW answer."""
     rows = [
         (c.name, str(c.type), "COLUMN", "Y" if c.nullable else "N", c.default_text,
          *("Y" if key in c.keys else "N" for key in (PRIMARY, UNIQUE)), None, None, comment(c), None, None)

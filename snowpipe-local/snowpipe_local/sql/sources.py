@@ -15,16 +15,7 @@ from snowpipe_local.engine.database import Database
 from snowpipe_local.errors import compilation_error, unsupported
 from snowpipe_local.sql import functions, numbers, timestamps
 from snowpipe_local.sql.session import Session
-from snowpipe_local.sql.types import (
-    CHOICES,
-    COMPARED,
-    MOVED,
-    TEXT_SCALE,
-    Scopes,
-    choices,
-    tested,
-    type_of,
-)
+from snowpipe_local.sql.types import CHOICES, COMPARED, MOVED, TEXT_SCALE, Scopes, choices, tested, type_of
 from snowpipe_local.tables import PLAIN_DATE, PLAIN_TIME, Column, Table, quote
 
 # -- Tables that a statement names: the engine's path goes into its tree, Snowflake's stays beside -------

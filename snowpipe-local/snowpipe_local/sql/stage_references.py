@@ -22,11 +22,7 @@ from snowpipe_local.stages.definition import (
     read_literal,
 )
 from snowpipe_local.stages.location import StageLocation
-from snowpipe_local.stages.storage import (
-    Staged,
-    loopback_endpoint,
-    user_identity,
-)
+from snowpipe_local.stages.storage import Staged, loopback_endpoint, user_identity
 from snowpipe_local.tables import read_path
 
 # -- Named stages and file formats, found by name: temporary ones of the session first -------------------
@@ -39,8 +35,6 @@ def resolve_file_format(
 
     Each completes what the one before it left open.
 
-    :param settings: what stands between the parentheses.
-    :param stage_format: :attr:`StageLocation.file_format`.
     :raises SqlError: for an unknown format, option or value.
     """
     inherited = [stage_format] if stage_format else []
@@ -142,10 +136,7 @@ def refuse_parsed_header(file_format: FileFormat) -> None:
 def with_settings(
     session: Session, location: StageLocation, settings: Mapping[str, Setting]
 ) -> StageLocation:
-    """Apply CREDENTIALS, ENDPOINT and STORAGE_INTEGRATION of a COPY statement to a bare URL.
-
-    :param settings: options of the statement.
-    """
+    """Apply CREDENTIALS, ENDPOINT and STORAGE_INTEGRATION of a COPY statement to a bare URL."""
     if location.kind != "URL":
         return location
     defined = access_settings(StageDefinition("", "", "", 0, url=location.base + location.prefix), settings)

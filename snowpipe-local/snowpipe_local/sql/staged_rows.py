@@ -17,12 +17,7 @@ import pyarrow.parquet
 import sqlglot
 from sqlglot import exp
 
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, unsupported
 from snowpipe_local.loading import selection, staging
 from snowpipe_local.loading.chunks import CSV, JSON, Chunk
 from snowpipe_local.loading.selection import (
@@ -190,7 +185,6 @@ _METADATA_TYPES = {
 def replace_staged_files(session: Session, tree: exp.Expr) -> None:
     """Put a subquery with the rows of its files where a query reads a stage.
 
-    :param tree: a statement whose names are normalized.
     :raises SqlError: for a stage, format or file that cannot be read.
     """
     for table in [table for table in tree.find_all(exp.Table) if _is_staged(table)]:

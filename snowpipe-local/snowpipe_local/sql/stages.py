@@ -11,13 +11,7 @@ from email.utils import formatdate
 from typing import Any
 
 from snowpipe_local.access.model import Securable
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    object_exists,
-    object_missing,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, object_exists, object_missing, unsupported
 from snowpipe_local.loading.staging import read_blocks
 from snowpipe_local.sql.copy_into import read_copy_options
 from snowpipe_local.sql.reader import Reader, Target

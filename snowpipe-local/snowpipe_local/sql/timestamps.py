@@ -96,10 +96,7 @@ _PLAIN_TIME = re.compile(rf"{PLAIN_TIME}(?:\.\d{{1,6}})?")
 
 
 def read_cast(node: exp.Cast, *, is_text: bool = False) -> exp.Expr:
-    """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are.
-
-    :param is_text: the value is known to be a text.
-    """
+    """Return a cast to a TIMESTAMP or of a text to DATE as the macro that does it; others as they are."""
     name = _TYPES.get(node.to.this)
     if name is not None:
         return _cut(node, _tried(node, call(name, node.this)))
@@ -229,10 +226,7 @@ def _values(node: exp.Expr) -> list[exp.Expr]:
 
 
 def change(node: exp.Expr, parameters: Mapping[str, Any]) -> exp.Expr:
-    """Return an expression over times as the engine can compute it; any other one as it is.
-
-    :param parameters: of the session, with its output formats.
-    """
+    """Return an expression over times as the engine can compute it; any other one as it is."""
     if isinstance(node, (exp.Cast, exp.ToChar)):
         return _written(node, parameters)
     if isinstance(node, exp.Anonymous) and node.name in _BY_TYPE and _has_aggregate(node):

@@ -19,13 +19,7 @@ from snowpipe_local.access.access import insufficient
 from snowpipe_local.access.model import SHARED_DATABASE, Securable
 from snowpipe_local.engine.database import Database
 from snowpipe_local.engine.store import SEQUENCE, VIEW, SchemaObject
-from snowpipe_local.errors import (
-    SqlError,
-    compilation_error,
-    invalid_identifier,
-    object_missing,
-    unsupported,
-)
+from snowpipe_local.errors import SqlError, compilation_error, invalid_identifier, object_missing, unsupported
 from snowpipe_local.names import HIDDEN_SCHEMA
 from snowpipe_local.sql import (
     assignments,
@@ -137,10 +131,7 @@ _PLAIN = re.compile(r"[^'\\\x00-\x1f\x7f]*")
 
 
 def _long_list(found: Sequence[Token], at: int) -> list[Token]:
-    """Return the values of a long list of whole numbers or of plain texts; none where there is no such list.
-
-    :param at: the opening parenthesis.
-    """
+    """Return the values of a long list of whole numbers or of plain texts, or none where there is none."""
     last = at + 1
     kind = found[last].token_type if last < len(found) else None
     if kind not in {TokenType.NUMBER, TokenType.STRING}:

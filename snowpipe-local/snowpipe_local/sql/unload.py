@@ -60,17 +60,7 @@ _NULL_PARTITION = "__NULL__"
 
 @dataclass(frozen=True, slots=True)
 class _Unload:
-    """A statement that was understood.
-
-    :param target: the location as the statement wrote it.
-    :param area: folder of the stage.
-    :param prefix: start of the files' paths.
-    :param file_format: how to write them.
-    :param is_partitioned: PARTITION BY.
-    :param flags: the options that are TRUE.
-    :param file_bytes: MAX_FILE_SIZE.
-    :param query_id: id of the statement.
-    """
+    """A statement that was understood."""
 
     target: str
     area: FolderArea
@@ -84,7 +74,6 @@ class _Unload:
     def path(self, partition: str | None, number: int, ending: str) -> str:
         """Return the path of a file in the stage.
 
-        :param partition: value of PARTITION BY.
         :param number: of the file, from 0.
         :param ending: what its name ends with, unless it is SINGLE.
         """
@@ -295,13 +284,7 @@ def _compressing(handle: pa.NativeFile, codec: str | None) -> Any:
 
 @dataclass(slots=True)
 class _File:
-    """One file that is being written, or is complete.
-
-    :param path: in the stage.
-    :param partition: value of PARTITION BY.
-    :param number: of the file in its partition.
-    :param temporary: where it is until all are complete.
-    """
+    """One file that is being written, or is complete."""
 
     path: str
     partition: str | None
@@ -314,10 +297,7 @@ class _File:
 class _Files:
     """The files of one statement.
 
-    :param unload: the statement.
     :param incoming: folder of files that are not complete.
-    :param names: of the columns of Parquet.
-    :param header: first line of files of text.
     """
 
     def __init__(self, unload: _Unload, incoming: Path, names: Sequence[str], header: bytes) -> None:

@@ -57,7 +57,6 @@ def _changed(
 
     :param properties: upper-case name to value; None gives the default.
     :param fields: field that keeps a property, and what reads its value.
-    :param remembered: names of properties that are kept as they are.
     :raises SqlError: for a property that does not exist, or a value that it does not take.
     """
     defaults: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(known)}

@@ -38,6 +38,12 @@ _SHOWN = (
 )  # fmt: skip
 
 
+def counting(path: str, start: object, step: object) -> str:
+    """Return the engine's statement for a sequence: one that counts down begins above its own bounds."""
+    bounds = f"MINVALUE {-(2**63)} MAXVALUE {2**63 - 1}"
+    return f"CREATE SEQUENCE {path} START {start} INCREMENT {step} {bounds}"
+
+
 def create_sequence(session: Session, reader: Reader) -> Result:
     """CREATE [OR REPLACE] SEQUENCE [IF NOT EXISTS] name [START n] [INCREMENT n] [ORDER | NOORDER]."""
     head = reader.target()
@@ -60,8 +66,7 @@ def create_sequence(session: Session, reader: Reader) -> Result:
     made = SchemaObject(SEQUENCE, schema, name, database.clock.now_ms(), definition)
     with database.write_lock:
         session.cursor.execute(
-            f"CREATE SEQUENCE {_engine_path(database, made)} START {definition['start']} "
-            f"INCREMENT {definition['increment']} MINVALUE -9223372036854775808"
+            counting(_engine_path(database, made), definition["start"], definition["increment"])
         )
         database.objects.put(made)
     session.created(SEQUENCE, database.name, schema, name)

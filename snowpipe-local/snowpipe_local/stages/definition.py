@@ -57,10 +57,7 @@ def invalid_parameter(name: str) -> SqlError:
 
 
 def invalid_value(name: str, value: object, allowed: str) -> SqlError:
-    """Return Snowflake's error for a value that an option does not take (001008).
-
-    :param allowed: what the option takes.
-    """
+    """Return Snowflake's error for a value that an option does not take (001008)."""
     why = f"SQL compilation error:\ninvalid value [{value}] for parameter '{name}'; it takes {allowed}."
     return SqlError("001008", "22023", why)
 
@@ -84,7 +81,6 @@ ReadsValue: TypeAlias = Callable[[str, Setting], Any]
 def read_options(settings: Mapping[str, Setting], known: Mapping[str, ReadsValue]) -> dict[str, Any]:
     """Return the values of the options of a statement.
 
-    :param known: what reads each of the options that there are.
     :raises SqlError: 001420 for another option, 001008 for a wrong value.
     """
     for name in settings:
@@ -314,7 +310,6 @@ class FileFormat(Mapping[str, OptionValue]):
     Snowflake's default (CREATE FILE FORMAT, "Format type options").
 
     :param type: ``CSV``, ``JSON``, ``PARQUET``, ``AVRO``, ``ORC`` or ``XML``.
-    :param chosen: the options that were set.
     """
 
     type: str = "CSV"
@@ -397,10 +392,6 @@ _JSON_FIELDS = (
 class Definition:
     """What stages and file formats have in common.
 
-    :param database: exact database name.
-    :param schema: exact schema name.
-    :param name: exact name.
-    :param created_on_ms: creation time, epoch milliseconds.
     :cvar KIND: how privileges name the kind.
     :cvar WORD: how errors name it.
     :cvar MADE: how CREATE names it.
@@ -447,13 +438,8 @@ class StageDefinition(Definition):
     :param identity: random id, the name of an internal stage's folder: a replaced stage starts empty.
     :param url: ``s3://bucket/path`` or ``file:///folder`` of an external stage; None for an internal one.
     :param endpoint: ``host:port`` that serves the bucket, or None for the service's own.
-    :param region: signing region, or None.
-    :param storage_integration: remembered name, or None.
     :param credentials: AWS_KEY_ID, AWS_SECRET_KEY and AWS_TOKEN as far as they were given.
     :param file_format: format options of the stage, with TYPE where it was given.
-    :param format_name: dotted path of a named file format, or empty.
-    :param copy_options: default options of COPY.
-    :param comment: comment, or None.
     :param directory: True when DIRECTORY = (ENABLE = TRUE).
     :param temporary: True when the stage ends with its session.
     """
@@ -524,10 +510,7 @@ class StageDefinition(Definition):
 
 @dataclass(frozen=True, slots=True)
 class FileFormatDefinition(Definition):
-    """One named file format.
-
-    :param settings: TYPE and the options that were set.
-    """
+    """One named file format."""
 
     KIND = "FILE FORMAT"
     WORD: ClassVar[str] = "File format"

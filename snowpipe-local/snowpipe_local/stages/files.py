@@ -24,15 +24,9 @@ from snowpipe_local.errors import SqlError, access_error, compilation_error
 class Transfer:
     """One PUT or GET, resolved.
 
-    :param is_upload: PUT.
-    :param identity: folder of the stage.
     :param prefix: path below it: where PUT stores files (empty or ending with ``/``), or what GET may read.
     :param sources: PUT: the client's path or pattern; GET: paths of the files below the stage.
-    :param local_folder: GET: the client's folder.
     :param parallel: number of files that the client moves at a time.
-    :param auto_compress: PUT: compress what is not compressed.
-    :param source_compression: PUT: AUTO_DETECT or the name of a compression.
-    :param overwrite: PUT: replace a file that exists.
     :param threshold: PUT: bytes from which a client may send a file in parts; None for its own rule.
     """
 
@@ -60,9 +54,7 @@ class StagedFile:
     """One file of a stage.
 
     :param path: path below the stage, or below the bucket or folder of a bare URL, with ``/``.
-    :param size: bytes.
     :param etag: MD5 in hexadecimal for local files, the store's ETag for S3.
-    :param modified_ms: last modification, epoch milliseconds.
     """
 
     path: str
@@ -114,7 +106,6 @@ def make_private_folder(folder: Path) -> None:
 class FolderArea:
     """Files below one folder of this machine.
 
-    :param root: the folder; it need not exist.
     :param allowed: real paths of the folders that a symbolic link may lead to; None follows no link.
     :param private: real path of a folder that must not be reached.
     :param pins: folder on the same file system where a file that is read gets a second name.

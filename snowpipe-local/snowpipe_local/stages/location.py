@@ -44,12 +44,9 @@ class StageLocation:
 
     :param name: the reference as messages show it, for example ``@LOCAL.PUBLIC.S/in/``.
     :param kind: ``INTERNAL``, ``TABLE``, ``USER``, ``EXTERNAL`` or ``URL``.
-    :param area: where the files are.
     :param base: what stands before a file's path in LIST: ``stage/``, a URL, or nothing.
     :param prefix: start of the paths that the location holds; a text, not only a folder.
-    :param stage: definition of a named stage, or None.
     :param file_format: default format options of the stage, with TYPE; empty when it has none.
-    :param copy_options: default options of COPY.
     :param table: database, schema and name of the table of a table stage, or None.
     """
 

@@ -22,21 +22,10 @@ import duckdb
 
 from snowpipe_local.datadir import Clock
 from snowpipe_local.definitions import Definitions
-from snowpipe_local.errors import (
-    ConfigurationError,
-    SqlError,
-    access_error,
-    compilation_error,
-)
+from snowpipe_local.errors import ConfigurationError, SqlError, access_error, compilation_error
 from snowpipe_local.names import Names, Rename
 from snowpipe_local.stages.definition import FileFormatDefinition, StageDefinition
-from snowpipe_local.stages.files import (
-    FileArea,
-    FolderArea,
-    StagedFile,
-    make_private_folder,
-    suffix_of,
-)
+from snowpipe_local.stages.files import FileArea, FolderArea, StagedFile, make_private_folder, suffix_of
 
 # -- Files of a bucket behind a local S3 endpoint --------------------------------------------------------
 
@@ -51,12 +40,7 @@ _READ_SECONDS = 60
 class Bucket:
     """One bucket, and how to reach it.
 
-    :param endpoint: URL of the S3 service.
-    :param name: bucket.
-    :param region: signing region.
     :param key_id: access key id; None makes unsigned requests.
-    :param secret: secret key.
-    :param token: session token, or None.
     """
 
     endpoint: str
@@ -139,7 +123,6 @@ class S3Area:
     """Files of a bucket below a key prefix.
 
     :param base: key prefix of the stage, empty or with a closing ``/``.
-    :param downloads: folder for files while they are read.
     """
 
     def __init__(self, bucket: Bucket, base: str, downloads: Path) -> None:
@@ -257,7 +240,6 @@ class Outside:
 class Storage:
     """Folders of internal stages, and access to external ones.
 
-    :param root: folder of this room inside the data directory.
     :param private: folder that no ``file://`` stage may reach: the data directory.
     :param outside: what external stages may reach.
     """
@@ -386,10 +368,7 @@ Staged = TypeVar("Staged", StageDefinition, FileFormatDefinition)
 
 
 class Stages:
-    """Stages and file formats of one database.
-
-    :param storage: files of internal stages.
-    """
+    """Stages and file formats of one database."""
 
     def __init__(
         self, names: Names, cursor: duckdb.DuckDBPyConnection, write_lock: threading.RLock, storage: Storage

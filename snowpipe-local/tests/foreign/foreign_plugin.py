@@ -102,9 +102,9 @@ def _fresh_account() -> Iterator[None]:
 
 # The suites' conftest files import both before any hook of a plugin is called.
 _REPORT.touch()
-if _SUITE == "connector":
-    for _name in ("test.parameters", "parameters"):
+if _SUITE in {"connector", "snowpark"}:
+    for _name in ("test.parameters", "tests.parameters", "parameters"):
         sys.modules[_name] = ModuleType(_name)
         sys.modules[_name].CONNECTION_PARAMETERS = dict(_ACCOUNT)  # type: ignore[attr-defined]
-else:
+elif _SUITE == "fakesnow":
     _replace_fakesnow()

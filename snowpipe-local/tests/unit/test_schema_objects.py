@@ -175,6 +175,10 @@ def test_copies_of_tables_have_rows_of_their_own_and_count_by_themselves(sql):
     assert sql.refused("CREATE TABLE l LIKE t").code == "002002"
     sql.run("CREATE OR REPLACE TABLE l CLONE c", "CREATE TABLE IF NOT EXISTS l LIKE t")
     assert sql.refused("CREATE TABLE x CLONE t AT (OFFSET => -60)").code == "000002"
+    sql.run("CREATE TABLE down (n INT IDENTITY(0, -5), b INT)", "INSERT INTO down (b) VALUES (1), (2)")
+    sql.run("CREATE SEQUENCE falling START 3 INCREMENT -1")
+    assert sql.values("SELECT n FROM down ORDER BY b") == [(0,), (-5,)]
+    assert sql.values("SELECT falling.NEXTVAL") == [(3,)]
     sql.run("CREATE TABLE a (n INT IDENTITY(10, 5), b INT)", "INSERT INTO a (b) VALUES (1), (2)")
     sql.run("CREATE TABLE d CLONE a", "CREATE TABLE m LIKE a")
     for table in ("d", "m", "a"):
