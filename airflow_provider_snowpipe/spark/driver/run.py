@@ -370,9 +370,7 @@ class Run:
             if result.position == self._committed[name]:
                 expected = self._start[name].committed
             compare_and_set(self._client, TokenChange(name, str(result.passed_token), expected))
-            self._results[name] = replace(
-                result, position=result.passed, token=result.passed_token, passed=None, passed_token=None
-            )
+            self._results[name] = replace(result, position=result.passed, token=result.passed_token)
         self._rebind_quiet()
 
     def _rebind_quiet(self) -> list[str]:
@@ -383,8 +381,9 @@ class Run:
         rebound = []
         for name, source in self._sources.items():
             found, before, result = self._found[name], self._start[name].committed, self._results[name]
-            is_kept = source.rebind != "continue" or before is None or source.is_own(before)
-            if is_kept or result.token != before or found.position is None:
+            if source.rebind != "continue" or found.position is None or source.is_own(str(before)):
+                continue
+            if result.token != before:
                 continue
             token = source.token(found.position, found.rows, found.errors)
             compare_and_set(self._client, TokenChange.after(self._start[name], token))
@@ -426,7 +425,6 @@ class Run:
                 token=result.token or before.token,
                 passed=result.passed,
                 passed_token=result.passed_token,
-                complete=result.complete,
             )
         if failed:
             first = failed[0]
@@ -437,7 +435,7 @@ class Run:
         """Sum up what was sent on one channel."""
         start, result = self._start[name], self._results[name]
         files = self._partitions[name].files_behind(self._committed[name])
-        found = None if files is None else FileBacklog.of(files)
+        found = FileBacklog.of(files or ())
         counts: dict[str, Any] = {
             name: round(one, 3) if isinstance(one, float) else one for name, one in result.counts().items()
         }
@@ -454,9 +452,9 @@ class Run:
             unreported=max(start.rows_error_count - self._found[name].errors, 0),
             unreported_run=self._found[name].run,
             rows_before=self._rows_before.get(name, -self._found[name].restarted),
-            files_found=None if found is None else found.files,
-            bytes_found=0 if found is None else found.bytes,
-            oldest_found_ms=None if found is None else found.oldest_ms,
+            files_found=None if files is None else found.files,
+            bytes_found=found.bytes,
+            oldest_found_ms=found.oldest_ms,
         )
 
 

@@ -1,8 +1,10 @@
 """The driver's steps: resume, rounds, and the committed tokens as the only evidence."""
 
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pyarrow.parquet as pq
@@ -194,7 +196,7 @@ class TestPrepare:
         plan = replace(PLAN, on_data_loss="skip")
 
         Run(plan, snowpipe.client()).prepare()
-        Run(plan, snowpipe.client(), object, secrets).prepare()
+        Run(replace(plan, rebind="continue"), snowpipe.client(), object, secrets).prepare()
 
         assert opens.given == [(plan.source, "skip", one) for one in (SourceSecrets(), secrets)]
         starts = [given.args[0] for given in source.with_spark.call_args_list]
@@ -202,6 +204,7 @@ class TestPrepare:
         assert source.for_target.call_args.args == (PIPE.address(URL),)
         committed = {"job_src_p": IntegerOffset(3), "job_src_q": None}
         assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
+        assert [given.kwargs["rebinds"] for given in source.claim.call_args_list] == [False, True]
 
     def test_channel_of_another_prefix_is_found_where_channels_may_be_listed(self, make_run, caplog):
         def refused():
@@ -226,19 +229,76 @@ class TestPrepare:
         assert marked == (skip >= 2)
 
 
+class TestRebind:
+    @pytest.fixture
+    def other(self, snowpipe):
+        """A channel of another prefix; a rejected row of it was not reported."""
+        stands(snowpipe, "old_src_p", "2", rejected=1)
+        return snowpipe.channels["old_src_p"]
+
+    def test_takes_the_position_of_another_channel_over(self, snowpipe, make_run, other):
+        run = make_run(P, channel_prefix="new", rebind="continue", on_error="continue")
+        whole(run)
+        assert (ids(snowpipe, "new_src_p"), sorted(snowpipe.channels)) == ([3, 4, 5], ["new_src_p"])
+        assert by_channel(run, "rows_before") == {"new_src_p": 3}
+
+    @pytest.mark.parametrize(
+        ("excess", "first", "error"),
+        [(0, 0, "RowsRejectedError"), (1, 0, "ImbalanceError"), (0, 10, "SourcePositionError")],
+    )
+    def test_takes_over_no_refused_position(self, snowpipe, make_run, other, excess, first, error):
+        other.rows_inserted += excess
+        run = make_run(replace(P, first=first), channel_prefix="new", rebind="continue", on_imbalance="fail")
+        with pytest.raises(getattr(errors, error), match="src_p"):
+            run.prepare()
+        assert "old_src_p" in snowpipe.channels
+
+    def test_goes_on_behind_the_last_checkpoint_of_a_channel_that_is_gone(self, snowpipe, make_run):
+        last = {binding_of("p").source_digest: ("old", token("2", 3))}
+        run = make_run(P, rebind="continue", last_checkpoints=last)
+        whole(run)
+        assert (ids(snowpipe), by_channel(run, "rows_before")) == ([3, 4, 5], {"job_src_p": 3})
+
+    @pytest.mark.parametrize(("run_whole", "reported"), [(whole, 1), (Run.without_rows, 2)])
+    def test_gives_its_binding_to_a_channel_without_new_rows(self, snowpipe, make_run, run_whole, reported):
+        stands(snowpipe, "job_src_q", "3")
+        kept = snowpipe.channels["job_src_q"].committed
+        snowpipe.channel("job_src_p", **loaded("5", 9, 2, 1, binding=binding_of("other")))
+        run = make_run(Q, P, rebind="continue", run="r9", on_error="continue")
+
+        run_whole(run)
+
+        assert snowpipe.channels["job_src_q"].committed == kept
+        assert snowpipe.channels["job_src_p"].committed == token("5", 9, reported, run="r9")
+        assert by_channel(run, "target_token") == {"job_src_q": "3", "job_src_p": "5"}
+        assert all(by_channel(run, "committed").values())
+
+    @pytest.mark.parametrize(("some", "target"), [(P.rows, "5"), ((), None)])
+    def test_restarts_a_channel_that_has_rows_of_another_source(self, snowpipe, make_run, some, target):
+        snowpipe.channel("job_src_p", **loaded("7", 3, binding=binding_of("other")))
+        run = make_run(replace(P, rows=some), rebind="restart")
+        whole(run)
+        assert by_channel(run, "target_token") == {"job_src_p": target}
+        assert by_channel(run, "rows_before") == {"job_src_p": -3}
+
+
 class TestRunWithoutRows:
     def test_is_small_where_all_partitions_are(self, snowpipe, opens, monkeypatch):
+        stands(snowpipe, "job_src_0", "3")
         for behind, expected in [
             ([Behind(10), Behind(None, 10)], True),
-            ([Behind(30 << 20)] * 2, True),
+            ([Behind(64 << 20), Behind(None, 200_000)], True),
             ([Behind(40 << 20)] * 2, False),
-            ([Behind(None, 90_000)] * 2, True),
             ([Behind(None, 110_000)] * 2, False),
             ([Behind(10), Behind(None)], False),
             ([], False),
         ]:
             opens(MemorySource([replace(P, name=str(number)) for number in range(len(behind))]))
-            monkeypatch.setattr(MemoryPartition, "behind", lambda self, _, of=behind: of[int(self.name)])
+            monkeypatch.setattr(
+                MemoryPartition,
+                "behind",
+                lambda self, at, of=behind: of[int(self.name)] if (at is None) == (self.name != "0") else at,
+            )
             run = Run(PLAN, snowpipe.client())
             run.has_no_rows()
             assert run.is_small() is expected, behind
@@ -251,6 +311,8 @@ class TestRunWithoutRows:
         snowpipe.channels["job_src_p"].committed = token("5", 5)
         assert Run(PLAN, snowpipe.client()).has_no_rows()
         assert source.claim.call_count == 1
+        source.claim.return_value = False
+        assert not Run(PLAN, snowpipe.client()).has_no_rows(), "others have written the source's log"
 
     def test_is_one_whose_partitions_all_end_at_their_tokens(self, snowpipe, make_run, monkeypatch):
         stands(snowpipe, "job_src_p", "5")
@@ -277,6 +339,8 @@ class TestRunWithoutRows:
         assert (report.application, report.rows, report.seconds >= 0) == ("app", 0, True)
         assert report.channels == here.channels == by_spark.channels
         assert by_channel(here, "to_token") == {"job_src_p": "5", "job_src_q": "3"}
+        assert by_channel(here, "target_token") == by_channel(here, "to_token")
+        assert by_channel(here, "unreported") == {"job_src_p": 0, "job_src_q": 0}
         assert here.source.bookmark == by_spark.source.bookmark
         assert here.source.bookmark == {"p": IntegerOffset(5), "q": IntegerOffset(3)}
         assert make_run(P, replace(Q, rows=rows(5))).without_rows() is None
@@ -357,6 +421,34 @@ class TestRounds:
             inserted_before=2, errors_before=3, rejected_before=1, unreported=2, unreported_run="r1", **added,
         )  # fmt: skip
 
+    def test_error_of_a_task_is_the_first_one_with_the_number_of_the_others(self, make_run):
+        run = make_run(P, Q)
+        run.prepare()
+        run._results = {name: PartitionResult(name) for name in ("job_src_p", "job_src_q")}
+        first, second = (
+            PartitionResult(name, error_type="SourcePositionError", error=f"error of {name}")
+            for name in run._results
+        )
+        for results, text in [([second], "q"), ([first, second], r"p \(1 more channels failed\)")]:
+            with pytest.raises(errors.SourcePositionError, match=rf"^error of job_src_{text}$"):
+                run._take(results)
+
+    def test_progress_is_asked_for_with_the_token_of_the_round(self, snowpipe, make_run, monkeypatch):
+        polled = []
+
+        class Polled(nullcontext):
+            def __init__(self, client, partitions, start, *, began, done):
+                assert start.keys() == {"job_src_a", "job_src_p"}
+                with client() as asked:
+                    statuses = asked.channel_statuses([*partitions])
+                polled.append((len(statuses), done(), time.monotonic() - began < 60))
+                super().__init__()
+
+        monkeypatch.setattr(driver, "ProgressLines", Polled)
+        monkeypatch.setattr(TaskRounds, "finished_channels", lambda self, before: before)
+        whole(make_run(replace(Q, name="a"), SLOW))
+        assert (polled[0], polled[-1]) == ((2, 0, True), (2, 1, True))
+
 
 class TestEndWithoutRows:
     BAD = MemoryPartition("p", tuple({"ID": "x"} for _ in range(4)))
@@ -391,6 +483,13 @@ class TestEndWithoutRows:
         with pytest.raises(errors.OffsetTokenMovedError):
             load(make_run(self.BAD, **rules))
         assert snowpipe.channels["job_src_p"].committed == "7"
+
+    def test_token_passes_it_behind_channels_that_have_rows(self, snowpipe, make_run, rules):
+        whole(make_run(Q, self.BAD, **rules))
+        assert {name: one.position for name, one in snowpipe.channels.items()} == {
+            "job_src_q": "3",
+            "job_src_p": "3",
+        }
 
     def test_killed_run_is_repeated_without_a_second_dead_letter(self, snowpipe, make_run, rules, tmp_path):
         snowpipe.fault(before="open", skip=1, error=KilledError())
@@ -445,7 +544,7 @@ class TestVerify:
         run = make_run(P, on_imbalance="fail")
         load(run)
         channel.rows_inserted += 1  # by another program, during the run
-        with pytest.raises(errors.ImbalanceError, match="1 more"):
+        with pytest.raises(errors.ImbalanceError, match=r"'job_src_p'.*1 more"):
             run.verify()
 
     def test_run_that_does_not_wait_reports_what_it_sent_and_nothing_as_committed(self, snowpipe, make_run):
@@ -467,12 +566,38 @@ class TestVerify:
             run.finish()
 
 
+class TestFinish:
+    def test_partitions_are_complete_where_all_that_was_sent_is_committed(self, snowpipe, make_run):
+        stands(snowpipe, "job_src_p", "5")
+        snowpipe.holds_commits = True
+        run = make_run(P, Q, MemoryPartition("none", ()), wait_for_commit=False)
+        load(run)
+        run.verify()
+        run.source.mark_complete = complete = MagicMock()
+        run.finish()
+        complete.assert_called_once_with({"p": IntegerOffset(5), "none": None})
+
+    def test_quiet_channels_are_opened_at_their_own_tokens(self, snowpipe, make_run, caplog):
+        stands(snowpipe, "job_src_p", "5", rejected=2, errors=2)
+        before = snowpipe.channels["job_src_p"].committed
+        empty = MemoryPartition("none", ())
+        run = make_run(empty, Q, P, renew=("job_src_gone", "job_src_none", "job_src_q", "job_src_p"))
+        load(run)
+        run.verify()
+        snowpipe.fault(before="open", error=error(409, STALE))
+        run.finish()
+        assert "'job_src_p' could not be renewed" in caplog.text
+        run.finish()
+        assert {*snowpipe.did("open")} == {"open job_src_q", "open job_src_p"}
+        assert snowpipe.channels["job_src_p"].committed == before
+
+
 @dataclass(frozen=True)
 class CountedPartition(MemoryPartition):
     rows_behind: int = 0
 
     def behind(self, committed):
-        return Behind(None, self.rows_behind)
+        return Behind(None, self.rows_behind * committed.value)
 
     def files_behind(self, committed):
         first = FileBehind(committed.value, 10 * committed.value, 1_000)
@@ -492,7 +617,7 @@ def test_what_the_run_finds_is_handed_on_before_it_sends(snowpipe, make_run, mon
     rounds.locate = lambda *_: [counted]
     monkeypatch.setattr(driver, "_FOLLOWED_FILES", most)
     monkeypatch.setattr(rounds_module, "rounds_of", lambda source, spark: rounds)
-    run, found = make_run(CountedPartition("p", rows(6)), Q), []
+    run, found = make_run(CountedPartition("p", rows(6)), Q, wait_for_commit=False), []
     run.prepare()
     before = int(time.time() * 1_000)
 
@@ -504,3 +629,12 @@ def test_what_the_run_finds_is_handed_on_before_it_sends(snowpipe, make_run, mon
     first, second = ChannelStart(2, 1, began, 4, files), ChannelStart(4, 0, began, 0, ())
     assert channels == {"job_src_p": first, "job_src_q": second}
     assert len(script) == 1
+    run.verify()
+    of_files, other = run.channels
+    assert (of_files.files_found, of_files.bytes_found, of_files.oldest_found_ms) == (3, 33, 1_000)
+    assert (other.files_found, other.bytes_found, other.oldest_found_ms) == (None, 0, None)
+
+
+def test_elapsed_seconds_have_milliseconds(monkeypatch):
+    monkeypatch.setattr(driver, "time", SimpleNamespace(monotonic=lambda: 10.12346))
+    assert driver.elapsed(8.0) == 2.123

@@ -89,6 +89,21 @@ def test_parts_are_taken_until_their_time_is_over(monkeypatch, stop_at, taken):
     assert parts.complete is (taken == len(lines))
 
 
+@pytest.mark.parametrize(
+    ("admitted", "expected", "passed"),
+    [
+        ("", [], 3), ("0", [(0, 3)], None), ("3", [(0, 3)], None), ("12", [(0, 1), (2, 3)], None),
+        ("03", [(0, 2), (3, 3)], None), ("2", [(0, 3)], None),
+    ],
+)  # fmt: skip
+def test_parts_without_an_admitted_row_belong_to_their_neighbours(admitted, expected, passed):
+    lines = [_line(position, 10) for position in range(4)]
+    parts = batch_module.AdmittedParts(lines, lambda part: part if str(part.start) in admitted else None)
+    assert [(part.start.value, part.end.value) for part in parts] == expected
+    assert parts.passed == (None if passed is None else IntegerOffset(passed))
+    assert parts.complete
+
+
 class TestOpenBatch:
     def test_it_is_taken_when_the_next_rows_would_not_fit(self):
         limits, part = BatchLimits(rows=3, wire_bytes=1000), _line(0, 850)

@@ -1,15 +1,9 @@
 """Opening, handing over and dropping a channel: what is done, and what is refused."""
 
-from dataclasses import replace
-
 import pytest
 
 from airflow_provider_snowpipe.streaming import errors
 from airflow_provider_snowpipe.streaming.admin import Dropping, Opening, drop_channel, open_channel
-from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
-from airflow_provider_snowpipe.streaming.ownership import EarlierChannels, OwnChannel, refuse_lost
-from airflow_provider_snowpipe.streaming.progress import SUCCESS, ChannelStatus
-from tests.checkpoints import binding_of, source_of, token
 from tests.fake_snowpipe import ROW_SEQ_GAP, UNCOMMITTED, error
 
 HELD = error(409, UNCOMMITTED)
@@ -100,48 +94,3 @@ def test_drop_that_is_refused_is_not_taken_for_done(snowpipe, client):
         found = (refusal.value.channel, refusal.value.http_status, refusal.value.code)
         assert (found, "c" in snowpipe.channels) == (("c", 409, ROW_SEQ_GAP), True)
         snowpipe.heal()
-
-
-LAST = {binding_of(one).source_digest: (f"old_{one}", token(7, 8, binding=binding_of(one))) for one in "pq"}
-
-
-def own(partition, committed=None, lost="", **changes):
-    binding = replace(binding_of(partition), lost=lost)
-    source = source_of(IntegerOffset, binding=binding, **changes)
-    return OwnChannel(source, ChannelStatus(f"new_{partition}", SUCCESS, committed))
-
-
-class TestOwnership:
-    @pytest.mark.parametrize("before", [own("other"), own("p", token(7, 8)), own("q", rebind="restart")])
-    def test_each_channel_without_a_token_is_compared_with_the_last_runs(self, before):
-        with pytest.raises(errors.SourcePositionError, match=r"'new_p'.*'old_p'.*7~i1"):
-            refuse_lost([before, own("p")], LAST)
-        refuse_lost([before, own("p", rebind="continue")], LAST)
-        refuse_lost([before, own("p")], {})
-
-    def test_a_source_that_has_lost_its_own_record_is_refused_where_any_was_loaded(self):
-        words = r"'old_p' '7~i1.*', 'old_q' '7~i1.*Its log is gone\. Set"
-        for rebind in (None, "continue"):
-            with pytest.raises(errors.SourcePositionError, match=words):
-                refuse_lost([own("other"), own("unknown", None, "Its log is gone. ", rebind=rebind)], LAST)
-        refuse_lost([own("unknown", None, "Its log is gone. ", rebind="restart")], LAST)
-        refuse_lost([own("unknown", None, "Its log is gone. ")], {})
-
-    def test_of_the_kafka_connector_is_refused_where_an_earlier_run_has_seen_its_token(self):
-        seen = {"new_0": ("new_0", "41")}
-        for rebind in (None, "continue"):
-            with pytest.raises(errors.SourcePositionError, match="'41'"):
-                refuse_lost([own("0", is_bare=True, rebind=rebind)], seen)
-        refuse_lost([own("0", is_bare=True, rebind="restart"), own("0", "41", is_bare=True)], seen)
-
-    @pytest.fixture
-    def earlier(self, snowpipe, client):
-        return EarlierChannels(client, snowpipe.listed, LAST)
-
-    def test_a_position_of_another_kind_is_refused_by_its_channel(self, snowpipe, earlier):
-        other = token("a:9", 6)
-        for name, last in [("new_p", {binding_of("p").source_digest: ("old_p", other)}), ("old_p", {})]:
-            if not last:
-                snowpipe.channel("old_p", committed=other)
-            with pytest.raises(errors.SnowpipeError, match=f"{name}.*another kind"):
-                replace(earlier, last=last).hand_over([own("p", rebind="continue")])

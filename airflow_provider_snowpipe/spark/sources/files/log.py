@@ -13,11 +13,10 @@ from __future__ import annotations
 import datetime as dt
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from hashlib import blake2b
-from itertools import compress
 from typing import Any, Literal
 
 from arro3.core import Array, DataType, Field, Schema, Table
@@ -152,14 +151,11 @@ class SourceLog:
     @cached_property
     def units(self) -> list[Unit]:
         """The units, by number."""
-        rows = zip(*(self.events[name].to_pylist() for name in _UNIT_COLUMNS), strict=True)
-        is_unit = (event == "unit" for event in self.events["event"].to_pylist())
-        return [Unit(*row) for row in compress(rows, is_unit)]
+        return [Unit(*row) for event, *row in self._rows("event", *_UNIT_COLUMNS) if event == "unit"]
 
     def channels(self, owner: str) -> dict[str, str]:
         """The channel that each partition of a load was given to last."""
-        columns = (self.events[name].to_pylist() for name in ("event", "owner", "partition", "name"))
-        rows = zip(*columns, strict=True)
+        rows = self._rows("event", "owner", "partition", "name")
         return {
             partition: name for event, whose, partition, name in rows if (event, whose) == ("channel", owner)
         }
@@ -188,34 +184,31 @@ class SourceLog:
 
     def _of_units(self, column: str, *events: Event) -> dict[int, int]:
         """What events say of units in a column, by the units' numbers."""
-        columns = (self.events[name].to_pylist() for name in ("event", "number", column))
-        return {number: value for event, number, value in zip(*columns, strict=True) if event in events}
+        rows = self._rows("event", "number", column)
+        return {number: value for event, number, value in rows if event in events}
+
+    def _rows(self, *columns: str) -> Iterator[tuple[Any, ...]]:
+        """The values of some columns, event by event."""
+        return zip(*(self.events[name].to_pylist() for name in columns), strict=True)
 
     def described(self) -> list[dict[str, Any]]:
         """What became of each unit, for people, by number."""
-        ends: dict[int, dict[str, Any]] = {}
-        columns = zip(*(column.to_pylist() for column in self.events.columns), strict=True)
-        rows = [dict(zip(self.events.column_names, values, strict=True)) for values in columns]
-        for row in rows:
-            if row["event"] != "unit":
-                ends.setdefault(row["number"], {})[row["event"]] = row
+        taken_at, taken_by = self.times("unit"), self._of_units("run", "unit")
+        at = {event: self.times(event) for event in ("deleted", "archived", "committed")}
         lines = []
-        for row in rows:
-            if row["event"] != "unit":
-                continue
-            end = ends.get(row["number"], {})
-            state = next((one for one in ("deleted", "archived", "committed") if one in end), "taken")
+        for one in self.units:
+            committed_at = at["committed"].get(one.number)
             lines.append(
                 {
-                    "unit": row["number"],
-                    "partition": row["partition"],
-                    "file": row["name"],
-                    "bytes": row["end"] - row["start"],
-                    "lines_before": row["after_line"],
-                    "state": state,
-                    "taken_at": _text_of_time(row["at_ns"]),
-                    "taken_by": row["run"],
-                    "committed_at": _text_of_time(end["committed"]["at_ns"]) if "committed" in end else None,
+                    "unit": one.number,
+                    "partition": one.partition,
+                    "file": one.name,
+                    "bytes": one.end - one.start,
+                    "lines_before": one.after_line,
+                    "state": next((event for event in at if one.number in at[event]), "taken"),
+                    "taken_at": _text_of_time(taken_at[one.number]),
+                    "taken_by": taken_by[one.number],
+                    "committed_at": None if committed_at is None else _text_of_time(committed_at),
                 }
             )
         return lines
@@ -370,9 +363,7 @@ def _renamed(
     taken = {unit.number for unit in renamed.values()}
     for unit in cut:
         # Rotation by a copy: the file goes on empty under its name, and its content under the new one.
-        copies = (
-            one for one in new if one.size >= unit.end and one.name not in renamed and one.name not in last
-        )
+        copies = (one for one in new if one.name not in renamed and one.name not in last)
         copy = next((one for one in copies if contents.ends(one, unit.end) == unit.ends), None)
         if copy is not None and unit.number not in taken:
             renamed[copy.name] = unit
@@ -389,14 +380,11 @@ def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:
 
 def _last_files(found: Sequence[Found], partitions: set[str]) -> dict[str, str]:
     """The file of each of some partitions to which something may append."""
-    last: dict[str, str] = {}
+    files: dict[str, list[str]] = {one: [] for one in partitions}
     for one in found:
-        if one.partition not in partitions:
-            continue
-        known = last.get(one.partition)
-        if known is None or natural_order(known) < natural_order(one.file):
-            last[one.partition] = one.file
-    return last
+        if one.partition in partitions:
+            files[one.partition].append(one.file)
+    return {partition: max(names, key=natural_order) for partition, names in files.items()}
 
 
 def _next_unit(
@@ -408,7 +396,7 @@ def _next_unit(
         return None
     if found.size == before.end:
         # Of a small file the digest of its ends is that of all it holds.
-        is_whole = 0 < before.end <= 2 * _END_BYTES and before.ends
+        is_whole = before.end <= 2 * _END_BYTES and before.ends
         return None if is_whole and contents.ends(found, found.size) == before.ends else "written again"
     is_begin = found.size > before.end and before.ends and contents.may_grow(found)
     if not is_begin or contents.ends(found, before.end) != before.ends:
@@ -418,7 +406,7 @@ def _next_unit(
         return f"its last line was taken before it was complete, at byte {before.end:,}"
     start, after_line = begin
     end = contents.whole(found, start, after_line, is_last=is_last)
-    if end <= start or contents.is_blank(found, start, end):
+    if contents.is_blank(found, start, end):
         return None
     return _made(found, owner, start, end, after_line, contents.ends(found, end))
 
@@ -498,8 +486,5 @@ def event_rows(units: Sequence[Unit]) -> list[dict[str, Any]]:
 
 def event_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The events of an entry, each with some of the columns, as a table."""
-    columns = [
-        Array([row.get(name) for row in rows], type=kind)
-        for name, kind in zip(EVENTS.names, EVENTS.types, strict=True)
-    ]
+    columns = [Array([row.get(one) for row in rows], type=EVENTS.field(one).type) for one in EVENTS.names]
     return Table.from_arrays(columns, schema=EVENTS)

@@ -100,7 +100,7 @@ class LogStore:
             return
         for kind in ("e", "s"):
             for number in before[kind]:
-                if number < log.number or (kind == "e" and number == log.number):
+                if number <= log.number:
                     self.storage.delete(_name(kind, number))
 
     def _names(self) -> dict[str, list[int]]:
