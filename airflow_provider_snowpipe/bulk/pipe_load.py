@@ -23,6 +23,7 @@ from airflow_provider_snowpipe.bulk.load_history import (
 from airflow_provider_snowpipe.bulk.pipes_beside import (
     NOT_AUTHORIZED,
     Account,
+    asked,
     pipes_beside,
     refuse_files_for_pipe,
 )
@@ -367,13 +368,9 @@ class PipeFiles:
         """Files of a location; of any that has their paths where the role may not see its stage."""
         if location is None:
             return ExpectedFiles()
-        try:
-            return ExpectedFiles(stage=location, url=self._url(location))
-        except SqlError as error:
-            if error.errno not in NOT_AUTHORIZED:
-                raise
-            log.warning("loads of other files with these paths count as well: %s", error)
-            return ExpectedFiles()
+        what = "of which stage's files with these paths loads are"
+        known = asked(what, lambda: ExpectedFiles(stage=location, url=self._url(location)))
+        return known or ExpectedFiles()
 
     def _target(self, *, is_needed: bool) -> PipeTarget | None:
         """From where the pipe loads into which table, None where that is not known."""

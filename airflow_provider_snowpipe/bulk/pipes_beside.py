@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from airflow_provider_snowpipe.bulk.copy import StageAccount
 from airflow_provider_snowpipe.bulk.file_pipe_admin import PIPE_STATUS, ListedPipe, PipeStatus
@@ -31,6 +32,7 @@ _MOST_NAMED = 3
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
 RunSql = Callable[..., list[dict[str, Any]]]
+Answer = TypeVar("Answer")
 
 
 class Account(StageAccount, Protocol):
@@ -137,7 +139,10 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     stage = replace(StageReference.parse(root), path="")
     beside = []
     for pipe in _pipes_over((database, schema, table), account.run_sql):
-        url = None if pipe.loads_from(stage) or staged.url is None else _url_of(pipe, account)
+        url = None
+        if staged.url is not None and not pipe.loads_from(stage):
+            where = f"where pipe {pipe.name} loads from"
+            url = asked(where, partial(account.stage_url, str(pipe.target.stage)))
         files = {
             one.path: one.staged_at
             for one in staged.files.values()
@@ -145,22 +150,19 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
             or (url is not None and pipe.takes_url(f"{str(staged.url).rstrip('/')}/{one.path}", url))
         }
         if files:
-            status = _status_of(pipe, account.run_sql)
+            what = f"whether files wait in pipe {pipe.name}"
+            rows = asked(what, partial(account.run_sql, PIPE_STATUS, (pipe.name.quoted,)))
+            status = PipeStatus.read(next(iter(rows[0].values()))) if rows else None
             beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
     return beside
 
 
 def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
+    what = "whether a pipe is about to load these files"
+    rows = asked(what, partial(run, "SHOW PIPES IN ACCOUNT")) or []
+    if len(rows) >= _MOST_SHOWN:
+        rows += asked(what, partial(run, f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}")) or []
     found = []
-    try:
-        rows = run("SHOW PIPES IN ACCOUNT", None)
-        if len(rows) >= _MOST_SHOWN:
-            rows = [*rows, *run(f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}", None)]
-    except SqlError as error:
-        if error.errno not in NOT_AUTHORIZED:
-            raise
-        log.warning("whether a pipe is about to load these files is not known: %s", error)
-        return []
     for row in rows:
         try:
             pipe = ListedPipe.read(row)
@@ -173,27 +175,19 @@ def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
     return found
 
 
-def _url_of(pipe: ListedPipe, account: Account) -> str | None:
-    """What the external stage of a pipe stands for; None for another kind, or one that does not show."""
+def asked(what: str, ask: Callable[[], Answer]) -> Answer | None:
+    """Ask the account; None where the role may not, and the log then has a warning.
+
+    :param what: what the answer would show
+    :raises SqlError: if it fails otherwise
+    """
     try:
-        return account.stage_url(str(pipe.target.stage))
+        return ask()
     except SqlError as error:
         if error.errno not in NOT_AUTHORIZED:
             raise
-        log.warning("where pipe %s loads from is not known: %s", pipe.name, error)
+        log.warning("%s is not known: %s", what, error)
         return None
-
-
-def _status_of(pipe: ListedPipe, run: RunSql) -> PipeStatus | None:
-    name = pipe.name
-    try:
-        (row,) = run(PIPE_STATUS, (name.quoted,))
-    except SqlError as error:
-        if error.errno not in NOT_AUTHORIZED:
-            raise
-        log.warning("whether files wait in pipe %s is not known: %s", name, error)
-        return None
-    return PipeStatus.read(next(iter(row.values())))
 
 
 # pragma: no mutate end

@@ -512,25 +512,19 @@ def _loaded(
 
 
 def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Join what an interrupted load had done with what its successor did; both as a COPY task's value."""
     channels = dict(first["channels"])
     for name, one in second["channels"].items():
         before = channels.get(name, {"from": one["from"], "files": 0, "rows": 0, "rejected": 0})
         sums = {key: before[key] + one[key] for key in ("files", "rows", "rejected")}
         channels[name] = {**one, "from": before["from"], **sums}
     return {
-        **copied_value(first, second),
+        "rows_loaded": first["rows_loaded"] + second["rows_loaded"],
+        "rejected": first["rejected"] + second["rejected"],
+        "files": {**first["files"], **second["files"]},
+        "loaded_before": {**first["loaded_before"], **second["loaded_before"]},
         "bytes": first["bytes"] + second["bytes"],
         "channels": channels,
-    }
-
-
-def copied_value(before: Mapping[str, Any], copied: Mapping[str, Any]) -> dict[str, Any]:
-    """Join what an interrupted COPY had loaded with what its successor did; both as a COPY task's value."""
-    return {
-        "rows_loaded": before["rows_loaded"] + copied["rows_loaded"],
-        "rejected": before["rejected"] + copied["rejected"],
-        "files": {**before["files"], **copied["files"]},
-        "loaded_before": {**before["loaded_before"], **copied["loaded_before"]},
     }
 
 

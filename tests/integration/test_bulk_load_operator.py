@@ -203,7 +203,7 @@ def test_files_that_the_driver_of_a_dead_worker_had_written_are_staged_by_the_ne
     )
     monkeypatch.setattr(first, "_clean_up", lambda: None)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RunStage, "put", die)
+        patch.setattr(RunStage, "put_written", die)
         with pytest.raises(KilledError):
             first.execute({**task_context(), "task_state_store": state})
     monkeypatch.setattr(second, "_start", die)  # no second driver is started

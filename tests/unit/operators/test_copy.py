@@ -119,6 +119,22 @@ class TestForce:
                 assert sorted(copying.account.rows) == rows_of(*every[: 2 if options is LIMITED else None])
         assert crashes >= 10
 
+    def test_a_try_that_is_overtaken_before_its_copy_finds_what_the_other_has_loaded(
+        self, copying: Copying, monkeypatch: Patch
+    ) -> None:
+        copying.killed("submit", BEFORE)
+        call, overtaken = copying.account.call, list[str]()
+
+        def stalled(name: str, work: Any) -> Any:
+            if name == "submit" and not overtaken:
+                overtaken.append(name)
+                copying.run({**FORCED, "on_error": "CONTINUE"}, number=3)
+            return call(name, work)
+
+        monkeypatch.setattr(copying.account, "call", stalled)
+        assert copying.run(number=2)["rows_loaded"] == 8
+        assert sorted(copying.account.rows) == rows_of(*FILES)
+
     @pytest.mark.parametrize(
         ("options", "by"), [(FORCED, None), (LIMITED, "LOCAL.PUBLIC.P")], ids=["other-stage", "pipe"]
     )

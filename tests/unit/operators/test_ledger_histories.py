@@ -1,9 +1,9 @@
 """Histories of COPY tasks against a plain model: a green task has each row of its files in the table, once.
 
 Runs of one task copy what a stage has, with and without FORCE, two files a statement, against the fake
-account. Between and during their tries anything happens: workers die at any call, answers and statements are
-lost, tasks are deferred and cleared, runs are deleted and made again, files are changed and removed, options
-are edited, and the table is emptied, replaced, or cloned.
+account. Between and during their tries anything happens: workers die at any call, or stall and are overtaken
+by the next try, answers and statements are lost, tasks are deferred and cleared, runs are deleted and made
+again, files are changed and removed, options are edited, and the table is emptied, replaced, or cloned.
 """
 
 from __future__ import annotations
@@ -132,6 +132,25 @@ class Histories(RuleBasedStateMachine):
         self.deferred.pop(run, None)
         self.tries[run] += 1
         self.do(run, fault)
+
+    @rule(run=RUNS, nth=st.integers(1, 20))
+    def overtake(self, run: str, nth: int) -> None:
+        """A worker stalls before a call: the next try does all of its work meanwhile."""
+        call, left = self.account.call, nth
+
+        def stalled(name: str, work: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                self.tries[run] += 1
+                self.do(run)
+            return call(name, work)
+
+        self.deferred.pop(run, None)
+        self.tries[run] += 1
+        self.account.call = stalled  # type: ignore[method-assign]
+        self.do(run)
+        self.account.call = call  # type: ignore[method-assign]
 
     @rule(run=RUNS)
     def leave(self, run: str) -> None:
