@@ -92,8 +92,6 @@ def describe_file_load(
 
     An asset of one channel is skipped: staged files come through none. Nothing here fails the task. A
     load of rows without such an outlet gets an event on the asset of its table (:func:`_add_table_event`).
-
-    :param loader: ``COPY``, or the pipe's full name
     """
     events = context.get("outlet_events")
     if events is None:

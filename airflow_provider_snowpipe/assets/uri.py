@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from airflow_provider_snowpipe.streaming.arguments import check_switch
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import MAX_NAME_LENGTH, check_channel_name, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import check_channel_name, check_name, quote_url_segment
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset
@@ -47,13 +47,7 @@ class TableAddress:
             )
         object.__setattr__(self, "account", self.account.lower())
         for kind in ("database", "schema", "table"):
-            name = getattr(self, kind)
-            if not isinstance(name, str):
-                raise ConfigurationError(f"{kind} is {name!r}: give a text")
-            if not name or len(name) > MAX_NAME_LENGTH or "\0" in name:
-                raise ConfigurationError(
-                    f"{kind} {name[:40]!r}: give a name of 1 to {MAX_NAME_LENGTH} characters without NUL"
-                )
+            check_name(kind, getattr(self, kind))
         if self.channel is not None:
             check_channel_name(self.channel)
 
@@ -98,10 +92,7 @@ class TableAddress:
 
 
 def sanitize_uri(uri: SplitResult) -> SplitResult:
-    """Bring a URI of this scheme into its one form; Airflow calls it for every asset.
-
-    :raises ValueError: if it has another form; the message shows the right one
-    """
+    """Bring a URI of this scheme into its one form; Airflow calls it for every asset."""
     return urlsplit(str(TableAddress.of(uri)))
 
 

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SnowpipeError
@@ -409,13 +410,9 @@ def rebind(args: argparse.Namespace) -> None:
             compare_and_set(client, TokenChange.after(status, token))
         else:
             drop_channel(client, args.channel)
-            pipe = hook.pipe_name()
+            pipe = astuple(hook.pipe_name())
             for record in known_records():
-                if record.loaded is not None and record.loaded.pipe == (
-                    pipe.database,
-                    pipe.schema,
-                    pipe.pipe,
-                ):
+                if record.loaded is not None and record.loaded.pipe == pipe:
                     record.forget(args.channel)
     print("done")
 
@@ -500,15 +497,8 @@ def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
 def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:
     from airflow_provider_snowpipe.hooks.snowpipe import names_of
 
-    return {
-        "task_id": "cli",
-        "path": args.path,
-        "path_conn_id": args.path_conn_id,
-        "channels": args.channels,
-        "offset_format": args.offset_format,
-        "snowflake_conn_id": args.conn_id,
-        **names_of(args),
-    }
+    given = {name: getattr(args, name) for name in ("path", "path_conn_id", "channels", "offset_format")}
+    return {"task_id": "cli", "snowflake_conn_id": args.conn_id, **given, **names_of(args)}
 
 
 def _targets(text: str | None) -> dict[str, str]:
@@ -567,10 +557,7 @@ def plan(args: argparse.Namespace) -> None:
 def _known(args: argparse.Namespace) -> dict[str, Any]:
     """What the arguments give of the data; the rest is left to the source."""
     known: dict[str, Any] = {
-        "freshness": args.freshness,
-        "given_to": args.given_to,
-        "partitions": args.partitions,
-        "arrival_rate": args.arrival_rate,
+        **{name: getattr(args, name) for name in ("freshness", "given_to", "partitions", "arrival_rate")},
         "backfill": args.backfill or None,
         "live_into_files": args.live_into_files or None,
         "bounded": False if args.endless else None,

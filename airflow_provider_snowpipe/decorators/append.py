@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 
 class SnowpipeAppendDecoratedOperator(DecoratedOperator, SnowpipeAppendRowsOperator):
-    """Call a function and append the rows it returns, as :class:`SnowpipeAppendRowsOperator` does.
-
-    :param python_callable: returns a list of mappings, or another iterable of them
-    """
+    """Call a function and append the rows it returns, as :class:`SnowpipeAppendRowsOperator` does."""
 
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class SnowpipeRouteDecoratedOperator(DecoratedOperator, SnowpipeBranchOperator):
-    """Call a function and branch by what it returns, as :class:`SnowpipeBranchOperator` does.
-
-    :param python_callable: returns a source: a stage, path, URL, ``KafkaSource``, or the shape as a mapping
-    """
+    """Call a function and branch by what it returns, as :class:`SnowpipeBranchOperator` does."""
 
     template_fields: Sequence[str] = (
         *DecoratedOperator.template_fields,

@@ -25,7 +25,12 @@ from airflow_provider_snowpipe.bulk.load_history import (
     older_copies,
 )
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad, StageReference, copy_history
-from airflow_provider_snowpipe.hooks.connection import OAUTH_FIELDS, SNOWFLAKE, SnowpipeConnection
+from airflow_provider_snowpipe.hooks.connection import (
+    OAUTH_FIELDS,
+    SAME_FIELDS,
+    SNOWFLAKE,
+    SnowpipeConnection,
+)
 from airflow_provider_snowpipe.streaming.errors import (
     IF_NO_ANSWER,
     ConfigurationError,
@@ -230,10 +235,8 @@ class AccountHook(BaseHook):
         """
         database, schema = self.database_and_schema()
         location = StageReference.parse(stage).location(prefix, database=database, schema=schema)
-        if pattern is None:
-            rows = self.run_sql("LIST %s", (location,))
-        else:
-            rows = self.run_sql("LIST %s PATTERN = %s", (location, pattern))
+        chosen = () if pattern is None else (pattern,)
+        rows = self.run_sql(f"LIST %s{' PATTERN = %s' if chosen else ''}", (location, *chosen))
         return [row for row in rows if not str(row["name"]).endswith("/")]
 
     def list_stage(self, stage: str, prefix: str = "") -> list[str]:
@@ -413,14 +416,9 @@ def _snowflake_hook(settings: SnowpipeConnection) -> Any:
     from airflow.providers.snowflake.hooks.snowflake import SnowflakeHook
 
     connection = Connection(
-        conn_id=settings.conn_id,
         conn_type=SNOWFLAKE,
-        host=settings.host,
-        port=settings.port,
-        login=settings.login,
-        password=settings.password,
-        schema=settings.schema,
         extra=json.dumps(_hook_extra(settings)),
+        **{name: getattr(settings, name) for name in SAME_FIELDS},
     )
 
     class HookOfConnection(SnowflakeHook):

@@ -9,7 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -128,10 +128,7 @@ class StageUpload:
     _logged_at: float = field(default=0.0, init=False)
 
     def run(self, files: Sequence[SourceFile]) -> Staged:
-        """Upload what is not in the stage; the first error ends it.
-
-        :raises StagedFileDiffersError: if another content is staged, with ``if_staged="fail"``
-        """
+        """Upload what is not in the stage; the first error ends it."""
         self._logged_at = time.monotonic()
         sessions: queue.SimpleQueue[RunSql] = queue.SimpleQueue()
         threads = max(1, min(self.parallel, len(files)))
@@ -141,7 +138,10 @@ class StageUpload:
                 sessions.put(stack.enter_context(self.account.sql_session("PUT")))
             with ThreadPoolExecutor(threads, thread_name_prefix="snowpipe-put") as pool:
                 waiting = [pool.submit(self._one, file, sessions, files) for file in files]
-                self._finish(waiting)
+                done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
+                for failed in (one for one in done if one.exception() is not None):
+                    self.stop()  # the others first
+                    failed.result()
         names = {file.below: self.staging.staged_as(file.below) for file in files}
         return Staged(
             tuple(names[file.below] for file in files if self._done[file.below]),
@@ -159,14 +159,6 @@ class StageUpload:
     def stop(self) -> None:
         """Begin no other file."""
         self._stop.set()
-
-    def _finish(self, waiting: list[Future[None]]) -> None:
-        """Wait for all; an error stops the others first, and is then raised."""
-        done, _ = wait(waiting, return_when=FIRST_EXCEPTION)
-        failed = next((future for future in done if future.exception() is not None), None)
-        if failed is not None:
-            self.stop()
-            failed.result()
 
     def _one(
         self, file: SourceFile, sessions: queue.SimpleQueue[RunSql], files: Sequence[SourceFile]

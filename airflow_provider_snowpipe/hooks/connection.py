@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SNOWFLAKE = "snowflake"
 SNOWPIPE = "snowpipe"
+SAME_FIELDS = ("conn_id", "host", "port", "login", "password", "schema")
 _DOMAIN = ".snowflakecomputing.com"
 _ACCOUNT = re.compile(r"[A-Za-z0-9._-]+")
 _ONE_LINE_PEM = re.compile(rb"(-----BEGIN [A-Z ]+-----)\s*([A-Za-z0-9+/=\s]+?)\s*(-----END [A-Z ]+-----)")
@@ -90,8 +91,8 @@ class SnowpipeConnection:
 
         :param extra: its extra as an object, which an event loop has to await and a task has not
         """
-        names = ("conn_id", "conn_type", "host", "port", "login", "password", "schema")
-        return cls(**{name: getattr(connection, name) for name in names}, extra=extra)
+        same = {name: getattr(connection, name) for name in SAME_FIELDS}
+        return cls(conn_type=connection.conn_type, extra=extra, **same)
 
     def account_url(self) -> str:
         """The account's address: the host given, else the one that Snowflake gives the account."""
@@ -393,7 +394,7 @@ class OAuthClient:
 
     def _fetch(self) -> None:
         answer = self._answer()
-        found = answer.json if answer.status == HTTPStatus.OK and isinstance(answer.json, Mapping) else {}
+        found = answer.fields if answer.status == HTTPStatus.OK else {}
         token, seconds = found.get("access_token"), str(found.get("expires_in"))
         if not isinstance(token, str) or not token or not seconds.isdecimal():
             moved = ", a redirect that is not followed" if 300 <= answer.status < 400 else ""

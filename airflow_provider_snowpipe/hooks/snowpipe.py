@@ -150,11 +150,8 @@ class SnowpipeHook(AccountHook):
         self, channels: Sequence[str], *, retry: RetryPolicy | None = None
     ) -> dict[str, ChannelStatus]:
         """Ask once after channels of the pipe without blocking the event loop."""
-        client = await self.async_get_client(retry=retry)
-        try:
+        with await self.async_get_client(retry=retry) as client:
             return await asyncio.to_thread(client.channel_statuses, channels)
-        finally:
-            client.close()
 
     def list_channels(self) -> list[ListedChannel]:
         """List the channels of the pipe by ``SHOW CHANNELS``, as far as the role may see them.
@@ -309,9 +306,7 @@ class SnowpipeHook(AccountHook):
         )
 
     def _pipe_of(self, settings: SnowpipeConnection) -> PipeName:
-        return settings.pipe_name(
-            table=self.table, pipe=self.pipe, database=self.database, schema=self.schema
-        )
+        return settings.pipe_name(**names_of(self))
 
 
 def names_of(task: Any) -> dict[str, Any]:

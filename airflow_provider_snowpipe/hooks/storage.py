@@ -15,10 +15,7 @@ _HADOOP_LIBRARIES = ("libhdfs", "libjvm")
 
 
 def storage_path(address: str, conn_id: str | None) -> Any:
-    """Make an ``ObjectStoragePath``.
-
-    :param address: ``s3://…``, ``gs://…``, ``file:///…`` or a path of this machine
-    """
+    """Make an ``ObjectStoragePath``."""
     from airflow.providers.common.compat.sdk import ObjectStoragePath
 
     if not isinstance(address, str) or not address:

@@ -87,7 +87,6 @@ class _LeftAddress(BaseOperatorLink):
     """A link to an address that the task leaves as an XCom."""
 
     key: ClassVar[str]
-    """The XCom."""
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """The address that the task left, empty where there is none."""
@@ -120,7 +119,6 @@ class ChannelPageLink(_LeftAddress):
 
 
 CHANNEL_PAGE_LINKS: tuple[ChannelPageLink, ...] = (ChannelPageLink(),) if PAGES_ARE_SERVED else ()
-"""The link, where there is a page to link to."""
 
 
 def leave_channel_page(task_instance: Any, address: str) -> None:
@@ -140,7 +138,6 @@ _MOST_OBSERVED = 2_000
 def leave_observed(task_instance: Any, reason: str, channels: Mapping[str, Mapping[str, Any]]) -> None:
     """Leave what a task saw of channels before it fails, since a task that fails has no value.
 
-    :param reason: why it fails, in a word
     :param channels: by name, as a load's value has them: ``committed`` is a token, or whether ``to`` is
     """
     kept = dict(islice(channels.items(), _MOST_OBSERVED))

@@ -348,31 +348,20 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     def _rules(self, batch: int | None) -> AppendRules:
         from airflow_provider_snowpipe.streaming.append import AppendRules
 
-        return AppendRules(
-            batch,
-            self.on_error,
-            self.on_older_batch,
-            self.wait_for_commit,
-            self.commit_timeout,
-            self.on_imbalance,
-            is_batch_of_run=batch is not None and self.batch in (None, ""),
-        )
+        names = ("on_error", "on_older_batch", "wait_for_commit", "commit_timeout", "on_imbalance")
+        given = {name: getattr(self, name) for name in names}
+        return AppendRules(batch, is_batch_of_run=batch is not None and self.batch in (None, ""), **given)
 
     def _value(self, load: SmallLoad, rules: AppendRules) -> dict[str, Any]:
+        names = ("channel", "rows", "skipped", "bytes", "rejected", "dead_lettered", "committed")
         return {
-            "channel": load.channel,
+            **{name: getattr(load, name) for name in names},
             "pipe": str(self.hook.pipe_name()),
             "offset_format": self._format().format_name,
             "batch": rules.batch,
             "from": load.from_token,
             "to": load.target_token,
-            "rows": load.rows,
-            "skipped": load.skipped,
-            "bytes": load.bytes,
-            "rejected": load.rejected,
-            "dead_lettered": load.dead_lettered,
             "unknown_columns": dict(load.unknown_columns),
-            "committed": load.committed,
         }
 
     def _check_arguments(self) -> None:

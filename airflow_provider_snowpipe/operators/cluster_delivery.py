@@ -47,10 +47,7 @@ _PACKAGE = "airflow_provider_snowpipe"
 class ClusterSettings:
     """What a driver on a cluster needs beside its submission, checked before anything is started.
 
-    :param work_path: a folder that worker and driver reach, in an address of Airflow's object storage
     :param identity: what distinguishes this task instance from others that have the same folder
-    :param driver_secret: ``name:key`` of Kubernetes, ``create``, or what the driver has or gets itself
-    :param pipe: connection and names by which a load's channels are followed, empty where it has none
     """
 
     conn_id: str
@@ -400,7 +397,6 @@ def is_of_this_machine(path: Any) -> bool:
 # -- The one of a Spark connection -----------------------------------------------------------------------
 
 Delivery = YarnDelivery | KubernetesDelivery
-"""What one submission brings to its driver, and removes afterwards."""
 
 
 def delivery_of(settings: ClusterSettings, submission: Submission) -> Delivery:

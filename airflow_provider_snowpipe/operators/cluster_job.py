@@ -61,10 +61,7 @@ _KILLED = "the task was killed; its application on the cluster was stopped"
 
 
 def is_cluster_mode(deploy_mode: str | None, conf: Mapping[str, Any] | None) -> bool:
-    """True where the driver runs on the cluster.
-
-    :param deploy_mode: of the operator or else the Spark connection
-    """
+    """True where the driver runs on the cluster."""
     mode = (deploy_mode or "client").lower()
     if mode not in ("client", "cluster"):
         raise ConfigurationError(f"the deploy mode is {deploy_mode!r}: give 'client' or 'cluster'")
@@ -130,8 +127,6 @@ class ClusterRun:
 
         What Airflow kept of that try names the application. A try whose worker died between submission and
         that is found by its tag, and so is a running one where Airflow keeps nothing (before 3.3).
-
-        :raises RetriesExhaustedError: if the cluster does not answer; nothing is submitted then
         """
         if not memory.may_follow:
             return None
@@ -380,8 +375,6 @@ def _poll_channels(
     """Poll what a load's channels commit while its driver runs on a cluster, for the log alone.
 
     In a daemon thread: a service or a storage that hangs holds up neither the wait nor the end of the task.
-
-    :param start: reads what the driver found on its channels, None while there is nothing
     """
     names = dict(settings.pipe)
     try:

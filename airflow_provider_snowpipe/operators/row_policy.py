@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.providers.common.compat.sdk import conf
@@ -135,16 +135,7 @@ class RowPolicyOperator(PipeArguments):
             )
 
     def _schema_policy(self) -> SchemaPolicy:
-        return SchemaPolicy(
-            RowPolicy(
-                self.on_error,
-                self.check_rows,
-                self.dead_letter_path,
-                self.create_table,
-                self.evolve_columns,
-                self.unknown_columns,
-            )
-        )
+        return SchemaPolicy(RowPolicy(**{one.name: getattr(self, one.name) for one in fields(RowPolicy)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +154,7 @@ class SchemaPolicy:
         channel_of: Callable[[str], str] | None = None,
         on_data_loss: OnDataLoss = "fail",
     ) -> dict[str, Any]:
-        """Make or widen the table for the first rows that the run loads; return what the plan must know.
-
-        :param channel_of: names the channel of a partition; None where all rows are to be loaded
-        """
+        """Make or widen the table for the first rows that the run loads; return what the plan must know."""
         if self.changes_table:
             from airflow_provider_snowpipe.spark.submit.source import first_rows
 
@@ -198,10 +186,7 @@ class SchemaPolicy:
     def rules(
         self, hook: SnowpipeHook, log: Callable[..., None], required: Sequence[TableColumn] = ()
     ) -> dict[str, Any]:
-        """What the plan must know of rows, of the table as it is now.
-
-        :param required: the columns that this load makes where the table lacks them
-        """
+        """What the plan must know of rows, of the table as it is now."""
         known = self.known_columns(hook, log)
         columns = hook.table_columns() if self.policy.checks_rows or (required and not known) else known
         if self.makes_columns:
@@ -215,10 +200,7 @@ class SchemaPolicy:
         }
 
     def known_columns(self, hook: SnowpipeHook, log: Callable[..., None]) -> tuple[TableColumn, ...]:
-        """The columns that keys of rows have to match; none where they need not, or that is not known.
-
-        :raises SnowpipeError: if the table cannot be described, and unknown keys are to fail the task
-        """
+        """The columns that keys of rows have to match; none where they need not, or that is not known."""
         if self.policy.unknown_columns == "ignore":
             return ()
         try:

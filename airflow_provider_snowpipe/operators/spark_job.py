@@ -87,7 +87,6 @@ class SparkDriverOperator(SparkSubmitOperator):
     # default_args have of deploy_mode, yarn_rm_auth and spark_binary is nowhere else; _get_hook() alone gives
     # the hook its settings; and execute() would take the _hook of an earlier try.
     _runs_over_connect = False
-    """Whether the job runs over a Spark Connect server, too."""
 
     def __init__(
         self,

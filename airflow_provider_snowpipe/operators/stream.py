@@ -396,13 +396,13 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
             "ca_bundle": hook.ca_bundle(),
             "channel_prefix": self._prefix(source),
             "source_name": self.source_name or source.default_name,
-            "on_data_loss": self.on_data_loss,
             "wait_for_commit": self.wait_for_commit and not self._defers,
-            "commit_timeout": self.commit_timeout,
             "sdk_profile": self.sdk_profile or None,
             "run": self._run_mark,
-            "rebind": self.rebind,
-            "on_imbalance": self.on_imbalance,
+            **{
+                one: getattr(self, one)
+                for one in ("on_data_loss", "commit_timeout", "rebind", "on_imbalance")
+            },
             "last_checkpoints": record.last_checkpoints(),
             "renew": tuple(record.quiet(dt.datetime.now(dt.UTC))),
             **keys,

@@ -60,10 +60,7 @@ def _limit(limit: DocumentedLimit) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the cost model.
-
-    :param source: who published it, or what the guess rests on
-    """
+    """One figure of the cost model."""
 
     name: str
     value: float
@@ -105,9 +102,7 @@ class CostModel:
     copy_statement_seconds: float = _figure(
         2.0, "s of the warehouse beside the rows", "compiling and listing", guess=True
     )
-    copy_file_seconds: float = _figure(
-        0.1, "s of one thread for each file", "one open and one commit", guess=True
-    )
+    copy_file_seconds: float = _figure(0.1, "s of a thread for each file", "open and commit", guess=True)
     warehouse_threads: float = _figure(8.0, "files at once in an X-SMALL", "8 cores in a node", guess=True)
     stream_floor_seconds: float = _limit(STREAM_LATENCY)
     pipe_floor_seconds: float = _figure(
@@ -119,24 +114,14 @@ class CostModel:
     copy_floor_seconds: float = _figure(
         30.0, "s until a statement's rows can be queried", "task start, sign-in, resume", guess=True
     )
-    copy_shortest_interval: float = _figure(
-        300.0, "s between two scheduled COPYs", "a DAG run in less is all overhead", guess=True
-    )
-    copy_usual_interval: float = _figure(
-        3600.0, "s between two scheduled COPYs at most", "an hourly DAG", guess=True
-    )
+    copy_shortest_interval: float = _figure(300.0, "s between two COPYs", "less is overhead", guess=True)
+    copy_usual_interval: float = _figure(3600.0, "s between two COPYs at most", "an hourly DAG", guess=True)
     channel_bytes_per_second: float = _limit(CHANNEL_BYTES_PER_SECOND)
     table_bytes_per_second: float = _limit(TABLE_BYTES_PER_SECOND)
-    pipe_bytes_per_second: float = _figure(
-        300e6, "uncompressed bytes", "two X-SMALL of serverless", guess=True
-    )
+    pipe_bytes_per_second: float = _figure(300e6, "uncompressed bytes", "two serverless X-SMALL", guess=True)
     stage_bytes_per_second: float = _figure(100e6, "bytes put to a stage", "a gigabit line", guess=True)
-    text_ratio: float = _figure(
-        4.0, "times, when compressed text is read", "gzip on logs and CSV", guess=True
-    )
-    columnar_ratio: float = _figure(
-        3.6, "times, Parquet, ORC and Avro as text", f"{_TERABYTES}: 1.3 TB inside"
-    )
+    text_ratio: float = _figure(4.0, "times, compressed text", "gzip on logs and CSV", guess=True)
+    columnar_ratio: float = _figure(3.6, "times, Parquet, ORC, Avro as text", f"{_TERABYTES}: 1.3 TB inside")
     bytes_per_row: float = _figure(164.0, "uncompressed bytes, where only rows are counted", _TERABYTES)
     smallest_file_bytes: float = _figure(100e6, "bytes as stored, lower end of the advice", _SIZING)
     largest_file_bytes: float = _figure(250e6, "bytes as stored, upper end of the advice", _SIZING)
@@ -145,9 +130,7 @@ class CostModel:
     split_file_bytes: float = _figure(
         128e6, "bytes of a CSV file from which on many threads may read it", f"{_SIZING}: see splits_csv"
     )
-    copy_longest_seconds: float = _figure(
-        86_400.0, "s after which a load may be aborted", f"{_SIZING}: 24 hours"
-    )
+    copy_longest_seconds: float = _figure(86_400.0, "s until a load may be aborted", f"{_SIZING}: 24 hours")
 
     def __post_init__(self) -> None:
         for figure in self.figures():
@@ -276,10 +259,7 @@ class LoadPolicy:
         costs: Mapping[str, Any] | None,
         loads: Sequence[MeasuredLoad] = (),
     ) -> Self:
-        """Make the policy of an author's arguments.
-
-        :param loads: the last loads of the table, whose latency goes before floors that are not given
-        """
+        """Make the policy of an author's arguments."""
         given = costs or {}
         floors = {
             path: seconds
@@ -362,7 +342,9 @@ def estimate_copy(shape: DataShape, policy: LoadPolicy) -> PathEstimate:
     work = _work(shape, policy, shape.uncompressed(costs) * interval, interval / arrival)
     size = _warehouse(work, interval, policy)
     resumed = _credits(work, policy, WAREHOUSE_CREDITS[policy.warehouse])
-    credits = min(resumed * DAY / interval, _always_running(work, interval, policy))
+    # A warehouse that never sleeps ends what resumes can cost.
+    always = max(24.0 * WAREHOUSE_CREDITS[policy.warehouse], work * DAY / interval / 3600)
+    credits = min(resumed * DAY / interval, always * costs.warehouse_credit_factor)
     latency = policy.floor(LoadPath.COPY) + scheduled
     seconds = latency + one_thread_seconds(shape, policy)
     return PathEstimate(LoadPath.COPY, credits, latency, seconds, warehouse=size, interval=interval)
@@ -434,12 +416,6 @@ def _work(shape: DataShape, policy: LoadPolicy, volume: float, files: float) -> 
 def _credits(work: float, policy: LoadPolicy, power: float) -> float:
     least = 0.0 if policy.warehouse_is_running else policy.costs.warehouse_minimum_seconds * power
     return max(work, least) / 3600 * policy.costs.warehouse_credit_factor
-
-
-def _always_running(work: float, interval: float, policy: LoadPolicy) -> float:
-    """Credits of a day for a warehouse that never sleeps, which ends what resumes can cost."""
-    hourly = WAREHOUSE_CREDITS[policy.warehouse] * policy.costs.warehouse_credit_factor
-    return max(24.0 * hourly, work * DAY / interval / 3600 * policy.costs.warehouse_credit_factor)
 
 
 def _warehouse(

@@ -122,11 +122,7 @@ class LoadPlan:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self | None:
-        """Read what :meth:`as_json` made.
-
-        :param value: the object; keys beside the plan's own are skipped
-        :returns: None if it is no plan, or one of a release that wrote them otherwise
-        """
+        """Read what :meth:`as_json` made, among other keys; None if it is no plan, or of another release."""
         try:
             own = {one.name: value[one.name] for one in dataclasses.fields(cls)}
             own = checked_values(cls, own, "plan", skip_types=_NESTED)
@@ -222,7 +218,6 @@ def _short(number: float) -> str:
 # -- What the last loads of a table took, as the next plan takes it into account -------------------------
 
 MOST_KEPT = 20
-"""Loads of a table that are kept."""
 ENOUGH = 3
 """Loads by a path from which on their latency counts more than the figures."""
 
@@ -231,11 +226,8 @@ ENOUGH = 3
 class MeasuredLoad:
     """One load.
 
-    :param table: the table, or the pipe that stands for it
     :param seconds: from the beginning of the task until all rows could be queried
     :param latency: those of them that the volume does not explain, None where that is not known
-    :param credits_from: what the credits are known from
-    :param query_tag: of its statements, for a load by COPY
     """
 
     table: str
@@ -276,8 +268,6 @@ def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
     """The seconds of a load that its volume does not explain.
 
     Where the volume alone was to take longer than the load, the latency is only known not to be longer.
-
-    :param estimate: ``seconds`` and ``latency`` that were estimated
     """
     rest = seconds - (float(estimate["seconds"]) - float(estimate["latency"]))
     return rest if rest > 0 else min(seconds, float(estimate["latency"]))
@@ -290,11 +280,7 @@ def outcome_of(
     load: MeasuredLoad | None = None,
     before: Sequence[MeasuredLoad] = (),
 ) -> dict[str, Any]:
-    """Put what a load did beside the estimate of its path.
-
-    :param load: what it took and cost, which is kept for the next plan where rows were loaded
-    :param before: the last loads of the table, from the oldest
-    """
+    """Put what a load did beside the estimate of its path."""
     estimated: dict[str, Any] = {}
     planned = None
     if isinstance(plan, Mapping):

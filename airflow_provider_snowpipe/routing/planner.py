@@ -316,9 +316,7 @@ def _flood(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
 
 def _tiny_files(shape: DataShape, policy: LoadPolicy, plan: LoadPlan) -> str | None:
     files, costs = shape.files, policy.costs
-    if files is None or not shape.bounded or files.count < policy.many_files:
-        return None
-    if files.mean >= costs.tiny_file_bytes:
+    if files is None or compact_advice(shape, policy) is None:
         return None
     return (
         f"{files.count:,} files of {size(files.mean)} on average: each one costs an open and an entry of "

@@ -210,10 +210,7 @@ class ListedFile:
 
     @classmethod
     def from_list_row(cls, row: Mapping[str, Any]) -> ListedFile:
-        """Read a row of ``LIST``, whose keys are the columns' names in small letters (page "LIST").
-
-        :param row: the row; ``last_modified`` is a timestamp or a text, ``Sat, 21 Nov 2026 14:43:01 GMT``
-        """
+        """Read a row of ``LIST``, whose keys are the columns' names in small letters (page "LIST")."""
         modified = row.get("last_modified")
         if isinstance(modified, str):
             modified = parsedate_to_datetime(modified)
@@ -223,11 +220,7 @@ class ListedFile:
 def listing_shape(
     files: Iterable[ListedFile], now: dt.datetime, /, *, staged: bool = False, **known: Any
 ) -> DataShape:
-    """Make the shape of files that a listing names.
-
-    :param files: the listing, of a stage, an object store or a disk; it is read once and not kept
-    :param known: what else is known of the data: other parameters of :class:`DataShape`
-    """
+    """Make the shape of files that a listing names."""
     _refuse_files(known)
     count, total, largest = 0, 0, 0
     kinds: set[tuple[str | None, bool]] = set()
@@ -298,10 +291,7 @@ def backlog_shape(
 
 
 def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None, **known: Any) -> DataShape:
-    """Make the shape of a DataFrame from the statistics of its optimised plan.
-
-    :param size_in_bytes: ``sizeInBytes`` of the statistics
-    """
+    """Make the shape of a DataFrame from the statistics of its optimised plan."""
     size = None if size_in_bytes >= _UNKNOWN_SIZE else float(size_in_bytes)
     if size is None and rows is None:
         raise ConfigurationError(
@@ -315,8 +305,6 @@ def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataSh
     """Make the shape of the files that keep coming into a table, from its loads of the last days.
 
     The interval between files is that of the loads' timestamps; bytes of a file are the mean ones.
-
-    :param loads: rows of ``COPY_HISTORY`` with ``file_name``, ``file_size`` and ``last_load_time``
     """
     _refuse_files(known)
     if known.pop("bounded", False):

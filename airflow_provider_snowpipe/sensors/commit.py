@@ -85,7 +85,6 @@ class WaitSensor(BaseSensorOperator):
     trigger_class: ClassVar[type[WaitTrigger]]
     reasons: ClassVar[type[FailureReason] | type[FilesFailure]]
     memory_key: ClassVar[str]
-    """The name of the wait's memory in the task's state."""
     margin_seconds: ClassVar[float] = 0.0
     """Airflow's own time limit of the deferred task lies so much after the sensor's."""
     ui_color = "#d3edf9"

@@ -47,10 +47,7 @@ class OpenAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What was done to a channel.
-
-    :param committed: its committed offset token afterwards, None for NULL
-    """
+    """What was done to a channel."""
 
     channel: str
     action: OpenAction
@@ -92,13 +89,7 @@ def open_channel(
     if_exists: str = "skip",
     uncommitted_timeout: float = 60.0,
 ) -> Opening:
-    """Make sure that a channel exists.
-
-    :param offset_token: the token that a new channel starts with; an existing one keeps its own
-    :param if_exists: ``skip`` leaves an existing channel alone, ``fence`` shuts its writers out
-    :param uncommitted_timeout: seconds to wait for rows of a fenced writer to be committed
-    :raises UncommittedRowsError: if such rows are still not committed then
-    """
+    """Make sure that a channel exists; its arguments are those of the operator."""
     status = client.channel_statuses([channel])[channel]
     action = plan_opening(status, offset_token, if_exists)
     if action is OpenAction.CREATE:
@@ -148,10 +139,7 @@ def _drop(client: SnowpipeClient, channel: str) -> None:
 
 
 def open_when_committed(client: SnowpipeClient, channel: str, timeout: float) -> OpenedChannel:
-    """Open a channel as soon as none of its rows is uncommitted.
-
-    :raises UncommittedRowsError: if there still are some when the time is over; nothing has changed
-    """
+    """Open a channel once no row is uncommitted; UncommittedRowsError, and no change, if that is too late."""
     deadline = time.monotonic() + timeout
     pause = FIRST_POLL_SECONDS
     while True:
@@ -187,7 +175,6 @@ _CONFIRM_SECONDS = 30.0
 
 
 SetToken = Callable[[str, str], object]
-"""Sets the committed token of a channel by the system function, whatever it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +196,7 @@ class TokenChange:
         return cls(status.channel, token, status.committed, status.rows_inserted)
 
     def require(self, found: ChannelStatus) -> None:
-        """Make sure that the channel has not moved on since the change was planned.
-
-        :raises OffsetTokenMovedError: if it has
-        """
+        """Raise OffsetTokenMovedError if the channel has moved on since the change was planned."""
         rows = found.rows_inserted if self.rows_inserted is None else self.rows_inserted
         if (found.committed, found.rows_inserted) == (self.expected, rows):
             return
@@ -350,11 +334,7 @@ def mark_reported(client: SnowpipeClient, statuses: Mapping[str, ChannelStatus])
 
 
 def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = False) -> ChannelStatus:
-    """Shut out the writers of a channel, and make sure that it is as a change of its token expects it.
-
-    :raises WriterActiveError: if rows are received and not committed
-    :raises OffsetTokenMovedError: if the channel has moved on
-    """
+    """Shut out the writers of a channel, and make sure that it is as a change of its token expects it."""
     try:
         client.open_channel(change.channel, fail_on_uncommitted_rows=not overwrite)
     except UncommittedRowsError as error:
@@ -366,10 +346,7 @@ def fence(client: SnowpipeClient, change: TokenChange, *, overwrite: bool = Fals
 
 
 def watch_channels(client: SnowpipeClient, channels: Sequence[str], observe_seconds: float) -> None:
-    """Watch many channels at the same time, through their statuses.
-
-    :raises WriterActiveError: if somebody writes to one of them
-    """
+    """Watch many channels by their statuses; WriterActiveError if somebody writes to one of them."""
 
     def observe() -> dict[str, ChannelState]:
         return {name: ChannelState(one) for name, one in client.channel_statuses(channels).items()}

@@ -72,10 +72,7 @@ class RowLimits:
 
 @dataclass(frozen=True, slots=True)
 class NumberedRows:
-    """Rows as NDJSON lines without their newlines, and the position of each.
-
-    :param offsets: their positions, strictly growing
-    """
+    """Rows as NDJSON lines without their newlines, and the positions of all, strictly growing."""
 
     lines: Sequence[bytes]
     offsets: Sequence[Offset]
@@ -123,10 +120,7 @@ def lines_of_rows(rows: Iterable[Any], limits: RowLimits) -> list[bytes]:
 
 
 def lines_as_written(text: str, rows: int) -> list[bytes]:
-    """Cut the JSON text of rows into a line for each as it stands: read by Python, fractions lose digits.
-
-    :param text: the JSON of one object, or of a list of them
-    """
+    """Cut the JSON text of rows into a line for each as it stands: read by Python, fractions lose digits."""
     decoder, lines, at = json.JSONDecoder(), list[bytes](), 0
     if text.lstrip().startswith("["):
         at = text.index("[") + 1
@@ -257,10 +251,7 @@ def numbered_by_batch(lines: Sequence[bytes], batch: int) -> NumberedRows:
 def numbered_by_column(
     lines: Sequence[bytes], column: str, offset_class: type[Offset], *, channel: str
 ) -> NumberedRows:
-    """Take each row's position from one of its columns.
-
-    :raises ContinuityError: if the positions do not grow from row to row
-    """
+    """Take each row's position from one of its columns."""
     offsets: list[Offset] = []
     for number, line in enumerate(lines, start=1):
         value = _field(line, column)
@@ -335,10 +326,7 @@ class AppendRules:
 def rows_to_send(
     rows: NumberedRows, committed: Offset | None, rules: AppendRules, *, channel: str
 ) -> NumberedRows:
-    """Leave out what the channel has committed, or refuse what cannot be distinguished.
-
-    :raises SourcePositionError: if the channel has gone on to a later batch, or the rows have changed
-    """
+    """Leave out what the channel has committed, or refuse what cannot be distinguished."""
     if rules.batch is None or not isinstance(committed, BatchRowOffset):
         return rows.after(committed)
     if committed.batch == rules.batch and committed.row > len(rows.lines):

@@ -96,10 +96,7 @@ def _is_object_with_secret(text: str) -> bool:
 
 
 def mapping_argument(name: str, value: Any) -> dict[str, Any]:
-    """Take a mapping, or its JSON text as a template renders it.
-
-    :param value: its value; None and an empty text count as an empty one
-    """
+    """Take a mapping, or its JSON text as a template renders it; None counts as an empty one."""
     if isinstance(value, str):
         try:
             value = json.loads(value or "null")

@@ -29,7 +29,6 @@ _JWT_LIFE_SECONDS = 3540
 _JWT_RENEW_SECONDS = 600
 _PEM_START = b"-----BEGIN"
 _KEPT_KEYS = 16
-"""Private keys that a process keeps once they are read, the last ones used."""
 
 
 class Authorization(Protocol):
@@ -40,13 +39,11 @@ class Authorization(Protocol):
 
     def renew(self, refused: Mapping[str, str]) -> bool:
         """Replace what the service refused, unless another thread has; False where that is impossible."""
+        return False
 
 
 class Credentials(Protocol):
-    """Something that proves who the client is.
-
-    ``token_type`` is the value of ``X-Snowflake-Authorization-Token-Type``.
-    """
+    """Something that proves who the client is."""
 
     @property
     def token_type(self) -> str:
@@ -61,8 +58,6 @@ class KeyPair:
     """A user's RSA key pair, used as a JSON Web Token (RS256).
 
     :param account: the account's identifier; what follows its first dot (a region) is dropped
-    :param private_key: PKCS#8 or PKCS#1 in PEM, or the base64 text between its markers
-    :raises AuthenticationError: if the key cannot be read
     """
 
     account: str
@@ -160,8 +155,8 @@ class OAuthToken(_GivenToken):
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """Requests that prove who asks by the user's own credentials."""
+class Signed(Authorization):
+    """Requests that prove who asks by the user's own credentials, which renew themselves."""
 
     credentials: Credentials
 
@@ -173,13 +168,9 @@ class Signed:
             "X-Snowflake-Authorization-Token-Type": self.credentials.token_type,
         }
 
-    def renew(self, refused: Mapping[str, str]) -> bool:
-        """False: credentials renew themselves before they expire."""
-        return False
-
 
 @dataclass(frozen=True, slots=True)
-class ScopedToken:
+class ScopedToken(Authorization):
     """A short-lived token for one ingest host: the only credential that leaves the driver.
 
     :param expires_at: seconds since 1970
@@ -199,19 +190,12 @@ class ScopedToken:
         return self
 
     def headers(self) -> dict[str, str]:
-        """The header of a request; a scoped token goes without a type (REST tutorial).
-
-        :raises AuthenticationError: if it has expired
-        """
+        """The header of a request; a scoped token goes without a type (REST tutorial)."""
         if time.time() >= self.expires_at:
             raise AuthenticationError(
                 "the scoped token given to this client has expired; the driver must send a fresh one"
             )
         return {"Authorization": f"Bearer {self.token}"}
-
-    def renew(self, refused: Mapping[str, str]) -> bool:
-        """False: who was given a token cannot make another one."""
-        return False
 
 
 def read_private_key(text: str | bytes, passphrase: str | bytes | None, user: str) -> RSAPrivateKey:

@@ -63,7 +63,6 @@ class AdmittedParts:
     where there is none, the next one begins where it begins. So the offset token passes what is put aside.
     Each part is given when the next one that has rows was admitted.
 
-    :param parts: all rows, each part behind the one before
     :param admit: gives a part with the rows that are to be sent, None if it has none
     :param stop_at: the time from which on no further part is taken, seconds since 1970
     """
@@ -100,10 +99,7 @@ class AdmittedParts:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A closed batch, ready to be sent.
-
-    :param encoding: the value of ``Content-Encoding``, None for plain text
-    """
+    """A closed batch, ready to be sent."""
 
     body: bytes = field(repr=False)
     encoding: str | None
@@ -136,7 +132,6 @@ class OpenBatch:
         """Empty the batch if it is full, and return what was in it; nothing while it is not.
 
         :param ratio: bytes of NDJSON that are expected to become one byte as sent; 0 takes what there is
-        :param following: bytes of the part that comes next
         """
         room = min(self.limits.raw_bytes, int(self.limits.wire_bytes * _FILL * ratio)) - following
         if self.raw_bytes <= room and self.rows < self.limits.rows:

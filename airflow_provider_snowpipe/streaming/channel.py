@@ -57,7 +57,6 @@ class ChannelSession(ABC):
 
     :param source: whose rows the channel gets; reads and writes its tokens
     :param gaps_legal: True when the source may skip positions
-    :raises SourceChangedError: if the channel has committed rows of another source
     """
 
     def __init__(
@@ -164,11 +163,7 @@ class ChannelSession(ABC):
 def take_over(
     client: SnowpipeClient, name: str, timeout: float = 60.0, *, discard_uncommitted: bool = True
 ) -> OpenedChannel:
-    """Open a channel once its rows are committed, and shut out every older writer.
-
-    :param discard_uncommitted: False raises when the time is over, and changes nothing
-    :raises UncommittedRowsError: if rows are still not committed then and are not to be discarded
-    """
+    """Open a channel once its rows are committed, and shut out every older writer."""
     try:
         return open_when_committed(client, name, timeout)
     except UncommittedRowsError:

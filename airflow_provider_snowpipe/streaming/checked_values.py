@@ -35,7 +35,6 @@ class TypedArgument:
     type: ClassVar[str] = ""
     """What names the class in a dictionary, where a field takes values of several."""
     _filled: ClassVar[tuple[str, ...]] = ()
-    """Fields that are not empty."""
 
     def __post_init__(self) -> None:
         if not self._check_fields():
@@ -276,10 +275,7 @@ class RowRules:
         application: str,
         pipe: str,
     ) -> Self | None:
-        """Make the rules of a plan.
-
-        :returns: None if rows are not checked before they are sent
-        """
+        """Make the rules of a plan; None if rows are not checked before they are sent."""
         policy = RowPolicy(on_error, check_rows, dead_letter_path)
         if not policy.checks_rows:
             names = Counter(one.name.upper() for one in columns)

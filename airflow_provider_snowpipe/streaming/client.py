@@ -116,24 +116,18 @@ class SnowpipeClient:
             return self._host
 
     def scoped_token(self) -> ScopedToken:
-        """A token for the ingest host, valid for some minutes at least; safe to hand to an executor.
-
-        :raises AuthenticationError: if the service refuses the credentials, or a given token has expired
-        """
+        """A token for the ingest host, valid for some minutes at least; safe to hand to an executor."""
         return self._scoped.get()
 
     def pipe_info(self) -> dict[str, Any]:
-        """Ask about the pipe, which also makes a table's default pipe.
-
-        :raises PipeNotFoundError: if there is no such pipe or table, or the role may not use it
-        """
+        """Ask about the pipe, which also makes a table's default pipe; PipeNotFoundError if there is none."""
         answer = self._request(
             f"look up {self._shown}",
             "POST",
             f"/v2/streaming{self._path}:pipe-info",
             json_body={"generate_new_token": False},
         )
-        return dict(answer.json) if isinstance(answer.json, Mapping) else {}
+        return dict(answer.fields)
 
     def open_channel(
         self, name: str, *, offset_token: str | None = None, fail_on_uncommitted_rows: bool = True
@@ -142,8 +136,6 @@ class SnowpipeClient:
 
         :param offset_token: becomes the committed token, where the caller wants to set one
         :param fail_on_uncommitted_rows: False discards rows that were received but not committed
-        :raises UncommittedRowsError: if there are such rows and they are not to be discarded
-        :raises ChannelInvalidError: if the service opens the channel in a state that takes no rows
         """
         body: dict[str, Any] = {"fail_on_uncommitted_rows": fail_on_uncommitted_rows}
         if offset_token is not None:
@@ -151,8 +143,7 @@ class SnowpipeClient:
         what = f"open channel {name!r} of {self._shown}"
         path = f"/v2/streaming{self._path}/channels/{quote_url_segment(check_channel_name(name))}"
         answer = self._request(what, "PUT", path, channel=name, verb="open", json_body=body)
-        token = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
-        state = answer.json.get("channel_status") if isinstance(answer.json, Mapping) else None
+        token, state = map(answer.fields.get, ("next_continuation_token", "channel_status"))
         if not isinstance(token, str) or not isinstance(state, Mapping):
             raise self._malformed(what, answer)
         status = ChannelStatus.from_json(state, channel=name)
@@ -179,7 +170,7 @@ class SnowpipeClient:
                 f"/v2/streaming{self._path}:bulk-channel-status",
                 json_body={"channel_names": some},
             )
-            found = answer.json.get("channel_statuses") if isinstance(answer.json, Mapping) else None
+            found = answer.fields.get("channel_statuses")
             if not isinstance(found, Mapping):
                 raise self._malformed(f"ask after channels of {self._shown}", answer)
             for name in some:
@@ -238,7 +229,7 @@ class SnowpipeClient:
             headers=headers,
             body=body,
         )
-        following = answer.json.get("next_continuation_token") if isinstance(answer.json, Mapping) else None
+        following = answer.fields.get("next_continuation_token")
         if not isinstance(following, str):
             raise self._malformed(what, answer)
         return following
@@ -323,7 +314,7 @@ def _ingest_host(answer: Answer) -> str:
 
     Underscores become dashes: a certificate cannot match a host name with underscores.
     """
-    value = answer.json.get("hostname") if isinstance(answer.json, dict) else answer.json
+    value = answer.fields.get("hostname", answer.json)
     text = value if isinstance(value, str) else answer.text
     host = text.strip().replace("_", "-")
     if not HOST_NAME.fullmatch(host):
@@ -335,18 +326,14 @@ def _ingest_host(answer: Answer) -> str:
 
 def _scoped_token(answer: Answer, host: str) -> ScopedToken:
     """Read the answer of the token request: the raw token, or JSON that holds it."""
-    token: object = answer.text.strip()
-    life: object = None
-    if isinstance(answer.json, dict):
-        token = answer.json.get("token") or answer.json.get("access_token")
-        life = answer.json.get("expires_in")
-    elif isinstance(answer.json, str):
-        token = answer.json
+    token: object = answer.json if isinstance(answer.json, str) else answer.text.strip()
+    if isinstance(answer.json, Mapping):
+        token = answer.fields.get("token") or answer.fields.get("access_token")
     if not isinstance(token, str) or not token or any(c.isspace() for c in token):
         raise AuthenticationError(
             f"the answer to the token request (HTTP {answer.status}) holds no token: check the account URL"
         )
-    return ScopedToken(token=token, host=host, expires_at=_expiry(token, life))
+    return ScopedToken(token=token, host=host, expires_at=_expiry(token, answer.fields.get("expires_in")))
 
 
 def _expiry(token: str, life: object) -> float:

@@ -370,8 +370,6 @@ class CommitWatch:
 
     Times are seconds since 1970, so that the memory can move to another process (:meth:`memory`,
     :meth:`recall`).
-
-    :param expected: the targets; :attr:`question` names their channels
     """
 
     def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:

@@ -24,7 +24,6 @@ IF_NO_ANSWER = (
     "See whether the service is up, whether its address is right, and whether this machine may reach it "
     "(firewall, proxy)"
 )
-"""What to do about a service that does not answer."""
 
 
 # pragma: no mutate start (classes and their words)
@@ -89,8 +88,7 @@ class SourceChangedError(SourcePositionError):
 
     error_id = "SP36"
     remedy = (
-        'put the source or its options back; or set rebind="continue" where positions mean the same rows, '
-        'rebind="restart" where the source is to be loaded from its beginning'
+        'put the source back, or set rebind="continue" (same positions) or "restart" (from its beginning)'
     )
     retry_reason = "the channel belongs to another source"
 
@@ -441,10 +439,7 @@ class RowsRejectedError(SnowpipeError):
     """
 
     error_id = "SP33"
-    remedy = (
-        "append the rows that the channel's last error names corrected, and clear the failed task; or choose "
-        'on_error="dead_letter" for the next runs'
-    )
+    remedy = 'append these rows corrected, and clear the task; or choose on_error="dead_letter" for next runs'
     retryable = False
     retry_reason = "rows were skipped and the tokens have moved on: another try would not see them"
 
@@ -466,8 +461,7 @@ class FilesGivenTwiceError(SnowpipeError):
 
     error_id = "SP34"
     remedy = (
-        "leave these files to the way that has loaded them; SnowpipeCopyOperator and "
-        "SnowpipeIngestFilesOperator load them again with force=True"
+        "leave these files to the way that has loaded them; COPY and file pipes load again with force=True"
     )
     retryable = False
     retry_reason = "the files were loaded another way; another try finds the same load"
@@ -502,10 +496,7 @@ def error_class(name: str) -> type[SnowpipeError]:
 
 
 def error_line(kind: str, text: object) -> str:
-    """An error as a task's log has it, with the code by which the documentation lists its class.
-
-    :param kind: the name of the error's class; one that this package has not gets no code
-    """
+    """An error as a task's log has it, with the code by which the documentation lists its class."""
     found = error_class(kind)
     code = f" [{found.error_id}]" if found.__name__ == kind else ""
     return f"snowpipe error: {kind}: {text}{code}"
@@ -540,10 +531,7 @@ class RetryAdvice:
 
 
 def advise(error: BaseException) -> RetryAdvice:
-    """Decide whether to retry, by the error itself or the first one in its chain that is known.
-
-    :param error: what ended the task; an error of the Spark job is known by its text
-    """
+    """Decide whether to retry, by the error itself or the first one in its chain that is known."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:

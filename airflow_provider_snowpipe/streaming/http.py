@@ -71,6 +71,11 @@ class Answer:
             return None
 
     @property
+    def fields(self) -> Mapping[str, Any]:
+        """The body's JSON object, empty where it is none."""
+        return self.json if isinstance(self.json, Mapping) else {}
+
+    @property
     def text(self) -> str:
         """The body as text."""
         return self.body.decode("utf-8", "replace")
@@ -78,21 +83,14 @@ class Answer:
     @property
     def code(self) -> str:
         """The service's stable error code; empty where the body has none ("code" or "error_code")."""
-        if isinstance(self.json, Mapping):
-            code = self.json.get("code", self.json.get("error_code"))
-            if isinstance(code, str):
-                return code
-        return ""
+        code = self.fields.get("code", self.fields.get("error_code"))
+        return code if isinstance(code, str) else ""
 
     def describe(self) -> str:
         """Describe what the service answered, for an error's text."""
-        message = self.json.get("message") if isinstance(self.json, Mapping) else None
-        parts = [f"HTTP {self.status}"]
-        if self.code:
-            parts.append(self.code)
-        if isinstance(message, str) and message:
-            parts.append(message[:_LONGEST_QUOTE])
-        return ", ".join(parts)
+        message = self.fields.get("message")
+        shown = message[:_LONGEST_QUOTE] if isinstance(message, str) else ""
+        return ", ".join(filter(None, [f"HTTP {self.status}", self.code, shown]))
 
 
 # -- Connections -----------------------------------------------------------------------------------------
@@ -133,8 +131,6 @@ def certificate_authorities(ca_bundle: str | None) -> str:
     """Choose the file of trusted roots: the given one, the environment's, or the public roots.
 
     Passed to every call, because ``requests`` prefers ``REQUESTS_CA_BUNDLE`` to a session's setting.
-
-    :param ca_bundle: a PEM file, None for those of ``REQUESTS_CA_BUNDLE`` and ``SSL_CERT_FILE``
     """
     origin, path = "ca_bundle", ca_bundle
     if not path:
@@ -190,10 +186,7 @@ class Transports:
         form: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Answer:
-        """Make one attempt.
-
-        :raises UnreachableError: if there is no answer
-        """
+        """Make one attempt; UnreachableError if there is no answer."""
         if not seconds_left():
             raise UnreachableError(f"{urlsplit(url).netloc} was not asked: the time for it is used up")
         sent = {**_HEADERS, **headers}
@@ -342,8 +335,6 @@ class HttpSession:
 
         Id and continuation token stay over all repetitions: a time-out means that the outcome is unknown.
 
-        :param what: the request in words, for errors ("append to channel 'c'")
-        :param headers: besides those that prove who asks
         :raises AuthenticationError: if the credentials stay refused
         :raises RetriesExhaustedError: if the budget is used up
         :raises ApiError: for every refusal that repeating cannot help

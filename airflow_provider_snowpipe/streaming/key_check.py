@@ -199,10 +199,7 @@ class UnknownKeys:
         return self._check.matched
 
     def check(self, body: bytes | memoryview, where: str) -> Mapping[int, Fault]:
-        """Count the keys of some rows that match no column; the rows that must not be sent, and why.
-
-        :raises UnknownColumnsError: if there is a key without a column and the policy is ``fail``
-        """
+        """Count the keys of some rows that match no column; the rows that must not be sent, and why."""
         found = self._check.check(body)
         refused = found.partly if self._puts_aside else found.unknown
         if refused and self._fails:

@@ -70,10 +70,7 @@ class FileBacklog:
 
 @dataclass(frozen=True, slots=True)
 class ChannelLag:
-    """How far one channel is.
-
-    :param target: the offset token that it should have committed, None where nobody expects one
-    """
+    """How far one channel is."""
 
     status: ChannelStatus
     target: str | None = None
@@ -117,12 +114,7 @@ class ChannelLag:
 
 @dataclass(frozen=True, slots=True)
 class LagReport:
-    """How far the channels of a pipe are.
-
-    :param channels: the late ones first, each group by name
-    :param error: why the service did not report it, None where it did
-    :param notes: sources of files that could not be listed, and why
-    """
+    """How far the channels of a pipe are."""
 
     pipe: str
     channels: tuple[ChannelLag, ...] = ()

@@ -44,7 +44,6 @@ FIRST_POLL_SECONDS, POLL_GROWTH, LONGEST_POLL_SECONDS = 0.05, 1.4, 1.0
 """Pauses of who waits for a channel's commit by itself: the first one, by what each grows, the longest."""
 
 WIRE_LIMIT_BYTES = int(REQUEST_BYTES.value)
-"""Largest body that the service takes, as sent."""
 
 
 # pragma: no mutate start (limits are tested as a whole)
@@ -107,14 +106,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long and how often one logical request is repeated.
-
-    :param budget_seconds: give up when this much time has passed since the first attempt
-    :param initial_seconds: the first pause
-    :param multiplier: growth of the pause
-    :param cap_seconds: the longest pause
-    :param jitter: share of the pause that is drawn at random, 0 to 1
-    """
+    """How long and how often one logical request is repeated."""
 
     budget_seconds: float = 120.0
     initial_seconds: float = 0.5
@@ -138,4 +130,3 @@ class RetryPolicy:
 
 
 DEFAULT_RETRY = RetryPolicy()
-"""Of requests whose caller names no other."""

@@ -22,8 +22,7 @@ _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 def quote_identifier(name: str) -> str:
     """Quote one SQL identifier so that it is taken letter by letter."""
-    if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
-        _check_name("SQL identifier", name)
+    check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -51,20 +50,15 @@ def channel_name(prefix: str, source: str, partition: str) -> str:
 
     The scheme is that of the Snowflake Kafka connector v4 (connector, topic, partition), so that a job can
     take a channel over and hand it back. Nothing in the name changes between runs or attempts.
-
-    :param prefix: who loads (the connector's name; a DAG's id)
-    :param source: what is loaded (a topic; a directory's name)
-    :param partition: the ordered unit of the source
     """
     for part, value in (("prefix", prefix), ("source", source), ("partition", partition)):
-        _check_name(f"channel {part}", value)
-    name = f"{prefix}_{source}_{partition}"
-    return check_channel_name(name)
+        check_name(f"channel {part}", value)
+    return check_channel_name(f"{prefix}_{source}_{partition}")
 
 
 def check_channel_name(name: str) -> str:
     """Return the name of a named channel if it is usable as one."""
-    _check_name("channel name", name)
+    check_name("channel name", name)
     if name in (".", ".."):  # in the path of a URL the folder itself, and the one above
         raise ConfigurationError(f"channel name is {name!r}, which no URL can hold: choose another name")
     if name.upper() == ELASTIC_CHANNEL:
@@ -75,10 +69,7 @@ def check_channel_name(name: str) -> str:
 
 
 def channel_names(given: object) -> list[str]:
-    """Read names of channels as an author gives them, or a template renders them.
-
-    :param given: names, such as a list or a mapping by name, their JSON text, or one name
-    """
+    """Read names of channels as an author gives them, or a template renders them."""
     if isinstance(given, str):
         try:
             found = json.loads(given)
@@ -92,7 +83,8 @@ def channel_names(given: object) -> list[str]:
     return names
 
 
-def _check_name(kind: str, value: str) -> None:
+def check_name(kind: str, value: str) -> None:
+    """Refuse what is no name of a thing of this kind."""
     if not value:
         raise ConfigurationError(f"{kind} is empty: give a non-empty name")
     if not isinstance(value, str):  # as a DAG that renders templates as native objects makes of digits
@@ -118,12 +110,12 @@ class PipeName:
 
     def __post_init__(self) -> None:
         for kind, value in (("database", self.database), ("schema", self.schema), ("pipe", self.pipe)):
-            _check_name(kind, value)
+            check_name(kind, value)
 
     @classmethod
     def default_for_table(cls, database: str, schema: str, table: str) -> PipeName:
         """Name the default pipe of a table, which the service makes on first use."""
-        _check_name("table", table)
+        check_name("table", table)
         return cls(database, schema, table + DEFAULT_PIPE_SUFFIX)
 
     @property
@@ -213,10 +205,7 @@ STRING_LITERAL = r"'(?:[^'\\]|''|\\.)*'"
 
 
 def read_string_literal(written: str) -> str:
-    """Read a text between single quotes as Snowflake does.
-
-    :param written: the text with its quotes; escape sequences begin with a backslash
-    """
+    """Read a text between single quotes as Snowflake does."""
     return _ESCAPE.sub(_unescaped, written[1:-1])
 
 

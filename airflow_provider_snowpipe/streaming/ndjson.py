@@ -51,8 +51,6 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
 
     Decimals keep every digit and their scale (more than 38 as texts), integers every digit, timestamps their
     precision (with a zone in UTC with ``Z``). Dates are ``YYYY-MM-DD``; structs, lists, maps native JSON.
-
-    :raises EncodingError: if a column's type or value has no faithful form; names the column
     """
     options = options or NdjsonOptions()
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
@@ -72,10 +70,7 @@ def encode_ndjson(rows: pa.Table | pa.RecordBatch, options: NdjsonOptions | None
 
 
 def with_documents(lines: Sequence[bytes], name: str, texts: Iterable[bytes | None]) -> list[bytes]:
-    """Add a column of ready JSON to the lines of rows, for values that Arrow has no type for.
-
-    :param texts: the column's values, None where the key is left out
-    """
+    """Add a column of ready JSON to the lines of rows, for values that Arrow has no type for."""
     key = json.dumps(name, ensure_ascii=False).encode() + b":"
     return [
         line if text is None else b"".join((line[:-1], b"" if line == b"{}" else b",", key, text, b"}"))
@@ -337,10 +332,7 @@ class BlockLines:
 
     @classmethod
     def of(cls, body: bytes | memoryview) -> Self:
-        """Find the rows of a body.
-
-        :param body: NDJSON; the last newline may be missing
-        """
+        """Find the rows of a body."""
         data = body if not len(body) or body[-1] in (b"\n", _NEWLINE) else bytes(body) + b"\n"
         octets = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(octets == _NEWLINE).astype(np.int64) + 1

@@ -56,7 +56,6 @@ class Watermark:
     """Up to where commits have been reported to somebody.
 
     :param begun: False before the watch has seen every channel that it started with
-    :param channels: the channels' marks; one that is not among them had committed nothing
     """
 
     begun: bool = False
@@ -106,10 +105,7 @@ class OffsetWatch:
             self._seen = dict(watermark.channels)
 
     def start_with(self, names: Collection[str]) -> None:
-        """Take the channels that there are when the watch begins: what they had committed then is no news.
-
-        :param names: the channels; one that turns up later is news from its first row
-        """
+        """Take the channels at the beginning: what they had committed is no news; of later ones all is."""
         if self._first is None:
             self._first = frozenset(names)
 
@@ -336,10 +332,7 @@ class FollowRules:
 
 
 class OffsetFollower:
-    """One watcher of a pipe's channels.
-
-    :param poll: asks after the channels; its polls go to :meth:`take`
-    """
+    """One watcher of a pipe's channels."""
 
     def __init__(
         self,

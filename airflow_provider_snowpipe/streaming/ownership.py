@@ -85,11 +85,7 @@ def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> Last
 
 
 def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> None:
-    """Refuse a channel without a token where an earlier run has seen one of the same source partition.
-
-    :param last: what earlier runs have seen; None where they have left no record
-    :raises SourcePositionError: names the channel and the last checkpoint
-    """
+    """Refuse a channel without a token where an earlier run has seen one of the same source partition."""
     last = _known(channels, last)
     for one in channels:
         lost = one.source.binding.lost
@@ -184,11 +180,7 @@ class EarlierChannels:
         return moved
 
     def refuse_twins(self, channels: Sequence[OwnChannel]) -> None:
-        """Refuse channels that were new, where another one has loaded the same source partition meanwhile.
-
-        :param channels: as they were before the load
-        :raises SourceChangedError: naming both channels
-        """
+        """Refuse channels that were new, where another one has loaded the same source partition meanwhile."""
         new = {one.partition: one for one in channels if one.is_new and one.source.rebind is None}
         names = {one.name for one in channels}
         for other in self._listed() if new else ():

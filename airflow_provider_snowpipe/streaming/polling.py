@@ -22,7 +22,6 @@ log = logging.getLogger(__name__)
 GATHER_SECONDS = 0.2
 """Pause before a first round, in which waiters that start together come together."""
 CONNECT_SECONDS = 60.0
-"""Longest time to look a connection up and making a client."""
 _JITTER = 0.1
 _REOPEN = (PipeFailedOverError, AuthenticationError)
 """Errors after which the client is recreated, from settings that may have changed meanwhile."""
@@ -60,10 +59,7 @@ class SharedPoll(ABC, Generic[Answer]):
         """Poll for ever; one value for each round."""
 
     async def _is_changed(self, seconds: float | None) -> bool:
-        """Wait for another waiter; False where the time is over first.
-
-        :param seconds: the time, None for no end
-        """
+        """Wait for another waiter; False where the time is over first."""
         if seconds is not None and seconds <= 0:
             return False
         self._changed.clear()
@@ -115,8 +111,6 @@ def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]
     """Find what all of the running event loop share, such as its poll of a pipe, or make it.
 
     It lives as long as somebody holds it.
-
-    :param key: what distinguishes those of the class, such as connection and pipe
     """
     known = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     found = known.get((kind, key))
@@ -134,8 +128,6 @@ class PollClient(Generic[Source, Question, Answer]):
     """A poll's client, made when it is first needed and again after it was dropped; one thread of its own.
 
     With its own thread a pipe whose service hangs holds up no other pipe. What goes wrong is part of a poll.
-
-    :param failed: makes the poll that brought nothing but an error
     """
 
     def __init__(
@@ -252,7 +244,6 @@ def loop_time() -> float:
 # -- One listing of a pipe's channels for everyone in an event loop who needs to know of new ones --------
 
 LIST_SECONDS = 60.0
-"""Longest time for one listing, with signing in for it."""
 
 ListNames = Callable[[], Awaitable[Sequence[str]]]
 

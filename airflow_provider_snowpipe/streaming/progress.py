@@ -35,7 +35,6 @@ REJECTED_ROWS = "REJECTED ROWS"
 CHANNEL_MISSING = "ERR_CHANNEL_DOES_NOT_EXIST_OR_NOT_AUTHORIZED"
 _TIMES_OF_ERRORS = ("last_error_timestamp_ms", "last_error_timestamp")
 STATUS_NAMES_PER_REQUEST = 100
-"""Most channels that one status request may ask after."""
 
 
 # pragma: no mutate start (whole answers are read: tests/unit/streaming/test_names_and_status.py)
@@ -99,8 +98,6 @@ class ChannelStatus:
 
         The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and ``rows_error_count``,
         ``last_error_timestamp`` and ``last_error_timestamp_ms``); both are read.
-
-        :param channel: the name asked for, where the object is keyed by it
         """
         errors, last = (
             next((body[name] for name in names if body.get(name) is not None), None)
@@ -200,10 +197,7 @@ def show_channels(pipe: PipeName) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChannelState:
-    """What one time shows of a channel.
-
-    :param listed: its row in ``SHOW CHANNELS``, None where the role may not see it
-    """
+    """What one time shows of a channel."""
 
     status: ChannelStatus
     listed: ListedChannel | None = None
@@ -231,10 +225,7 @@ def signs_of_a_writer(before: ChannelState, after: ChannelState) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What one channel has durably committed, and what a run still owes it.
-
-    :param target: the position that proves the run complete
-    """
+    """What one channel has durably committed, and what a run still owes it."""
 
     committed: Offset | None
     target: Offset
@@ -250,9 +241,6 @@ class ChannelProgress:
 
     *Committed* is what the service has proved, *sent* what it may still lose. A *gap* is a position that does
     not follow directly, legal only in a source that skips positions (Kafka compaction).
-
-    :param committed: the committed position at open, None for NULL
-    :param gaps_legal: True when the source may skip positions
     """
 
     channel: str
@@ -349,10 +337,7 @@ class ChannelTarget:
         )
 
     def positions(self, channel: str) -> type[Offset] | None:
-        """The class of its positions, None where its token names it.
-
-        :raises OffsetTokenError: if the token is a bare text and nobody has named its format
-        """
+        """The class of its positions, None where its token names it."""
         if self.offset_format is not None:
             return offset_class(self.offset_format)
         if self.token is not None and not is_checkpoint(self.token):
@@ -393,10 +378,7 @@ class ChannelTarget:
 
 @dataclass(frozen=True, slots=True)
 class CommitTargets:
-    """What a wait is for: an offset token for each channel, and what counts as failure.
-
-    :param on_imbalance: ``fail`` ends the wait where a channel counts other rows than its checkpoint
-    """
+    """What a wait is for: an offset token for each channel, and what counts as failure."""
 
     targets: Mapping[str, ChannelTarget]
     on_imbalance: OnImbalance = "warn"
@@ -447,9 +429,9 @@ class CommitTargets:
 
 def all_targets(targets: Any) -> dict[str, Any]:
     """Targets in one mapping, such as those of all instances of a mapped task."""
-    given = _read_json("targets", targets)
+    given = _read_json(targets)
     if isinstance(given, Mapping) or not isinstance(given, Sequence) or isinstance(given, str | bytes):
-        return _mapping("targets", given)
+        return _mapping(given)
     if not given:  # as an XCom that no instance has
         raise ConfigurationError(
             "targets is an empty list: give a mapping or a list of them, such as the XCom 'targets' of the "
@@ -457,7 +439,7 @@ def all_targets(targets: Any) -> dict[str, Any]:
         )
     found: dict[str, Any] = {}
     for one in given:
-        for channel, target in _mapping("targets", one).items():
+        for channel, target in _mapping(one).items():
             if found.setdefault(channel, target) != target:
                 raise ConfigurationError(
                     f"targets has two entries of channel {channel!r}: {found[channel]!r} and {target!r}: a "
@@ -470,23 +452,21 @@ def _is_count(value: Any) -> bool:
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
 
 
-def _mapping(name: str, value: Any) -> dict[str, Any]:
+def _mapping(value: Any) -> dict[str, Any]:
     """Take a mapping, or the JSON text of one, as a template renders it."""
-    value = _read_json(name, value)
+    value = _read_json(value)
     if not isinstance(value, Mapping):
         raise ConfigurationError(
-            f"{name} is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
+            f"targets is {value!r}: give a mapping of channel names, such as the XCom 'targets' of the load"
         )
     return dict(value)
 
 
-def _read_json(name: str, value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
+def _read_json(value: Any) -> Any:
     try:
-        return json.loads(value)
+        return json.loads(value) if isinstance(value, str) else value
     except ValueError:
         raise ConfigurationError(
-            f"{name} is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
+            f"targets is the text {value[:80]!r}, which is no JSON object: give a mapping, an XCom such "
             'as load.output["targets"], or a template that ends in "| tojson"'
         ) from None

@@ -292,10 +292,7 @@ class ColumnForm:
         self._form = _FIRST.get(self.type.kind, Form.TEXT)
 
     def form(self, longest: int) -> Form:
-        """How to read the column.
-
-        :param longest: bytes of the longest row; a value is no longer than that
-        """
+        """How to read the column."""
         if self.type.kind in _CERTAIN_TEXTS or self.type.kind in _FIRST:
             return self._form
         known = self.type.kind in _ANY

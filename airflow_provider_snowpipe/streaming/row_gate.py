@@ -98,10 +98,7 @@ class DeadLetterStore(ABC):
 
     @abstractmethod
     def settle(self, committed: Offset) -> None:
-        """Clear away what an attempt left that was shut out while this one ran.
-
-        :param committed: the last position that this attempt has committed
-        """
+        """Clear away what an attempt left that was shut out while this one ran."""
 
     def count(self, committed: Offset) -> int:
         """Count the rows up to a position that are put aside."""
@@ -109,10 +106,7 @@ class DeadLetterStore(ABC):
 
 
 class DeadLetterFolder(DeadLetterStore):
-    """The files of one channel.
-
-    :param after: the committed position when the channel was opened, None for NULL
-    """
+    """The files of one channel."""
 
     def __init__(self, path: str, channel: str, offset_class: type[Offset], after: Offset | None) -> None:
         self._path, self._channel, self._offset_class = path, channel, offset_class
@@ -135,25 +129,19 @@ class DeadLetterFolder(DeadLetterStore):
 
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
         """Put the bad rows of one part into a file."""
-        table = pa.table(
+        part = {"channel": self._channel, "first_position": str(start), "last_position": str(end)}
+        run = {"application": application, "at": dt.datetime.now(dt.UTC)}
+        rows = [
             {
-                "channel": [self._channel] * len(dead_letters),
-                "position": [None if one.position is None else str(one.position) for one in dead_letters],
-                "first_position": [str(start)] * len(dead_letters),
-                "last_position": [str(end)] * len(dead_letters),
-                "row": [one.row for one in dead_letters],
-                "column": [one.column for one in dead_letters],
-                "reason": [one.reason for one in dead_letters],
-                "payload": [one.payload for one in dead_letters],
-                "application": [application] * len(dead_letters),
-                "at": [dt.datetime.now(dt.UTC)] * len(dead_letters),
-                "key": [one.key for one in dead_letters],
-                "headers": [
-                    [{"key": name, "value": value} for name, value in one.headers] for one in dead_letters
-                ],
-            },
-            schema=SCHEMA,
-        )
+                **{name: getattr(one, name) for name in ("row", "column", "reason", "payload", "key")},
+                "position": None if one.position is None else str(one.position),
+                "headers": [{"key": name, "value": value} for name, value in one.headers],
+                **part,
+                **run,
+            }
+            for one in dead_letters
+        ]
+        table = pa.Table.from_pylist(rows, schema=SCHEMA)
         out = pa.BufferOutputStream()
         pq.write_table(table, out, compression="zstd")
         name = _name(str(start), _SUFFIX)

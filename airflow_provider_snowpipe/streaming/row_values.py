@@ -142,10 +142,7 @@ class JsonNumber(str):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a row does not fit the table; names the column, never the value.
-
-    :param column: the column's name, None where the whole row is at fault
-    """
+    """Why a row does not fit the table; names the column, never the value."""
 
     column: str | None
     reason: str

@@ -59,11 +59,7 @@ def with_columns(
 
 
 def _inserted(fixed: str, columns: Mapping[str, Positions], is_empty: npt.NDArray[np.bool_]) -> Any:
-    """What is put into each row: texts of one length, with blanks in front of shorter numbers.
-
-    :param fixed: the columns that are the same in all rows
-    :param is_empty: rows without a key of their own, which need no comma behind it
-    """
+    """What is put into each row: texts of one length, with blanks in front of shorter numbers."""
     parts, fields, width = [fixed], [], len(fixed.encode())
     for name, values in columns.items():
         key = f"{',' if width else ''}{json.dumps(name, ensure_ascii=False)}: "

@@ -57,10 +57,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a type as ``DESCRIBE TABLE`` or a ``CREATE TABLE`` writes it.
-
-        :param text: for example ``NUMBER(12,2)``, ``varchar(40)``, ``DOUBLE PRECISION``
-        """
+        """Read a type as ``DESCRIBE TABLE`` or a ``CREATE TABLE`` writes it."""
         match = _WRITTEN.match(text)
         word = " ".join(match["word"].upper().split()) if match else ""
         if match is not None and (word in _INTEGERS or word in _KINDS):
@@ -198,10 +195,7 @@ def create_table_if_missing(table: str, columns: Sequence[TableColumn]) -> str:
 
 
 def add_columns(table: str, columns: Sequence[TableColumn]) -> str:
-    """The statement that adds columns to a table.
-
-    :param columns: the new columns, at least one; they can be empty, since there are rows already
-    """
+    """The statement that adds columns to a table; they can be empty, since there are rows already."""
     return f"ALTER TABLE {table} ADD COLUMN {', '.join(column.ddl for column in columns)}"
 
 
@@ -246,10 +240,7 @@ _INFERRED = ("NUMBER(38,0)", "DATE", "BOOLEAN")
 
 
 def with_exact(columns: Iterable[TableColumn], required: Iterable[TableColumn]) -> tuple[TableColumn, ...]:
-    """The columns of a table that loads make or widen, which must not round or cut values.
-
-    :param required: the columns that this load would make
-    """
+    """The columns of a table that loads make or widen, which must not round or cut values."""
     own = {one.name.upper(): str(one.column_type) for one in required}
     return tuple(
         replace(one, exact=kind in _INFERRED or own.get(one.name.upper()) == kind)

@@ -40,9 +40,7 @@ UNREACHABLE_SECONDS = 600.0
 
 
 Application = DriverPod | YarnApplication
-"""What a cluster reports of one application."""
 Cluster = KubernetesPods | ResourceManager
-"""Where applications are found, followed and stopped."""
 
 
 def spark_master(conn_id: str) -> str:
@@ -216,7 +214,6 @@ class SnowpipeApplicationTrigger(StoredTrigger):
 class FollowedApplication:
     """What the polls of one application have found: states go to the log once, and errors are counted.
 
-    :param unreachable_seconds: how long there may be errors only
     :param line_seconds: how old the last line has to be for one with more rows
     """
 

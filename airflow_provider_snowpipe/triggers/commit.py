@@ -86,7 +86,6 @@ class WaitTrigger(StoredTrigger, BaseEventTrigger):
 
     supports_triggerer_queue = True
     value_key: ClassVar[str]
-    """The key of the task's value in an event of success."""
 
     snowflake_conn_id: str
     poll_interval: float
@@ -185,8 +184,6 @@ def deferral_limit(task: BaseOperator, seconds: float | None = None) -> timedelt
     """How long a task may be deferred: its ``execution_timeout`` holds there as well, for each wait.
 
     Airflow 3.3.2 applies that to what runs in a worker alone (``task_runner.py`` has it as still to do).
-
-    :param seconds: the wait's own limit, None for none
     """
     limits = [timedelta(seconds=seconds)] if seconds is not None else []
     if task.execution_timeout is not None:
@@ -243,9 +240,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     :class:`~airflow_provider_snowpipe.streaming.commits.FailureReason` and what was seen. There is no
     time limit here: the deferred task's own ends the wait.
 
-    All triggers that name the same pipe of the same connection share one poll: since Airflow 3.3 through the
-    triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of their event
-    loop. The most impatient of them sets its pace.
+    All triggers that name the same pipe of a connection share one poll, at the pace of the fastest.
 
     :param targets: by channel, as the XCom ``targets`` of a load, or as tokens, or the JSON text
     :param offset_format: the format of bare positions; checkpoints need none

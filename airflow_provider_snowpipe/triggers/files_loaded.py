@@ -34,9 +34,7 @@ class SnowpipeFilesLoadedTrigger(WaitTrigger):
     The event is ``{"status": "success", "files": {path: result}}`` or ``{"status": "failure", "reason": …,
     "message": …}`` with a reason of :class:`~airflow_provider_snowpipe.bulk.files_watch.FilesFailure`.
 
-    All triggers that name the same table and pipe of the same connection share one poll: since Airflow 3.3
-    through the triggerer's shared streams, before that, and wherever ``run`` is called, through a poll of
-    their event loop. The most impatient of them sets its pace.
+    All triggers that name the same table and pipe of a connection share one poll, at the pace of the fastest.
 
     :param files: paths below the stage, or the JSON text of a list of them
     :param prefix: instead of files, the start of the paths

@@ -208,10 +208,7 @@ class AssetStates:
 
 
 def store_of(accessors: Any) -> AssetStates | None:
-    """Find the stores behind what Airflow 3.3 gives an event trigger.
-
-    :param accessors: ``BaseEventTrigger.asset_state_store``; None where nobody watches
-    """
+    """Find the stores behind what Airflow 3.3 gives an event trigger."""
     if accessors is None:
         return None
     # Airflow 3.3.2 has no public way to list them; by itself the object serves a single asset only.

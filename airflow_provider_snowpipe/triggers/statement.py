@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -48,14 +49,10 @@ class SnowpipeStatementTrigger(StoredTrigger):
     async def run(self) -> AsyncGenerator[TriggerEvent]:
         """Poll until the statement has ended; one event."""
         try:
-            client = await self._client()
+            with closing(await self._client()) as client:
+                event = await self._ended(client)
         except (SnowpipeError, AirflowNotFoundException) as error:
-            yield end_event(LOST, str(error))
-            return
-        try:
-            event = await self._ended(client)
-        finally:
-            client.close()
+            event = end_event(LOST, str(error))
         yield event
 
     async def _ended(self, client: StatementClient) -> TriggerEvent:
@@ -91,11 +88,8 @@ class SnowpipeStatementTrigger(StoredTrigger):
     async def on_kill(self) -> None:
         """Cancel the statement: somebody has marked or cleared the deferred task."""
         try:
-            client = await self._client()
-            try:
+            with closing(await self._client()) as client:
                 await asyncio.to_thread(client.cancel, self.handle, self.statement)
-            finally:
-                client.close()
         except (SnowpipeError, AirflowNotFoundException) as error:
             self.log.warning("%s is not cancelled: %s", self.statement, error)
 

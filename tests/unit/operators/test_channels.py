@@ -26,6 +26,7 @@ from tests.unit.operators.conftest import send
 
 Backup, Restore = SnowpipeBackupOffsetsOperator, SnowpipeRestoreOffsetsOperator
 Open, Drop, Reset = SnowpipeOpenChannelOperator, SnowpipeDropChannelOperator, SnowpipeResetOffsetOperator
+PIPE = {"pipe": "DB.S.T-STREAMING"}
 
 
 @pytest.fixture
@@ -139,11 +140,8 @@ class TestRestore:
 @pytest.mark.parametrize("if_exists", ["skip", "fence"])
 def test_an_open_creates_or_keeps_a_channel_and_only_a_fence_stops_its_writer(snowpipe, run, if_exists):
     value = run(Open, channel="new", offset_token="a:7")
-    assert (value["action"], value["committed"], snowpipe.channels["new"].committed) == (
-        "create",
-        "a:7",
-        "a:7",
-    )
+    assert value == {**PIPE, "channel": "new", "action": "create", "committed": "a:7"}
+    assert snowpipe.channels["new"].committed == "a:7"
     append = send(snowpipe, "c", "a:1")
 
     value = run(Open, offset_token="a:0", if_exists=if_exists)
@@ -168,7 +166,7 @@ def test_a_drop_waits_for_the_commit_unless_it_is_forced_and_reports_what_is_los
         run(Drop, commit_timeout=30)
     snowpipe.fault(before="open", skip=2, do=snowpipe.commit)
     value = run(Drop)
-    assert (value["existed"], value["committed"], value["discarded"]) == (True, "a:2", False)
+    assert value == {**PIPE, "channel": "c", "existed": True, "committed": "a:2", "discarded": False}
 
     send(snowpipe, "c", "a:1")
     assert run(Drop, force=True)["discarded"] is True
@@ -179,7 +177,10 @@ def test_a_drop_waits_for_the_commit_unless_it_is_forced_and_reports_what_is_los
 def test_a_reset_shows_old_and_new_token_and_discards_rows_only_when_requested(snowpipe, run, capsys):
     append = send(snowpipe, "c", "a:1", "a:3")
     value = run(Reset)
-    assert (value["old"], value["new"], snowpipe.channels["c"].committed) == ("a:3", "a:1", "a:1")
+    assert (value, snowpipe.channels["c"].committed) == (
+        {**PIPE, "channel": "c", "old": "a:3", "new": "a:1"},
+        "a:1",
+    )
     assert "a:3 -> a:1" in (printed := capsys.readouterr().out)
     assert "AGAIN" in printed
     with pytest.raises(errors.ChannelFencedError):
