@@ -238,6 +238,7 @@ SUITES = {
             "pytest-timeout>=2.3",
             "requests-mock>=1.10",
             "sqlfluff>=2.3.2,<3",
+            "sqlglot>=25.4,<28",
             "sqlalchemy<2.1",
         ),
         files=(

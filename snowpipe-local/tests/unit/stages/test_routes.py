@@ -151,10 +151,10 @@ def _in_one_body(name: Any, content: bytes) -> bytes:
 def test_jdbc_sends_name_and_file_in_one_body_and_sees_what_is_there(front, storage, packed):
     token = _token(front, UPLOAD)
     packing = {"content_encoding": "gzip"} if packed else {}
-    for content in [b"", b"\r\n--__END__-\r\n\r\n", b"rows" * 600_000]:
+    for content in [b"", b"\r\n--__END__--\r\n\r\n", b"rows" * 600_000]:
         body = _in_one_body("s1/in/a", content)
         sent = gzip.compress(body) if packed else body
-        for parts in ([sent], [sent[:-9], sent[-9:]], [sent[:40], sent[40:]]):
+        for parts in ([sent], [sent, b""], [sent[:-9], sent[-9:]], [sent[:40], sent[40:]]):
             assert _google(front, _UPLOADS, token, parts, **_ONE_BODY, **packing)[0] == 200
             assert storage.internal("s1").path("in/a").read_bytes() == content
     digest = base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
