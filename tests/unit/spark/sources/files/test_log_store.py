@@ -88,10 +88,11 @@ def test_entries_are_read_as_they_were_added(memory, store):
 @pytest.mark.usefixtures("short")
 def test_a_snapshot_replaces_some_entries_and_the_snapshot_before(memory, store):
     early = grow(store, 1)
-    grow(store, 2)
+    late = grow(store, 2)
     kept = dict(memory.files)
     assert {*kept} == names(1, 2, 3)
     grow(store, 1)
+    assert store.append(late, EVENT) is None
     assert {*memory.files} == names(snapshot=[4])
     (fourth,), (third,) = names(4), names(3)
     memory.files |= {**kept, fourth: kept[third]}  # as a run leaves them that dies before it has removed them
