@@ -206,17 +206,6 @@ class TestPrepare:
         assert source.claim.call_args.args == ({"job_src_p": P, "job_src_q": Q}, committed)
         assert [given.kwargs["rebinds"] for given in source.claim.call_args_list] == [False, True]
 
-    def test_channel_of_another_prefix_is_found_where_channels_may_be_listed(self, make_run, caplog):
-        def refused():
-            raise errors.SqlError("the role may not list channels")
-
-        whole(make_run(P))
-        with pytest.raises(errors.SourceChangedError, match=r"job_src_p"):
-            make_run(P, channel_prefix="new").prepare()
-        assert "may not list" not in caplog.text
-        make_run(P, channel_prefix="new", listed=refused).prepare()
-        assert "may not list" in caplog.text
-
     @pytest.mark.parametrize("skip", range(5))
     def test_rejected_rows_of_a_taken_over_channel_are_logged_first(self, snowpipe, make_run, caplog, skip):
         snowpipe.rejects = lambda row: row["ID"] == 1

@@ -51,6 +51,15 @@ class TestCompressor:
         )
         assert b"".join(raw) == b"".join(bodies)
 
+    @pytest.mark.parametrize(("compression", "ratio"), [("none", 1.0), ("gzip", 2.0), ("zstd", 2.0)])
+    def test_first_batch_shows_how_well_rows_compress(self, compression, ratio):
+        part = _part(0, 4)
+        compressor = Compressor(BatchLimits(wire_bytes=len(part.body), compression=compression))
+        assert compressor.ratio == ratio
+        (batch,) = compressor.close([part])
+        assert (type(batch.body), batch.encoding) == (bytes, None if compression == "none" else compression)
+        assert compressor.ratio == batch.raw_bytes / len(batch.body)
+
     def test_unusable_limits_and_a_row_above_the_wire_limit_are_refused(self):
         wrong = [("wire_bytes", 5_000_000), ("rows", 0), ("compression", "lz4")]
         wrong += [("bytes_per_second", 0), ("age_seconds", -1)]

@@ -88,10 +88,15 @@ def test_entries_are_read_as_they_were_added(memory, store):
 @pytest.mark.usefixtures("short")
 def test_a_snapshot_replaces_some_entries_and_the_snapshot_before(memory, store):
     early = grow(store, 1)
-    grow(store, 2)
-    assert {*memory.files} == names(1, 2, 3)
+    late = grow(store, 2)
+    kept = dict(memory.files)
+    assert {*kept} == names(1, 2, 3)
     grow(store, 1)
+    assert store.append(late, EVENT) is None
     assert {*memory.files} == names(snapshot=[4])
+    (fourth,), (third,) = names(4), names(3)
+    memory.files |= {**kept, fourth: kept[third]}  # as a run leaves them that dies before it has removed them
+    assert len(store.read().events) == 4
     grow(store, 6)
     left = names(9, 10, snapshot=[8])
     assert {*memory.files} == left
@@ -124,10 +129,12 @@ def test_entries_that_go_while_they_are_read_are_read_again(memory, store):
 
 def test_a_log_with_a_gap_or_with_entries_of_two_logs_is_damaged(memory, store):
     grow(store, 3)
-    (second,) = names(2)
-    kept = memory.files.pop(second)
-    with pytest.raises(SourcePositionError, match=r"'memory:/log'.*entry 2 is missing"):
-        store.read()
+    (first,), (second,) = names(1), names(2)
+    for number, name in (1, first), (2, second):
+        kept = memory.files.pop(name)
+        with pytest.raises(SourcePositionError, match=rf"'memory:/log'.*entry {number} is missing"):
+            store.read()
+        memory.files[name] = kept
     other = LogStore(Memory(), "/in", "account/pipe")
     grow(other, 2)
     memory.files[second] = other.storage.files[second]
