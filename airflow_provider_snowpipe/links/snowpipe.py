@@ -100,8 +100,11 @@ class _LeftAddress(BaseOperatorLink):
     def leave(self, task_instance: Any, address: str | None) -> None:
         """Leave the address, so that the link is there while the task runs.
 
-        Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
+        Airflow 3 shows a link from an XCom of its own. When a task ends, it writes one for each link that the
+        task has, an empty one for no address (Airflow 3.3.2); so the running task gets no links.
         """
+        if (task := getattr(task_instance, "task", None)) is not None:
+            task.operator_extra_links = ()
         address = address or ""
         task_instance.xcom_push(key=self.key, value=address)
         own_key = getattr(self, "xcom_key", None)
