@@ -105,6 +105,9 @@ def get_provider_info() -> dict[str, Any]:
                         "Whether a load without an outlet of its table reports it as an asset.",
                         "boolean",
                     ),
+                    "show_unloaded_rows": _setting(
+                        "True", "Whether XComs have the text of rows that did not load.", "boolean"
+                    ),
                     "credit_price": _setting(
                         "0", "What a credit costs; with it the Snowpipe page shows costs in money.", "float"
                     ),

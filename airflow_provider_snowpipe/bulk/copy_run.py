@@ -82,6 +82,8 @@ class CopyRun:
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
     resumed: bool = False
+    done: dict[int, Entry] = field(default_factory=dict, init=False)
+    """The entries as this process has left them, by part."""
     _fresh: set[int] = field(default_factory=set, init=False)
     """Parts whose statement was planned by this process: an error of it is this try's own."""
     _resumes: bool = field(default=False, init=False)
@@ -221,15 +223,16 @@ class CopyRun:
         :raises FilesRejectedError: if rows of an earlier try are gone, or COPY has left out a file
         :raises SqlError: if a statement fails
         """
-        done = []
         for one in entries:
+            self.done[one.part] = one
             if not one.is_loaded:
                 one = self._of_now(one, staged)
                 known = one.files and all((file.path, file.mark) in self._known for file in one.files)
                 one = self._load_nothing(one, one.files) if known else self._load_entry(one)
             elif self._is_earlier(one):
                 one = self._copied_again(one, staged.files if self.listed is None else self.listed)
-            done.append(one)
+            self.done[one.part] = one
+        done = list(self.done.values())
         reports = CopyReports(self.copy, self.stage, self.url, self.ledger, self.history)
         outcome = reports.outcome(done, self.files_of(done), self._now)
         if self._resumes or outcome.before:
@@ -543,7 +546,7 @@ class CopyRun:
 
         :raises SqlError: the error, where it is this try's own and no earlier one's
         """
-        now = self._changed(entry, replace(entry, error=str(error)))
+        now = self.done[entry.part] = self._changed(entry, replace(entry, error=str(error)))
         if isinstance(error, SqlError) and (self.resumed or entry.part in self._fresh):
             remedy = self.copy.format_remedy([one.path for one in entry.files])
             if error.errno == _DIVISION:

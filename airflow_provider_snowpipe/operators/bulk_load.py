@@ -37,6 +37,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage, local_path
+from airflow_provider_snowpipe.operators.copies import leaving_copies
 from airflow_provider_snowpipe.operators.copy import LeaveWorker, copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
@@ -212,7 +213,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
                 leave=leave,
                 begun=begun,
             )
-            done = self._bulk.load(partial(self._written, context, self._bulk))
+            with leaving_copies(context, hook, [self._bulk]):
+                done = self._bulk.load(partial(self._written, context, self._bulk))
             return self._concluded(context, self._bulk, done)
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
@@ -404,7 +406,7 @@ class BulkRun:
     ledger_table: str | None = None
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
-    _run: CopyRun | None = field(default=None, init=False)
+    copy_run: CopyRun | None = field(default=None, init=False)
 
     def load(self, write: Write) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
@@ -417,7 +419,7 @@ class BulkRun:
             self.hook.load_ledger(self.table, self.ledger_table) as ledger,
             closing(self.hook.get_statement_client()) as client,
         ):
-            self._run = run = CopyRun(
+            self.copy_run = run = CopyRun(
                 CopyInto(ledger.target, self.stage.location),
                 replace(self.stage.reference, path=""),
                 client,
@@ -456,8 +458,8 @@ class BulkRun:
     def stop(self) -> None:
         """Cancel the COPY that runs, or begin no other ``PUT``."""
         self.stage.stop()
-        if self._run is not None:
-            self._run.stop()
+        if self.copy_run is not None:
+            self.copy_run.stop()
 
     def _written(self, write: Write) -> RunManifest:
         """Write the rows and stage them."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
 from http import HTTPStatus
@@ -23,17 +24,16 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowpipe import channel_query, channels_query, pipe_query
 from airflow_provider_snowpipe.plugins.history import (
     ChannelWork,
+    CopyEntry,
     History,
-    HistoryLimits,
     LastAudit,
-    Rights,
     TaskWork,
-    Where,
     read_audits,
     read_history,
     read_plans,
 )
 from airflow_provider_snowpipe.plugins.rendering import Series, answer, refused, render, utc
+from airflow_provider_snowpipe.plugins.rights import HistoryLimits, Rights, Where
 from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
@@ -94,33 +94,25 @@ def pipe(
     pipe: Name,
     session: SessionDep,
     user: GetUserDep,
-    sort: str = "lag",
-    descending: bool = True,
     page: Page = 1,
 ) -> HTMLResponse:
-    """Show what tasks did on a pipe.
+    """Show what tasks did on a pipe, its channels with the worst first.
 
     :param page: which hundred channels, from 1
     """
     name = PipeName(database, schema, pipe)
     history = _history(session, user, Where(connection=connection_id, pipe=name))
     state = PipeState.of(connection_id, name, history.tasks)
-    key = sort if sort in _COLUMNS else "lag"
     base = f"connections/{quote_url_segment(connection_id)}"
-
-    def address(**changed: Any) -> str:
-        given = {"sort": key, "descending": descending, "page": 1, **changed}
-        return f"{base}/{pipe_query(name, **given)}"
-
-    rows, others = _hundred(
-        ordered(state.channels, key, descending=descending), page, lambda number: address(page=number)
+    ordered = sorted(
+        state.channels, key=lambda one: (_WORST.get(one.word, 9), -one.lag_rows, -one.rejected, one.channel)
     )
+    rows, others = _hundred(ordered, page, lambda number: f"{base}/{pipe_query(name, number)}")
     return render(
         "pipe.html",
         title=str(name),
         pipe=state,
         live=f"{base}/{channels_query(name)}",
-        columns=_columns(key, descending, address),
         channels=[(one, f"{base}/{channel_query(name, one.channel)}") for one in rows],
         runs=list(reversed(state.tasks))[:RUNS_SHOWN],
         history=history,
@@ -311,12 +303,14 @@ class PipeState:
         for task in tasks:
             works = [one for one in task.channels if channel in (None, one.channel)]
             if works or channel is None:
-                own.append(task if channel is None else replace(task, channels=tuple(works)))
+                own.append(task if channel is None else replace(task, channels=tuple(works), copies=()))
             for work in works:
                 state = states.setdefault(work.channel, ChannelState(work.channel))
                 sent += work.rows or 0
                 committed += state.take(work, task.time)
-            if works and not (task.is_running and not task.has_sent):
+            copied = sum(one.rows for one in task.copies) if channel is None else 0
+            sent, committed = sent + copied, committed + copied
+            if (works or copied) and not (task.is_running and not task.has_sent):
                 points.append(Point(task.time, sent, committed))
         return cls(connection, pipe, own, list(states.values()), points)
 
@@ -336,12 +330,17 @@ class PipeState:
     @property
     def rows(self) -> int:
         """Rows that tasks sent."""
-        return sum(one.rows for one in self.channels)
+        return sum(task.rows for task in self.tasks)
 
     @property
     def rejected(self) -> int:
         """Rows of them that were rejected."""
-        return sum(one.rejected for one in self.channels)
+        return sum(one.rejected for one in self.channels) + sum(one.rejected for one in self.copies)
+
+    @property
+    def copies(self) -> list[CopyEntry]:
+        """Entries of the load ledger."""
+        return [one for task in self.tasks for one in task.copies]
 
     @property
     def rows_per_second(self) -> float | None:
@@ -379,9 +378,18 @@ class PipeState:
         return sum(files), sum(sizes), max(ages)
 
     @property
+    def source_logs(self) -> list[str]:
+        """The commands that list the source logs of the files that tasks streamed."""
+        paths = dict.fromkeys(one.source for one in self.tasks if one.source and one.backlog is not None)
+        given = ("--conn-id", self.connection, "--database", self.pipe.database)
+        names = (*given, "--schema", self.pipe.schema, "--pipe", self.pipe.pipe)
+        return [shlex.join(("airflow", "snowpipe", "files", "list", path, *names)) for path in paths]
+
+    @property
     def oldest_commit(self) -> dt.datetime | None:
-        """The last commit of the channel that has committed nothing for the longest time."""
-        return min(_known(one.committed_at for one in self.channels), default=None)
+        """The last commit of the channel that has committed nothing for longest; without any, of a COPY."""
+        last_copy = max(_known(one.at for one in self.copies), default=None)
+        return min(_known(one.committed_at for one in self.channels), default=last_copy)
 
     @property
     def word(self) -> str:
@@ -405,36 +413,6 @@ _WORST = {
     word: at
     for at, word in enumerate(("FAILED", "REJECTED ROWS", "BEHIND", "UNKNOWN", "LOADING", "COMMITTED"))
 }
-_NEVER = dt.datetime.fromtimestamp(0, dt.UTC)
-_COLUMNS: Mapping[str, tuple[str, bool, Callable[[ChannelState], Any]]] = {
-    "channel": ("Channel", False, lambda one: one.channel),
-    "state": ("State", False, lambda one: -_WORST.get(one.word, 9)),
-    "committed": ("Committed", False, lambda one: one.committed or ""),
-    "target": ("Target", False, lambda one: one.target or ""),
-    "lag": ("Lag, rows", True, lambda one: one.lag_rows),
-    "rows": ("Rows", True, lambda one: one.rows),
-    "rejected": ("Rejected", True, lambda one: one.rejected),
-    "latency": ("Append to commit", True, lambda one: one.latency_ms or -1),
-    "commit": ("Last commit", False, lambda one: one.committed_at or _NEVER),
-}
-
-
-def ordered(channels: Sequence[ChannelState], column: str, *, descending: bool) -> list[ChannelState]:
-    """Sort channels by a column, those that are alike by name."""
-    by_name = sorted(channels, key=lambda one: one.channel)
-    return sorted(by_name, key=_COLUMNS[column][2], reverse=descending)
-
-
-def _columns(column: str, descending: bool, address: Callable[..., str]) -> list[dict[str, Any]]:
-    return [
-        {
-            "label": label,
-            "is_number": is_number,
-            "href": address(sort=name, descending=not descending if name == column else is_number),
-            "sorted": ("descending" if descending else "ascending") if name == column else None,
-        }
-        for name, (label, is_number, _) in _COLUMNS.items()
-    ]
 
 
 def _history(session: SessionDep, user: GetUserDep, where: Where) -> History:

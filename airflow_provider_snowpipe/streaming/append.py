@@ -338,6 +338,7 @@ class SmallLoad(SentRows):
     :param rejected: rows that the service skipped because they do not fit the table
     :param committed: True when the rows were seen to be committed
     :param errors: rejected rows of the channel that were reported before
+    :param last_error: the last rejected row, in the service's words; None where it rejected none
     """
 
     channel: str
@@ -347,6 +348,7 @@ class SmallLoad(SentRows):
     rejected: int
     committed: bool
     errors: int = 0
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,6 +472,7 @@ def append_to_channel(
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
         errors=baseline,
+        last_error=status.last_error if rejected and status is not None else None,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
         **asdict(counters),

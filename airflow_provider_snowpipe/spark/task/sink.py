@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.source import Partition, SourcePartition
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows, UnloadedRow
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
@@ -110,6 +110,7 @@ class PartitionResult(SentRows):
         carries it to the service, and the driver sets it
     :param passed_token: its token
     :param columns: the table's columns that keys of the rows have matched
+    :param unloaded: the first rows that were put aside or skipped
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -121,6 +122,7 @@ class PartitionResult(SentRows):
     passed: Offset | None = None
     passed_token: str | None = None
     columns: tuple[str, ...] = ()
+    unloaded: tuple[UnloadedRow, ...] = ()
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -235,6 +237,7 @@ def load_channel(
         undecoded=admission.undecoded,
         unknown_columns=admission.unknown_columns,
         columns=admission.columns,
+        unloaded=admission.unloaded,
         complete=parts.complete,
     )
 
