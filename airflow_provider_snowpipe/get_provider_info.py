@@ -105,6 +105,9 @@ def get_provider_info() -> dict[str, Any]:
                         "Whether a load without an outlet of its table reports it as an asset.",
                         "boolean",
                     ),
+                    "show_unloaded_rows": _setting(
+                        "True", "Whether XComs have the text of rows that did not load.", "boolean"
+                    ),
                     "credit_price": _setting(
                         "0", "What a credit costs; with it the Snowpipe page shows costs in money.", "float"
                     ),
@@ -181,6 +184,11 @@ def _connection_type() -> dict[str, Any]:
                 "Private key (text)", "The PEM text or its base64 form; not together with a path", "password"
             ),
             "role": _text("Role", "Role of a key-pair session; empty for the user's default role"),
+            "warehouse": _text("Warehouse", "Warehouse of SQL statements; empty for the user's default one"),
+            "grant_type": _text("OAuth grant", "refresh_token, client_credentials or password"),
+            "token_endpoint": _text("OAuth token endpoint", "https address; empty for the account's own"),
+            "scope": _text("OAuth scope", "What the token is asked for"),
+            "refresh_token": _text("OAuth refresh token", "For the grant refresh_token", "password"),
             "database": _text("Database", "Database of the pipe, spelled exactly as Snowflake stores it"),
             "table": _text("Default table", "Load through this table's default pipe, <table>-STREAMING"),
             "pipe": _text("Default pipe", "Load through this pipe; not together with a default table"),

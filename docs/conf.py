@@ -56,10 +56,6 @@ _OTHERS = {
             )
         },
     ),
-    "pyarrow": (
-        "https://arrow.apache.org/docs/",
-        {"pyarrow.dataset.dataset": "python/generated/pyarrow.dataset.dataset.html"},
-    ),
     "pyspark": (
         "https://spark.apache.org/docs/latest/api/python/",
         {"pyspark.sql.DataFrame": "reference/pyspark.sql/api/pyspark.sql.DataFrame.html"},

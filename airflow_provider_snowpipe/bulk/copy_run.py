@@ -84,6 +84,8 @@ class CopyRun:
     listed: Mapping[str, StagedFile] | None = None
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
+    done: dict[int, Entry] = field(default_factory=dict, init=False)
+    """The entries as this process has left them, by their parts."""
     _earlier: Mapping[str, int] = field(default_factory=dict, init=False)
     """Versions of the entries that were loaded when this try began, by their parts."""
     _fresh: set[int] = field(default_factory=set, init=False)
@@ -234,18 +236,19 @@ class CopyRun:
         :raises FilesRejectedError: if COPY would load what was loaded before, although the table has rows
         :raises SqlError: if a statement fails
         """
-        done = []
         for one in entries:
+            self.done[one.part] = one
             entry, skips = self._due(one, staged)
             try:
                 is_done = entry.is_loaded and not skips
-                done.append(entry if is_done else self._load_entry(entry, loads_nothing=skips))
+                now = entry if is_done else self._load_entry(entry, loads_nothing=skips)
+                self.done[one.part] = now
             except SqlError as error:
                 if not skips or error.errno != _DIVISION:
                     raise
                 self.give_up([self._read(entry)])
                 raise self._in_doubt(entry.created, (file.path for file in entry.files)) from error
-        return done
+        return [self.done[one.part] for one in entries]
 
     def stop(self) -> None:
         """Cancel the statement that runs, and begin no other."""
@@ -473,7 +476,7 @@ class CopyRun:
 
         :raises SqlError: the error, where it is this try's own and no earlier one's
         """
-        now = self._changed(entry, replace(entry, error=str(error)))
+        now = self.done[entry.part] = self._changed(entry, replace(entry, error=str(error)))
         if isinstance(error, SqlError) and (self.begun is not None or entry.part in self._fresh):
             remedy = self.copy.format_remedy([one.path for one in entry.files])
             if error.errno == _DIVISION:

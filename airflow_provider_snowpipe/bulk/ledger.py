@@ -94,6 +94,7 @@ class Entry:
     :param loader: full name of the pipe that is given the files, None for COPY
     :param details: what the planner has to know of the files beside their names
     :param task: DAG, run, task and map index
+    :param query_id: that of the COPY which was committed
     """
 
     work: str
@@ -111,6 +112,10 @@ class Entry:
     loader: str | None = None
     details: str = ""
     task: str = ""
+    rows_loaded: int = 0
+    rows_rejected: int = 0
+    loaded_at: dt.datetime | None = None
+    query_id: str | None = None
 
     @property
     def is_loaded(self) -> bool:
@@ -164,6 +169,10 @@ class Entry:
             row["loader"],
             str(row["details"] or ""),
             "/".join(str(row[name]) for name in ("dag_id", "run_id", "task_id", "map_index") if row[name]),
+            int(row["rows_loaded"] or 0),
+            int(row["rows_rejected"] or 0),
+            row["loaded_at"],
+            row["query_id"],
         )
 
 

@@ -94,6 +94,13 @@ def get_cli_commands() -> list[CLICommand]:
             module=f"{_PACKAGE}.files",
         ),
         _command(
+            "letters",
+            "Print dead letters as NDJSON, to be corrected and loaded again",
+            _arg("path", help="the load's dead_letter_path: a folder, or a URL of an object store"),
+            _arg("--run", help="only rows of this run, as the column application names it"),
+            module=f"{_PACKAGE}.files",
+        ),
+        _command(
             "audit",
             "Compare what sources hold, what channels count and what tables have",
             _arg("--dag-id", dest="dag_ids", action="append", help="sources of this DAG; may be repeated"),

@@ -1,8 +1,9 @@
-"""``airflow snowpipe files``: the source log of a path."""
+"""``airflow snowpipe files`` and ``letters``: the source log of a path, and rows that were put aside."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import cast
 
 from airflow.providers.common.compat.sdk import BaseHook, conf
@@ -22,7 +23,7 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Sourc
 from airflow_provider_snowpipe.streaming.names import full_name
 from airflow_provider_snowpipe.streaming.offsets import UnitOffset
 from airflow_provider_snowpipe.streaming.progress import ChannelStatus
-from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetterFolder, read_letters
 
 _COMMIT_SECONDS = 120.0
 
@@ -34,6 +35,13 @@ def files(args: argparse.Namespace) -> None:
         _rebuild(args)
     else:
         _list(args)
+
+
+@reported
+def letters(args: argparse.Namespace) -> None:
+    """Print dead letters as they would have been sent."""
+    for row in read_letters(args.path, args.run):
+        sys.stdout.buffer.write(row.rstrip(b"\n") + b"\n")
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import islice
 from os.path import commonprefix
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from airflow.providers.common.compat.sdk import BaseOperatorLink, XCom, conf
 
+from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
-from airflow_provider_snowpipe.streaming.names import PipeName, quote_url_segment
+from airflow_provider_snowpipe.streaming.names import DEFAULT_PIPE_SUFFIX, PipeName, quote_url_segment
 from airflow_provider_snowpipe.streaming.offsets import known_formats
 
 if TYPE_CHECKING:
@@ -99,8 +100,11 @@ class _LeftAddress(BaseOperatorLink):
     def leave(self, task_instance: Any, address: str | None) -> None:
         """Leave the address, so that the link is there while the task runs.
 
-        Airflow 3 shows a link from an XCom of its own, which it writes when a task ends (Airflow 3.3.2).
+        Airflow 3 shows a link from an XCom of its own. When a task ends, it writes one for each link that the
+        task has, an empty one for no address (Airflow 3.3.2); so the running task gets no links.
         """
+        if (task := getattr(task_instance, "task", None)) is not None:
+            task.operator_extra_links = ()
         address = address or ""
         task_instance.xcom_push(key=self.key, value=address)
         own_key = getattr(self, "xcom_key", None)
@@ -129,19 +133,43 @@ def leave_channel_page(task_instance: Any, address: str) -> None:
 
 OBSERVED_KEY = "observed"
 """The XCom of a task that failed: ``reason``, and what it saw of each channel."""
+COPIES_KEY = "copies"
+"""The XCom of a task's COPYs, which the page of the table's pipe shows."""
 AUDIT_KEY = "audit"
 """The XCom of an audit, which the pages of its pipes show."""
 _MOST_OBSERVED = 2_000
 """Channels of a pipe ("Limitations and considerations")."""
 
 
-def leave_observed(task_instance: Any, reason: str, channels: Mapping[str, Mapping[str, Any]]) -> None:
+def leave_observed(
+    ti: Any, reason: str, channels: Mapping[str, Mapping[str, Any]], unloaded: Any = None
+) -> None:
     """Leave what a task saw of channels before it fails, since a task that fails has no value.
 
     :param channels: by name, as a load's value has them: ``committed`` is a token, or whether ``to`` is
+    :param unloaded: rows that did not load, as :func:`unloaded_value` has them
     """
     kept = dict(islice(channels.items(), _MOST_OBSERVED))
-    task_instance.xcom_push(key=OBSERVED_KEY, value={"reason": reason, "channels": kept})
+    ti.xcom_push(key=OBSERVED_KEY, value={"reason": reason, "channels": kept, "unloaded": unloaded})
+
+
+def shown_rows(rows: Iterable[UnloadedRow]) -> tuple[UnloadedRow, ...]:
+    """Leave the rows' text out where ``[snowpipe] show_unloaded_rows`` is off."""
+    if conf.getboolean("snowpipe", "show_unloaded_rows", fallback=True):
+        return tuple(rows)
+    return tuple(replace(one, text=None) for one in rows)
+
+
+def unloaded_value(
+    rows: Iterable[UnloadedRow], path: str | None = None, run: str | None = None
+) -> dict[str, Any] | None:
+    """What a task leaves of rows that did not load; None without any.
+
+    :param path: the folder of dead letters, or the stage of files
+    :param run: the run, as dead letters name it
+    """
+    found = [asdict(one) for one in shown_rows(rows)]
+    return {"path": path, "run": run, "rows": found} if found else None
 
 
 def channel_page(
@@ -155,6 +183,12 @@ def channel_page(
 def pipe_page(hook: SnowpipeHook, prefix: str = "") -> str:
     """The address of the list of a pipe's channels."""
     return f"{_base(hook)}/{channels_query(hook.pipe_name(), prefix)}"
+
+
+def table_page(connection: str, database: str, schema: str, table: str) -> str:
+    """The address of the list of channels of a table's default pipe."""
+    names = {"database": database, "schema": schema, "pipe": f"{table}{DEFAULT_PIPE_SUFFIX}"}
+    return f"{pages_base()}/connections/{quote(connection, safe='')}/channels?{urlencode(names)}"
 
 
 def page_of_channels(hook: SnowpipeHook, channels: Sequence[str]) -> str:

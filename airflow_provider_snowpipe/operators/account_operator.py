@@ -17,7 +17,6 @@ from airflow_provider_snowpipe.hooks.bulk import SnowpipeBulkHook
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, refuse_two_pipes
 from airflow_provider_snowpipe.links.snowpipe import (
     CHANNEL_PAGE_LINKS,
-    SNOWSIGHT_KEY,
     SnowsightLink,
     leave_channel_page,
     pipe_page,
@@ -237,7 +236,7 @@ def leave_links(context: Context, hook: SnowpipeHook, page: str) -> None:
     """Leave the addresses behind a task's links, from its first step on."""
     url = snowsight_url(hook)
     if url is not None:
-        context["ti"].xcom_push(key=SNOWSIGHT_KEY, value=url)
+        SnowsightLink().leave(context["ti"], url)
     leave_channel_page(context["ti"], page)
 
 

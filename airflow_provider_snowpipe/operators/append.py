@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_provider_snowpipe.assets.events import LoadedChannel, describe_outlets
 from airflow_provider_snowpipe.hooks.storage import read_bytes, storage_path
 from airflow_provider_snowpipe.lineage import ReportsLineage, TaskLineage
-from airflow_provider_snowpipe.links.snowpipe import channel_page, leave_channel_page, leave_observed
+from airflow_provider_snowpipe.links.snowpipe import (
+    channel_page,
+    leave_channel_page,
+    leave_observed,
+    unloaded_value,
+)
 from airflow_provider_snowpipe.metrics import count_load
 from airflow_provider_snowpipe.operators.account_operator import PipeOperator, require_name
 from airflow_provider_snowpipe.operators.row_policy import RowPolicyOperator
@@ -138,11 +143,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         except RowsRejectedError as error:
             if error.load is not None:
                 self._keep(record, error.load, source)
-                leave_observed(ti, type(error).__name__, {channel: self._value(error.load, rules)})
+                value = self._value(error.load, rules)
+                leave_observed(ti, type(error).__name__, {channel: value}, self._unloaded(ti))
             raise
         except CommitTimeoutError as error:
             seen = {"committed": error.committed, "target": error.target}
-            leave_observed(ti, type(error).__name__, {channel: seen})
+            leave_observed(ti, type(error).__name__, {channel: seen}, self._unloaded(ti))
             raise
         self._keep(record, load, source)
         target = ChannelTarget(
@@ -186,7 +192,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
         )
         matched = {name for one in self._admissions for name in one.columns}
         self._refuse_lost_columns(self.hook, sorted(matched), load.rows)
-        return self._value(load, rules)
+        return {**self._value(load, rules), "unloaded": self._unloaded(ti)}
 
     def preview(self) -> list[str]:
         """Report which rows would be sent; outside of a DAG run ``batch`` and ``channel`` are required."""
@@ -362,7 +368,12 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             "from": load.from_token,
             "to": load.target_token,
             "unknown_columns": dict(load.unknown_columns),
+            "last_error": load.last_error,
         }
+
+    def _unloaded(self, ti: Any) -> dict[str, Any] | None:
+        rows = [row for one in self._admissions for row in one.unloaded]
+        return unloaded_value(rows, self.dead_letter_path, application_name(ti))
 
     def _check_arguments(self) -> None:
         if str(self.dead_letter_path or "").startswith("kafka:"):

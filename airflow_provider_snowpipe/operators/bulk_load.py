@@ -36,6 +36,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.bulk_driver import BulkDriverOperator, RunStage
+from airflow_provider_snowpipe.operators.copies import leaving_copies
 from airflow_provider_snowpipe.operators.copy import copy_into, wait_for_statement
 from airflow_provider_snowpipe.operators.spark_job import refuse_own_arguments
 from airflow_provider_snowpipe.sources import TableSource, bulk_values
@@ -211,7 +212,8 @@ class SnowpipeBulkLoadOperator(ReportsLineage, AccountArguments, BulkDriverOpera
                 leave=leave,
                 begun=begun,
             )
-            done = self._bulk.load(partial(self._written, context, self._bulk))
+            with leaving_copies(context, hook, [self._bulk]):
+                done = self._bulk.load(partial(self._written, context, self._bulk))
             return self._concluded(context, self._bulk, done)
 
     def _written(self, context: Context, run: BulkRun) -> AbstractContextManager[WriteReport]:
@@ -403,7 +405,7 @@ class BulkRun:
     ledger_table: str | None = None
     leave: LeaveWorker | None = None
     begun: Mapping[str, int] | None = None
-    _run: CopyRun | None = field(default=None, init=False)
+    copy_run: CopyRun | None = field(default=None, init=False)
 
     def load(self, write: Write) -> dict[str, Any]:
         """Do what an earlier try has left to do, which may be all or nothing; the task's value.
@@ -422,7 +424,7 @@ class BulkRun:
             leave=self.leave,
             begun=self.begun,
         ) as run:
-            self._run, ledger = run, run.ledger
+            self.copy_run, ledger = run, run.ledger
             entries = ledger.entries(run.work)
             known = [one for one in entries if one.state != GIVEN_UP]
             self._require_own(known)
@@ -451,8 +453,8 @@ class BulkRun:
     def stop(self) -> None:
         """Cancel the COPY that runs, or begin no other ``PUT``."""
         self.stage.stop()
-        if self._run is not None:
-            self._run.stop()
+        if self.copy_run is not None:
+            self.copy_run.stop()
 
     def _written(self, write: Write) -> RunManifest:
         """Write the rows and stage them."""

@@ -47,6 +47,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
+from airflow_provider_snowpipe.operators.copies import leaving_copies
 from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
 
 if TYPE_CHECKING:
@@ -175,7 +176,10 @@ class SnowpipeCopyOperator(ReportsLineage, FileOperator):
         with failing_at_once():
             load = self._load = self._made(run_identity(context))
             try:
-                return load.run() if self.validation_mode is None else load.validated(self.validation_mode)
+                with leaving_copies(context, self.hook, [load]):
+                    return (
+                        load.run() if self.validation_mode is None else load.validated(self.validation_mode)
+                    )
             finally:  # files that are in the table are there in a task that fails for others, too
                 if load.outcome is not None:
                     hook, rows = self.bulk_hook(self.table), load.outcome.result()["rows_loaded"]
@@ -290,7 +294,7 @@ class CopyLoad:
     begun: Mapping[str, int] | None = None
     outcome: CopyOutcome | None = field(default=None, init=False)
     """What came of the files, once that is known."""
-    _run: CopyRun | None = field(default=None, init=False)
+    copy_run: CopyRun | None = field(default=None, init=False)
 
     def run(self) -> dict[str, Any]:
         """Load the files.
@@ -366,8 +370,8 @@ class CopyLoad:
 
     def stop(self) -> None:
         """Cancel the statement that runs: COPY then leaves the table as it was."""
-        if self._run is not None:
-            self._run.stop()
+        if self.copy_run is not None:
+            self.copy_run.stop()
 
     @property
     def _table(self) -> str:
@@ -386,8 +390,8 @@ class CopyLoad:
             ledger_table=self.ledger_table,
             leave=self.leave_worker,
             begun=self.begun,
-        ) as self._run:
-            yield self._run
+        ) as self.copy_run:
+            yield self.copy_run
 
     def _staged(self, run: CopyRun, entries: Sequence[Entry]) -> StagedFiles:
         """The files to load: what is staged now; with FORCE, or after a deferral, what is planned already.

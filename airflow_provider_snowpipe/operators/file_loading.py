@@ -80,7 +80,8 @@ class FileLoading:
     begun: Mapping[str, int] | None
     _reported: Mapping[str, FileLoad] = field(default_factory=dict, init=False)
     """What the pipe's trigger has reported of files, by their paths below the pipe's location."""
-    _copying: CopyLoad | None = field(default=None, init=False)
+    copies: list[CopyLoad] = field(default_factory=list, init=False)
+    """Its COPYs, in their order."""
     _targets: dict[str, PipeTarget] = field(default_factory=dict, init=False)
 
     def run(self, path: LoadPath, boundary: FileBoundary | None) -> dict[str, Any]:
@@ -124,8 +125,8 @@ class FileLoading:
 
     def stop(self) -> None:
         """Cancel the COPY that runs; a pipe loads what it was given all the same."""
-        if self._copying is not None:
-            self._copying.stop()
+        for one in self.copies[-1:]:
+            one.stop()
 
     def _staged_by_copy(self) -> dict[str, Any]:
         load = self._copier(str(self.source), {"options": self.options}, leaves=True)
@@ -229,7 +230,7 @@ class FileLoading:
         if self.table is None:
             raise ConfigurationError("table is None: name the table that the files are copied into")
         hook = self.hook_of()
-        self._copying = CopyLoad(
+        load = CopyLoad(
             hook,
             copy_into(hook, self.table, stage, **arguments),
             StagedChoice(stage, files),
@@ -241,7 +242,8 @@ class FileLoading:
             leave_worker=self.leave_copy if leaves else None,
             begun=self.begun,
         )
-        return self._copying
+        self.copies.append(load)
+        return load
 
     def _pipe_files(self, pipe: str, target: PipeTarget, **chosen: Any) -> PipeFiles:
         hook = self.hook_of(self.table, pipe)

@@ -17,6 +17,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     failing_at_once,
     run_identity,
 )
+from airflow_provider_snowpipe.operators.copies import leaving_copies
 from airflow_provider_snowpipe.operators.load_planning import (
     OUTCOME_KEY,
     PLAN_KEY,
@@ -151,7 +152,8 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
                 self.log.info("path %s instead: %s", path.value, why)
             if path is not LoadPath.STREAM:
                 loading = self._file_loading(context)
-                return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
+                with leaving_copies(context, self.bulk_hook(self.table), loading.copies):
+                    return self._with_files(context, path, loading.run(path, self._file_boundary(path)))
             if any(position.hold for position in choice.positions):
                 self.log.info("an earlier load was interrupted; it is finished before anything is streamed")
                 self._file_loading(context).finish(self.boundary())
@@ -177,7 +179,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
             return self._streamed(context, super().execute_complete(context, event, sent))
         path = LoadPath.COPY if submitted is None else LoadPath.PIPE
         loading = self._file_loading(context, begun)
-        with failing_at_once():
+        with failing_at_once(), leaving_copies(context, self.bulk_hook(self.table), loading.copies):
             boundary = self._file_boundary(path)
             if submitted is not None:
                 return self._with_files(context, path, loading.after_pipe(event, submitted, boundary))

@@ -228,8 +228,8 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         if self._observed is None:
             return
         (report, spelled), self._observed = self._observed, None
-        value = value_of(report, self._pipe_hook().pipe_name(), spelled)
-        leave_observed(context["ti"], report.error_type or reason, value["channels"])
+        value = value_of(report, self._pipe_hook().pipe_name(), spelled, self.dead_letter_path)
+        leave_observed(context["ti"], report.error_type or reason, value["channels"], value["unloaded"])
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Resume the deferred task; raises AirflowException if the deferral timed out."""
@@ -494,12 +494,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         name = type(self).__name__
         count_load(report.channels, pipe, name, waited=waited, run_seconds=report.seconds)
         describe_outlets(self, context, hook, loaded_channels(report))
-        value = value_of(report, pipe, load.offset_format)
+        value = value_of(report, pipe, load.offset_format, self.dead_letter_path)
         self._warn_of_unknown(report.unknown_columns, pipe)
         self._keep_record(hook, report)
         memory.forget()
         self._refuse_lost_columns(hook, report.columns, report.rows)
-        return value
+        return {"source": self._source()[0].address, **value}
 
     def _check_arguments(self) -> None:
         check_one_of("on_data_loss", self.on_data_loss, ("fail", "skip"))

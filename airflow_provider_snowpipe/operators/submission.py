@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
+from airflow_provider_snowpipe.links.snowpipe import shown_rows, unloaded_value
 from airflow_provider_snowpipe.spark.submit.local_spark import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commits import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
@@ -206,7 +208,10 @@ def report_of(text: str | None) -> RunReport | None:
     """Read a run report, None if the driver has left none."""
     from airflow_provider_snowpipe.spark.driver.report import RunReport
 
-    return None if text is None else RunReport.from_json(text)
+    if text is None:
+        return None
+    report = RunReport.from_json(text)
+    return replace(report, unloaded=shown_rows(report.unloaded))
 
 
 def targets_of(report: RunReport, offset_format: str, on_error: str) -> dict[str, dict[str, Any]]:
@@ -242,8 +247,13 @@ def loaded_channels(report: RunReport) -> list[LoadedChannel]:
     ]
 
 
-def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str, Any]:
-    """The task's value: what the run did, channel by channel."""
+def value_of(
+    report: RunReport, pipe: PipeName, offset_format: str, path: str | None = None
+) -> dict[str, Any]:
+    """The task's value: what the run did, channel by channel.
+
+    :param path: the folder of its dead letters
+    """
     return {
         "application": report.application,
         "pipe": str(pipe),
@@ -253,6 +263,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
         "dead_lettered": report.dead_lettered,
         "undecoded": report.undecoded,
         "unknown_columns": report.unknown_columns,
+        "unloaded": unloaded_value(report.unloaded, path, report.application),
         "seconds": report.seconds,
         "backlog": None if report.backlog is None else report.backlog.row(),
         "channels": {
@@ -266,6 +277,7 @@ def value_of(report: RunReport, pipe: PipeName, offset_format: str) -> dict[str,
                 "undecoded": channel.undecoded,
                 "committed": channel.owes_nothing,
                 "latency_ms": channel.latency_ms,
+                "last_error": channel.last_error,
             }
             for channel in report.channels
         },

@@ -1,11 +1,11 @@
 """What tasks have left behind of pipes and plans, read from Airflow's own database.
 
 A task that works on a pipe leaves the XCom ``channel_page`` when it begins, which names its connection and
-pipe; what it did is its value and the XComs ``targets``, ``plan``, ``outcome`` and, where it failed,
-``observed``. XComs are there on every release, for failed and running tasks as well, are found by an index on
-their key, keep the rights of their DAG, and go when Airflow removes the run. The task store has no index
-over tasks and is not there before Airflow 3.3; asset events are there only for tasks with outlets, and name
-neither connection nor target.
+pipe; what it did is its value and the XComs ``targets``, ``plan``, ``outcome``, ``copies`` and, where it
+failed, ``observed``. XComs are there on every release, for failed and running tasks as well, are found by an
+index on their key, keep the rights of their DAG, and go when Airflow removes the run. The task store has no
+index over tasks and is not there before Airflow 3.3; asset events are there only for tasks with outlets, and
+name neither connection nor target.
 
 An XCom is whatever a DAG wrote. It is read as bounded JSON text (:func:`raw_json`), never deserialised.
 """
@@ -13,38 +13,36 @@ An XCom is whatever a DAG wrote. It is read as bounded JSON text (:func:`raw_jso
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import ConnectionDetails
-from airflow.models.connection import Connection
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from airflow.providers.common.compat.sdk import conf
 from sqlalchemy import Text, and_, case, cast, func, select
 
 from airflow_provider_snowpipe.links.snowpipe import (
     AUDIT_KEY,
     CHANNEL_PAGE_KEY,
+    COPIES_KEY,
     OBSERVED_KEY,
     PageAddress,
     raw_json,
 )
 from airflow_provider_snowpipe.plugins.rendering import FIGURES, fact, number_in, shape_words
+from airflow_provider_snowpipe.plugins.rights import HistoryLimits, Rights, Where
 from airflow_provider_snowpipe.routing.load_plan import LoadPlan
+from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.names import PipeName
 
 if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.models.base_user import BaseUser
     from sqlalchemy.orm import Session
 
 PLAN_KEY = "plan"
-_LEFT = ("return_value", "targets", OBSERVED_KEY)
+_LEFT = ("return_value", "targets", OBSERVED_KEY, COPIES_KEY)
 _RUNNING = ("running", "deferred", "up_for_reschedule", "restarting", "awaiting_input")
 _FAILED = ("failed", "up_for_retry")
 _TASKS_AT_A_TIME = 100
@@ -53,82 +51,12 @@ _LONGEST_VALUE = 2_000_000
 """Characters of one XCom that is read: the value of a load over 2,000 channels is about half of it."""
 _LONGEST_TEXT = 4_096
 """Characters of a channel's name or token; Python reads no longer number either."""
-_MOST_CHANNELS = 10_000
+_MOST_CHANNELS, _MOST_COPIES = 10_000, 50
 _AUDITS_AT_A_TIME, _MOST_PIPES = 10, 1_000
 _MOST_SENTENCES, _LONGEST_SENTENCE = 20, 500
 """What is shown of an audit's differences."""
 _CHANNEL_BYTES = 100
 """What a channel counts against the limit of size, beside its text."""
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryLimits:
-    """How much of the past a page reads, as the section ``[snowpipe]`` of Airflow's configuration sets.
-
-    :param days: ``page_history_days``, the greatest age
-    :param tasks: ``page_history_tasks``, most task instances, the latest ones
-    :param size: ``page_history_megabytes``, most bytes of their XComs
-    """
-
-    days: int = 45
-    tasks: int = 2_000
-    size: int = 16_000_000
-
-    @classmethod
-    def configured(cls) -> Self:
-        """The limits of this Airflow."""
-        return cls(
-            conf.getint("snowpipe", "page_history_days", fallback=cls().days),
-            conf.getint("snowpipe", "page_history_tasks", fallback=cls().tasks),
-            1_000_000 * conf.getint("snowpipe", "page_history_megabytes", fallback=16),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Rights:
-    """What a user may read, by Airflow's own checks.
-
-    :param may_read: whether a connection of that id
-    """
-
-    dag_ids: frozenset[str]
-    may_read: Callable[[str], bool]
-
-    @classmethod
-    def of(cls, user: BaseUser, session: Session) -> Self:
-        """Ask the auth manager."""
-        manager: Any = get_auth_manager()
-
-        @cache
-        def may_read(connection: str) -> bool:
-            team = None
-            if conf.getboolean("core", "multi_team", fallback=False):
-                team = Connection.get_team_name(connection, session=session)
-            details = ConnectionDetails(conn_id=connection, team_name=team)
-            return bool(manager.is_authorized_connection(method="GET", details=details, user=user))
-
-        return cls(frozenset(manager.get_authorized_dag_ids(user=user, session=session)), may_read)
-
-
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Which tasks are meant; None for all."""
-
-    connection: str | None = None
-    pipe: PipeName | None = None
-    dag_id: str | None = None
-    run_id: str | None = None
-    task_id: str | None = None
-    map_index: int | None = None
-
-    def conditions(self) -> list[Any]:
-        """As conditions of a query over XComs."""
-        names = ("dag_id", "run_id", "task_id", "map_index")
-        return [
-            getattr(XComModel, name) == required
-            for name in names
-            if (required := getattr(self, name)) is not None
-        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +83,7 @@ class ChannelWork:
     :param rejected: rows that the service rejected and that no task had reported before, as far as it waited
     :param dead_lettered: rows that were put aside
     :param latency_ms: the service's average time from append to commit
+    :param last_error: the last rejected row, in the service's words; empty where none is known
     """
 
     channel: str
@@ -166,6 +95,24 @@ class ChannelWork:
     rejected: int = 0
     dead_lettered: int = 0
     latency_ms: int | None = None
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEntry:
+    """An entry of the load ledger, as the task of its COPY left it.
+
+    :param at: when it was loaded, None where it is not
+    :param error: why the last statement failed
+    """
+
+    state: str
+    query_id: str
+    error: str
+    at: dt.datetime | None
+    files: int
+    rows: int
+    rejected: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +126,11 @@ class TaskWork:
     :param reason: why it failed, in a word; empty where it left none
     :param backlog: files that were not committed when it began, their bytes, and the age of the oldest one in
         seconds; None where it left none
+    :param source: the address of what it streamed, empty where it left none
+    :param copies: its entries in the load ledger
+    :param unloaded: the first rows that it put aside or skipped, or that COPY rejected
+    :param path: the folder of dead letters, or the stage of files; empty where none is known
+    :param run: its name in the dead letters; empty where it has none
     """
 
     key: TaskKey
@@ -192,6 +144,11 @@ class TaskWork:
     channels: tuple[ChannelWork, ...] = ()
     reason: str = ""
     backlog: tuple[int, int, int] | None = None
+    source: str = ""
+    copies: tuple[CopyEntry, ...] = ()
+    unloaded: tuple[UnloadedRow, ...] = ()
+    path: str = ""
+    run: str = ""
 
     @property
     def time(self) -> dt.datetime:
@@ -211,17 +168,31 @@ class TaskWork:
     @property
     def has_sent(self) -> bool:
         """True for a task that sent rows, also none, and not only read."""
-        return any(one.rows is not None for one in self.channels)
+        return bool(self.copies) or any(one.rows is not None for one in self.channels)
 
     @property
     def rows(self) -> int:
-        """Rows over all channels."""
-        return sum(one.rows or 0 for one in self.channels)
+        """Rows over all channels and COPYs."""
+        return sum(one.rows or 0 for one in self.channels) + sum(one.rows for one in self.copies)
 
     @property
     def rejected(self) -> int:
-        """Rejected rows over all channels."""
-        return sum(one.rejected for one in self.channels)
+        """Rejected rows over all channels and COPYs."""
+        return sum(one.rejected for one in self.channels) + sum(one.rejected for one in self.copies)
+
+    @property
+    def not_loaded(self) -> list[UnloadedRow]:
+        """The first rows that did not load; of those that the service rejected, a channel's last one."""
+        last = (UnloadedRow(one.channel, None, one.last_error) for one in self.channels if one.last_error)
+        return [*islice(last, MOST_UNLOADED), *self.unloaded]
+
+    @property
+    def command(self) -> str:
+        """What prints its dead letters; empty where they are not in files."""
+        if not self.path or not self.run or self.path.startswith("kafka:"):
+            return ""
+        path, run = map(shlex.quote, (self.path, self.run))
+        return f"airflow snowpipe letters {path} --run {run} > rows.ndjson"
 
     @property
     def rows_per_second(self) -> float | None:
@@ -276,9 +247,7 @@ def read_history(session: Session, rights: Rights, limits: HistoryLimits, where:
     room = limits.size
     for at in range(0, len(meant), _TASKS_AT_A_TIME):
         part = meant[at : at + _TASKS_AT_A_TIME]
-        values, used = _values(
-            session, [mark for mark, _ in part], ("return_value", "targets", OBSERVED_KEY), room
-        )
+        values, used = _values(session, [mark for mark, _ in part], _LEFT, room)
         for mark, page in part:
             left = values.get(_key(mark), {}) if room > 0 else {}
             tasks.append(_task_work(mark, page, left))
@@ -487,9 +456,13 @@ def _values(
     expected = {_key(task) for task in tasks}
     taken: set[tuple[TaskKey, str]] = set()
     used = 0
-    for row in session.execute(select(*columns, length.label("length")).where(*among)):
+    rows = session.execute(select(*columns, length.label("length")).where(*among)).all()
+    # The value of a COPY has each of its files, of which a page shows the number.
+    passed = {(_key(row), "return_value") for row in rows if row.key == COPIES_KEY}
+    for row in rows:
         size_of = row.length or 0
-        if _key(row) in expected and size_of <= _LONGEST_VALUE and used + size_of <= room:
+        is_read = _key(row) in expected and (_key(row), row.key) not in passed
+        if is_read and size_of <= _LONGEST_VALUE and used + size_of <= room:
             taken.add((_key(row), row.key))
             used += size_of
     found: dict[TaskKey, dict[str, str]] = {}
@@ -506,6 +479,8 @@ def _values(
 def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskWork:
     value = _mapping(raw_json(values.get("return_value")))
     observed = {} if value else _mapping(raw_json(values.get(OBSERVED_KEY)))
+    copied = _mapping(raw_json(values.get(COPIES_KEY)))
+    unloaded = _mapping((copied or value or observed).get("unloaded"))
     seconds = number_in(value.get("seconds"))
     if seconds is None and mark.start_date and mark.end_date:
         seconds = (mark.end_date - mark.start_date).total_seconds()
@@ -524,7 +499,26 @@ def _task_work(mark: Any, page: PageAddress, values: Mapping[str, str]) -> TaskW
         seconds=seconds,
         channels=tuple(works),
         backlog=_backlog(_mapping(value.get("backlog"))),
+        source=_text(value.get("source")) or "",
+        copies=tuple(_copy_entry(_mapping(one)) for one in _items(copied.get("entries"))[-_MOST_COPIES:]),
+        unloaded=tuple(_row(_mapping(one)) for one in _items(unloaded.get("rows"))[:MOST_UNLOADED]),
+        path=_text(unloaded.get("path")) or "",
+        run=_text(unloaded.get("run")) or "",
     )
+
+
+def _copy_entry(value: Mapping[str, Any]) -> CopyEntry:
+    state, query_id, error = (
+        (_text(value.get(name)) or "")[:_LONGEST_SENTENCE] for name in ("state", "query_id", "error")
+    )
+    files, rows, rejected = (_count(value.get(name)) or 0 for name in ("files", "rows", "rejected"))
+    return CopyEntry(state, query_id, error, _time(value.get("at")), files, rows, rejected)
+
+
+def _row(value: Mapping[str, Any]) -> UnloadedRow:
+    """A row that did not load, cut again: an XCom is whatever a DAG wrote."""
+    where, position, reason, row = (_text(value.get(one)) for one in ("where", "position", "reason", "text"))
+    return UnloadedRow.of(where or "", position, reason or "", row)
 
 
 def _backlog(value: Mapping[str, Any]) -> tuple[int, int, int] | None:
@@ -559,6 +553,7 @@ def _work(name: str, value: Any, target: Any) -> ChannelWork:
         rejected=_count(value.get("rejected")) or 0,
         dead_lettered=_count(value.get("dead_lettered")) or 0,
         latency_ms=_count(value.get("latency_ms")),
+        last_error=(_text(value.get("last_error")) or "")[:_LONGEST_SENTENCE],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, wraps
@@ -23,17 +24,16 @@ from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.links.snowpipe import channel_query, channels_query, pipe_query
 from airflow_provider_snowpipe.plugins.history import (
     ChannelWork,
+    CopyEntry,
     History,
-    HistoryLimits,
     LastAudit,
-    Rights,
     TaskWork,
-    Where,
     read_audits,
     read_history,
     read_plans,
 )
 from airflow_provider_snowpipe.plugins.rendering import Series, answer, refused, render, utc
+from airflow_provider_snowpipe.plugins.rights import HistoryLimits, Rights, Where
 from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, OffsetTokenError
 from airflow_provider_snowpipe.streaming.lag import ChannelLag
@@ -311,12 +311,14 @@ class PipeState:
         for task in tasks:
             works = [one for one in task.channels if channel in (None, one.channel)]
             if works or channel is None:
-                own.append(task if channel is None else replace(task, channels=tuple(works)))
+                own.append(task if channel is None else replace(task, channels=tuple(works), copies=()))
             for work in works:
                 state = states.setdefault(work.channel, ChannelState(work.channel))
                 sent += work.rows or 0
                 committed += state.take(work, task.time)
-            if works and not (task.is_running and not task.has_sent):
+            copied = sum(one.rows for one in task.copies) if channel is None else 0
+            sent, committed = sent + copied, committed + copied
+            if (works or copied) and not (task.is_running and not task.has_sent):
                 points.append(Point(task.time, sent, committed))
         return cls(connection, pipe, own, list(states.values()), points)
 
@@ -336,12 +338,17 @@ class PipeState:
     @property
     def rows(self) -> int:
         """Rows that tasks sent."""
-        return sum(one.rows for one in self.channels)
+        return sum(task.rows for task in self.tasks)
 
     @property
     def rejected(self) -> int:
         """Rows of them that were rejected."""
-        return sum(one.rejected for one in self.channels)
+        return sum(one.rejected for one in self.channels) + sum(one.rejected for one in self.copies)
+
+    @property
+    def copies(self) -> list[CopyEntry]:
+        """Entries of the load ledger."""
+        return [one for task in self.tasks for one in task.copies]
 
     @property
     def rows_per_second(self) -> float | None:
@@ -379,9 +386,18 @@ class PipeState:
         return sum(files), sum(sizes), max(ages)
 
     @property
+    def source_logs(self) -> list[str]:
+        """The commands that list the source logs of the files that tasks streamed."""
+        paths = dict.fromkeys(one.source for one in self.tasks if one.source and one.backlog is not None)
+        given = ("--conn-id", self.connection, "--database", self.pipe.database)
+        names = (*given, "--schema", self.pipe.schema, "--pipe", self.pipe.pipe)
+        return [shlex.join(("airflow", "snowpipe", "files", "list", path, *names)) for path in paths]
+
+    @property
     def oldest_commit(self) -> dt.datetime | None:
-        """The last commit of the channel that has committed nothing for the longest time."""
-        return min(_known(one.committed_at for one in self.channels), default=None)
+        """The last commit of the channel that has committed nothing for longest; without any, of a COPY."""
+        last_copy = max(_known(one.at for one in self.copies), default=None)
+        return min(_known(one.committed_at for one in self.channels), default=last_copy)
 
     @property
     def word(self) -> str:

@@ -184,9 +184,9 @@ def _span(seconds: float | None) -> str:
 
 def _bad(word: str) -> str:
     """The class of a state's word."""
-    good = ("COMMITTED", "AGREES", "SUCCESS", "success")
+    good = ("COMMITTED", "AGREES", "SUCCESS", "success", "loaded")
     kinds = {"UNKNOWN": "", "LOADING": "busy", **dict.fromkeys(good, "good")}
-    return kinds.get(word, "busy" if word in ("running", "deferred", "queued") else "bad")
+    return kinds.get(word, "busy" if word in ("running", "deferred", "queued", "planned") else "bad")
 
 
 @cache

@@ -294,6 +294,7 @@ class SmallLoad(SentRows):
     :param target_token: the token that proves the rows committed, None when there were none
     :param skipped: rows left out because they were committed already
     :param errors: rejected rows of the channel that were reported before
+    :param last_error: the last rejected row, in the service's words; None where it rejected none
     """
 
     channel: str
@@ -303,6 +304,7 @@ class SmallLoad(SentRows):
     rejected: int
     committed: bool
     errors: int = 0
+    last_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +417,7 @@ def append_to_channel(
         rejected=rejected,
         committed=rules.wait_for_commit or not left.lines or passed is not None,
         errors=baseline,
+        last_error=status.last_error if rejected and status is not None else None,
         append_seconds=received - began,
         commit_seconds=committed - received if status is not None else 0.0,
         **asdict(counters),

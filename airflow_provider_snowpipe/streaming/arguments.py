@@ -230,6 +230,38 @@ def named(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{key!r} ({rows:,} rows)" for key, rows in add_counts({}, counts).items())
 
 
+MOST_UNLOADED = 20
+"""Rows that did not load of which a run reports more than their number."""
+_SPECIAL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnloadedRow:
+    """A row that did not load, short enough for an XCom and a page.
+
+    :param where: its channel, or its file in a stage
+    :param position: its position there, None where nobody knows it
+    :param text: the first 200 characters of the row, None where they are not known or not to be shown
+    """
+
+    where: str
+    position: str | None
+    reason: str
+    text: str | None = None
+
+    @classmethod
+    def of(cls, where: str, position: object, reason: str, row: bytes | str | None) -> Self:
+        """Cut what is too long, and replace what cannot be printed, such as NUL or a change of direction."""
+        if isinstance(row, bytes):
+            row = row[:800].decode("utf-8", "replace")
+        at = None if position is None else _plain(str(position), 500)
+        return cls(_plain(where, 500), at, _plain(reason, 500), None if row is None else _plain(row, 200))
+
+
+def _plain(text: str, most: int) -> str:
+    return _SPECIAL.sub("\N{REPLACEMENT CHARACTER}", text[:most])
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SentRows:
     """What was sent on one channel, and what that took.

@@ -425,10 +425,12 @@ class CommitWatch:
             name: {
                 "committed": status.committed,
                 "target": targets[name].token,
-                "rejected": decide(status, None, rejected_baseline=targets[name].errors).rejected,
+                "rejected": one.rejected,
                 "latency_ms": status.latency_ms,
+                "last_error": status.last_error if one.rejected else None,
             }
             for name, status in self._known.items()
+            for one in (decide(status, None, rejected_baseline=targets[name].errors),)
         }
 
     def memory(self) -> dict[str, Any]:

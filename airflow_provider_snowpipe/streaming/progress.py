@@ -87,6 +87,13 @@ class ChannelStatus:
         """The status for people: the code, unless a usable channel has rows that the service rejected."""
         return REJECTED_ROWS if self.is_valid and self.rows_error_count else self.code
 
+    @property
+    def last_error(self) -> str | None:
+        """The last row that the service skipped, in words; None where it reports none."""
+        at = self.last_error_offset_upper_bound
+        words = (self.last_error_message, None if at is None else f"at or before {at}")
+        return ", ".join(filter(None, words)) or None
+
     @classmethod
     def missing(cls, channel: str) -> ChannelStatus:
         """Build the status of a channel that the service left out of its answer."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown
+from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, OnUnknown, UnloadedRow
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.errors import (
@@ -239,6 +239,22 @@ class DeadLetterFolder(DeadLetterStore):
             ) from error
 
 
+def read_letters(path: str, application: str | None = None) -> list[bytes]:
+    """Read the rows of a folder, each once, also where two attempts have put it aside.
+
+    :param path: the load's directory or URL
+    :param application: only rows of this run, None for all
+    """
+    from pyarrow import dataset
+
+    files, root = open_place(path)
+    of_run = None if application is None else dataset.field("application") == application
+    rows = dataset.dataset(root, SCHEMA, "parquet", files).to_table(filter=of_run)
+    ordered = rows.sort_by([(name, "ascending") for name in ("channel", "at", "row")]).to_pylist()
+    keys = [(one["channel"], one["position"] or (one["first_position"], one["row"])) for one in ordered]
+    return list({key: one["payload"] for key, one in zip(keys, ordered, strict=True)}.values())
+
+
 def _name(text: str, ending: str = "") -> str:
     """A name of a file or folder from which the text can be read.
 
@@ -295,7 +311,8 @@ class Admission:
     see :class:`~airflow_provider_snowpipe.streaming.batch.AdmittedParts` for parts without a good row.
 
     ``dead_lettered`` are the rows put aside so far, ``undecoded`` the records skipped so far because they
-    cannot be decoded, ``unknown_columns`` the rows so far that have a key which matches no column, by key.
+    cannot be decoded, ``unknown_columns`` the rows so far that have a key which matches no column, by key,
+    and ``unloaded`` the first rows so far that were put aside or skipped.
 
     :param rules: how values are checked, None if they are not
     :param columns: the table's columns, which keys are held against; none where they are not
@@ -339,6 +356,7 @@ class Admission:
         self.dead_lettered = 0
         self.undecoded = 0
         self.unknown_columns: Mapping[str, int] = {}
+        self.unloaded: tuple[UnloadedRow, ...] = ()
 
     def admit(self, part: Part) -> Part | None:
         """The part with the rows that are to be sent, None if it has none.
@@ -350,7 +368,9 @@ class Admission:
         if self._only_exact:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)
-            self.undecoded += len(part.undecoded)
+            if part.undecoded:
+                self.undecoded += len(part.undecoded)
+                self._report(_letters(part, CheckedBlock(BlockLines.of(b""), ())))
         large = self._too_large(part)
         if large and self._dead_letters is None:
             part = self._without_large(part, large)
@@ -396,9 +416,10 @@ class Admission:
     def _without_large(self, part: Part, large: Mapping[int, Fault]) -> Part:
         """The part without the rows that are too large, if those are skipped."""
         lines = BlockLines.of(part.body)
+        found = _with_faults(CheckedBlock(lines, ()), large)
         if not self._skips_undecoded:
-            found = CheckedBlock(lines, ())
-            self._put_aside(part, _with_faults(found, large))
+            self._put_aside(part, found)
+        self._report(_letters(replace(part, undecoded=()), found))
         self.undecoded += len(large)
         log.warning(
             "channel %r: rows skipped, since they are too large to be sent: %d", self._channel, len(large)
@@ -419,11 +440,10 @@ class Admission:
         return replace(part, body=found.good_rows(), rows=rows, positions=None, undecoded=())
 
     def _put_aside(self, part: Part, found: CheckedBlock) -> None:
-        positions = list(_row_positions(part, found.lines, found.faults))
         if part.undecoded and self._dead_letters is None:
             raise _undecoded_error(self._channel, part.undecoded)
         if self._dead_letters is None:
-            first, position = found.faults[0], positions[0]
+            first, position = found.faults[0], next(_row_positions(part, found.lines, found.faults))
             where = (
                 f"row {first.row + 1} of {part.start} to {part.end}"
                 if position is None
@@ -435,15 +455,28 @@ class Admission:
                 "nor a row after it was sent; fix the source or the table, load such rows with COPY INTO, "
                 "or put them aside with on_error (option onError) 'dead_letter'"
             )
-        dead_letters = [
-            DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
-            for position, one in zip(positions, found.faults, strict=True)
-        ] + [
-            DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
-            for row, one in enumerate(part.undecoded, found.lines.rows)
-        ]
+        dead_letters = _letters(part, found)
         self._dead_letters.write(part.start, part.end, dead_letters, self._application)
         self.dead_lettered += len(dead_letters)
+        self._report(dead_letters)
+
+    def _report(self, rows: Sequence[DeadLetter]) -> None:
+        """Keep the first rows that did not load."""
+        for one in rows[: MOST_UNLOADED - len(self.unloaded)]:
+            reason = one.reason if one.column is None else f"column {one.column!r}: {one.reason}"
+            self.unloaded += (UnloadedRow.of(self._channel, one.position, reason, one.payload),)
+
+
+def _letters(part: Part, found: CheckedBlock) -> list[DeadLetter]:
+    """The rows of a part that do not fit, and its records that cannot be decoded."""
+    positions = _row_positions(part, found.lines, found.faults)
+    return [
+        DeadLetter(position, one.row, one.fault.column, one.fault.reason, found.lines.row(one.row))
+        for position, one in zip(positions, found.faults, strict=True)
+    ] + [
+        DeadLetter(one.position, row, None, one.reason, one.payload, one.key, one.headers)
+        for row, one in enumerate(part.undecoded, found.lines.rows)
+    ]
 
 
 def _with_faults(found: CheckedBlock, more: Mapping[int, Fault]) -> CheckedBlock:

@@ -121,9 +121,19 @@ class TestRejectedRows:
         with pytest.raises(AirflowFailException, match=r"SqlError.*'three'"):
             target.copy()
         assert target.ids() == []
+        context = target.context(try_number=2)
         with pytest.raises(AirflowFailException, match=r"PARTIALLY_LOADED.*'three'"):
-            target.copy(try_number=2, options={**CSV, "on_error": "CONTINUE"})
+            target.operator(options={**CSV, "on_error": "CONTINUE"}).execute(context)
         assert target.ids() == [1, 2]
+
+        copies = context["ti"].xcoms["copies"]
+        (entry,) = copies["entries"]
+        assert (entry["state"], entry["files"], entry["rows"], entry["rejected"]) == ("loaded", 2, 2, 1)
+        assert entry["query_id"]
+        (row,) = copies["unloaded"]["rows"]
+        assert (row["where"], row["position"], row["text"]) == ("in/bad.csv", "2", "three,y")
+        assert "'three'" in row["reason"]
+        assert f"pipe={target.table}-STREAMING" in context["ti"].xcoms["channel_page"]
 
 
 class TestOncePerRun:

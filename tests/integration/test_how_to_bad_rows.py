@@ -5,15 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-import pytest
-
 from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.streaming.row_gate import SCHEMA
 
 _PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "handle-bad-rows.md"
-_PUT_ASIDE, _READ, _MAKE = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
+_PUT_ASIDE, _MAKE = re.findall(r"^```python\n(.*?)^```$", _PAGE.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def test_operators_take_the_arguments_of_the_page() -> None:
@@ -26,17 +22,6 @@ def test_operators_take_the_arguments_of_the_page() -> None:
     made = names["load"]
     assert isinstance(made, SnowpipeStreamOperator)
     assert (made.create_table, made.evolve_columns) == ("if_missing", True)
-
-
-def test_dead_letters_are_read_as_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    dead_letter = {field.name: None if field.nullable else "" for field in SCHEMA}
-    dead_letter |= {"position": "f:7", "column": "ID", "reason": "no", "payload": b"", "row": 0, "at": 0}  # type: ignore[dict-item]
-    (tmp_path / "channel").mkdir()
-    pq.write_table(pa.Table.from_pylist([dead_letter], SCHEMA), tmp_path / "channel" / "f%3A1.parquet")
-
-    exec(_READ.replace("/data/rejected/orders", str(tmp_path)), {})  # noqa: S102
-
-    assert capsys.readouterr().out == "f:7 ID no\n"
 
 
 def test_columns_of_the_files_are_those_of_the_page() -> None:

@@ -138,6 +138,9 @@ def test_bad_rows_are_put_aside_once_and_all_others_are_loaded(job, source, tmp_
         (0, 0, 2),
     ]
     assert f"rows={len(loaded)} rejected=0 dead_lettered=5" in first.out
+    reported = {(one.where, one.position): one.text for one in first.report.unloaded}
+    assert set(reported) == set(expected)
+    assert reported[a, "1/1.ndjson:7"] == json.dumps(BAD)[:200]
     # The token passes the bad rows at the end, with the last good ones and where there are none.
     assert job.committed("a", "b") == {"a": "1.ndjson:300", "b": "1.ndjson:2"}
 

@@ -48,6 +48,8 @@ def test_mapped_tasks_load_channels_of_their_own(stack: Stack, begun: DagRun) ->
         names = [f"many_channels_station_{number:03}" for number in range(3)]
         (position,) = {shown(status.committed) for status in client.channel_statuses(names).values()}
     assert str(position).endswith(":24")
+    links = "SELECT value FROM xcom WHERE dag_id = ? AND key LIKE '!_link!_%' ESCAPE '!'"
+    assert ('""',) not in query(stack, links, begun.dag_id)
 
 
 def committed_meters(stack: Stack) -> DagRun:

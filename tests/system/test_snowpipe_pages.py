@@ -29,7 +29,9 @@ pytestmark = [
 ]
 TOAST = "//*[@data-scope='toast' and @data-part='root']"
 LABELS = ("Account URL", "Port", "User", "Token or key passphrase", "Schema")
-EXTRA_LABELS = ("Account", "Authentication", "Private key (path)", "Private key (text)", "Default pipe")
+EXTRA_LABELS = ("Account", "Authentication", "Private key (text)", "Warehouse", "OAuth grant")
+ASIDE = {"where": "orders_eu", "position": "f:7", "reason": "no number", "text": '{"ID": "<b>x</b>"}'}
+UNLOADED = {"path": "/data/rejected/orders", "run": "app", "rows": [ASIDE]}
 FOURTH_CHART = "(//*[local-name()='svg'][@role='img'])[4]"
 
 
@@ -91,7 +93,8 @@ def leave_a_past(tables: AirflowTables, service: LocalService) -> None:
         channels = {
             name: {"from": before[name], "to": after[name], "rows": share[name], **common} for name in rows
         }
-        tables.leave(**names, seconds=9, **streamed(channels, seconds=6 + run % 4))
+        last = {"unloaded": UNLOADED} if run == 39 else {}
+        tables.leave(**names, seconds=9, **streamed(channels, seconds=6 + run % 4, **last))
         if not waits:
             tables.leave(
                 **{**names, "minutes_ago": names["minutes_ago"] - 20},
@@ -154,6 +157,7 @@ def test_every_page_in_airflows_themes(pages: Pages, picture: Callable[..., None
     pages.follow("LOCAL.PUBLIC.ORDERS-STREAMING")
     pages.wait_until_shown(FOURTH_CHART)
     picture(f"pipe-{theme}", height=860)
+    assert pages.text_of("(//section[@class='unloaded'])[1]//tbody//code") == UNLOADED["rows"][0]["text"]
     pages.follow("orders_eu")
     assert pages.text_of("//*[@id='committed']") == "f:2"
     pages.wait_until_shown(FOURTH_CHART)

@@ -116,7 +116,7 @@ def test_a_retry_goes_on_with_the_driver_that_the_killed_worker_started(deaths: 
     # Java and Python of the driver, by their numbers, which begin again at some time.
     assert re.search(rf"\(process (\d+, )*{deaths.driver}\b", deaths.retry_log)
     assert load.xcom("stream")["rows"] == ROWS
-    assert "snowpipe progress total done=" in "\n".join(load.log("stream"))
+    assert "snowpipe loaded channel=" in "\n".join(load.log("stream"))
     assert deaths.downstream_without_scheduler is None
     assert not psutil.pid_exists(deaths.driver)
 

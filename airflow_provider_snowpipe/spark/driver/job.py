@@ -22,10 +22,9 @@ from airflow_provider_snowpipe.spark.driver.credentials import (
     read_credentials_variable,
     read_driver_secrets,
 )
-from airflow_provider_snowpipe.spark.driver.outcome import error_type_of
 from airflow_provider_snowpipe.spark.driver.plan import JobPlan, read_plan
-from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, RunReport, start_text
-from airflow_provider_snowpipe.spark.driver.run import Run, elapsed
+from airflow_provider_snowpipe.spark.driver.report import START_FILE, ChannelStart, start_text
+from airflow_provider_snowpipe.spark.driver.run import Run
 from airflow_provider_snowpipe.spark.driver.session import (
     JobSession,
     LocalTasks,
@@ -75,21 +74,12 @@ def _run(plan: JobPlan, credentials: Credentials, secrets: SourceSecrets) -> int
             run.verify()
             run.finish()
         except SnowpipeError as error:
-            failed = RunReport(
-                plan.application,
-                run.channels,
-                elapsed(began),
-                error=str(error),
-                error_type=error_type_of(error),
-                reading=run.reading,
-            )
+            failed = run.report(began, error)
             write_beside_report(plan, Path(plan.report_path).name, failed.to_json())
             code = report_error(error)
             run.mark_reported()
             return code
-        report = RunReport(
-            plan.application, run.channels, elapsed(began), reading=run.reading, columns=run.columns
-        )
+        report = run.report(began)
         write_beside_report(plan, Path(plan.report_path).name, report.to_json())
         run.mark_reported()
     for channel in report.channels:

@@ -159,6 +159,7 @@ def _settled(report: ChannelReport, now: ChannelStatus, offset_format: str) -> C
         rejected=one.rejected,
         committed=one.has_target,
         latency_ms=now.latency_ms,
+        last_error=now.last_error if one.rejected else None,
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from uuid import uuid4
 
-from airflow_provider_snowpipe.streaming.arguments import SentRows, add_counts
+from airflow_provider_snowpipe.streaming.arguments import SentRows, UnloadedRow, add_counts
 from airflow_provider_snowpipe.streaming.checkpoint import position_of
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError
 from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.progress import ChannelStatus
 
 
-REPORT_VERSION = 9
+REPORT_VERSION = 10
 START_FILE = "start.json"
 """Beside the report, there when the run has listed its partitions: what it found on each channel."""
 
@@ -63,6 +63,7 @@ class ChannelReport(SentRows):
     :param committed: True when the committed token was seen at or past the target
     :param latency_ms: the service's own average time from append to commit, milliseconds, when the run was
         settled; None where it reported none
+    :param last_error: the last rejected row, in the service's words; None where it rejected none
     :param inserted_before: rows that the service had inserted when the run began
     :param errors_before: rows that it had skipped then
     :param rejected_before: rejected rows that were reported before
@@ -83,6 +84,7 @@ class ChannelReport(SentRows):
     rejected: int = 0
     committed: bool = False
     latency_ms: int | None = None
+    last_error: str | None = None
     inserted_before: int = 0
     errors_before: int = 0
     rejected_before: int = 0
@@ -119,6 +121,7 @@ class RunReport:
     :param error: None for a successful run, else the text of the error that ended it
     :param reading: how the source's rows are numbered, in words
     :param columns: the table's columns that keys of the rows have matched
+    :param unloaded: the first rows that were put aside or skipped
     """
 
     application: str
@@ -128,6 +131,7 @@ class RunReport:
     error_type: str | None = None
     reading: str = ""
     columns: tuple[str, ...] = ()
+    unloaded: tuple[UnloadedRow, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -185,6 +189,7 @@ class RunReport:
                 error_type=data["error_type"],
                 reading=str(data["reading"]),
                 columns=tuple(map(str, data.get("columns", ()))),
+                unloaded=tuple(UnloadedRow(**one) for one in data.get("unloaded", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise UnreadableReportError(f"the run report is incomplete ({error!r})") from None

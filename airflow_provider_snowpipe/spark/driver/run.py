@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_snowpipe.spark.driver.outcome import (
+    error_type_of,
     final_error,
     refuse_missing_commits,
     refuse_rejected_rows,
@@ -22,6 +23,7 @@ from airflow_provider_snowpipe.spark.source import Partition, Source, SourcePart
 from airflow_provider_snowpipe.spark.sources.registry import open_source
 from airflow_provider_snowpipe.spark.task.sink import PartitionResult
 from airflow_provider_snowpipe.streaming.admin import TokenChange, compare_and_set, mark_reported
+from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
 from airflow_provider_snowpipe.streaming.checkpoint import ChannelSource, Start, check_balance
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
 from airflow_provider_snowpipe.streaming.errors import (
@@ -90,8 +92,8 @@ class Run:
         self._committed: dict[str, Offset | None] = {}
         self._results: dict[str, PartitionResult] = {}
         self.channels: tuple[ChannelReport, ...] = ()
-        self.columns: tuple[str, ...] = ()
-        """The table's columns that keys of the rows have matched."""
+        self._columns: tuple[str, ...] = ()
+        self._unloaded: tuple[UnloadedRow, ...] = ()
 
     def prepare(self) -> None:
         """Check pipe, source and committed tokens against each other.
@@ -154,7 +156,24 @@ class Run:
         self.verify(self._start)
         self.mark_reported()
         self.finish()
-        return RunReport(self._plan.application, self.channels, elapsed(began), reading=self.reading)
+        return self.report(began)
+
+    def report(self, began: float, error: SnowpipeError | None = None) -> RunReport:
+        """Report what the run did so far.
+
+        :param began: when it began, by the monotonic clock
+        :param error: what ended it, None for success
+        """
+        return RunReport(
+            self._plan.application,
+            self.channels,
+            elapsed(began),
+            error=None if error is None else str(error),
+            error_type=None if error is None else error_type_of(error),
+            reading=self.reading,
+            columns=self._columns,
+            unloaded=self._unloaded,
+        )
 
     @property
     def reading(self) -> str:
@@ -418,7 +437,8 @@ class Run:
             if result.error_type is not None:
                 failed.append(result)
                 continue
-            self.columns = tuple(sorted({*self.columns, *result.columns}))
+            self._columns = tuple(sorted({*self._columns, *result.columns}))
+            self._unloaded = (*self._unloaded, *result.unloaded)[:MOST_UNLOADED]
             self._results[result.channel] = replace(
                 before.and_then(result),
                 position=result.position or before.position,

@@ -365,22 +365,22 @@ def installed_version(distribution: str) -> str | None:
         return None
 
 
-# -- Progress of a running job: one line a second for all channels together ------------------------------
+# -- Progress of a running job: one line for all channels together, when they have moved ------------------
 
-_INTERVAL_SECONDS = 1.0
+_INTERVAL_SECONDS = 5.0
 _CHANNELS_A_SECOND = 1_000
 """More channels are asked after less often: a status request names a hundred of them."""
 _JOIN_SECONDS = 5.0
 
 
 class ProgressLines:
-    """Prints what the service has committed while the Spark job runs.
+    """Prints what the service has committed while the Spark job runs, when that has changed.
 
     A context manager with a thread of its own and a client of its own; the thread ends with the block, or at
     the latest when its last request has timed out.
 
     :param began: when that was, by the monotonic clock
-    :param interval: seconds between two lines, None for one, or more where there are many channels
+    :param interval: seconds between two polls, None for 5, or more where there are many channels
     """
 
     def __init__(
@@ -411,9 +411,9 @@ class ProgressLines:
         self._thread.join(_JOIN_SECONDS)
 
     def _run(self) -> None:
-        totals = Totals(self._poll(self._began, self._start))
+        totals, shown = Totals(self._poll(self._began, self._start)), None
         with self._client() as client:
-            while not self._stop.wait(self._interval):
+            while not self._stop.wait(self._interval if shown else min(self._interval, 1.0)):
                 try:
                     statuses = client.channel_statuses(list(self._partitions))
                 except SnowpipeError as error:
@@ -421,7 +421,9 @@ class ProgressLines:
                     continue
                 totals.take(self._poll(time.monotonic(), statuses))
                 done = f"done={min(self._done(), len(statuses))}/{len(statuses)}"
-                print(f"snowpipe progress total {totals.line(done)}", flush=True)
+                if (moved := (done, totals.now.rows, totals.now.rejected)) != shown:
+                    print(f"snowpipe progress total {totals.line(done)}", flush=True)
+                shown = moved
 
     def _poll(self, at: float, statuses: Mapping[str, ChannelStatus]) -> Poll:
         positions = {name: _position(one, statuses[name]) for name, one in self._partitions.items()}

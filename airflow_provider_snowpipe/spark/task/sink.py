@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from airflow_provider_snowpipe import __version__
 from airflow_provider_snowpipe.spark.source import CHANNEL, FrameWork, Partition, SourcePartition, release
-from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows
+from airflow_provider_snowpipe.streaming.arguments import OnUnknown, SentRows, UnloadedRow
 from airflow_provider_snowpipe.streaming.auth import ScopedToken
 from airflow_provider_snowpipe.streaming.batch import AdmittedParts, Part
 from airflow_provider_snowpipe.streaming.channel import Channel, ChannelSession
@@ -103,6 +103,7 @@ class PartitionResult(SentRows):
     :param position: the last position that the service has, None if the partition has no row
     :param passed: the last position that was read, where none of what was read is a row that is sent: nothing
         carries it to the service, and the driver sets it
+    :param unloaded: the first rows that were put aside or skipped
     :param complete: False if the scoped token's life was too short for everything; another round with a
         fresh one goes on from what is committed then
     :param error_type: class name of an error that no further attempt can fix, None for success
@@ -114,6 +115,7 @@ class PartitionResult(SentRows):
     passed: Offset | None = None
     passed_token: str | None = None
     columns: tuple[str, ...] = ()
+    unloaded: tuple[UnloadedRow, ...] = ()
     complete: bool = True
     error_type: str | None = None
     error: str = field(default="")
@@ -221,6 +223,7 @@ def load_channel(
         undecoded=admission.undecoded,
         unknown_columns=admission.unknown_columns,
         columns=admission.columns,
+        unloaded=admission.unloaded,
         complete=parts.complete,
     )
 

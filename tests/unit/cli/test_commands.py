@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from airflow_provider_snowpipe.cli.definition import parser
+from airflow_provider_snowpipe.streaming.offsets import IntegerOffset
+from airflow_provider_snowpipe.streaming.row_gate import DeadLetter, DeadLetterFolder
 from tests.airflow_version import AIRFLOW
 from tests.loaded_folder import variables
 from tests.local_connection import commit, committed, connect, make_table
@@ -49,6 +51,18 @@ def bare(local_service, set_connection, variables, monkeypatch, shown):
 def run(bare):
     """Run a command for the table T."""
     return lambda command, *words: bare(command, "--table", "T", *words)
+
+
+def test_letters_of_a_run_are_printed_once_each_in_their_order(shown, tmp_path):
+    for run, start in (("other", 1), ("again", 2), ("again", 3)):
+        folder = DeadLetterFolder(str(tmp_path), "a/b", IntegerOffset, None)
+        rows = [
+            DeadLetter(IntegerOffset(at), at, "ID", "no", b'{"ID":"%d"}' % at) for at in (start, start + 1)
+        ]
+        folder.write(rows[0].position, rows[1].position, rows, run)
+    lines = [f'{{"ID":"{at}"}}\n' for at in (1, 2, 3, 4)]
+    assert shown("letters", str(tmp_path)) == "".join(lines)
+    assert shown("letters", str(tmp_path), "--run", "again") == "".join(lines[1:])
 
 
 @pytest.mark.usefixtures("table")

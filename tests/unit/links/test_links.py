@@ -54,7 +54,7 @@ def test_only_snowflakes_own_hosts_have_an_address_in_snowsight(set_connection, 
 
 
 def test_addresses_are_left_for_the_links_and_for_airflows_page_and_taken_back():
-    instance = TaskInstance()
+    instance = TaskInstance(task=SimpleNamespace(operator_extra_links=(links.ChannelPageLink(),)))
     if links.PAGES_ARE_SERVED:
         links.leave_channel_page(instance, "/snowpipe/x")
         assert instance.xcoms == {
@@ -66,6 +66,7 @@ def test_addresses_are_left_for_the_links_and_for_airflows_page_and_taken_back()
         links.SparkUiLink().leave(instance, left)
         assert instance.xcoms[links.SPARK_UI_KEY] == kept
         assert set(instance.xcoms.values()) == {kept}
+    assert instance.task.operator_extra_links == (), "Airflow writes no empty one when the task ends"
 
 
 @pytest.mark.skipif(AIRFLOW < (3, 0), reason="Airflow 2 reads its own table")

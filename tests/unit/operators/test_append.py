@@ -157,6 +157,9 @@ class TestRowsThatDoNotFit:
         value = append(**options)
 
         assert (value["rows"], value["dead_lettered"], value["rejected"]) == (len(good), 2, 0)
+        aside = [(one["position"], one["text"]) for one in value["unloaded"]["rows"]]
+        assert aside == [(f"5:{len(good) + 1}", '{"ID":"no number"}'), (f"5:{len(rows)}", '{"IDD":9}')]
+        assert value["unloaded"]["path"] == str(tmp_path)
         assert shown(value["to"]) == snowpipe.channels["c"].position == f"5:{len(rows)}"
         assert snowpipe.channels["c"].rows == good
         (file,) = tmp_path.rglob("*.parquet")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from airflow_provider_snowpipe.operators.stream import SnowpipeStreamOperator
 from airflow_provider_snowpipe.spark import job_file
 from airflow_provider_snowpipe.spark.driver.plan import read_plan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
+from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
@@ -132,17 +134,25 @@ class TestSubmission:
 
 
 @pytest.mark.usefixtures("connections")
-def test_the_result_is_the_report_targets_and_metrics(submit, tmp_path, temporary_files, receiver):
-    (tmp_path / "report.json").write_text(REPORT.to_json())
+@pytest.mark.parametrize(("shows", "text"), [("True", "{}"), ("False", None)])
+def test_the_result_is_the_report_targets_and_metrics(
+    submit, tmp_path, temporary_files, receiver, monkeypatch, shows, text
+):
+    monkeypatch.setenv("AIRFLOW__SNOWPIPE__SHOW_UNLOADED_ROWS", shows)
+    report = replace(REPORT, unloaded=(UnloadedRow("p_src_EWR", "a:1", "no", "{}"),))
+    (tmp_path / "report.json").write_text(report.to_json())
     program, _ = submit(f'cp {tmp_path}/report.json "$work"/report.json')
 
     value, instance = run(make(spark_binary=program))
 
     assert (value["pipe"], value["rows"], value["bytes"]) == ("LOCAL.PUBLIC.FLIGHTS-STREAMING", 2, 20)
+    assert value["source"] == "/data/src"
     assert value["channels"]["p_src_EWR"] == {
         "from": None, "to": "a:2", "rows": 2, "bytes": 20, "rejected": 0, "dead_lettered": 0, "undecoded": 0,
-        "committed": True, "latency_ms": None,
+        "committed": True, "latency_ms": None, "last_error": None,
     }  # fmt: skip
+    row = {"where": "p_src_EWR", "position": "a:1", "reason": "no", "text": text}
+    assert value["unloaded"] == {"path": None, "run": "app", "rows": [row]}
     assert instance.xcoms["targets"] == {
         channel: {"token": token, "offset_format": "unit/file:line", "errors": 0, "rows": rows}
         for channel, token, rows in (("p_src_EWR", "a:2", 2), ("p_src_JFK", "b:1", 0), ("p_src_LGA", None, 0))

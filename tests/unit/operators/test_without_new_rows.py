@@ -101,6 +101,7 @@ def test_value_and_targets_are_those_of_a_driver_that_finds_no_row(lab):
 
     value = lab.execute(name="app")
 
+    assert value.pop("source") == str(lab.source)
     assert {**value, "seconds": 1.5} == value_of(by_driver, PIPE, "unit/file:line")
     assert lab.ti.xcoms["targets"] == targets_of(by_driver, "unit/file:line", "abort")
     assert {name: shown(one["token"]) for name, one in lab.ti.xcoms["targets"].items()} == CHANNELS

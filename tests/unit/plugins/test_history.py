@@ -19,15 +19,10 @@ def served():
     """Import what the API server does, when the first test runs: every process collects this file."""
     global HistoryLimits, PipeState, Rights, Where, cost, read_history, read_plans, shape_words
 
-    from airflow_provider_snowpipe.plugins.history import (
-        HistoryLimits,
-        Rights,
-        Where,
-        read_history,
-        read_plans,
-    )
+    from airflow_provider_snowpipe.plugins.history import read_history, read_plans
     from airflow_provider_snowpipe.plugins.pages import PipeState
     from airflow_provider_snowpipe.plugins.rendering import cost, shape_words
+    from airflow_provider_snowpipe.plugins.rights import HistoryLimits, Rights, Where
 
 
 @pytest.fixture

@@ -80,6 +80,53 @@ def test_failed_sensor_shows_why_and_what_is_committed_and_rejected_once(airflow
     assert [row[2] for row in cells(page, "runs")[:2]] == ["failed rows_rejected"] * 2
 
 
+def unloaded(page):
+    found = re.findall(r'<section class="unloaded">(.*?)</section>', page, re.DOTALL)
+    return [text_of(one.partition("<tbody>")[2].replace("</td>", " |")) for one in found]
+
+
+def test_rows_that_did_not_load_are_shown_with_what_prints_them_and_run_no_script(airflow_tables, get):
+    row = {"where": HOSTILE, "position": "f:7", "reason": HOSTILE, "text": HOSTILE * 90}
+    left = {"path": f"/dead {HOSTILE}", "run": "app", "rows": [row, {"text": 5}, "no", *[row] * 99]}
+    failed = {
+        "a": {"to": "f:9", "rows": 9, "rejected": 1, "dead_lettered": 102, "last_error": "'x' is no number"}
+    }
+    airflow_tables.leave(run="r1", **streamed(failed, unloaded=left))
+    airflow_tables.leave(
+        run="r2", state="failed", channel_page=page_address("lake"), observed={"unloaded": left}
+    )
+    hidden = {"path": "kafka:t", "run": "app", "rows": [{**row, "text": None}]}
+    airflow_tables.leave(run="r3", **streamed({"a": {"to": "f:9", "rows": 9}}, unloaded=hidden))
+
+    page = get(OF_PIPE, **PIPE).text
+    assert "<script>alert" not in page + get("/dags/orders/runs/r1").text
+    by_run = {run: unloaded(get(f"/dags/orders/runs/{run}").text)[0] for run in ("r1", "r2", "r3")}
+    assert len(unloaded(page)) == 3
+    assert by_run["r1"].startswith("a | not known | &#39;x&#39; is no number | not shown |")
+    assert "airflow snowpipe letters &#39;/dead" in by_run["r1"]
+    assert (by_run["r2"].count("f:7"), len(page) < 200_000) == (19 - 1, True)
+    assert ("not shown" in by_run["r3"], "letters" in by_run["r3"]) == (True, False)
+
+
+def test_loads_by_copy_are_on_the_page_of_their_tables_pipe_and_on_the_overview(airflow_tables, get):
+    entry = {"state": "loaded", "files": 2, "rows": 5, "rejected": 1, "query_id": HOSTILE, "error": None}
+    entry["at"] = airflow_tables.now.isoformat()
+    planned = {**entry, "state": "planned", "rows": 0, "rejected": 0, "at": None, "error": "no such stage"}
+    row = {"where": "in/a.csv", "position": "2", "reason": "no number", "text": "three,y"}
+    copies = {"entries": [entry, planned], "unloaded": {"path": "@S", "run": None, "rows": [row]}}
+    page = {"channel_page": page_address("lake"), "copies": copies, "return_value": {"rows_loaded": 5}}
+    airflow_tables.leave(state="failed", task="copy", **page)
+
+    (line,) = cells(get("/overview").text, "pipes")
+    assert line[1:4] == ["FAILED", "0", "5"]
+    for shown in (get(OF_PIPE, **PIPE).text, get("/dags/orders/runs/r1").text):
+        copies = cells(shown, "runs")[0][-1]
+        assert copies.startswith("COPY planned · 2 files · 0 rows, 0 rejected · no such stage COPY loaded")
+        assert "2 files · 5 rows, 1 rejected · 20" in copies
+        assert "<script>alert" not in shown
+        assert unloaded(shown) == ["in/a.csv | 2 | no number | three,y |"]
+
+
 def audited(differences=(), connection="lake", pipe="ORDERS-STREAMING", **more):
     """What an audit leaves."""
     names = {"database": "LOCAL", "schema": "PUBLIC", "pipe": pipe}
@@ -132,9 +179,13 @@ class TestPipe:
     def test_shows_charts_channels_and_tasks(self, airflow_tables, get):
         airflow_tables.leave(run="r1", minutes_ago=60, **streamed({"a": {"to": "f:3", "rows": 3}}))
         second = {"a": {"from": "f:3", "to": "f:9", "rows": 6, "rejected": 1, "dead_lettered": 2}}
-        airflow_tables.leave(run="r2", map_index=4, **streamed(second))
+        backlog = {"files_behind": 2, "bytes_behind": 2048, "oldest_file_seconds": 60}
+        airflow_tables.leave(run="r2", map_index=4, **streamed(second, source="/a b", backlog=backlog))
 
         page = get(OF_PIPE, **PIPE).text
+
+        assert "2 files, 2,048 bytes, the oldest one written 60 s before" in text_of(page)
+        assert "snowpipe files list &#39;/a b&#39; --conn-id lake --database LOCAL" in page
 
         assert page.count('<svg viewBox="0 0 720 240" role="img"') == 4
         assert page.count("<title ") == page.count("<desc ") == 4

@@ -213,9 +213,9 @@ def status_of(name, committed, inserted, **more):
     return ChannelStatus(name, "SUCCESS", committed, rows_inserted=inserted, **more)
 
 
-def test_many_channels_that_move_are_one_line_per_poll(capsys):
+def test_many_channels_are_one_line_per_poll_that_shows_a_move(capsys):
     names = [f"c{number}" for number in range(30)]
-    answers = [dict.fromkeys(names, ("10", 20)), None, dict.fromkeys(names, ("5", 15))]
+    answers = [*[dict.fromkeys(names, ("10", 20))] * 2, None, dict.fromkeys(names, ("5", 15))]
     ended = Event()
 
     def statuses(_):

@@ -314,7 +314,7 @@ class TestWatch:
             found = status("c1", committed, rows_error_count=5, latency_ms=7)
             one.see(PolledStatuses({"c1": found}), 0.0)
         seen_of_c1 = {"committed": "a:3", "target": "a:10", "rejected": 3, "latency_ms": 7}
-        assert one.observed() == {"c1": seen_of_c1}
+        assert one.observed() == {"c1": {**seen_of_c1, "last_error": None}}
 
     def test_endures_errors_and_ends_after_some_in_a_row_since_the_last_poll_that_answered(self):
         assert state(watch(max_consecutive_errors=1).see(failed(DOWN), 0.0)) == "failed"

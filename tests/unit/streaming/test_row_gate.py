@@ -1,6 +1,7 @@
 """The gate between source and channel, and the files of dead letters that attempts leave."""
 
 import datetime as dt
+import json
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from pyarrow import fs
 
 from airflow_provider_snowpipe.streaming import errors, row_gate
+from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
 from airflow_provider_snowpipe.streaming.batch import Part, Undecoded
 from airflow_provider_snowpipe.streaming.checked_values import RowRules
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
@@ -71,6 +73,7 @@ class TestAdmission:
         for given in (part, part, _part(13, 1)):
             assert skipping.admit(given) == given
         assert (refusing.undecoded, skipping.undecoded, skipping.dead_lettered) == (0, 2, 0)
+        assert skipping.unloaded == (UnloadedRow("a/b", "12", "broken", "raw"),) * 2
         assert skipping.unknown_columns == {}
 
     def test_row_without_a_key_of_the_table_or_with_two_for_a_column_is_put_aside(self, tmp_path):
@@ -80,6 +83,18 @@ class TestAdmission:
             good = gate.admit(_whole(b'{"ID":1}\n' + row + b"\n", 10, 11, 2))
             assert (good.body, good.rows, _put_aside(tmp_path)) == (b'{"ID":1}\n', 1, ["11"])
             assert (gate.dead_lettered, gate.unknown_columns) == (1, unknown)
+
+    def test_the_first_rows_that_are_put_aside_are_reported_cut_by_character(self, tmp_path):
+        gate = _gate(tmp_path)
+        texts = ["x", "\N{GRINNING FACE}" * 300, "\N{RIGHT-TO-LEFT OVERRIDE}"]
+        for at in range(10):
+            gate.admit(_part(3 * at + 1, *(json.dumps(one, ensure_ascii=False) for one in texts)))
+
+        first, second, third, *more = gate.unloaded
+        assert first == UnloadedRow("a/b", "1", first.reason, '{"ID":"x"}')
+        assert "'ID'" in first.reason
+        assert (second.text, third.text) == ('{"ID":"' + texts[1][:193], '{"ID":"\N{REPLACEMENT CHARACTER}"}')
+        assert (len(more), gate.dead_lettered) == (17, 30)
 
     def test_keys_without_a_column_are_refused_with_the_channel_and_the_positions(self):
         for policy, body, text in [
@@ -115,6 +130,7 @@ class TestAdmission:
         assert (bytes(good.body), good.rows, str(good.end)) == (b'{"ID":1}\n{"ID":3}\n', 2, "3")
         assert (gate.undecoded, gate.dead_lettered) == ((1, 0) if policy == "continue" else (0, 1))
         assert _put_aside(tmp_path) == ([] if policy == "continue" else ["2"])
+        assert [(one.position, one.text) for one in gate.unloaded] == [("2", large.decode()[:200])]
         assert gate.admit(_whole(large, 4, 4, 1)) is None
 
 
