@@ -47,8 +47,7 @@ class SnowpipeBulkHook(SnowpipeHook):
     def load_ledger(self, table: str, name: str | None = None) -> Iterator[Ledger]:
         """Sign in to the ledger of loads into a table.
 
-        :param name: the ledger, alone or with schema and database; None for ``[snowpipe] ledger_table`` of
-            the configuration, or ``SNOWPIPE_LOADS`` in the table's schema
+        :param name: the ledger; None for ``[snowpipe] ledger_table``, or ``SNOWPIPE_LOADS`` in the schema
         :raises ConfigurationError: if it is no name of a table
         :raises SqlError: if the sign-in fails
         """

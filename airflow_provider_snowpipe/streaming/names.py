@@ -238,10 +238,7 @@ _PRIVILEGES = {
 
 
 def grant_remedy(message: str) -> str:
-    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
-
-    Of an object that is not there for the role Snowflake does not show whether it is a table or a view.
-    """
+    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none."""
     found = _REFUSED.search(message)
     kind = "" if found is None else str(found["missing"] or found["closed"]).upper()
     kinds = ("TABLE", "VIEW") if kind == "OBJECT" else (kind,)
