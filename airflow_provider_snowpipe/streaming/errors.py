@@ -491,8 +491,7 @@ def error_line(kind: str, text: object) -> str:
 
 # -- Whether a task should be retried, and when at the earliest ------------------------------------------
 #
-# The answer is the error class's own (:class:`~airflow_provider_snowpipe.streaming.errors.SnowpipeError`);
-# here the error is found, in a chain of exceptions or in the text that another process left.
+# The error's class knows; it is found in a chain of exceptions, or in the text that another process left.
 
 _NAMED = re.compile(r"snowpipe error: (?P<kind>\w+): ")
 

@@ -22,7 +22,8 @@ _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 def quote_identifier(name: str) -> str:
     """Quote one SQL identifier so that it is taken letter by letter."""
-    check_name("SQL identifier", name)
+    if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
+        check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
 
 
