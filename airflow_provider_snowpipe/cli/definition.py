@@ -205,10 +205,7 @@ def _plan_arguments() -> tuple[Any, ...]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The commands without Airflow's command line, for an Airflow that asks no provider for commands.
-
-    Airflow does since 3.2.
-    """
+    """The commands without Airflow's command line, for one that asks no provider for them (before 3.2)."""
     made = argparse.ArgumentParser(prog="python -m airflow_provider_snowpipe.cli")
     commands = made.add_subparsers(required=True, metavar="COMMAND")
     _add(commands, cast("GroupCommand", get_cli_commands()[0]).subcommands)

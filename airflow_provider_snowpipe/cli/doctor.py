@@ -60,10 +60,7 @@ _MASTER_PORTS = {"spark": 7077, "k8s": 443, "sc": 15002}
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
-
-    :param state: ``ok``, ``warning``, ``failed``, or ``skipped`` where it could not be asked
-    """
+    """What one check found."""
 
     check: str
     state: str
@@ -92,8 +89,6 @@ class _Check:
 @dataclass(eq=False)
 class Doctor:
     """The checks of one Snowflake connection, one Spark connection and this machine.
-
-    Each check has its own time, and none hides another: one whose premise failed is skipped with a reason.
 
     :param spark_conn_id: None for ``spark_default``, which may be missing where no Spark is installed
     :param seconds: the longest time for one check; None for 30

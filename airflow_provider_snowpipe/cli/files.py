@@ -120,10 +120,7 @@ def _rows_in_table(hook: SnowpipeHook, columns: tuple[tuple[str, ...], str] | No
 def _last_commit(
     known: KnownChannel, status: ChannelStatus, loaded: LoadedSource, *, unchanged: bool
 ) -> LastCommit:
-    """What is known of the rows that a channel has loaded.
-
-    :param unchanged: True where no file has changed since its last commit, whenever that was
-    """
+    """What is known of the rows that a channel has loaded."""
     if status.committed is None:
         raise SourcePositionError(
             f"channel {known.channel!r} has no offset token, and had committed {known.token!r}: which rows "

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from airflow_provider_snowpipe.streaming.limits import RetryPolicy
 
 RunSql = Callable[..., list[dict[str, Any]]]
-"""Runs a statement with the values that it binds, and whatever else the connector's cursor gets; the
-rows' keys are the columns' names in lower case."""
+"""Runs a statement with values and other arguments of the cursor; keys of rows are in lower case."""
 
 _LOGIN_SECONDS = 30
 _LONGEST_HEAD = 60
@@ -504,8 +503,7 @@ def _sign_in(ca_bundle: str | None, given: Mapping[str, Any]) -> Any:
 def _trusting(ca_bundle: str) -> Any:
     """The connector's connection with other roots, for which version 4 reads the environment only.
 
-    What makes its HTTP sessions is private there (4.8.1): it is replaced by one whose sessions verify by the
-    bundle. Should another version not use it, the server's certificate is refused.
+    It is private there (4.8.1). Should another version not use it, the server's certificate is refused.
     """
     from snowflake.connector.connection import SnowflakeConnection
     from snowflake.connector.session_manager import ProxySupportAdapter

@@ -37,7 +37,6 @@ _SHOWN_CHARACTERS = 300
 class DriverPod:
     """What Kubernetes reports of one driver's pod.
 
-    :param id: ``namespace:pod``
     :param state: the phase: ``Pending``, ``Running``, ``Succeeded``, ``Failed``, or ``Unknown`` where its
         node does not answer; ``NotFound`` where there is no such pod (any more)
     """
@@ -252,12 +251,10 @@ _SHOWN_BYTES = 200
 class YarnApplication:
     """What the ResourceManager reports of one application.
 
-    :param id: ``application_<start of the ResourceManager>_<number>``
     :param state: for example ``ACCEPTED``, ``RUNNING``, ``FINISHED``, ``KILLED``; ``UNKNOWN`` where the
         ResourceManager knows none of this id, as after a restart without recovery
     :param final_status: ``SUCCEEDED``, ``FAILED`` or ``KILLED`` once it has ended, ``UNDEFINED`` before
     :param tracking_url: its page: Spark's own while it runs, the history server's or YARN's afterwards
-    :param tags: ``spark.yarn.tags``, in lower case
     """
 
     id: str

@@ -56,7 +56,6 @@ class SnowpipeConnection:
     A ``snowflake`` connection means what it means to Airflow's own hook: host and port come from its extra,
     the password is an access token or a passphrase. A ``snowpipe`` connection has the URL in its host.
 
-    :param password: token or passphrase
     :param extra: as an object; ``extra__snowflake__role`` stands for a missing ``role``
     """
 
@@ -357,7 +356,6 @@ class OAuthClient:
     """Credentials that fetch an OAuth access token, and renew it before it expires.
 
     :param endpoint: an https address or one of this machine; redirects are not followed, as secrets are sent
-    :param client: id and secret of the client, with a colon between them
     """
 
     def __init__(

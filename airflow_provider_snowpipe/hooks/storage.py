@@ -106,10 +106,7 @@ def read_text(path: Any) -> str | None:
 
 
 def write_text(path: Any, text: str) -> None:
-    """Write a file as a whole or not at all, on this machine readable by its owner only.
-
-    An object store replaces an object as a whole by itself.
-    """
+    """Write a file as a whole or not at all, on this machine readable by its owner only."""
     if path.protocol not in ("file", "local", ""):
         path.write_text(text)
         return

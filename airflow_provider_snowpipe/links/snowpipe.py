@@ -113,10 +113,7 @@ class _LeftAddress(BaseOperatorLink):
 
 
 class ChannelPageLink(_LeftAddress):
-    """Where Airflow shows the task's channel, or the channels of its pipe that the task works on.
-
-    The task leaves the address as the XCom ``channel_page``, from its first step on.
-    """
+    """Where Airflow shows the task's channel, or the channels of its pipe that the task works on."""
 
     name = "Channel page"
     key = CHANNEL_PAGE_KEY
@@ -230,10 +227,7 @@ def pages_base() -> str:
 
 @dataclass(frozen=True, slots=True)
 class PageAddress:
-    """What the address of a page names: the connection, the pipe, and the channel where it is of one.
-
-    :param target: the offset token that the task should commit there, None where the address has none
-    """
+    """What the address of a page names: the connection, the pipe, and the channel where it is of one."""
 
     connection: str
     pipe: PipeName

@@ -43,8 +43,7 @@ class SnowpipeLagNotifier(BaseNotifier):
     :param database: the pipe's database, None for the connection's (templated)
     :param schema: the pipe's schema, None for the connection's (templated)
     :param snowflake_conn_id: a connection of type ``snowflake`` or ``snowpipe`` (templated)
-    :param channels: names of the channels, a list or its JSON text; None for those with a target, and without
-        targets for all that ``SHOW CHANNELS`` lists (templated)
+    :param channels: names, or JSON; None for those with a target, without targets for all (templated)
     :param targets: the offset token that each channel should have committed, as
         :class:`SnowpipeCommitSensor` takes it; None reports without a judgement (templated)
     :param offset_format: the format of plain targets; None where the targets carry it

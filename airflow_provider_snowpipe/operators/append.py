@@ -63,8 +63,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
     :param batch: the same on every try, greater in every later run; None for the run's due time (templated)
     :param token_column: the column whose values, growing from row to row, are the positions (templated)
     :param offset_format: with ``token_column``, the format of its values; ``integer`` unless given
-    :param on_older_batch: what to do when the channel has gone on to a later batch: ``fail``, or ``skip``
-        where these rows are known to be loaded
+    :param on_older_batch: for a channel with a later batch: ``fail``, or ``skip`` rows known to be loaded
     :param max_rows: most rows
     :param max_bytes: most bytes of NDJSON
     :param kwargs: arguments of :class:`RowPolicyOperator` and :class:`PipeOperator`

@@ -36,10 +36,7 @@ _LEAST_SHOWN, _MOST_SHOWN = 5, 100
 
 @dataclass(frozen=True, slots=True)
 class PipeAudit:
-    """What an audit has found of one pipe.
-
-    :param connection: the id of the connection through which it was asked
-    """
+    """What an audit has found of one pipe."""
 
     pipe: PipeName
     channels: tuple[ChannelAudit, ...]
@@ -56,10 +53,7 @@ class PipeAudit:
         return (*of_channels, *(() if self.table is None else self.table.differences))
 
     def as_json(self, most: int | None = None) -> dict[str, Any]:
-        """The audit as JSON values.
-
-        :param most: at most so many channels, those first that differ
-        """
+        """The audit as JSON values, of at most so many channels, those first that differ."""
         first = sorted(self.channels, key=lambda one: (not one.differences, not one.notes, one.channel))
         value = {
             "connection": self.connection,
@@ -83,7 +77,6 @@ def audit_pipe(
     :param depth: ``balance`` asks for the status of channels only; ``counts`` reads the sources again up to
         the checkpoints, and counts the rows of the table, which takes a warehouse; ``rows`` also finds rows
         that are missing or doubled, by the columns that show where rows are from
-    :param other_rows: rows of the table that neither its channels nor COPY have inserted
     """
     from airflow_provider_snowpipe.spark.submit.audit import LastSeen, SourceAudit, TableAudit, audit_channel
     from airflow_provider_snowpipe.spark.submit.source import connected_source

@@ -158,8 +158,7 @@ class SnowpipeResetOffsetOperator(ChannelOperator):
     Rows in the table stay: going back loads those after the token again, unless they are deleted first.
 
     :param offset_token: the new token (templated)
-    :param offset_format: the tokens' format, to check the new token and to report what the move means; None
-        takes any text (templated)
+    :param offset_format: the tokens' format, to check and explain the move; None takes any text (templated)
     :param observe_seconds: how long the channel is watched for a writer before anything is changed
     :param allow_active_writer: True shuts a writer out, and discards what it has not committed
     """

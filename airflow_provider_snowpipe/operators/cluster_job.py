@@ -100,10 +100,7 @@ class ClusterRun:
     def new(
         cls, settings: ClusterSettings, memory: DriverMemory, log: Any, show: Callable[[str | None], None]
     ) -> Self:
-        """Prepare a new submission, which is remembered before anything is started.
-
-        Folders that earlier tries of the same task instance left behind are removed.
-        """
+        """Prepare a new submission, which is remembered before anything is started."""
         tag = f"{settings.task_tag}-{uuid4().hex[:8]}"
         submission = Submission(tag, socket.gethostname(), tempfile.mkdtemp(prefix=DIRECTORY_PREFIX))
         memory.keep_application(asdict(submission))
@@ -240,10 +237,7 @@ class ClusterRun:
         )
 
     def follow(self) -> None:
-        """Follow the application until it has ended.
-
-        :raises RetriesExhaustedError: if the cluster does not answer for long; the next try goes on
-        """
+        """Follow the application until it has ended."""
         followed = FollowedApplication(self._log, UNREACHABLE_SECONDS, _CHANNELS_SECONDS)
         polled, ended = not self._settings.pipe, Event()
         try:

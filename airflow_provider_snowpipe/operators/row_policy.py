@@ -219,10 +219,7 @@ class SchemaPolicy:
         log: Callable[..., None],
         types: Mapping[str, str] | None = None,
     ) -> Sequence[TableColumn]:
-        """Make the table, or widen it, for the keys of some rows; the columns that they require.
-
-        :param types: types of columns, by name, where the rows' own schema has them
-        """
+        """Make the table, or widen it, for the keys of some rows; the columns that they require."""
         from airflow_provider_snowpipe.streaming.row_values import columns_of_rows
 
         table = table_of(hook.pipe_name())

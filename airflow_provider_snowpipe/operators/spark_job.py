@@ -74,8 +74,7 @@ DriverRun = ClientRun | ClusterRun
 class SparkDriverOperator(SparkSubmitOperator):
     """What every operator has that runs a job of ours: one driver, found again after a worker's death.
 
-    :param spark_log_level: from which level on Spark's own lines are in the task's log, unless ``conf`` sets
-        it as ``spark.log.level``
+    :param spark_log_level: lowest level of Spark's own lines, unless ``conf`` sets ``spark.log.level``
     :param work_path: a folder that worker and driver reach, for a driver on the cluster
     :param driver_secret: for a driver on a cluster, ``file:/path`` of a credentials file on its machine, or
         ``python:module:function`` that returns the file's content; on Kubernetes also ``name:key`` of a

@@ -174,8 +174,7 @@ class CostModel:
     def copy_bytes_per_second(self, file_format: str | None) -> float:
         """Uncompressed bytes that COPY reads in a second of an X-SMALL warehouse.
 
-        :param file_format: ``CSV``, ``JSON``, ``PARQUET``, another format, None for a mixture, or
-            ``WRITTEN`` for Parquet that is written for this load
+        :param file_format: None for a mixture, ``WRITTEN`` for Parquet that is written for this load
         """
         per_credit = {
             WRITTEN: self.copy_written_gb_per_credit,

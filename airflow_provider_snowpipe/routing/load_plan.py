@@ -265,10 +265,7 @@ def measured_floors(loads: Iterable[MeasuredLoad]) -> dict[LoadPath, float]:
 
 
 def measured_latency(estimate: Mapping[str, Any], seconds: float) -> float:
-    """The seconds of a load that its volume does not explain.
-
-    Where the volume alone was to take longer than the load, the latency is only known not to be longer.
-    """
+    """The seconds of a load that its volume does not explain, at most those that were estimated or taken."""
     rest = seconds - (float(estimate["seconds"]) - float(estimate["latency"]))
     return rest if rest > 0 else min(seconds, float(estimate["latency"]))
 

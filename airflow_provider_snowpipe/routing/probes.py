@@ -302,10 +302,7 @@ def dataframe_shape(size_in_bytes: int, partitions: int, rows: int | None = None
 
 
 def past_loads_shape(loads: Iterable[Mapping[str, Any]], **known: Any) -> DataShape:
-    """Make the shape of the files that keep coming into a table, from its loads of the last days.
-
-    The interval between files is that of the loads' timestamps; bytes of a file are the mean ones.
-    """
+    """Make the shape of the files that keep coming into a table, from its loads of the last days."""
     _refuse_files(known)
     if known.pop("bounded", False):
         raise ConfigurationError(

@@ -284,10 +284,7 @@ class WaitSensor(BaseSensorOperator):
 
 
 class RescheduleMemory:
-    """A watch's memory in the task's state, which Airflow has since 3.3.
-
-    Before that there is none: errors in a row are not counted, and ``stall_timeout`` is refused.
-    """
+    """A watch's memory in the task's state, which Airflow has since 3.3 and ``stall_timeout`` needs."""
 
     def __init__(self, context: Context, key: str, stall_timeout: float | None = None) -> None:
         values: Any = context
@@ -369,8 +366,7 @@ class SnowpipeCommitSensor(ReportsLineage, WaitSensor):
         dotted path of a subclass of ``Offset``. Checkpoints need none
     :param table: the channels belong to this table's default pipe (templated)
     :param pipe: the channels belong to this pipe; not together with ``table`` (templated)
-    :param stall_timeout: fail when a channel short of its target commits nothing for this many seconds, None
-        to leave that to ``timeout``
+    :param stall_timeout: fail when a channel short of its target commits nothing for so many seconds; None
     :param fail_on_rejected_rows: True fails as soon as a row was rejected that was not reported before; None,
         the default, does for targets of a load with ``on_error="abort"``; False accepts rejected rows
     :param on_imbalance: ``fail`` fails where a channel counts other rows than its checkpoint, ``warn`` logs

@@ -37,15 +37,12 @@ class SnowpipeFilesLoadedSensor(WaitSensor):
 
     :param files: paths below the stage, or below ``stage`` where it is given: a list, its JSON text, an XCom,
         or a function of ``context`` and ``jinja_env`` that returns a list (templated)
-    :param prefix: instead of files, all whose path begins so: those that ``stage`` lists at the first poll,
-        or any ``count`` of them (templated)
+    :param prefix: instead of files: those that ``stage`` lists with it, or any ``count`` (templated)
     :param count: with ``prefix``, the number of different files, instead of a list of them (templated)
-    :param stage: where the files are: ``@stage``, ``@database.schema.stage``, ``@%table`` or ``@~``, with or
-        without a path (templated)
+    :param stage: where the files are: ``@[database.schema.]stage[/path]``, ``@%table`` or ``@~`` (templated)
     :param table: the table that the files are loaded into; may be left out with ``pipe`` (templated)
     :param pipe: the file pipe that loads them; None for any load into the table (templated)
-    :param since: loads before this timestamp do not count, such as one that failed before the file was fixed;
-        a timestamp or its text in ISO 8601 (templated)
+    :param since: loads before this time do not count, as of a file that was fixed; ISO 8601 (templated)
     :param on_partial: ``fail`` ends the wait when a file is loaded in part, ``report`` accepts it
     :param on_failed: the same for a file that failed to load
     :param start_from_trigger: with ``deferrable``, no poll in a worker before, so nothing is listed either;

@@ -58,7 +58,6 @@ class Opening:
 class Dropping:
     """What dropping a channel did.
 
-    :param committed: the offset token that went with it, None for NULL
     :param discarded: True when rows went with it that were received and not committed; None when unknown
     """
 
@@ -106,7 +105,6 @@ def drop_channel(
 
     The channel is opened first: its writer is shut out, and it is refused while rows are uncommitted.
 
-    :param force: True drops at once, with whatever is not committed
     :raises UncommittedRowsError: if rows are still not committed then; the channel is still there
     """
     status = client.channel_statuses([channel])[channel]
@@ -179,11 +177,7 @@ SetToken = Callable[[str, str], object]
 
 @dataclass(frozen=True, slots=True)
 class TokenChange:
-    """A token that a channel is to get, and what the decision was made on.
-
-    :param expected: the committed token that it replaces, None for NULL
-    :param rows_inserted: the channel's visible rows then, None where they are not known
-    """
+    """A token that a channel is to get, and what the decision was made on."""
 
     channel: str
     token: str
@@ -300,8 +294,7 @@ def compare_and_set(
     :param balance: True writes the token so that the channel's counters match it
     :return: the channel's status before the token was set
     :raises WriterActiveError: if rows are received and not committed; nothing was changed
-    :raises OffsetTokenMovedError: if the channel has moved on; nothing was changed, except where the error
-        reports that rows came in while the token was set
+    :raises OffsetTokenMovedError: if the channel has moved on; it says so where the token was set
     """
     found = fence(client, change, overwrite=overwrite)
     if balance:

@@ -312,7 +312,6 @@ class AppendRules:
     """How rows are appended.
 
     :param batch: the batch that the rows' positions are of, None where a column numbers them
-    :param commit_timeout: seconds to wait for the commit, and before it for that of an earlier writer's rows
     :param is_batch_of_run: True where the batch is the run's own, so that no other run has rows of it
     """
 
@@ -367,7 +366,6 @@ def append_to_channel(
 ) -> SmallLoad:
     """Append rows after the committed ones, and wait for their commit.
 
-    :param admission: makes the check of rows before they are sent, from the committed position
     :raises SourceChangedError: if the channel has committed rows of another source; nothing was sent
     :raises UncommittedRowsError: if an earlier writer's rows are not committed in time; nothing was sent
     """

@@ -129,10 +129,7 @@ def known_keys(kind: type[Any], values: Any, what: str) -> dict[str, Any]:
 
 
 def known_arguments(kind: type[Any], given: Any, what: str) -> dict[str, Any]:
-    """Take a mapping, or its JSON text, whose keys are fields of a dataclass.
-
-    A number or a truth value of which a template has made text is read again.
-    """
+    """Take a mapping, or its JSON text, of fields of a dataclass; numbers that are text are read again."""
     values = known_keys(kind, mapping_argument(what, given) if isinstance(given, str) else given, what)
     fields = {one.name: one for one in dataclasses.fields(kind)}
     return {

@@ -171,10 +171,7 @@ class Signed(Authorization):
 
 @dataclass(frozen=True, slots=True)
 class ScopedToken(Authorization):
-    """A short-lived token for one ingest host: the only credential that leaves the driver.
-
-    :param expires_at: seconds since 1970
-    """
+    """A short-lived token for one ingest host: the only credential that leaves the driver."""
 
     token: str = field(repr=False)
     host: str

@@ -63,7 +63,6 @@ class AdmittedParts:
     where there is none, the next one begins where it begins. So the offset token passes what is put aside.
     Each part is given when the next one that has rows was admitted.
 
-    :param admit: gives a part with the rows that are to be sent, None if it has none
     :param stop_at: the time from which on no further part is taken, seconds since 1970
     """
 
@@ -129,10 +128,7 @@ class OpenBatch:
         self.rows += part.rows
 
     def take(self, ratio: float = 0.0, following: int = 0) -> list[Part]:
-        """Empty the batch if it is full, and return what was in it; nothing while it is not.
-
-        :param ratio: bytes of NDJSON that are expected to become one byte as sent; 0 takes what there is
-        """
+        """Empty the batch if it is full, and return what was in it; nothing while it is not."""
         room = min(self.limits.raw_bytes, int(self.limits.wire_bytes * _FILL * ratio)) - following
         if self.raw_bytes <= room and self.rows < self.limits.rows:
             return []

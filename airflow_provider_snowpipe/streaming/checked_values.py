@@ -218,10 +218,7 @@ OnError = Literal["abort", "continue", "dead_letter"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowPolicy(TypedArgument):
-    """What a load does with rows that do not fit its table, and with the table itself.
-
-    The fields are the arguments of ``RowPolicyOperator``.
-    """
+    """What a load does with rows that do not fit its table, and with it, as ``RowPolicyOperator`` has it."""
 
     on_error: OnError = "abort"
     check_rows: bool = False

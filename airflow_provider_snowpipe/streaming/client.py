@@ -58,7 +58,6 @@ class SnowpipeClient:
 
     Safe to use from several threads; each channel has one writer. ``http.retries`` counts repetitions.
 
-    :param account_url: the account's address, ``https://<host>[:<port>]``
     :param credentials: key pair, PAT or OAuth token; on an executor the driver's scoped token, never renewed
     :param transports: connections with bundle and time-outs that others share; closing leaves them open
     """
@@ -132,11 +131,7 @@ class SnowpipeClient:
     def open_channel(
         self, name: str, *, offset_token: str | None = None, fail_on_uncommitted_rows: bool = True
     ) -> OpenedChannel:
-        """Open a channel, which shuts out every older writer of it.
-
-        :param offset_token: becomes the committed token, where the caller wants to set one
-        :param fail_on_uncommitted_rows: False discards rows that were received but not committed
-        """
+        """Open a channel, which shuts out every older writer of it."""
         body: dict[str, Any] = {"fail_on_uncommitted_rows": fail_on_uncommitted_rows}
         if offset_token is not None:
             body["offset_token"] = offset_token
@@ -157,10 +152,7 @@ class SnowpipeClient:
         return OpenedChannel(token, status)
 
     def channel_statuses(self, names: Sequence[str]) -> dict[str, ChannelStatus]:
-        """Ask after many channels, 100 a request.
-
-        A channel that does not exist gets a status with that code; that is no error here.
-        """
+        """Ask after many channels, 100 a request; one that does not exist has a status with that code."""
         statuses: dict[str, ChannelStatus] = {}
         for start in range(0, len(names), STATUS_NAMES_PER_REQUEST):
             some = list(names[start : start + STATUS_NAMES_PER_REQUEST])
@@ -310,10 +302,7 @@ def _channel_error(error: ApiError, name: str, verb: str) -> ApiError:
 
 
 def _ingest_host(answer: Answer) -> str:
-    """Read the answer of the hostname request, plain text or ``{"hostname": …}``.
-
-    Underscores become dashes: a certificate cannot match a host name with underscores.
-    """
+    """Read the host, plain or as ``{"hostname": …}``; with dashes for underscores, as certificates need."""
     value = answer.fields.get("hostname", answer.json)
     text = value if isinstance(value, str) else answer.text
     host = text.strip().replace("_", "-")

@@ -1,7 +1,6 @@
 """Deciding whether rows are committed: of one channel, of all channels of a wait, and poll by poll.
 
-:func:`decide` alone finds a channel committed, behind, stalled, rejected or invalid. The
-writer of a channel, the settlement of a run, the sensor and its trigger read its decision.
+:func:`decide` alone finds a channel committed, behind, stalled, rejected or invalid, for all who ask.
 """
 
 from __future__ import annotations
@@ -99,10 +98,7 @@ class FailureReason(Failure):
 
 @dataclass(frozen=True, slots=True)
 class ChannelCommit:
-    """What is decided of one channel.
-
-    :param rejected: rows that the service has skipped since the baseline, 0 where they are accepted
-    """
+    """What is decided of one channel."""
 
     state: CommitState
     status: ChannelStatus
@@ -163,7 +159,6 @@ def decide(
 class CommitVerdict:
     """What one poll of the channels means for a wait.
 
-    :param tokens: committed offset token of every channel, None for NULL
     :param behind: the channels that are not, only while waiting
     :param message: what happened and what to do, when failed; the error that is endured, while waiting
     """
@@ -207,9 +202,7 @@ def judge(
     expected: CommitTargets,
     standing: Mapping[str, float] | None = None,
 ) -> CommitVerdict:
-    """Hold the channels' statuses against the targets; complete means that *every* channel is committed.
-
-    The first failure in the order of the targets is reported.
+    """Hold statuses against targets: complete with *every* channel, else the first failure in their order.
 
     :param statuses: by channel; one that is left out counts as missing, unless it owes nothing
     :param standing: channels that are stalled if they are behind
@@ -321,7 +314,6 @@ def poll_statuses(source: StatusSource, names: Sequence[str]) -> PolledStatuses:
 class RetryBudget:
     """What a wait puts up with.
 
-    :param max_consecutive_errors: polls in a row that failed for a passing reason and end the wait
     :param stall_seconds: a channel that commits nothing for so long ends the wait; None for never
     :param interval: seconds between two polls, at which pace errors count, whatever others have asked
     """
@@ -366,11 +358,7 @@ class FailedPolls:
 
 
 class CommitWatch:
-    """One wait's memory between polls.
-
-    Times are seconds since 1970, so that the memory can move to another process (:meth:`memory`,
-    :meth:`recall`).
-    """
+    """One wait's memory between polls; its times are since 1970, so that it can move to another process."""
 
     def __init__(self, expected: CommitTargets, budget: RetryBudget) -> None:
         self.expected = expected
@@ -385,10 +373,7 @@ class CommitWatch:
         return None if self.question else judge({}, self.expected)
 
     def see(self, answer: PolledStatuses, now: float) -> CommitVerdict | None:
-        """Take in one poll: what it means for this wait, None when it has nothing of it.
-
-        :param answer: it may hold other channels as well, or only some of this wait's
-        """
+        """Take in one poll: what it means for this wait, None when it has nothing of it."""
         fresh = {name: answer.statuses[name] for name in self.question if name in answer.statuses}
         self._known.update(fresh)
         error = next((answer.errors[name] for name in self.question if name in answer.errors), None)
@@ -416,10 +401,7 @@ class CommitWatch:
         )
 
     def observed(self) -> dict[str, dict[str, Any]]:
-        """What the last polls have shown of each channel: committed token, target, rows rejected since then.
-
-        Rejected are the rows that :func:`decide` counts: those that no load has reported before.
-        """
+        """What the last polls have shown of channels: committed token, target, rows not reported before."""
         targets = self.expected.targets
         return {
             name: {

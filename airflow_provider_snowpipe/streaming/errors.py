@@ -180,10 +180,7 @@ class AuthenticationError(SnowpipeError):
 
 
 class RetriesExhaustedError(SnowpipeError):
-    """The service stayed unreachable or overloaded for longer than the retry budget.
-
-    :param retry_after: seconds that the service asked to wait, None where it did not ask
-    """
+    """The service stayed unreachable or overloaded for longer than the retry budget."""
 
     error_id = "SP10"
     remedy = "check the network and the service's state; run again, which resumes from the committed tokens"
@@ -220,10 +217,7 @@ class OffsetTokenMovedError(WriterActiveError):
 
 
 class ApiError(SnowpipeError):
-    """The service refused a request in a way that repeating cannot fix.
-
-    :param code: the service's stable code (``ERR_…``), empty where the answer had none
-    """
+    """The service refused a request in a way that repeating cannot fix."""
 
     error_id = "SP13"
     remedy = "read the service's own code and text in the message; it refuses the same request again"
@@ -303,8 +297,6 @@ class SqlError(SnowpipeError):
     """A SQL statement about channels failed, or the sign-in for it.
 
     Another try can help where the network failed, not where Snowflake refuses the statement or the sign-in.
-
-    :param errno: the connector's number of the error, None where it has none
     """
 
     error_id = "SP20"
@@ -431,12 +423,7 @@ class CommitTimeoutError(SnowpipeError):
 
 
 class RowsRejectedError(SnowpipeError):
-    """The service skipped rows that do not fit the table.
-
-    :param rejected: number of rows skipped since the channel was opened by this run
-    :param last_error: the service's own text for the last of them, None where it gave none
-    :param load: what the load did, where it was a small one
-    """
+    """The service skipped rows that do not fit the table."""
 
     error_id = "SP33"
     remedy = 'append these rows corrected, and clear the task; or choose on_error="dead_letter" for next runs'
@@ -454,10 +441,7 @@ class RowsRejectedError(SnowpipeError):
 
 
 class FilesGivenTwiceError(SnowpipeError):
-    """Files were loaded another way already, or are being; loading them this way would double their rows.
-
-    :param may_pass: True where the other load has not ended, so that a later try may find no rows of it
-    """
+    """Files were loaded another way already, or are being; loading them this way would double their rows."""
 
     error_id = "SP34"
     remedy = (
@@ -507,8 +491,7 @@ def error_line(kind: str, text: object) -> str:
 
 # -- Whether a task should be retried, and when at the earliest ------------------------------------------
 #
-# The answer is the error class's own (:class:`~airflow_provider_snowpipe.streaming.errors.SnowpipeError`);
-# here the error is found, in a chain of exceptions or in the text that another process left.
+# The error's class knows; it is found in a chain of exceptions, or in the text that another process left.
 
 _NAMED = re.compile(r"snowpipe error: (?P<kind>\w+): ")
 

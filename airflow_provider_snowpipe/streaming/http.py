@@ -52,11 +52,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for one attempt.
-
-    :param body: the body's bytes, decoded from any transfer encoding
-    :param retry_after: seconds the service asks to wait, None where it does not ask
-    """
+    """What came back for one attempt."""
 
     status: int
     body: bytes
@@ -163,8 +159,7 @@ class ProvenSession(requests.Session):
 class Transports:
     """The connections of a client, or of all clients in a process. The constructor does no I/O.
 
-    They are the ``urllib3`` pools beneath ``requests``, with the proxies that it would choose: a request
-    costs less, no redirect is followed, and no password of ``~/.netrc`` is sent.
+    They are the pools beneath ``requests``, with its proxies: cheaper, without redirects and ``~/.netrc``.
 
     :param timeouts: of every attempt, in seconds: for a connection, and for the next bytes of the answer
     """

@@ -32,10 +32,7 @@ Positions = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowKeys:
-    """The keys of a block's rows, without those of nested objects.
-
-    :param codes: number of each row's keys among the names, row by row
-    """
+    """The keys of a block's rows, without those of nested objects."""
 
     names: list[str]
     codes: Positions

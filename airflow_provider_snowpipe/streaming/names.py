@@ -22,7 +22,8 @@ _PLAIN = re.compile(r"[A-Z_][A-Z0-9_$]*")
 
 def quote_identifier(name: str) -> str:
     """Quote one SQL identifier so that it is taken letter by letter."""
-    check_name("SQL identifier", name)
+    if not name or "\0" in name or len(name) > MAX_NAME_LENGTH:
+        check_name("SQL identifier", name)
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -238,10 +239,7 @@ _PRIVILEGES = {
 
 
 def grant_remedy(message: str) -> str:
-    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none.
-
-    Of an object that is not there for the role Snowflake does not show whether it is a table or a view.
-    """
+    """The GRANT on the object that a refusal names, behind a full stop; empty where it names none."""
     found = _REFUSED.search(message)
     kind = "" if found is None else str(found["missing"] or found["closed"]).upper()
     kinds = ("TABLE", "VIEW") if kind == "OBJECT" else (kind,)

@@ -30,8 +30,7 @@ class NdjsonOptions:
     """How values are written that JSON has no form for.
 
     :param binary: text form of binary values, the pipe's ``BINARY_INPUT_FORMAT``; a default pipe takes BASE64
-    :param non_finite: ``refuse`` or ``null`` for NaN and the infinities, for dates and timestamps outside the
-        years 0 to 9999 and times outside a day
+    :param non_finite: ``refuse`` or ``null`` for NaN, infinities, and times out of range
     :param explicit_nulls: True stores NULL; False leaves the field out, so that a column's DEFAULT applies
     :param timezone: zone of timestamps that have none, None to leave them without
     """
@@ -140,10 +139,7 @@ class _Column:
         return zoned.cast(pa.timestamp(kind.unit, "UTC"))
 
     def _checked(self, values: pa.Array, bad: pa.BooleanArray, shown: pa.Array, what: str) -> pa.Array:
-        """Refuse the values that JSON has no form for, or make them null.
-
-        :param shown: the values as an error names them
-        """
+        """Refuse the values that JSON has no form for, or make them null."""
         if not pc.any(bad).as_py():
             return values
         if self.options.non_finite == "null":

@@ -76,11 +76,7 @@ class Watermark:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one poll adds.
-
-    :param watermark: up to where it has been reported, once the message is out
-    :param message: the message, None where the watermark moves silently
-    """
+    """What one poll adds."""
 
     watermark: Watermark
     message: dict[str, Any] | None = None
@@ -212,8 +208,6 @@ class WatermarkJournal:
     again: no message is lost, and one that is sent twice is the same but for ``redelivered``.
 
     Not thread-safe: everything happens on one event loop.
-
-    :param store: where it is kept; None keeps it in memory only
     """
 
     def __init__(self, store: StateStore | None, key: str) -> None:

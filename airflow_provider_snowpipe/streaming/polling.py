@@ -108,10 +108,7 @@ _shared: WeakKeyDictionary[
 
 
 def shared_in_loop(kind: type[Shared], key: Hashable, make: Callable[[], Shared]) -> Shared:
-    """Find what all of the running event loop share, such as its poll of a pipe, or make it.
-
-    It lives as long as somebody holds it.
-    """
+    """Find or make what all of the running event loop share, such as a poll, while somebody holds it."""
     known = _shared.setdefault(asyncio.get_running_loop(), WeakValueDictionary())
     found = known.get((kind, key))
     if not isinstance(found, kind):
@@ -181,10 +178,7 @@ def _take(counter: Counter[Any], key: Any) -> None:
 
 
 class StatusPoll(SharedPoll[PolledStatuses]):
-    """Asks after a pipe's channels, 100 a request, at the pace of the fastest waiter.
-
-    A channel that is new is asked after in the next round; it starts no round of its own.
-    """
+    """Asks after a pipe's channels, 100 a request, at the pace of the fastest waiter."""
 
     def __init__(self, connect: Callable[[], Awaitable[StatusSource]]) -> None:
         super().__init__("snowpipe channel status")
@@ -258,11 +252,7 @@ class ChannelListing:
         self._listed_at = float("-inf")
 
     async def names(self, oldest: float) -> tuple[str, ...]:
-        """The channels' names.
-
-        :param oldest: seconds; a listing that is older is recreated
-        :raises TimeoutError: if it takes too long
-        """
+        """The channels' names."""
         async with self._lock:
             now = asyncio.get_running_loop().time
             if now() - self._listed_at > oldest:

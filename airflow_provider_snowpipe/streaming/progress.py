@@ -47,10 +47,6 @@ class ChannelStatus:
     Counters are cumulative over the channel's whole life; compare them with their value at open.
 
     :param code: ``SUCCESS``, or why the channel cannot be used; data here, never an HTTP error
-    :param committed: the offset token of the last commit, None for NULL
-    :param rows_inserted: rows that became visible in the table
-    :param rows_parsed: rows read, good and bad
-    :param rows_error_count: rows skipped because they did not fit
     :param last_error_offset_upper_bound: the last skipped row lies at or before this offset token
     :param latency_ms: average time from append to commit, milliseconds
     """
@@ -103,8 +99,7 @@ class ChannelStatus:
     def from_json(cls, body: Mapping[str, Any], *, channel: str | None = None) -> ChannelStatus:
         """Read the object of an open or bulk status answer.
 
-        The documentation and SDK 1.9.1 name two fields differently (``rows_errors`` and ``rows_error_count``,
-        ``last_error_timestamp`` and ``last_error_timestamp_ms``); both are read.
+        Documentation and SDK 1.9.1 name two fields differently, the errors and the time; both are read.
         """
         errors, last = (
             next((body[name] for name in names if body.get(name) is not None), None)
@@ -155,12 +150,7 @@ UPDATE_OFFSET_TOKEN = "SELECT SYSTEM$SNOWPIPE_STREAMING_UPDATE_CHANNEL_OFFSET_TO
 
 @dataclass(frozen=True, slots=True)
 class ListedChannel:
-    """One row of ``SHOW CHANNELS``.
-
-    :param pipe: the pipe, None for a channel whose parent is no pipe
-    :param client_sequencer: grows with every opening of the channel
-    :param row_sequencer: grows with every append that is committed
-    """
+    """One row of ``SHOW CHANNELS``."""
 
     name: str
     database: str
@@ -258,8 +248,7 @@ class ChannelProgress:
     def accept(self, start: Offset, end: Offset) -> None:
         """Take the rows from ``start`` to ``end`` as the next ones, or refuse them.
 
-        :raises ContinuityError: if the rows do not come after the last ones, skip positions where that is
-            not legal, or end before they start
+        :raises ContinuityError: if the rows are not the next ones, or end before they start
         """
         if end < start:
             raise ContinuityError(
@@ -358,9 +347,6 @@ class ChannelTarget:
         """How far the channel is, None where it owes nothing.
 
         While COPY or a pipe loads files up to the channel's token, the position before them is committed.
-
-        :raises OffsetTokenError: if the committed token is not of the target's format
-        :raises SourceChangedError: if the channel has committed rows of another source than the target's
         """
         if self.token is None:
             return None
@@ -404,9 +390,7 @@ class CommitTargets:
         :param targets: a :class:`ChannelTarget` as JSON or a target token for each channel; a mapping, a list
             of mappings, or the JSON text of one. Without a channel there is nothing to wait for
         :param offset_format: the format of bare positions, as a program outside of this package writes them
-        :param fail_on_rejected_rows: True judges every channel by its rejected rows, None those whose target
-            has a count of reported ones, False none
-        :raises OffsetTokenError: if a token is neither a checkpoint nor of the format
+        :param fail_on_rejected_rows: of every channel, of none, or None for those with reported ones
         """
         found: dict[str, ChannelTarget] = {}
         for channel, value in all_targets(targets).items():

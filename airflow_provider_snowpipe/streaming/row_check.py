@@ -50,7 +50,6 @@ _NO_COLUMN = pa.field("\0", pa.bool_())
 class RowFault:
     """A row that does not fit.
 
-    :param row: its number among the block's rows, counted from 0
     :param line: its number among the block's lines, counted from 0; differs where lines are blank
     """
 
@@ -403,10 +402,7 @@ _JUDGES: dict[Form, Callable[[ColumnForm, pa.Array], Mask]] = {
 def _spelled_otherwise(
     forms: Sequence[ColumnForm], body: pa.Array, data: bytes | memoryview
 ) -> dict[str, ColumnForm]:
-    """Find keys that may mean a column in a spelling other than the one that is read.
-
-    Keys of nested objects are among them: what is a row's own key only a parser can decide.
-    """
+    """Find keys that may mean a column in a spelling other than the one that is read."""
     wrong = [(form, pattern) for form in forms for pattern in _patterns(form.key)]
     found: dict[str, ColumnForm] = {}
     for begin in range(0, len(wrong), _SPELLINGS_IN_A_PATTERN):

@@ -65,8 +65,6 @@ class DeadLetter:
     """One row that was put aside.
 
     :param position: its position, None where only the part's is known
-    :param row: its number in its part, counted from 0
-    :param column: the column that it does not fit, None where the whole row is at fault
     :param payload: the row as it would have been sent; of a record that cannot be decoded, its value
     """
 
@@ -87,10 +85,7 @@ class DeadLetterStore(ABC):
 
     @abstractmethod
     def write(self, start: Offset, end: Offset, dead_letters: Sequence[DeadLetter], application: str) -> None:
-        """Put the bad rows of one part aside; they are safe when this returns.
-
-        :raises DeadLetterError: if they cannot be written
-        """
+        """Put the bad rows of one part aside; they are safe when this returns."""
 
     @abstractmethod
     def pass_by(self, start: Offset, end: Offset) -> None:
@@ -359,12 +354,7 @@ class Admission:
         self.unloaded: tuple[UnloadedRow, ...] = ()
 
     def admit(self, part: Part) -> Part | None:
-        """The part with the rows that are to be sent, None if it has none.
-
-        :raises EncodingError: if a record cannot be decoded, and is neither put aside nor skipped
-        :raises UnknownColumnsError: if there is a row whose keys are to be refused
-        :raises UnfitRowsError: if there is a row that does not fit and no store for it
-        """
+        """The part with the rows that are to be sent, None if it has none; raises what nobody puts aside."""
         if self._only_exact:
             if part.undecoded and not self._skips_undecoded:
                 raise _undecoded_error(self._channel, part.undecoded)

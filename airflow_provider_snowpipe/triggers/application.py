@@ -49,10 +49,7 @@ def spark_master(conn_id: str) -> str:
 
 
 def cluster_of(conn_id: str, auth: AuthBase | None = None, namespace: str = "") -> Cluster:
-    """The cluster of a Spark connection.
-
-    :param namespace: for Kubernetes, where pods are searched for by their labels
-    """
+    """The cluster of a Spark connection."""
     connection = _connection(conn_id)
     return _cluster(conn_id, _master(connection), connection.extra_dejson, auth, namespace)
 

@@ -245,8 +245,7 @@ class SnowpipeCommitTrigger(WaitTrigger):
     :param targets: by channel, as the XCom ``targets`` of a load, or as tokens, or the JSON text
     :param offset_format: the format of bare positions; checkpoints need none
     :param poll_interval: seconds between two polls
-    :param fail_on_rejected_rows: True fails when the service has rejected a row that was not reported before,
-        None where the channel's target counts reported ones
+    :param fail_on_rejected_rows: True fails at new rejected rows, None where the target counts them
     :param on_imbalance: ``fail`` fails where a channel counts other rows than its checkpoint
     :param stall_timeout: give up when a channel short of its target commits nothing for this many seconds
     """

@@ -186,8 +186,7 @@ class SnowpipeOffsetTrigger(StoredTrigger, BaseEventTrigger):
 class AssetStates:
     """One state in the stores of all assets that share a trigger.
 
-    Watchers with the same arguments are one trigger to Airflow, and an event of it goes to all of their
-    assets in one transaction. The state is written to each, so that it outlives any of them.
+    Airflow has one trigger for watchers with the same arguments; the state outlives any of the assets.
     """
 
     def __init__(self, accessors: list[Any]) -> None:

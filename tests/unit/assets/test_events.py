@@ -235,6 +235,8 @@ def test_another_form_is_refused_with_the_right_one_and_without_a_password():
         "snowpipe://a/DB/S/T#x": "has a fragment",
         "snowpipe://me:hunter2@a:443/DB/S/T": "names a user or a port",
         "snowpipe://a/DB/S/T/ELASTIC": "reserved for the elastic channel",
+        "snowpipe://a/DB/S/T%00": "none of them NUL",
+        f"snowpipe://a/{'D' * 256}/S/T": "at most 255",
         "snowflake://a/DB/S/T": "has another scheme",
     }.items():
         (error,) = refused(ConfigurationError, TableAddress.parse, [uri], text)

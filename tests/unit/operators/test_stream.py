@@ -18,6 +18,7 @@ from airflow_provider_snowpipe.spark.driver.plan import read_plan
 from airflow_provider_snowpipe.spark.driver.report import ChannelReport, RunReport
 from airflow_provider_snowpipe.streaming.arguments import UnloadedRow
 from airflow_provider_snowpipe.streaming.checked_values import RowPolicy
+from airflow_provider_snowpipe.streaming.checkpoint import run_mark
 from airflow_provider_snowpipe.streaming.errors import ConfigurationError, SqlError
 from airflow_provider_snowpipe.streaming.table_schema import TableColumn
 from tests.airflow_connections import PASSPHRASE
@@ -121,6 +122,7 @@ class TestSubmission:
         assert {name: getattr(plan, name) for name in given} == given
         assert (plan.application, plan.account_url) == ("snowpipe.d.load.manual__1", "https://127.0.0.1:8443")
         assert (plan.channel("EWR"), plan.limits.rows) == ("my_dag_in_EWR", 500)
+        assert plan.run.endswith(run_mark(plan.application))
         modes = dict(reversed(line.split()) for line in (notes / "modes").read_text().splitlines())
         assert (modes[os.path.dirname(plan.report_path)], modes[plan.credentials_path]) == ("700", "600")
         args = (notes / "args").read_text().splitlines()

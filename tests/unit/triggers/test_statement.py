@@ -47,6 +47,8 @@ def serve(monkeypatch):
 
     def make(client):
         async def made(*_, **__):
+            if isinstance(client, Exception):
+                raise client
             return client
 
         monkeypatch.setattr(SnowpipeBulkHook, "async_get_statement_client", made)
@@ -69,6 +71,7 @@ def test_one_event_reports_the_end_or_why_nobody_knows(serve):
         client = Client(*answers)
         assert payloads(serve(client)) == [{"status": status, "message": message}]
         assert (client.left, client.is_closed) == ([], True)
+    assert payloads(serve(WRONG)) == [{"status": "lost", "message": "wrong"}]
 
 
 def test_a_statement_that_runs_for_too_long_is_cancelled(serve):
