@@ -108,3 +108,8 @@ if _SUITE in {"connector", "snowpark"}:
         sys.modules[_name].CONNECTION_PARAMETERS = dict(_ACCOUNT)  # type: ignore[attr-defined]
 elif _SUITE == "fakesnow":
     _replace_fakesnow()
+if _SUITE == "snowpark":
+    import tests.integ.session_parameters as _of_session
+
+    # They set parameters that only Snowflake's own accounts have.
+    _of_session.set_up_test_session_parameters = lambda *_: None
