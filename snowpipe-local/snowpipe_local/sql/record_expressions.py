@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +62,9 @@ class ByExpression:
         return Projection(source, filled)
 
 
+_QUOTED_FIELD = re.compile(r"\$[1-9]\d{0,8}")
+
+
 def read_expressions(text: str) -> list[exp.Expr]:
     """Parse what stands between SELECT and FROM; aliases stay, the alias of the stage goes.
 
@@ -87,9 +91,11 @@ def read_expressions(text: str) -> list[exp.Expr]:
 
 
 def _without_alias(node: exp.Expr) -> exp.Expr:
-    """``t.$1`` is ``$1``: a COPY reads one stage."""
+    """``t.$1`` is ``$1``: a COPY reads one stage; Snowpark (1.54) writes ``"$1"``."""
     if isinstance(node, exp.Column) and isinstance(node.this, exp.Parameter):
         return node.this
+    if isinstance(node, exp.Column) and _QUOTED_FIELD.fullmatch(node.name):
+        return exp.Parameter(this=exp.Literal.number(node.name[1:]))
     return node
 
 

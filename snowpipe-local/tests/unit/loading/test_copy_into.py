@@ -266,6 +266,14 @@ def test_json_fills_one_variant_or_columns_by_name(local):
     assert local.refused("COPY INTO c FROM @s/c FILE_FORMAT = (TYPE = JSON) FORCE = TRUE").code == "002007"
 
 
+def test_a_field_may_be_quoted_as_snowpark_writes_it(local):
+    local.put("quoted.csv", b"1,x\n")
+    local.sql("CREATE TABLE quoted (id INT, name VARCHAR)")
+    local.sql('COPY INTO quoted (name, id) FROM (SELECT "$2", CAST("$1" AS INT) FROM @s/quoted.csv)')
+    assert local.sql("SELECT * FROM quoted") == [{"id": 1, "name": "x"}]
+    assert local.refused('COPY INTO quoted FROM (SELECT "$0", 1 FROM @s)').code == "000904"
+
+
 def test_a_key_that_is_there_twice_at_any_depth_is_an_error_unless_allowed(local):
     for content, allowed in [
         (b'{"a": 1, "a": 2}\n', '{"a":2}'), (b'{"b": [{"a": 1, "a": 2}]}\n', '{"b":[{"a":2}]}'),
