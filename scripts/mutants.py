@@ -185,7 +185,11 @@ def run(
             except SystemExit:  # the tests fail without a mutant
                 print(printed.getvalue() if printed else "", file=sys.stderr)
                 raise
-        return {key: (data, status_by_exit_code[code]) for data, key, code in mutants() if code is not None}
+        # mutmut takes 255 for a test that ran out of time; here it is a process that ended otherwise.
+        words = {**status_by_exit_code, 255: "no answer"}
+        return {
+            key: (data, words.get(code, "suspicious")) for data, key, code in mutants() if code is not None
+        }
 
     def described(key: str, data: Any, status: str) -> Mutant:
         function, owner = orig_function_and_class_names_from_key(key)

@@ -84,7 +84,6 @@ class CollectedOnce(PytestRunner):
         :param mutant_name: None for all tests without a mutant
         :param tests: their ids
         :return: pytest's exit code
-        :raises KeyError: if a test was not collected
         """
         if mutant_name is None:
             return (
@@ -93,13 +92,14 @@ class CollectedOnce(PytestRunner):
         session, durations = self._session, state().duration_by_test
         killers = Killers(self._killers, mutant_name)
         session.config.pluginmanager.register(killers)
-        chosen = set(tests)
         # pytest removes a temporary folder of its own at an end that this process does not come to.
         folder = tempfile.mkdtemp(prefix="mutant-")
         config = session.config
         config.option.maxfail = 1
         config._tmp_path_factory._given_basetemp = Path(folder, "tests")
         items = {item.nodeid: item for item in session.items}
+        # Of a test that could not be set up there is no duration.
+        chosen = set(tests) & items.keys() & durations.keys()
         ordered = in_order(chosen, durations, *killers.counted(), mutant_name)
         session.items = [items[name] for name in within(self.seconds, ordered, durations)]
         for item in session.items:
