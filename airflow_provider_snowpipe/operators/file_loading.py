@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.copy_run import LeaveWorker
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
+from airflow_provider_snowpipe.bulk.ledger import GivenUpError
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.stage import Staging
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy import CopyLoad, GivenUpError, copy_into
+from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (

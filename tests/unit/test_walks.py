@@ -110,4 +110,4 @@ def test_copy_of_one_file(monkeypatch):
         )
         operator.execute(task_context(run, 1, began))
 
-    require(walked(way), "COPY of one file", through="bulk/copy.py", functions=116, files=15, depth=8)
+    require(walked(way), "COPY of one file", through="bulk/copy.py", functions=117, files=15, depth=8)
