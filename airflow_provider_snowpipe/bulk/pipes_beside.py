@@ -155,8 +155,8 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
         }
         if files:
             what = f"whether files wait in pipe {pipe.name}"
-            rows = asked(what, partial(account.run_sql, PIPE_STATUS, (pipe.name.quoted,)))
-            status = PipeStatus.read(next(iter(rows[0].values()))) if rows else None
+            state = asked(what, partial(account.run_sql, PIPE_STATUS, (pipe.name.quoted,)))
+            status = PipeStatus.read(next(iter(state[0].values()))) if state else None
             beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
     return beside
 

@@ -407,7 +407,7 @@ def load_files(
     for share in boundary.begun():
         begun.setdefault((share.hold.work, share.hold.pipe), []).append(share)
     for (_, name), own in begun.items():
-        value = _joined(value, _ended(boundary, loader_of(name), own, on_rejected))
+        value = joined_value(value, _ended(boundary, loader_of(name), own, on_rejected))
         boundary.list_again()
     shares = [] if begun_only else boundary.shares(pipe)
     if not shares:
@@ -416,7 +416,7 @@ def load_files(
     loader.put(shares)
     boundary.promise(shares)
     try:
-        return _joined(value, _loaded(boundary, loader, shares, on_rejected))
+        return joined_value(value, _loaded(boundary, loader, shares, on_rejected))
     except SnowpipeError as error:
         if not error.retryable or isinstance(error, GivenUpError):
             with suppress(OffsetTokenMovedError):  # another task has put them back
@@ -512,7 +512,7 @@ def _loaded(
     return {**value, "bytes": sum(file.size for file, _ in chosen), "channels": channels}
 
 
-def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def joined_value(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Join what an interrupted load had done with what its successor did; both as a COPY task's value."""
     channels = dict(first["channels"])
     for name, one in second["channels"].items():
