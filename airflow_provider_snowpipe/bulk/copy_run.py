@@ -16,9 +16,11 @@ from airflow_provider_snowpipe.bulk.ledger import (
     LOADED,
     PLANNED,
     Entry,
+    GivenUpError,
     Ledger,
     TableState,
     files_of,
+    is_done,
     work_key,
 )
 from airflow_provider_snowpipe.bulk.load_history import REMEMBERED
@@ -234,15 +236,14 @@ class CopyRun:
         :param staged: the files; of a planned entry only these are loaded
         :return: the entries as they are then, for :meth:`judged`
         :raises FilesRejectedError: if COPY would load what was loaded before, although the table has rows
-        :raises SqlError: if a statement fails
+        :raises SqlError: if a statement fails, or another process gives the files up
         """
         for one in entries:
             self.done[one.part] = one
             entry, skips = self._due(one, staged)
             try:
-                is_done = entry.is_loaded and not skips
-                now = entry if is_done else self._load_entry(entry, loads_nothing=skips)
-                self.done[one.part] = now
+                is_over = one.state == GIVEN_UP or not entry.files or (entry.is_loaded and not skips)
+                self.done[one.part] = entry if is_over else self._load_entry(entry, loads_nothing=skips)
             except SqlError as error:
                 if not skips or error.errno != _DIVISION:
                     raise
@@ -301,12 +302,10 @@ class CopyRun:
             if one.state in (PLANNED, LOADED)
             for loads in (one.loads(self.stage, self.url),)
             for file in one.files
-            if one.state == PLANNED or _is_done(loads.get(file.path), forced=self.copy.options.force)
+            if one.state == PLANNED or is_done(loads.get(file.path), forced=self.copy.options.force)
         }
-        left, stage = (
-            [one for one in staged.files.values() if (one.path, one.mark) not in done],
-            self.stage_key,
-        )
+        left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
+        stage = self.stage_key
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
             self._known = self._loaded_by_others([*left, *again], stage)
@@ -411,7 +410,7 @@ class CopyRun:
         files = tuple(one for one in entry.files if one.path in there and there[one.path].mark == one.mark)
         if is_earlier:
             loads = entry.loads(self.stage, self.url)
-            files = tuple(one for one in files if _is_done(loads.get(one.path), forced=False))
+            files = tuple(one for one in files if is_done(loads.get(one.path), forced=False))
         else:
             new = replace(
                 entry,
@@ -439,7 +438,10 @@ class CopyRun:
         """
         for _ in range(_MOST_REPEATS):
             if entry.state == GIVEN_UP:
-                return entry
+                raise GivenUpError(
+                    f"COPY into {self._table}: another process has given part {entry.part} of this load up, "
+                    "and its files are not loaded. Run again"
+                )
             if self._stopped:
                 raise SqlError("the run was stopped before its next COPY", errno=_CANCELLED)
             try:
@@ -596,8 +598,3 @@ class CopyRun:
     def stage_key(self) -> str:
         """The stage in one spelling, or where an external one points."""
         return stage_name(self.copy.location, self.url)
-
-
-def _is_done(load: FileLoad | None, *, forced: bool) -> bool:
-    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
-    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED

@@ -24,6 +24,7 @@ from typing import Any
 
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, RunIdentity
 from airflow_provider_snowpipe.bulk.staged_files import (
+    LOAD_FAILED,
     MOST_NAMES,
     FileLoad,
     StagedFile,
@@ -75,6 +76,10 @@ FORCED = "load them by SnowpipeCopyOperator or SnowpipeIngestFilesOperator with 
 _MOST_NAMED = 3
 _COUNTS_FOR = dt.timedelta(days=7)
 """No statement runs for longer (page "Parameters", STATEMENT_TIMEOUT_IN_SECONDS)."""
+
+
+class GivenUpError(SqlError):
+    """Another task has given a load of files up, and may load them another way; another try finds how."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,11 @@ class Entry:
 def files_of(entries: Iterable[Entry]) -> dict[str, StagedFile]:
     """The files of entries that were not given up, by their paths."""
     return {file.path: file for one in entries if one.state != GIVEN_UP for file in one.files}
+
+
+def is_done(load: FileLoad | None, *, forced: bool) -> bool:
+    """True for a file that needs no other COPY; one that COPY has skipped needs it, but with FORCE."""
+    return forced if load is None or load.status == LOAD_SKIPPED else load.status != LOAD_FAILED
 
 
 def work_key(identity: RunIdentity, target: tuple[str, str, str], choice: str = "") -> str:

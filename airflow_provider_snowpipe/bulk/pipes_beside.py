@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,6 @@ _CLOCKS = dt.timedelta(minutes=1)
 _MOST_NAMED = 3
 _MOST_SHOWN = 10_000
 """Rows of a SHOW command at most (page "SHOW <objects>")."""
-RunSql = Callable[..., list[dict[str, Any]]]
 Answer = TypeVar("Answer")
 
 
@@ -137,8 +136,13 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
     database, schema = account.database_and_schema()
     root = staged.stage.location("", database=database, schema=schema)
     stage = replace(StageReference.parse(root), path="")
+    what = "whether a pipe is about to load these files"
+    rows = asked(what, partial(account.run_sql, "SHOW PIPES IN ACCOUNT")) or []
+    if len(rows) >= _MOST_SHOWN:
+        shown = partial(account.run_sql, f"SHOW PIPES IN DATABASE {quote_identifier(database)}")
+        rows += asked(what, shown) or []
     beside = []
-    for pipe in _pipes_over((database, schema, table), account.run_sql):
+    for pipe in _pipes_over((database, schema, table), rows):
         url = None
         if staged.url is not None and not pipe.loads_from(stage):
             where = f"where pipe {pipe.name} loads from"
@@ -151,17 +155,13 @@ def pipes_beside(account: Account, table: str, staged: StagedFiles) -> list[Pipe
         }
         if files:
             what = f"whether files wait in pipe {pipe.name}"
-            rows = asked(what, partial(account.run_sql, PIPE_STATUS, (pipe.name.quoted,)))
-            status = PipeStatus.read(next(iter(rows[0].values()))) if rows else None
+            state = asked(what, partial(account.run_sql, PIPE_STATUS, (pipe.name.quoted,)))
+            status = PipeStatus.read(next(iter(state[0].values()))) if state else None
             beside.append(PipeBeside(pipe, status, tuple(files), announced_to(pipe, files)))
     return beside
 
 
-def _pipes_over(table: tuple[str, str, str], run: RunSql) -> list[ListedPipe]:
-    what = "whether a pipe is about to load these files"
-    rows = asked(what, partial(run, "SHOW PIPES IN ACCOUNT")) or []
-    if len(rows) >= _MOST_SHOWN:
-        rows += asked(what, partial(run, f"SHOW PIPES IN DATABASE {quote_identifier(table[0])}")) or []
+def _pipes_over(table: tuple[str, str, str], rows: Iterable[Mapping[str, Any]]) -> list[ListedPipe]:
     found = []
     for row in rows:
         try:

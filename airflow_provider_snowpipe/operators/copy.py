@@ -24,7 +24,7 @@ from airflow_provider_snowpipe.bulk.copy import (
     StagedChoice,
 )
 from airflow_provider_snowpipe.bulk.copy_run import CopyRun, LeaveWorker
-from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry, files_of
+from airflow_provider_snowpipe.bulk.ledger import GIVEN_UP, Entry, GivenUpError, files_of
 from airflow_provider_snowpipe.bulk.load_history import refuse_files_of_others, unknown_since
 from airflow_provider_snowpipe.bulk.pipes_beside import pipes_beside, refuse_files_for_pipe
 from airflow_provider_snowpipe.bulk.staged_files import (
@@ -48,7 +48,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.copies import leaving_copies
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -261,10 +261,6 @@ def copy_into(
     root = replace(StageReference.parse(stage), path="")
     location = root.location("", database=database, schema=schema)
     return CopyInto((database, schema, table), location, CopyOptions.of(options), columns, expressions)
-
-
-class GivenUpError(SqlError):
-    """Another task has given a load of files up, and may load them another way; another try finds how."""
 
 
 @dataclass(slots=True)

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_provider_snowpipe.bulk.copy import LOAD_SKIPPED, CopyOutcome, StagedChoice
 from airflow_provider_snowpipe.bulk.copy_run import LeaveWorker
 from airflow_provider_snowpipe.bulk.files_watch import Tolerance, load_failure
+from airflow_provider_snowpipe.bulk.ledger import GivenUpError
 from airflow_provider_snowpipe.bulk.load_history import COPY_MEMORY, REMEMBERED
 from airflow_provider_snowpipe.bulk.pipe_load import PipeFiles, PipeLoad
 from airflow_provider_snowpipe.bulk.stage import SourceFile as StagedSource
 from airflow_provider_snowpipe.bulk.stage import Staging
 from airflow_provider_snowpipe.bulk.staged_files import FINAL, FileLoad, StageReference
 from airflow_provider_snowpipe.hooks.bulk import Folder, SnowpipeBulkHook
-from airflow_provider_snowpipe.operators.copy import CopyLoad, GivenUpError, copy_into
+from airflow_provider_snowpipe.operators.copy import CopyLoad, copy_into
 from airflow_provider_snowpipe.routing.load_plan import LoadPath
 from airflow_provider_snowpipe.spark.submit.copy_rows import copy_arguments, why_not_copy
 from airflow_provider_snowpipe.streaming.errors import (
@@ -408,7 +409,7 @@ def load_files(
     for share in boundary.begun():
         begun.setdefault((share.hold.work, share.hold.pipe), []).append(share)
     for (_, name), own in begun.items():
-        value = _joined(value, _ended(boundary, loader_of(name), own, on_rejected))
+        value = joined_value(value, _ended(boundary, loader_of(name), own, on_rejected))
         boundary.list_again()
     shares = [] if begun_only else boundary.shares(pipe)
     if not shares:
@@ -417,7 +418,7 @@ def load_files(
     loader.put(shares)
     boundary.promise(shares)
     try:
-        return _joined(value, _loaded(boundary, loader, shares, on_rejected))
+        return joined_value(value, _loaded(boundary, loader, shares, on_rejected))
     except SnowpipeError as error:
         if not error.retryable or isinstance(error, GivenUpError):
             with suppress(OffsetTokenMovedError):  # another task has put them back
@@ -513,7 +514,7 @@ def _loaded(
     return {**value, "bytes": sum(file.size for file, _ in chosen), "channels": channels}
 
 
-def _joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+def joined_value(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """Join what an interrupted load had done with what its successor did; both as a COPY task's value."""
     channels = dict(first["channels"])
     for name, one in second["channels"].items():

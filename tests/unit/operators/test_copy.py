@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     FilesGivenTwiceError,
     NothingStagedError,
+    SqlError,
 )
 from tests.fake_account import AFTER, BEFORE, CrashError, FakeAccount, Pipe, StatementError
 from tests.unit.operators.account_in_task import install, task_context
@@ -91,6 +92,48 @@ def test_a_copy_signs_in_once_for_all_its_statements(copying: Copying, monkeypat
 
     assert {"LIST", "LEDGER", "SHOW", "HISTORY", "REMOVE"} <= set(copying.account.calls)
     assert sign_ins == ["account"]
+
+
+def test_a_file_that_changes_while_it_is_copied_is_not_removed(copying: Copying, monkeypatch: Patch) -> None:
+    account, call = copying.account, copying.account.call
+
+    def changed(name: str, work: Any) -> Any:
+        found = call(name, work)
+        if name == "submit":
+            account.put("a", "other1")
+        return found
+
+    monkeypatch.setattr(account, "call", changed)
+    copying.run({"purge": True})
+    assert list(account.stages["S"]) == ["a"]
+
+
+def test_a_file_that_changed_since_it_was_planned_is_planned_by_its_new_content(copying: Copying) -> None:
+    copying.killed("submit", BEFORE, {})
+    copying.account.put("a", "other1")
+    copying.run({}, number=2)
+
+    planned = [file for row in copying.account.ledger.rows for file in json.loads(row["files"])]
+    assert sorted(file["path"] for file in planned) == [*FILES]
+    assert sorted(copying.account.rows) == sorted(["other1", *rows_of("b", "c", "d")])
+
+
+@pytest.mark.parametrize("call", ["SHOW", "submit"])
+def test_a_task_whose_files_another_process_gives_up_is_not_green(
+    copying: Copying, monkeypatch: Patch, call: str
+) -> None:
+    """As a later try does when it finds that nobody knows whether their rows are in the table."""
+    account, done = copying.account, copying.account.call
+
+    def given_up(name: str, work: Any) -> Any:
+        for row in account.ledger.rows if name == call else ():
+            row |= {"state": "given up", "version": row["version"] + 1}
+        return done(name, work)
+
+    monkeypatch.setattr(account, "call", given_up)
+    with pytest.raises(SqlError, match="given"):
+        copying.run({})
+    assert account.rows == []
 
 
 class TestForce:
@@ -376,6 +419,18 @@ def test_what_a_pipe_has_loaded_of_this_stage_is_refused_without_force(copying: 
 
 class TestRunAgain:
     """A run that is cleared: what an earlier try's statement reports is not in the table for ever."""
+
+    @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
+    def test_files_are_loaded_into_an_empty_table_that_took_the_place_of_the_earlier_one(
+        self, copying: Copying, options: Options
+    ) -> None:
+        copying.run(options)
+        copying.account.rows.clear()
+        copying.forget_loads()
+        copying.account.created += dt.timedelta(seconds=1)  # CREATE OR REPLACE TABLE
+
+        assert copying.run(options, number=2)["rows_loaded"] == 8
+        assert sorted(copying.account.rows) == rows_of(*FILES)
 
     @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
     def test_files_of_an_emptied_table_are_loaded(

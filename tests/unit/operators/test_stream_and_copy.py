@@ -16,7 +16,7 @@ from snowpipe_local.stages.definition import read_file_format
 
 from airflow_provider_snowpipe.bulk.copy import CopyInto, CopyOptions
 from airflow_provider_snowpipe.bulk.row_options import RowOptions
-from airflow_provider_snowpipe.operators.file_loading import copied_value
+from airflow_provider_snowpipe.operators.file_loading import joined_value
 from airflow_provider_snowpipe.spark.sources.files.formats import reader_of
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource, SourceFile
 from airflow_provider_snowpipe.spark.submit.copy_rows import (
@@ -237,8 +237,14 @@ def test_statement_with_the_options_of_copy_makes_the_same_rows(source: dict[str
 
 
 def test_what_an_interrupted_copy_has_loaded_counts_with_the_rest() -> None:
+    channel = {"partition": "p", "from": None, "to": "a:2", "files": 1, "rows": 2, "rejected": 1}
     one = {"rows_loaded": 2, "rejected": 1, "files": {"a": 1}, "loaded_before": {}}
     two = {"rows_loaded": 3, "rejected": 1, "files": {"b": 2}, "loaded_before": {"c": 3}}
-    joined = {"rows_loaded": 5, "rejected": 2, "files": {"a": 1, "b": 2}, "loaded_before": {"c": 3}}
+    later = {**channel, "from": "a:2", "to": "b:3", "rows": 3}
+    found = joined_value(
+        {**one, "bytes": 4, "channels": {"c": channel}}, {**two, "bytes": 5, "channels": {"c": later}}
+    )
 
-    assert copied_value(one, two) == joined
+    loads = {"rows_loaded": 5, "rejected": 2, "files": {"a": 1, "b": 2}, "loaded_before": {"c": 3}}
+    both = {"partition": "p", "from": None, "to": "b:3", "files": 2, "rows": 5, "rejected": 2}
+    assert found == {**loads, "bytes": 9, "channels": {"c": both}}
