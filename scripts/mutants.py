@@ -36,9 +36,11 @@ from typing import Any
 SHARES = Path("tests", "mutants.toml")
 KILLED_AT_LEAST = 90.0
 SAMPLED = ("streaming", "spark", "bulk", "operators", "sensors", "routing")
+SKIN = ("operators", "cli")
+"""Folders with tests of whole ways through the others."""
 SECONDS = 2.0
 # mutmut's words for an outcome; others ("not checked", "suspicious", "segfault") are no verdict.
-KILLED = ("killed", "timeout")
+KILLED = ("killed", "timeout", "segfault")
 SURVIVED = ("survived", "no tests")
 
 
@@ -230,14 +232,14 @@ def _quiet() -> Iterator[io.StringIO | None]:
 
 
 def tests_of(selection: Sequence[str], folders: Iterable[str]) -> list[str]:
-    """The selected tests of some folders, and all options.
+    """The selected tests of some folders and of those that use all of them, and all options.
 
     Tests of another folder reach a module as well; nearly all that they notice its own tests do too.
 
     :param selection: paths of tests, and options of pytest
     :param folders: of ``tests/unit``; a selected file that lies in none of its folders belongs to all
     """
-    of_folders = {f"tests/unit/{folder}" for folder in folders}
+    of_folders = {f"tests/unit/{folder}" for folder in (*folders, *SKIN)}
     return [one for one in selection if not one.startswith("tests/") or one in of_folders or ".py" in one]
 
 
@@ -272,7 +274,10 @@ def main() -> int:
     sample = Sample(options.sample, options.seed) if options.sample else None
     if sample:
         files = [f"{package}/{folder}/*" for folder in SAMPLED]
-        tests = [*(f"tests/unit/{folder}" for folder in SAMPLED), *tests_of(selection, ())]
+        tests = [
+            *(f"tests/unit/{folder}" for folder in SAMPLED if folder not in SKIN),
+            *tests_of(selection, ()),
+        ]
         print(f"{options.sample} mutants, --seed {options.seed}", flush=True)
     else:
         modules = chosen(options.modules, shares)
