@@ -135,6 +135,19 @@ class TestRejectedRows:
         assert "'three'" in row["reason"]
         assert f"pipe={target.table}-STREAMING" in context["ti"].xcoms["channel_page"]
 
+    def test_a_file_that_failed_beside_one_with_a_longer_name_loads_with_corrected_options(
+        self, target: CopyTarget
+    ) -> None:
+        target.put({"1.csv": "one,x\n", "11.csv": "2,y\n"})
+        skips = {"on_error": "SKIP_FILE"}
+        with pytest.raises(AirflowFailException, match="LOAD_FAILED"):
+            target.copy(options={**CSV, **skips})
+        corrected = {"file_format": {"type": "CSV", "null_if": ["one"]}, **skips}
+
+        assert target.copy(try_number=2, options=corrected)["rows_loaded"] == 2
+        (found,) = target.service.sql(f"SELECT COUNT(*) AS ROWS_NOW FROM {target.table}")
+        assert found["ROWS_NOW"] == 2
+
 
 class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}
