@@ -339,6 +339,19 @@ class TestDeferral:
         assert sorted(account.rows) == [*rows_of(*FILES), "e1"]
         assert (done["rows_loaded"], sorted(done["files"]), done["loaded_before"]) == (8, list(FILES), {})
 
+    def test_a_task_that_comes_back_tries_a_file_that_failed_no_second_time(self, copying: Copying) -> None:
+        copying.account.put("e", "bad")
+        copying.account.holds = True
+        given: Options = {"options": {"on_error": "SKIP_FILE"}, "on_rejected": "report", "deferrable": True}
+        with pytest.raises(TaskDeferred) as deferred:
+            copy_task(**given).execute(task_context(began=copying.began))
+        copying.account.finish()
+        task, event = copy_task(**given), {"status": "ended"}
+        done = task.execute_complete(task_context(began=copying.began), event, **deferred.value.kwargs or {})
+
+        assert (done["rows_loaded"], done["files"]["e"]["status"]) == (8, "LOAD_FAILED")
+        assert [row["part"] for row in copying.account.ledger.rows] == [1]
+
 
 class TestPipes:
     """A pipe over the table that has the files in its queue, or will have them, loads them once more."""
