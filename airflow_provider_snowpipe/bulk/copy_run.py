@@ -295,20 +295,20 @@ class CopyRun:
     # Planning.
 
     def _new_entries(self, staged: StagedFiles, entries: Sequence[Entry]) -> list[Entry]:
-        """Plan the files that no entry has, and those that COPY could not load."""
+        """Plan the files that no entry has, and those that COPY could not load in an earlier try."""
         done = {
             (file.path, file.mark)
             for one in entries
             if one.state in (PLANNED, LOADED)
             for loads in (one.loads(self.stage, self.url),)
             for file in one.files
-            if one.state == PLANNED or is_done(loads.get(file.path), forced=self.copy.options.force)
+            if self._earlier.get(str(one.part)) != one.version  # planned, or loaded by this very try
+            or is_done(loads.get(file.path), forced=self.copy.options.force)
         }
         left = [one for one in staged.files.values() if (one.path, one.mark) not in done]
-        stage = self.stage_key
         if not self.copy.options.force:
             again = [file for one in entries if one.state == PLANNED for file in one.files]
-            self._known = self._loaded_by_others([*left, *again], stage)
+            self._known = self._loaded_by_others([*left, *again], self.stage_key)
         apart: tuple[list[str], list[str]] = ([], [])
         for one in left:
             apart[(one.path, one.mark) in self._known].append(one.path)
@@ -328,7 +328,7 @@ class CopyRun:
                 run_started=self.identity.since,
                 created=self._now.created,
             )
-            if not self.ledger.plan(new, self.identity, stage):
+            if not self.ledger.plan(new, self.identity, self.stage_key):
                 raise SqlError(
                     f"COPY into {self._table}: another process of this task has planned part {number} of the "
                     "same work meanwhile; another try reads what it has loaded"

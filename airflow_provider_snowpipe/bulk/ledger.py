@@ -288,7 +288,8 @@ class Ledger:
             f"AND STAGE = %s AND STATE = %s AND ROWS_LOADED > 0{begun}) AS L, "
             "LATERAL FLATTEN(INPUT => L.FILES) AS F, LATERAL FLATTEN(INPUT => L.REPORTS) AS T, "
             'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
-            f'AND ENDSWITH(R.VALUE:"file"::VARCHAR, F.VALUE:"path"::VARCHAR){named} GROUP BY 1, 2, 3',
+            "AND ENDSWITH('/' || R.VALUE:\"file\"::VARCHAR, '/' || F.VALUE:\"path\"::VARCHAR)"
+            f"{named} GROUP BY 1, 2, 3",
             (
                 self._target,
                 stage,

@@ -146,15 +146,26 @@ def leave_observed(
     :param channels: by name, as a load's value has them: ``committed`` is a token, or whether ``to`` is
     :param unloaded: rows that did not load, as :func:`unloaded_value` has them
     """
-    kept = dict(islice(channels.items(), _MOST_OBSERVED))
+    kept = {
+        name: {**one, "last_error": shown_error(one.get("last_error"))}
+        for name, one in islice(channels.items(), _MOST_OBSERVED)
+    }
     ti.xcom_push(key=OBSERVED_KEY, value={"reason": reason, "channels": kept, "unloaded": unloaded})
 
 
 def shown_rows(rows: Iterable[UnloadedRow]) -> tuple[UnloadedRow, ...]:
     """Leave the rows' text out where ``[snowpipe] show_unloaded_rows`` is off."""
-    if conf.getboolean("snowpipe", "show_unloaded_rows", fallback=True):
-        return tuple(rows)
-    return tuple(replace(one, text=None) for one in rows)
+    return tuple(one if _shows_rows() else replace(one, text=None) for one in rows)
+
+
+def shown_error(text: str | None) -> str | None:
+    """Leave a text of Snowflake's out there as well: it may quote a value of the row."""
+    return text if text is None or _shows_rows() else "the task's log shows it"
+
+
+def _shows_rows() -> bool:
+    shows: bool = conf.getboolean("snowpipe", "show_unloaded_rows", fallback=True)
+    return shows
 
 
 def unloaded_value(

@@ -16,6 +16,7 @@ from airflow_provider_snowpipe.links.snowpipe import (
     channel_page,
     leave_channel_page,
     leave_observed,
+    shown_error,
     unloaded_value,
 )
 from airflow_provider_snowpipe.metrics import count_load
@@ -367,7 +368,7 @@ class SnowpipeAppendRowsOperator(ReportsLineage, RowPolicyOperator, PipeOperator
             "from": load.from_token,
             "to": load.target_token,
             "unknown_columns": dict(load.unknown_columns),
-            "last_error": load.last_error,
+            "last_error": shown_error(load.last_error),
         }
 
     def _unloaded(self, ti: Any) -> dict[str, Any] | None:

@@ -7,9 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_snowpipe.links.snowpipe import CHANNEL_PAGE_KEY, COPIES_KEY, table_page, unloaded_value
+from airflow_provider_snowpipe.links.snowpipe import (
+    CHANNEL_PAGE_KEY,
+    COPIES_KEY,
+    shown_error,
+    table_page,
+    unloaded_value,
+)
 from airflow_provider_snowpipe.streaming.arguments import MOST_UNLOADED, UnloadedRow
-from airflow_provider_snowpipe.streaming.errors import SqlError
+from airflow_provider_snowpipe.streaming.errors import SnowpipeError
 from airflow_provider_snowpipe.streaming.names import full_name
 
 if TYPE_CHECKING:
@@ -52,7 +58,7 @@ def _leave(ti: Any, hook: SnowpipeBulkHook, found: Sequence[tuple[CopyRun, Entry
             "rejected": one.rows_rejected,
             "at": None if one.loaded_at is None else one.loaded_at.isoformat(),
             "query_id": one.query_id,
-            "error": None if one.error is None else one.error[:500],
+            "error": shown_error(one.error and one.error[:500]),
         }
         for _, one in found[-_MOST_ENTRIES:]
     ]
@@ -71,16 +77,16 @@ def _rejected(hook: SnowpipeBulkHook, run: CopyRun, entry: Entry) -> list[Unload
                 UnloadedRow.of(
                     run.stage.relative(str(row["file"]), run.url),
                     row["row_number"] if row["line"] is None else row["line"],
-                    f"{row['error']} (column {row['column_name']})",
+                    f"{shown_error(str(row['error']))} (column {row['column_name']})",
                     row["rejected_record"],
                 )
                 for row in hook.run_sql(statement, (entry.query_id,))
             ]
-        except SqlError as error:
+        except SnowpipeError as error:
             log.warning("VALIDATE does not show the rejected rows of COPY %s: %s", entry.query_id, error)
     loads = entry.loads(run.stage, run.url).items()
     return [
-        UnloadedRow.of(path, one.first_error.line, str(one.first_error), None)
+        UnloadedRow.of(path, one.first_error.line, str(shown_error(str(one.first_error))), None)
         for path, one in loads
         if one.first_error is not None
     ]

@@ -48,7 +48,7 @@ from airflow_provider_snowpipe.operators.account_operator import (
     run_identity,
 )
 from airflow_provider_snowpipe.operators.copies import leaving_copies
-from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError
+from airflow_provider_snowpipe.streaming.errors import FilesGivenTwiceError, NothingStagedError, SqlError
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.sdk import Context
@@ -415,6 +415,8 @@ class CopyLoad:
         loaded = files_of(one for one in entries if one.is_loaded)
         found = self.choice.find(self.hook, loaded)
         if not (found.files or loaded):
+            if len(run.ledger.entries(run.work)) > len(entries):  # and may have removed the files
+                raise SqlError(f"COPY into {self._table}: another try has begun meanwhile. Run again")
             self._refuse_nothing()
         return found
 

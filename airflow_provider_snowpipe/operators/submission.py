@@ -21,7 +21,7 @@ from airflow.providers.common.compat.sdk import (
 )
 
 from airflow_provider_snowpipe.assets.events import LoadedChannel
-from airflow_provider_snowpipe.links.snowpipe import shown_rows, unloaded_value
+from airflow_provider_snowpipe.links.snowpipe import shown_error, shown_rows, unloaded_value
 from airflow_provider_snowpipe.spark.submit.local_spark import OLDEST_JAVA, ensure_java_home
 from airflow_provider_snowpipe.streaming.commits import FailureReason
 from airflow_provider_snowpipe.streaming.errors import (
@@ -277,7 +277,7 @@ def value_of(
                 "undecoded": channel.undecoded,
                 "committed": channel.owes_nothing,
                 "latency_ms": channel.latency_ms,
-                "last_error": channel.last_error,
+                "last_error": shown_error(channel.last_error),
             }
             for channel in report.channels
         },

@@ -266,7 +266,7 @@ def keep_backup(
     now = dt.datetime.now(dt.UTC)
     before = read_backup(path, client.pipe) or OffsetBackup(client.pipe, now, {})
     at_rest = {name: kept.unchanged_since for name, kept in before.channels.items() if name not in moved}
-    renewed = _renewed(client, quiet_channels(at_rest, now))
+    renewed = _renewed(client, {name: before.channels[name] for name in quiet_channels(at_rest, now)})
     others = {name: kept for name, kept in before.channels.items() if name not in renewed}
     before = replace(before, channels=others)
     after = take_backup(
@@ -279,11 +279,14 @@ def keep_backup(
         raise ConfigurationError(f"the offset backup {path} cannot be written: {error}") from error
 
 
-def _renewed(client: SnowpipeClient, channels: Sequence[str]) -> dict[str, ChannelStatus]:
-    """Open channels at their own tokens; those that have one and nobody writes to."""
+def _renewed(client: SnowpipeClient, channels: Mapping[str, KeptToken]) -> dict[str, ChannelStatus]:
+    """Open channels at their own tokens; those that have one, and nobody has written to since it was kept."""
     done: dict[str, ChannelStatus] = {}
-    for name, status in (client.channel_statuses(channels) if channels else {}).items():
+    for name, status in (client.channel_statuses([*channels]) if channels else {}).items():
         if status.committed is None:
+            continue
+        if _continued(status, channels[name], dt.datetime.max) is not channels[name]:
+            done[name] = status
             continue
         try:
             compare_and_set(client, TokenChange.after(status, status.committed))

@@ -244,9 +244,13 @@ def read_letters(path: str, application: str | None = None) -> list[bytes]:
 
     files, root = open_place(path)
     of_run = None if application is None else dataset.field("application") == application
-    rows = dataset.dataset(root, SCHEMA, "parquet", files).to_table(filter=of_run)
+    columns = [*SCHEMA.names, "__filename"]  # the folder is that of a channel of one pipe
+    rows = dataset.dataset(root, SCHEMA, "parquet", files).to_table(columns, of_run)
     ordered = rows.sort_by([(name, "ascending") for name in ("channel", "at", "row")]).to_pylist()
-    keys = [(one["channel"], one["position"] or (one["first_position"], one["row"])) for one in ordered]
+    keys = [
+        (one["__filename"].rpartition("/")[0], one["position"] or (one["first_position"], one["row"]))
+        for one in ordered
+    ]
     return list({key: one["payload"] for key, one in zip(keys, ordered, strict=True)}.values())
 
 

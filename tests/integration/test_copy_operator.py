@@ -135,6 +135,39 @@ class TestRejectedRows:
         assert "'three'" in row["reason"]
         assert f"pipe={target.table}-STREAMING" in context["ti"].xcoms["channel_page"]
 
+    def test_nothing_of_a_row_is_left_where_it_is_not_to_be_shown(
+        self, target: CopyTarget, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("AIRFLOW__SNOWPIPE__SHOW_UNLOADED_ROWS", "False")
+        target.put(self.FILES)
+        left: list[Any] = []
+        of_one: dict[str, Any] = {"columns": ["ID"], "expressions": ["$1"]}
+        for number, (on_error, more) in enumerate(
+            [("ABORT_STATEMENT", {}), *[("CONTINUE", one) for one in ({}, of_one)]]
+        ):
+            context = target.context(f"r{number}")
+            options = {**CSV, "on_error": on_error, "force": number > 1}
+            with pytest.raises(AirflowFailException, match="three"):
+                target.operator(options=options, **more).execute(context)
+            left.append(context["ti"].xcoms["copies"])
+
+        assert "three" not in str(left)
+        assert left[0]["entries"][0]["error"]
+        assert [one["unloaded"]["rows"][0]["position"] for one in left[1:]] == ["2", "2"]
+
+    def test_a_file_that_failed_beside_one_with_a_longer_name_loads_with_corrected_options(
+        self, target: CopyTarget
+    ) -> None:
+        target.put({"1.csv": "one,x\n", "11.csv": "2,y\n"})
+        skips = {"on_error": "SKIP_FILE"}
+        with pytest.raises(AirflowFailException, match="LOAD_FAILED"):
+            target.copy(options={**CSV, **skips})
+        corrected = {"file_format": {"type": "CSV", "null_if": ["one"]}, **skips}
+
+        assert target.copy(try_number=2, options=corrected)["rows_loaded"] == 2
+        (found,) = target.service.sql(f"SELECT COUNT(*) AS ROWS_NOW FROM {target.table}")
+        assert found["ROWS_NOW"] == 2
+
 
 class TestOncePerRun:
     FORCED: Mapping[str, Any] = {**CSV, "force": True}

@@ -65,6 +65,15 @@ def test_letters_of_a_run_are_printed_once_each_in_their_order(shown, tmp_path):
     assert shown("letters", str(tmp_path), "--run", "again") == "".join(lines[1:])
 
 
+def test_letters_of_two_pipes_whose_channels_have_one_name_are_all_printed(shown, tmp_path):
+    at = IntegerOffset(1)
+    for pipe in ("D.S.ONE", "D.S.TWO"):
+        folder = DeadLetterFolder(str(tmp_path), "a/b", IntegerOffset, None)
+        folder.claim(pipe)
+        folder.write(at, at, [DeadLetter(at, 0, "ID", "no", pipe.encode())], "run")
+    assert shown("letters", str(tmp_path)).split() == ["D.S.ONE", "D.S.TWO"]
+
+
 @pytest.mark.usefixtures("table")
 class TestReading:
     def test_channels_and_lag_show_all_channels(self, local_service, run):

@@ -108,6 +108,23 @@ def test_a_file_that_changes_while_it_is_copied_is_not_removed(copying: Copying,
     assert list(account.stages["S"]) == ["a"]
 
 
+def test_a_try_whose_files_another_one_has_loaded_and_removed_is_not_green(
+    copying: Copying, monkeypatch: Patch
+) -> None:
+    account, call, purged = copying.account, copying.account.call, {"purge": True}
+
+    def stalled(name: str, work: Any) -> Any:
+        if name == "LIST":
+            monkeypatch.setattr(account, "call", call)
+            copying.run(purged, number=2)
+        return call(name, work)
+
+    monkeypatch.setattr(account, "call", stalled)
+    with pytest.raises(SqlError, match="again"):
+        copying.run(purged, on_nothing="report")
+    assert sorted(account.rows) == rows_of(*FILES)
+
+
 def test_a_file_that_changed_since_it_was_planned_is_planned_by_its_new_content(copying: Copying) -> None:
     copying.killed("submit", BEFORE, {})
     copying.account.put("a", "other1")
@@ -338,6 +355,19 @@ class TestDeferral:
 
         assert sorted(account.rows) == [*rows_of(*FILES), "e1"]
         assert (done["rows_loaded"], sorted(done["files"]), done["loaded_before"]) == (8, list(FILES), {})
+
+    def test_a_task_that_comes_back_tries_a_file_that_failed_no_second_time(self, copying: Copying) -> None:
+        copying.account.put("e", "bad")
+        copying.account.holds = True
+        given: Options = {"options": {"on_error": "SKIP_FILE"}, "on_rejected": "report", "deferrable": True}
+        with pytest.raises(TaskDeferred) as deferred:
+            copy_task(**given).execute(task_context(began=copying.began))
+        copying.account.finish()
+        task, event = copy_task(**given), {"status": "ended"}
+        done = task.execute_complete(task_context(began=copying.began), event, **deferred.value.kwargs or {})
+
+        assert (done["rows_loaded"], done["files"]["e"]["status"]) == (8, "LOAD_FAILED")
+        assert [row["part"] for row in copying.account.ledger.rows] == [1]
 
 
 class TestPipes:

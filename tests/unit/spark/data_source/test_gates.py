@@ -210,6 +210,15 @@ class TestOffsetBackup:
         assert {one.offset_token for one in after.values()} == {one.offset_token for one in kept.values()}
         assert set(snowpipe.did("open")) == {"open ds_1"}
 
+    def test_a_channel_that_another_program_has_moved_since_keeps_its_writer(self, snowpipe, path):
+        since = dt.datetime.now(dt.UTC) - dt.timedelta(days=8)
+        kept = {"other": KeptToken("1", since)}
+        store_whole(LocalFileSystem(), path, OffsetBackup(PIPE, since, kept).to_json().encode())
+        snowpipe.channel("other", committed="2", rows_inserted=2)
+        assert settle(offsetBackup=path) == ()
+        after = read_backup(path, PIPE).channels["other"]
+        assert (after.offset_token, after.unchanged_since > since, snowpipe.did("open")) == ("2", True, [])
+
     def test_a_file_that_is_none_or_another_pipes_is_refused_before_a_row_moves(
         self, snowpipe, path, tmp_path
     ):
