@@ -546,9 +546,9 @@ class CopyRun:
             path for path, one in skipped.items() if not (one.loaded_at and now.at and one.loaded_at > now.at)
         }
         if old and now.rows != 0:
-            # What is planned again had rows before, too.
             loads = [self.ledger.loaded_files(sorted(old), stage, one) for one in (GONE, PLANNED, LOADED)]
-            gone, again, there = ({path for path, _, _ in some} for some in loads)
+            gone, again = ({path for path, _, _ in some} for some in loads[:2])  # and had rows before
+            there = {path for path, _, made in loads[2] if now.created in (None, made)}
             old &= (gone | again) - there
         if old:
             raise FilesRejectedError(

@@ -311,7 +311,9 @@ class PipeState:
         for task in tasks:
             works = [one for one in task.channels if channel in (None, one.channel)]
             if works or channel is None:
-                own.append(task if channel is None else replace(task, channels=tuple(works), copies=()))
+                rows = tuple(one for one in task.unloaded if channel in (None, one.where))
+                copies = task.copies if channel is None else ()
+                own.append(replace(task, channels=tuple(works), unloaded=rows, copies=copies))
             for work in works:
                 state = states.setdefault(work.channel, ChannelState(work.channel))
                 sent += work.rows or 0

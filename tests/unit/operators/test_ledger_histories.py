@@ -256,3 +256,17 @@ class Histories(RuleBasedStateMachine):
 @pytest.mark.parametrize("histories", [60, pytest.param(2_000, marks=pytest.mark.nightly)])
 def test_no_history_ends_green_with_rows_that_differ(histories):
     run_state_machine_as_test(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
+
+
+def test_rows_that_a_replaced_table_had_do_not_stand_for_deleted_ones():
+    history = Histories()
+    history.begin()
+    history.attempt("r1", None)
+    history.clone()
+    history.make_again("r1")
+    history.attempt("forced1", None)
+    history.delete()
+    history.put("a")
+    history.attempt("r1", None)
+    history.attempt("r1", None)
+    history.teardown()

@@ -56,6 +56,13 @@ def test_address_is_read_as_it_was_written_and_of_anything_else_is_none():
 
 
 class TestHistory:
+    def test_of_a_channel_has_only_its_rows_that_did_not_load(self, airflow_tables, pipe):
+        rows = [{"where": name, "position": "1", "reason": "no", "text": name} for name in "ab"]
+        channels = {name: {"to": "f:1", "rows": 1} for name in "ab"}
+        airflow_tables.leave(**streamed(channels, unloaded={"path": "/d", "run": "r", "rows": rows}))
+        shown = [[row.text for one in pipe(name).tasks for row in one.not_loaded] for name in ("a", None)]
+        assert shown == [["a"], ["a", "b"]]
+
     def test_of_a_stream_is_channel_by_channel(self, airflow_tables, read, pipe):
         channels = {
             "a": {"to": "f:3", "rows": 3, "rejected": 1},
