@@ -285,7 +285,7 @@ def _renewed(client: SnowpipeClient, channels: Mapping[str, KeptToken]) -> dict[
     for name, status in (client.channel_statuses([*channels]) if channels else {}).items():
         if status.committed is None:
             continue
-        if _continued(status, channels[name], dt.datetime.max) is not channels[name]:
+        if _continued(status, channels[name], dt.datetime.max) != channels[name]:
             done[name] = status
             continue
         try:
