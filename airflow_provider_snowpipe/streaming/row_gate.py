@@ -239,13 +239,17 @@ def read_letters(path: str, application: str | None = None) -> list[bytes]:
 
     :param path: the load's directory or URL
     :param application: only rows of this run, None for all
+    :raises DeadLetterError: if the folder is not there, or holds other files
     """
     from pyarrow import dataset
 
-    files, root = open_place(path)
     of_run = None if application is None else dataset.field("application") == application
     columns = [*SCHEMA.names, "__filename"]  # the folder is that of a channel of one pipe
-    rows = dataset.dataset(root, SCHEMA, "parquet", files).to_table(columns, of_run)
+    try:
+        files, root = open_place(path)
+        rows = dataset.dataset(root, SCHEMA, "parquet", files).to_table(columns, of_run)
+    except (OSError, pa.ArrowException) as error:
+        raise DeadLetterError(f"{path!r} holds no dead letters: name a load's dead_letter_path") from error
     ordered = rows.sort_by([(name, "ascending") for name in ("channel", "at", "row")]).to_pylist()
     keys = [
         (one["__filename"].rpartition("/")[0], one["position"] or (one["first_position"], one["row"]))

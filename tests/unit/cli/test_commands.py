@@ -72,6 +72,10 @@ def test_letters_of_two_pipes_whose_channels_have_one_name_are_all_printed(shown
         folder.claim(pipe)
         folder.write(at, at, [DeadLetter(at, 0, "ID", "no", pipe.encode())], "run")
     assert shown("letters", str(tmp_path)).split() == ["D.S.ONE", "D.S.TWO"]
+    (tmp_path / "other.parquet").write_bytes(b"no Parquet")
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(SystemExit, match="dead_letter_path"):
+            shown("letters", str(folder))
 
 
 @pytest.mark.usefixtures("table")
