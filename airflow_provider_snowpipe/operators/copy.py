@@ -414,9 +414,11 @@ class CopyLoad:
             return StagedFiles(known, run.stage, self.hook.stage_url(self.choice.stage))
         loaded = files_of(one for one in entries if one.is_loaded)
         found = self.choice.find(self.hook, loaded)
-        if not (found.files or loaded):
-            if len(run.ledger.entries(run.work)) > len(entries):  # and may have removed the files
-                raise SqlError(f"COPY into {self._table}: another try has begun meanwhile. Run again")
+        is_empty = not (found.files or loaded)
+        # Another try that has begun meanwhile may have removed files from the stage.
+        if (is_empty or self.copy.options.purge) and len(run.ledger.entries(run.work)) > len(entries):
+            raise SqlError(f"COPY into {self._table}: another try has begun meanwhile. Run again")
+        if is_empty:
             self._refuse_nothing()
         return found
 

@@ -258,6 +258,19 @@ def test_no_history_ends_green_with_rows_that_differ(histories):
     run_state_machine_as_test(Histories, settings=settings(max_examples=histories, stateful_step_count=20))
 
 
+def test_a_try_does_not_leave_out_what_another_one_has_loaded_and_removed_meanwhile():
+    history = Histories()
+    history.begin()
+    history.attempt("r2", None)
+    history.overtake("r1", 1)
+    history.clone()
+    history.delete()
+    history.stage("d")
+    history.edit(purge=True, policy="ABORT_STATEMENT")
+    history.overtake("r1", 3)
+    history.teardown()
+
+
 def test_rows_that_a_replaced_table_had_do_not_stand_for_deleted_ones():
     history = Histories()
     history.begin()
