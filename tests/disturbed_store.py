@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 _READ = 1 << 20
 CUT_AFTER = 100_000
-"""Bytes of an answer that arrive before its connection is cut."""
 
 
 @dataclass
@@ -25,6 +24,7 @@ class Wire:
     :param delay: seconds that each request is late
     :param method: the faults are of its requests alone; empty for all
     :param edit: changes the bytes of a request
+    :param cut_after: bytes of an answer that arrive before its connection is cut
     """
 
     store: int
@@ -33,6 +33,7 @@ class Wire:
     delay: float = 0
     method: bytes = b""
     edit: Callable[[bytes], bytes] = bytes
+    cut_after: int = CUT_AFTER
     requests: list[str] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
@@ -71,10 +72,10 @@ class Wire:
         with suppress(OSError):
             while data := store.recv(_READ):
                 if cut.is_set():
-                    data = data[: CUT_AFTER - passed]
+                    data = data[: self.cut_after - passed]
                     passed += len(data)
                 client.sendall(data)
-                if passed >= CUT_AFTER:
+                if passed >= self.cut_after:
                     break
             client.shutdown(socket.SHUT_RDWR)
 

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
+import signal
+import socket
+import struct
 import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from unittest.mock import patch
 
 from airflow_provider_snowpipe.spark.driver import job, run
@@ -30,6 +34,7 @@ from tests.spark_deeds import deeds_of, doing, read_deeds
 from tests.spark_job import SparkJob
 
 _NEVER = 3600.0
+_NUMBER = struct.Struct("!Q")
 
 
 def without_spark(job: SparkJob, deeds: Path, **environment: str) -> SparkJob:
@@ -78,8 +83,8 @@ def _be_a_driver(plan: str, env: dict[str, str], cwd: Path, stdout: str, stderr:
 class ForkedTasks:
     """As much of a Spark context as the driver uses: a task is a forked process, with some attempts."""
 
-    def __init__(self, attempts: int) -> None:
-        self._attempts = attempts
+    def __init__(self, attempts: int, daemon: _Daemon) -> None:
+        self._attempts, self._daemon = attempts, daemon
         self._work: Callable[[Any], Any] = lambda item: item
         self._items: Sequence[Any] = ()
 
@@ -93,7 +98,8 @@ class ForkedTasks:
 
     def collect(self) -> list[Any]:
         """Run all tasks at once and return their results; the first that fails for good ends the others."""
-        running = {number: _Attempt(self._work, item, 0) for number, item in enumerate(self._items)}
+        fork = partial(_Attempt, self._daemon, self._work)
+        running = {number: fork(item, 0) for number, item in enumerate(self._items)}
         results: dict[int, Any] = {}
         try:
             while running:
@@ -102,7 +108,7 @@ class ForkedTasks:
                     ended = running.pop(number)
                     is_done, results[number] = ended.join()
                     if not is_done and ended.number + 1 < self._attempts:
-                        running[number] = _Attempt(self._work, self._items[number], ended.number + 1)
+                        running[number] = fork(self._items[number], ended.number + 1)
                     elif not is_done:
                         raise _as_spark_reports_it(number, self._attempts, results[number])
         finally:
@@ -111,15 +117,48 @@ class ForkedTasks:
         return [results[number] for number in range(len(self._items))]
 
 
+class _Daemon:
+    """Forks the attempts, as Spark's daemon does: no client of a store has started threads in it."""
+
+    def __init__(self) -> None:
+        self._ours, theirs = socket.socketpair()
+        if os.fork() == 0:
+            self._ours.close()
+            _be_the_daemon(theirs)
+        theirs.close()
+
+    def fork(self, task: tuple[Callable[[Any], Any], Any, int], answer: Connection) -> int:
+        """Start an attempt that writes its answer there; its process."""
+        from pyspark import cloudpickle
+
+        body = cloudpickle.dumps(task)
+        socket.send_fds(self._ours, [_NUMBER.pack(len(body))], [answer.fileno()])
+        self._ours.sendall(body)
+        return int(_NUMBER.unpack(self._ours.recv(_NUMBER.size, socket.MSG_WAITALL))[0])
+
+
+def _be_the_daemon(driver: socket.socket) -> NoReturn:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        head, fds, _, _ = socket.recv_fds(driver, _NUMBER.size, 1)
+        if not head:  # the driver has ended
+            os._exit(0)
+        body = driver.recv(*_NUMBER.unpack(head), socket.MSG_WAITALL)
+        if (pid := os.fork()) == 0:
+            driver.close()
+            _attempt(*pickle.loads(body), Connection(fds[0]))  # noqa: S301  made by the driver
+            os._exit(0)
+        os.close(fds[0])
+        driver.sendall(_NUMBER.pack(pid))
+
+
 class _Attempt:
     """One attempt of a task in a process of its own."""
 
-    def __init__(self, work: Callable[[Any], Any], item: Any, number: int) -> None:
+    def __init__(self, daemon: _Daemon, work: Callable[[Any], Any], item: Any, number: int) -> None:
         self.number = number
         self.answer, theirs = multiprocessing.Pipe(duplex=False)
-        context = multiprocessing.get_context("fork")
-        self._process = context.Process(target=_attempt, args=(work, item, number, theirs))
-        self._process.start()
+        self._pid = daemon.fork((work, item, number), theirs)
         theirs.close()
 
     def join(self) -> tuple[bool, Any]:
@@ -129,12 +168,11 @@ class _Attempt:
         except EOFError:
             crash = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
             answer = (False, crash)
-        self._process.join()
         return answer
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.join()
+        with suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
 
 
 def _attempt(work: Callable[[Any], Any], item: Any, number: int, answer: Connection) -> None:
@@ -163,12 +201,13 @@ def drive(plan: str) -> int:
     timeouts = (5.0, float(os.environ.get("READ_SECONDS", "30")))
     # A process is forked from one thread only: the one that prints progress would be another.
     quiet = partial(run.ProgressLines, interval=_NEVER)
-    tasks = ForkedTasks(int(os.environ.get("TASK_ATTEMPTS", "4")))
-    session = SimpleNamespace(start=None, executors=lambda: tasks, stop=lambda: None)
+    attempts = int(os.environ.get("TASK_ATTEMPTS", "4"))
     with (
-        patch.object(job, "JobSession", lambda _: nullcontext(session)),
         patch.object(sink, "Transports", partial(Transports, timeouts=timeouts)),
         patch.object(run, "ProgressLines", quiet),
         doing(deeds),
     ):
-        return job.main([plan])
+        tasks = ForkedTasks(attempts, _Daemon())
+        session = SimpleNamespace(start=None, executors=lambda: tasks, stop=lambda: None)
+        with patch.object(job, "JobSession", lambda _: nullcontext(session)):
+            return job.main([plan])

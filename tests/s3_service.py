@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from threading import Lock
@@ -61,13 +61,13 @@ def _one_creation(app: Any) -> Any:
 
 
 @contextmanager
-def s3_service() -> Iterator[S3Service]:
+def s3_service(between: Callable[[Any], Any] = lambda app: app) -> Iterator[S3Service]:
     import boto3
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
-    server._server.app = _one_creation(server._server.app)  # type: ignore[union-attr]
+    server._server.app = between(_one_creation(server._server.app))  # type: ignore[union-attr]
     try:
         host, port = server.get_host_and_port()
         # moto keeps the buckets of one process over servers.

@@ -62,6 +62,7 @@ from airflow_provider_snowpipe.spark.source import SourceSecrets
 from airflow_provider_snowpipe.spark.sources.files.spec import FileSource
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from tests import job_without_spark
+from tests.faults.faulty_store import FaultyStore, drawn_store_faults
 from tests.file_loads import TaskInstance
 from tests.local_service import LocalService
 from tests.spark_deeds import Deeds, deeds_of, drawn_deed
@@ -134,6 +135,7 @@ class Run:
     seed: int
     path: str
     service: LocalService
+    store: FaultyStore
     folder: Path
     conn_id: str
     draw: random.Random
@@ -145,6 +147,7 @@ class Run:
     tries: int = 0
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
+    bucket: str = ""
 
     def __post_init__(self) -> None:
         self.table = f"C{self.seed}"
@@ -196,6 +199,11 @@ class Run:
             self.faults += [one.partition("=")[0] for one in some]
             self.service.admin("faults", set=",".join(some))
 
+    def disturb_store(self) -> None:
+        if self.bucket and (some := drawn_store_faults(self.draw)):
+            self.faults += sorted({f"S3 {one}" for one in some if one})
+            self.store.disturb(some)
+
     def until_green(self, work: Callable[[int], Any], requests: int, final: Sequence[str] = ()) -> bool:
         """Try again until a try succeeds, which makes about so many requests, or ends with a final error."""
         is_green = until_green(
@@ -229,11 +237,18 @@ class Run:
         put(self.service, self.folder / "staged", self.stage, text)
         return {one for some in ids.values() for one in some}
 
+    @property
+    def source(self) -> str:
+        return f"s3://{self.bucket}/source" if self.bucket else str(self.folder / "source")
+
     def write(self, name: str, ids: Sequence[int], bad: Sequence[int] = ()) -> None:
+        lines = "".join(json.dumps(_row(number, number in bad)) + "\n" for number in ids)
+        if self.bucket:
+            self.store.put(self.bucket, {f"source/{name}": lines.encode()})
+            return
         file = self.folder / "source" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("a") as lines:
-            lines.writelines(json.dumps(_row(number, number in bad)) + "\n" for number in ids)
+        file.write_text(lines)
 
 
 def _row(number: int, is_bad: bool) -> dict[str, Any]:
@@ -244,8 +259,8 @@ class Stream:
     """The job of one run with the real driver and sink, started as often as it takes."""
 
     def __init__(self, run: Run) -> None:
-        spec = FileSource(path=str(run.folder / "source"))
         self.run = run
+        spec = FileSource(path=run.source)
         self._job = SparkJob(run.service, run.folder / "runs", run.table, spec)
 
     def start(self) -> tuple[Try, Path]:
@@ -255,7 +270,8 @@ class Stream:
     def _drive(self, plan: JobPlan) -> None:
         settings = {"DEEDS": str(self.run.deeds.folder), "TASK_ATTEMPTS": "3", "READ_SECONDS": "5"}
         os.environ.update(settings)
-        key = (self.run.service.credentials, SourceSecrets())
+        secrets = self.run.store.options if self.run.bucket else SourceSecrets()
+        key = (self.run.service.credentials, secrets)
         with patch.object(job, "read_plan", lambda _: plan), patch.object(job, "_credentials", lambda _: key):
             raise SystemExit(job_without_spark.drive("plan"))
 
@@ -306,6 +322,12 @@ def _stalls(one: Try, deeds: Deeds) -> bool:
     return False
 
 
+def _stream_from_s3(run: Run) -> None:
+    """The same, where the store refuses requests, loses and cuts answers, and shows old listings."""
+    run.bucket = f"lake{run.seed}"
+    _stream(run)
+
+
 def _stream(run: Run) -> None:
     draw, partitions = run.draw, {"a": range(60), "b": range(1_000, 1_060)}
     variant = draw.choice(["plain", "rejected", "two-drivers", "late"])
@@ -321,6 +343,7 @@ def _stream(run: Run) -> None:
     run.faults += [deed.what for deed in drawn]
     deeds_of(run.deeds.folder, drawn)
     run.serve_badly()
+    run.disturb_store()
     if not stream.until_green(beside=variant == "two-drivers"):
         return
     run.wrong["silent"] += max(0, len(bad) - stream.reported())
@@ -329,6 +352,7 @@ def _stream(run: Run) -> None:
         run.write("a/0.ndjson", range(5_000, 5_010))
         run.expected |= set(range(5_000, 5_010))
         run.green = False
+        run.disturb_store()
         stream.until_green()
 
 
@@ -527,6 +551,7 @@ def _offsets(run: Run) -> None:
 
 PATHS: dict[str, Callable[[Run], None]] = {
     "stream": _stream,
+    "stream from S3": _stream_from_s3,
     "append": _append,
     "copy": _copy,
     "ingest": _ingest,
@@ -542,8 +567,8 @@ def path_of(seed: int) -> str:
     return list(PATHS)[seed % len(PATHS)]
 
 
-def one_run(seed: int, service: LocalService, folder: Path, conn_id: str) -> Run:
-    run = Run(seed, path_of(seed), service, folder, conn_id, random.Random(seed))
+def one_run(seed: int, service: LocalService, store: FaultyStore, folder: Path, conn_id: str) -> Run:
+    run = Run(seed, path_of(seed), service, store, folder, conn_id, random.Random(seed))
     try:
         PATHS[run.path](run)
         run.judge()

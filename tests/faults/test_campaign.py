@@ -15,6 +15,7 @@ import pytest
 
 from tests.airflow_connections import SetConnection, set_connection
 from tests.faults.campaign import PATHS, one_run, path_of, report
+from tests.faults.faulty_store import faulty_store
 from tests.local_connection import connect
 from tests.local_service import LocalService
 
@@ -38,9 +39,11 @@ def test_no_row_is_lost_doubled_early_or_silent(
     set_connection("spark_default", conn_type="spark", host="local[2,4]")
     conn_id = connect(admin_service, set_connection)
     seeds = (seed for seed in itertools.count(SEED) if path_of(seed) in NAMES)
-    runs = [
-        one_run(seed, admin_service, tmp_path / str(seed), conn_id) for seed in itertools.islice(seeds, RUNS)
-    ]
+    with faulty_store() as store:
+        runs = [
+            one_run(seed, admin_service, store, tmp_path / str(seed), conn_id)
+            for seed in itertools.islice(seeds, RUNS)
+        ]
 
     page = report(runs)
     with capsys.disabled():
