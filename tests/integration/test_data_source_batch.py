@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_snowpipe.streaming.checkpoint import Checkpoint
+from tests.checkpoints import shown
 from tests.integration.spark_values import TYPES, assert_arrived, values_query
 from tests.spark_job import numbered_name
 from tests.spark_session import Door, our_error
@@ -54,6 +55,37 @@ def test_batch_lands_once_in_order_and_its_repeat_sends_nothing(spark, door):
 
     assert len(door.ids()) == 1000
     assert door.tokens(0, 1) == before
+
+
+def test_channel_column_names_the_channels_and_a_partition_may_hold_several(spark, door):
+    rows = spark.range(900).selectExpr("id AS ID", "concat('k', id % 5) AS P", "NULL AS NOTE")
+    plan = rows.repartition(2, "P").sortWithinPartitions("P", "ID")
+    options = door.options(channelColumn="P", batchId=1, omitColumns="NOTE")
+    _write(plan, options)
+    _write(plan, options)
+
+    for key in range(5):
+        assert door.ids(f"P = 'k{key}'") == list(range(key, 900, 5))
+    positions = _positions(door.tokens(*(f"k{key}" for key in range(5))))
+    assert [(position.batch, position.row, position.final) for position in positions] == [(1, 180, True)] * 5
+
+
+def test_offset_column_skips_what_is_committed_whatever_is_read_again(spark, door):
+    unpromised = _refused(_rows(spark, range(500)), door.options(partitions=2, offsetColumn="ID"))
+    assert "fixedSpread" in unpromised
+    assert door.ids() == []
+
+    options = door.options(partitions=2, offsetColumn="ID", fixedSpread="true")
+    _write(_rows(spark, range(500)), options)
+    assert set(map(shown, door.tokens(0, 1).values())) == {"498", "499"}
+
+    _write(_rows(spark, range(700)), options)
+
+    assert door.ids("P = 'a'") == list(range(0, 700, 2))
+    assert door.ids("P = 'b'") == list(range(1, 700, 2))
+    layout = _refused(_rows(spark, range(800), partitions=3), {**options, "partitions": 3})
+    assert "SourceChangedError" in layout
+    assert len(door.ids()) == 700
 
 
 def test_values_arrive_as_they_are(spark, door):

@@ -12,6 +12,8 @@ from airflow.providers.common.compat.sdk import AirflowFailException
 
 from airflow_provider_snowpipe.operators.file_pipe import SnowpipePipeOperator
 from airflow_provider_snowpipe.operators.ingest_files import SnowpipeIngestFilesOperator
+from airflow_provider_snowpipe.operators.load import SnowpipeLoadOperator
+from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
 from tests.airflow_connections import SetConnection, set_connection
 from tests.checkpoints import shown
 from tests.file_loads import Load
@@ -99,6 +101,33 @@ def test_an_expired_channel_does_not_let_a_pipe_load_what_copy_has_loaded(
     with pytest.raises(AirflowFailException, match="SourcePositionError"):
         load.run(path="pipe", file_pipe=load.pipe, poll_interval=0.1)
     load.assert_every_row_is_there_once()
+
+
+def load_stage(target: PipeTarget, run: str, way: str) -> dict[str, Any]:
+    names = {"snowflake_conn_id": target.conn_id, "table": target.table, "file_pipe": target.pipe}
+    limits = {"poll_interval": 0.1, "load_timeout": 60.0}
+    task = SnowpipeLoadOperator(task_id="load", source=f"@{target.stage}", path=way, **names, **limits)
+    context = task_context(run)
+    context["ti"].xcom_pull = lambda **_: None
+    return task.execute(context)
+
+
+def test_each_run_takes_what_is_new_either_way_however_late(target: PipeTarget, tmp_path: Path) -> None:
+    assert load_stage(target, "r1", "copy")["rows_loaded"] == 1
+    names = [f"{name}.csv" for name in ("b c", "d--e", "f'g", "$$", "ü", "%20", "(h*)", "i" * 180)]
+    (folder := tmp_path / "odd names").mkdir()
+    for number, name in enumerate(names, 2):
+        (folder / name).write_text(f"{number},x\n")
+    SnowpipeStageFilesOperator(
+        task_id="stage", snowflake_conn_id=target.conn_id, source=str(folder), stage=f"@{target.stage}"
+    ).execute(task_context("r2"))
+    done = load_stage(target, "r2", "pipe")
+
+    assert (sorted(done["files"]), list(done["loaded_before"])) == (sorted(names), ["a.csv"])
+    assert load_stage(target, "r3", "copy")["rows_loaded"] == 0
+    days_pass(target, 40)
+    assert load_stage(target, "r4", "pipe")["rows_loaded"] == 0
+    assert target.ids() == list(range(1, 10))
 
 
 def test_a_pipe_paused_too_long_is_resumed_by_force(target: PipeTarget) -> None:
