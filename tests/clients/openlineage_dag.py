@@ -16,12 +16,7 @@ with DAG("lineage", schedule=None) as dag:
     append = SnowpipeAppendRowsOperator(
         task_id="append", table="T", channel="small", batch=1, file=os.environ["ROWS_FILE"]
     )
-    wait = SnowpipeCommitSensor(
-        task_id="wait",
-        table="T",
-        targets=append.output["targets"],
-        deferrable=True,
-    )
+    wait = SnowpipeCommitSensor(task_id="wait", table="T", targets=append.output["targets"], deferrable=True)
     load = SnowpipeStreamOperator(
         task_id="load",
         table="T",
@@ -38,10 +33,7 @@ with DAG("lineage", schedule=None) as dag:
         task_id="copied", table="T", source=os.environ["SOURCE"], channel_prefix="copied", path="copy"
     )
     staged = SnowpipeCopyOperator(
-        task_id="staged",
-        table="T",
-        stage="@LINEAGE_FILES/day",
-        options={"file_format": {"type": "CSV"}},
+        task_id="staged", table="T", stage="@LINEAGE_FILES/day", options={"file_format": {"type": "CSV"}}
     )
     append >> wait >> copied >> staged >> load >> spoiled
 

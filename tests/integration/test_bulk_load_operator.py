@@ -16,7 +16,6 @@ from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.bulk.statement_client import StatementClient
 from airflow_provider_snowpipe.operators.bulk_driver import RunStage
 from airflow_provider_snowpipe.operators.bulk_load import SnowpipeBulkLoadOperator
-from airflow_provider_snowpipe.streaming.errors import FilesRejectedError
 from tests.fake_snowpipe import KilledError
 from tests.file_pipes import PipeTarget, task_context
 from tests.integration.spark_values import TYPES, assert_arrived, values_query
@@ -132,16 +131,6 @@ class TestOnce:
         assert bulk.load(try_number=3, target_file_bytes=2_000) == done
         assert bulk.ids() == list(range(1_000))
         assert len(bulk.submitted) == 1
-
-    def test_rows_that_do_not_fit_fail_the_task_and_are_not_loaded_twice(self, bulk: Bulk) -> None:
-        bulk.service.sql(f"CREATE OR REPLACE TABLE {bulk.table} (ID NUMBER(2), NAME VARCHAR)")
-        arguments = {"rows": 150, "options": {"on_error": "CONTINUE"}}
-        with pytest.raises((AirflowFailException, FilesRejectedError), match="PARTIALLY_LOADED"):
-            bulk.load(**arguments)
-
-        done = bulk.load(try_number=2, on_rejected="report", **arguments)
-        assert (done["rows_loaded"], done["rejected"]) == (100, 50)
-        assert bulk.ids() == list(range(100))
 
 
 class TestLocations:

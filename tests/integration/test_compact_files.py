@@ -10,10 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_snowpipe.bulk.ledger import Ledger
 from airflow_provider_snowpipe.operators.copy import SnowpipeCopyOperator
 from airflow_provider_snowpipe.operators.stage_files import SnowpipeStageFilesOperator
-from tests.fake_snowpipe import KilledError
 from tests.file_pipes import PipeTarget, task_context
 from tests.local_service import LocalService
 from tests.spark_in_task import Submissions, submit_in_process
@@ -96,22 +94,3 @@ def test_rows_keep_their_format_and_get_the_columns_of_all_files(target: PipeTar
     assert target.ids() == list(range(40))
     (odd,) = target.service.sql(f"SELECT COUNT(NAME) AS N FROM {target.table}")
     assert int(odd["N"]) == 20
-
-
-def test_what_a_dead_try_has_staged_is_in_no_list(
-    target: PipeTarget, submitted: Submissions, tmp_path: Path
-) -> None:
-    rows = ndjson(tmp_path / "in", 30)
-
-    def die(*_: Any) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Ledger, "plan", die)
-        with pytest.raises(KilledError):
-            stage(target, tmp_path / "in")
-    done = stage(target, tmp_path / "in")
-
-    assert len(submitted) == 2
-    copy(target, done["files"], JSON)
-    assert target.ids() == list(range(rows))

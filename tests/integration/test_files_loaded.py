@@ -7,10 +7,6 @@ from typing import Any
 
 import pytest
 from airflow.exceptions import AirflowRescheduleException
-from airflow.providers.common.compat.sdk import (
-    AirflowFailException,
-    AirflowSkipException,
-)
 
 from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
 from airflow_provider_snowpipe.sensors.files_loaded import SnowpipeFilesLoadedSensor
@@ -78,27 +74,6 @@ def test_files_that_copy_or_a_pipe_has_loaded(
         waiting = sensor(conn_id, table=target.table, files=files, stage=f"@{target.stage}{below}")
         found = waiting.execute(context())
         assert found == {file if not below else f"in/{file}": LOADED for file in files}
-
-
-def test_a_partly_loaded_file_fails_at_once_with_its_first_error(conn_id: str, target: PipeTarget) -> None:
-    target.put({"good.csv": "1,x\n", "bad.csv": "2,x\nthree,y\n4,z\n"})
-    copy(target, options="ON_ERROR = CONTINUE")
-    options: dict[str, Any] = {"files": ["good.csv", "bad.csv", "never.csv"], "table": target.table}
-
-    with pytest.raises(AirflowFailException) as raised:
-        sensor(conn_id, **options).execute(context())
-
-    text = str(raised.value)
-    assert text.startswith("partially_loaded: 1 of 3 files did not load: ")
-    assert "'bad.csv' is PARTIALLY_LOADED with 2 of 3 rows" in text
-    assert "'three'" in text
-    assert "(line 2, character 1, column" in text
-    # A first poll that decides defers nothing.
-    with pytest.raises(AirflowSkipException, match="partially_loaded"):
-        sensor(conn_id, deferrable=True, soft_fail=True, **options).execute(context())
-    options["files"] = ["bad.csv"]
-    found = sensor(conn_id, deferrable=True, on_partial="report", **options).execute(context())
-    assert (found["bad.csv"]["status"], found["bad.csv"]["first_error"]["line"]) == ("PARTIALLY_LOADED", 2)
 
 
 def test_what_was_listed_at_the_first_poll_stays(conn_id: str, target: PipeTarget) -> None:

@@ -100,11 +100,6 @@ class TestSubmit:
         assert target.ids() == [2]
 
 
-def test_a_pipe_that_is_not_there_is_named(target: PipeTarget) -> None:
-    with pytest.raises(AirflowFailException, match=r"NOWHERE.*OPERATE"):
-        ingest(target, pipe="NOWHERE", files=["a.csv"], wait_for_load=False)
-
-
 def test_the_task_waits_in_the_triggerer_and_comes_back_with_both(target: PipeTarget) -> None:
     target.put({"a.csv": "1,x\n"})
     ingest(target, files=["a.csv"])

@@ -34,14 +34,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 from tests.kafka_stream import TopicStream
-from tests.kafka_topics import (
-    commit_group,
-    create_topic,
-    group_offsets,
-    numbered,
-    produce,
-    transaction,
-)
+from tests.kafka_topics import commit_group, create_topic, group_offsets, numbered, produce, transaction
 from tests.maven_jars import SPARK_KAFKA, maven_jars
 from tests.spark_session import Door
 

@@ -10,9 +10,8 @@ import pytest
 
 from airflow_provider_snowpipe.spark.sources.registry import source_spec
 from airflow_provider_snowpipe.streaming.admin import open_when_committed
-from tests.checkpoints import shown
 from tests.local_connection import append
-from tests.spark_job import SparkJob, ids_in, numbered_name
+from tests.spark_job import SparkJob, numbered_name
 
 pytest.importorskip("confluent_kafka", reason="the extra 'kafka' is not installed")
 
@@ -42,38 +41,6 @@ def job(local_service, tmp_path, topic, cluster, shared_spark):
     given = {"bootstrap_servers": cluster.address, "topics": [topic], "group_id": f"g-{topic}"}
     source = source_spec({"kind": "kafka", **given, "metadata": ["partition", "offset"]})
     return SparkJob(local_service, tmp_path / "runs", topic, source, spark=shared_spark)
-
-
-def _all(topic):
-    return tuple(str(number) for number in range(PARTITIONS))
-
-
-def test_job_loads_a_topic_once_and_the_next_run_only_what_came(job, topic, cluster):
-    produce(cluster.address, topic, numbered(range(4000)), partition=lambda row: row % PARTITIONS)
-
-    first = job.run()
-
-    assert first.code == 0, first.err[-3000:]
-    assert ids_in(job.service, topic) == list(range(4000))
-    assert job.committed(*_all(topic)) == dict.fromkeys(_all(topic), "999")
-    assert [(c.channel, c.partition, c.rows, c.committed) for c in first.report.channels] == [
-        (f"test_{topic}_{number}", f"{topic}_{number}", 1000, True) for number in range(PARTITIONS)
-    ]
-    assert group_offsets(cluster.address, f"g-{topic}", topic, PARTITIONS) == [1000] * PARTITIONS
-
-    produce(cluster.address, topic, numbered(range(4000, 4010)), partition=2)
-    second = job.run()
-
-    assert second.code == 0, second.err[-3000:]
-    assert [(shown(c.from_token), shown(c.to_token), c.rows) for c in second.report.channels] == [
-        ("999", "999", 0),
-        ("999", "999", 0),
-        ("999", "1009", 10),
-        ("999", "999", 0),
-    ]
-    assert ids_in(job.service, topic) == list(range(4010))
-    numbers = f"SELECT DISTINCT KAFKA_OFFSET * 4 + KAFKA_PARTITION - ID N FROM LOCAL.PUBLIC.{topic}"
-    assert [int(row["N"]) for row in job.service.sql(f"{numbers} WHERE ID < 4000")] == [0]
 
 
 def _connect(service, table, channel, ids):

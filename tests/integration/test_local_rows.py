@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -12,17 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.local_service import LocalService
-from tests.spark_job import ids_in, new_table, numbered_name, write_rows
+from tests.spark_job import ids_in, numbered_name, write_rows
 from tests.stream_worker import FileState, execute, start_worker
-from tests.waiting import wait_until
-
-SLOW = {"rows": 40, "requests_per_second": 4.0}
-"""Twenty-five appends to a channel, a burst and then four a second."""
-EACH = 1000
 
 
 @dataclass
@@ -58,15 +51,6 @@ class Lab:
     def run(self, **options: Any) -> dict[str, Any]:
         """Run a try in this process."""
         return execute(self.given(options), FileState(self.folder / "state.json"))
-
-    def drivers(self) -> list[psutil.Process]:
-        """The living drivers, which have their plan in a folder of temporary files."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            line = process.info["cmdline"] or [""]
-            if line[-1].startswith(str(self.folder / "tmp")) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        return found
 
 
 def no_java_no_pyspark(folder: Path, patch: pytest.MonkeyPatch) -> None:
@@ -108,19 +92,3 @@ def test_rows_are_loaded_once_and_then_from_where_they_were_left(lab):
     assert [one["rows"] for one in second["channels"].values()] == [0, 100, 100]
     assert all(one["committed"] for one in second["channels"].values())
     assert list((lab.folder / "tmp").glob("snowpipe-*")) == []
-
-
-def test_task_that_is_stopped_leaves_nothing_running(lab):
-    new_table(lab.service, lab.table)
-    for number, group in enumerate("ab"):
-        lab.write(f"{group}/1.ndjson", range(number * EACH, (number + 1) * EACH))
-    worker = lab.start(batch_limits=SLOW, stop_on_signal=True)
-    wait_until(lambda: ids_in(lab.service, lab.table), what="the first rows")
-    assert len(lab.drivers()) == 1, lab.log
-    worker.send_signal(signal.SIGTERM)
-
-    assert worker.wait(60) != 0
-    wait_until(lambda: not lab.drivers(), what="the driver's end")
-    assert list((lab.folder / "tmp").glob("snowpipe-*")) == []
-    assert lab.run()["rows"] < 2 * EACH
-    assert ids_in(lab.service, lab.table) == list(range(2 * EACH))

@@ -22,16 +22,6 @@ def hook(local_service: LocalService, monkeypatch: pytest.MonkeyPatch) -> Snowfl
     return SnowflakeHook()
 
 
-def test_the_hook_of_the_snowflake_provider_works_as_it_is(hook: SnowflakeHook) -> None:
-    assert hook.test_connection() == (True, "Connection successfully tested")
-    hook.run(["CREATE OR REPLACE TABLE h (id INT, s VARCHAR)", "INSERT INTO h VALUES (1, 'a')"])
-    assert hook.get_first("SELECT count(*) FROM h WHERE id = %s", parameters=(1,)) == (1,)
-    hook.insert_rows("h", [(7, "it's"), (8, None)], target_fields=["id", "s"])
-    with pytest.raises(Exception, match="NO_SUCH_TABLE"):
-        hook.run(["INSERT INTO h (id) VALUES (9)", "INSERT INTO no_such_table VALUES (1)"], autocommit=False)
-    assert hook.get_records("SELECT id, s FROM h WHERE id > 1 ORDER BY id") == [(7, "it's"), (8, None)]
-
-
 def test_the_hook_puts_files_and_the_operator_copies_them(hook: SnowflakeHook, tmp_path: Path) -> None:
     from airflow.providers.snowflake.transfers.copy_into_snowflake import (
         CopyFromExternalStageToSnowflakeOperator,

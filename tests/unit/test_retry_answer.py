@@ -176,6 +176,9 @@ def test_a_failed_wait_for_files_has_the_answer_of_its_error():
     assert all(
         issubclass(reason.error_class, SnowpipeError) for reason in (*commits.FailureReason, *FilesFailure)
     )
+    timeout = {"status": "failure", "reason": FilesFailure.TIMEOUT.value, "message": "because"}
+    with pytest.raises(sdk.AirflowSensorTimeout, match=r"^timeout: because$"):
+        SnowpipeFilesLoadedSensor(task_id="s", files=["a"], table="T").execute_complete({}, timeout)
     for reason in [one for one in FilesFailure if one is not FilesFailure.TIMEOUT]:
         event = {"status": "failure", "reason": reason.value, "message": "because"}
         sensor = SnowpipeFilesLoadedSensor(task_id="s", files=["a"], table="T")

@@ -39,19 +39,6 @@ def test_faults_are_added_shown_and_cleared_at_run_time(service: LocalService) -
     assert service.admin("faults", clear=True) == {"faults": []}
 
 
-def test_every_call_to_a_failed_over_pipe_is_a_410_until_it_is_back(service: LocalService) -> None:
-    service.sql("CREATE TABLE other (id INT)")
-    rest = Rest(service, "T")
-    writer = Writer(rest)
-    writer.commit(*_row(1))
-    assert service.cli("admin", "failover", PIPE).returncode == 0
-    answers = (rest.info(), rest.bulk_status("c"), rest.open("d"), writer.append(*_row(2)), rest.drop("c"))
-    assert [(one.status_code, one.json()["code"]) for one in answers] == [(410, "PIPE_FAILED_OVER")] * 5
-    Writer(Rest(service, "OTHER")).commit(*_row(1))
-    service.admin("failover", pipe=PIPE.lower(), back=True)
-    assert rest.committed("c") == "1"
-
-
 def test_an_invalidated_channel_must_be_opened_again_and_keeps_its_token(service: LocalService) -> None:
     rest = Rest(service, "T")
     writer = Writer(rest)

@@ -75,35 +75,26 @@ def refused(service: LocalService, statement: str) -> str:
 def test_submitted_files_are_reported_with_their_times_and_what_is_wrong_with_them(
     local_service: LocalService,
 ) -> None:
-    pipe = make(local_service, "fp1")
+    pipe = make(local_service, "fp1", copy="PATTERN = '.*[.]csv' ON_ERROR = CONTINUE")
     put(local_service, "fp1_stage/a.csv", "1, 'x'", "2, 'y'")
-    put(local_service, "fp1_stage/b.csv", "'bad', 'x'")
-    insert(local_service, pipe, "a.csv", "b.csv", "gone.csv")
+    put(local_service, "fp1_stage/b.csv", "'1', 'x'", "'bad', 'x'")
+    put(local_service, "fp1_stage/b.txt", "2, 'x'")
+    listed = {"data": "a.csv\nb.csv\n\nb.txt\ngone.csv\n", "headers": {"Content-Type": "text/plain"}}
+    assert call(local_service, pipe, "insertFiles", **listed).json()["unmatchedPatternFiles"] == ["b.txt"]
     files = {file["path"]: file for file in wait_for_files(local_service, pipe, 3)}
-    loaded, failed, gone = files["a.csv"], files["b.csv"], files["gone.csv"]
+    loaded, partly, gone = files["a.csv"], files["b.csv"], files["gone.csv"]
     assert (loaded["complete"], loaded["fileSize"], gone["status"]) == (True, 8, "LOAD_FAILED")
     received, inserted = (
         dt.datetime.fromisoformat(loaded[name]) for name in ("timeReceived", "lastInsertTime")
     )
     assert received <= inserted
-    assert failed["firstError"] == "Numeric value 'bad' is not recognized"
-    assert (failed["firstErrorLineNum"], failed["firstErrorCharacterPos"]) == (1, 1)
-    assert failed["firstErrorColumnName"] == '"FP1"["ID":1]'
+    assert (partly["status"], partly["rowsInserted"], partly["errorsSeen"]) == ("PARTIALLY_LOADED", 1, 1)
+    assert partly["firstError"] == "Numeric value 'bad' is not recognized"
+    assert (partly["firstErrorLineNum"], partly["firstErrorCharacterPos"]) == (2, 1)
+    assert partly["firstErrorColumnName"] == '"FP1"["ID":1]'
     assert "was not found" in gone["systemError"]
     start = {"startTimeInclusive": loaded["timeReceived"], "endTimeExclusive": loaded["timeReceived"]}
     assert call(local_service, pipe, "loadHistoryScan", params=start).json()["files"] == []
-
-
-def test_plain_text_lists_and_patterns(local_service: LocalService) -> None:
-    pipe = make(local_service, "fp4", copy="PATTERN = '.*[.]csv' ON_ERROR = CONTINUE")
-    put(local_service, "fp4_stage/a.csv", "'1', 'x'", "'bad', 'y'")
-    put(local_service, "fp4_stage/b.txt", "2, 'x'")
-    answer = call(
-        local_service, pipe, "insertFiles", data="a.csv\n\nb.txt\n", headers={"Content-Type": "text/plain"}
-    ).json()
-    assert answer["unmatchedPatternFiles"] == ["b.txt"]
-    (file,) = wait_for_files(local_service, pipe, 1)
-    assert (file["status"], file["rowsInserted"], file["errorsSeen"]) == ("PARTIALLY_LOADED", 1, 1)
 
 
 def test_names_credentials_and_bodies_are_checked(local_service: LocalService) -> None:

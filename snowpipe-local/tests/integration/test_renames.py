@@ -7,11 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
-import snowflake.connector
 from snowpipe_local.errors import ServiceError, SqlError
 from snowpipe_local.testing import LocalService
-from tests.integration.test_file_pipes import insert, numbers, put, wait_for_files
-from tests.streaming_rest import Rest, Writer, continuation
+from tests.streaming_rest import Rest, Writer
 
 RENAMES = [
     pytest.param("ALTER SCHEMA d.s RENAME TO d.r", ("D", "R"), id="schema", marks=pytest.mark.nightly),
@@ -24,58 +22,6 @@ def _make(service: LocalService) -> None:
         "CREATE DATABASE d", "CREATE SCHEMA d.s", "CREATE TABLE d.s.t (id INT, n INT IDENTITY)",
     ):  # fmt: skip
         service.sql(statement)
-
-
-@pytest.mark.parametrize(("statement", "schema_path"), RENAMES)
-def test_queued_rows_channels_and_load_history_outlive_a_rename(
-    crash_service: LocalService,
-    monkeypatch: pytest.MonkeyPatch,
-    statement: str,
-    schema_path: tuple[str, str],
-) -> None:
-    service, name = crash_service, ".".join(schema_path)
-    _make(service)
-    service.sql("CREATE STAGE d.s.g")
-    service.sql("CREATE TABLE d.s.piped (id INT, name VARCHAR)")
-    service.sql("CREATE TABLE d.s.copied (id INT, name VARCHAR)")
-    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(service.ca_file))
-    where = {**service.connector_arguments, "database": "D", "schema": "S"}
-    with snowflake.connector.connect(**where) as connection:
-        connection.cursor().execute("CREATE PIPE p AS COPY INTO piped FROM @g")
-    put(service, "d.s.g/a.csv", "1, 'x'", "2, 'x'")
-    assert service.sql("COPY INTO d.s.copied FROM @d.s.g")[0]["status"] == "LOADED"
-    insert(service, "D.S.P", "a.csv")
-    wait_for_files(service, "D.S.P", 1)
-    service.set_faults("hold-commits")
-    before = Rest(service, "T", database="D", schema="S")
-    token = continuation(before.append("c", continuation(before.open("c")), b'{"id":0}\n{"id":1}\n', "1"))
-    service.sql(statement)
-    # The rows wait for their commit still, and nobody writes by the old name any more.
-    assert before.append("c", token, b'{"id":2}\n', "2").status_code == 404
-    after = Rest(service, "T", database=schema_path[0], schema=schema_path[1])
-    assert after.committed("c") is None
-    continuation(after.append("c", token, b'{"id":2}\n', "2"))
-    service.admin("faults", clear=True)
-    status = after.wait_for_token("c", "2")
-    assert (status["database_name"], status["schema_name"]) == schema_path
-    assert (status["rows_inserted"], status["channel_status_code"]) == (3, "SUCCESS")
-    assert service.sql(f"SELECT count(*) c, max(id) i, count(DISTINCT n) n FROM {name}.t") == [
-        {"C": 3, "I": 2, "N": 3}
-    ]
-    # What was loaded is not loaded again, by COPY or by the pipe.
-    (again,) = service.sql(f"COPY INTO {name}.copied FROM @{name}.g")
-    assert again["status"].startswith("Copy executed with 0")
-    put(service, f"{name}.g/b.csv", "3, 'x'")
-    insert(service, f"{name}.P", "a.csv", "b.csv")
-    wait_for_files(service, f"{name}.P", 2)
-    assert numbers(service, f"{name}.piped") == [1, 2, 3]
-    history = service.sql(
-        f"SELECT file_name, pipe_schema_name FROM TABLE({schema_path[0]}.information_schema.copy_history("
-        f"TABLE_NAME => '{name}.PIPED', START_TIME => DATEADD(hour, -1, CURRENT_TIMESTAMP())))"
-    )
-    assert sorted(tuple(row.values()) for row in history) == [
-        ("a.csv", schema_path[1]), ("b.csv", schema_path[1]),
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -38,16 +38,6 @@ def test_single_offset_token_of_older_clients_is_committed_where_no_end_is_given
     rest.wait_for_token("c", end or "7")
 
 
-def test_rows_of_the_tables_route_are_durable_at_its_answer_and_have_no_tokens(
-    local_service: LocalService, rest: Rest
-) -> None:
-    for name, status, code in (("x", 200, None), ("offsetToken", 400, "INVALID_REQUEST")):
-        token, sent = rest.account.scoped_token, {"requestId": str(uuid.uuid4()), name: "1"}
-        answer = rest.account.call("POST", f"{DATA}/tables/T/rows", token=token, params=sent, data=ROW * 2)
-        assert (answer.status_code, answer.json().get("code")) == (status, code)
-        assert ids(local_service) == [1, 1]
-
-
 def _raw(service: LocalService, head: str, body: bytes, *, end: bool = False) -> bytes:
     """Send bytes as they are and return what comes back until the connection ends or is silent."""
     context = ssl.create_default_context(cafile=str(service.ca_file))

@@ -35,15 +35,6 @@ def refused(table: StreamedTable, channel: Channel, token: str) -> str:
 
 
 class TestOpen:
-    def test_opening_sets_the_token_that_it_is_given_and_else_keeps_token_and_counters(self, table):
-        channel = table.open()
-        assert table.token() is None
-        table.database.commit([table.take(channel, row(1), row(2), token="2")])
-        assert table.open() is channel
-        assert (channel.committed.offset_token, channel.committed.rows_inserted) == ("2", 2)
-        table.open(token="5")
-        assert table.token() == channel.committed.offset_token == "5"
-
     def test_a_writer_of_an_older_session_is_shut_out_and_no_answer_to_it_is_repeated(self, table):
         channel = table.open()
         append = table.take(channel, row(1))

@@ -179,22 +179,6 @@ class TestForce:
                 assert sorted(copying.account.rows) == rows_of(*every[: 2 if options is LIMITED else None])
         assert crashes >= 10
 
-    def test_a_try_that_is_overtaken_before_its_copy_finds_what_the_other_has_loaded(
-        self, copying: Copying, monkeypatch: Patch
-    ) -> None:
-        copying.killed("submit", BEFORE)
-        call, overtaken = copying.account.call, list[str]()
-
-        def stalled(name: str, work: Any) -> Any:
-            if name == "submit" and not overtaken:
-                overtaken.append(name)
-                copying.run({**FORCED, "on_error": "CONTINUE"}, number=3)
-            return call(name, work)
-
-        monkeypatch.setattr(copying.account, "call", stalled)
-        assert copying.run(number=2)["rows_loaded"] == 8
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-
     @pytest.mark.parametrize(
         ("options", "by"), [(FORCED, None), (LIMITED, "LOCAL.PUBLIC.P")], ids=["other-stage", "pipe"]
     )
@@ -211,14 +195,6 @@ class TestForce:
 
         assert sorted(account.rows) == rows_of(*FILES[: 2 if options is LIMITED else 4])
         assert done["rows_loaded"] == len(account.rows)
-
-    def test_a_run_that_was_cleared_and_begins_later_has_loaded_its_files(self, copying: Copying) -> None:
-        copying.run()
-        copying.forget()
-        copying.began += dt.timedelta(hours=1)
-        copying.run(number=2, clears=1)
-
-        assert sorted(copying.account.rows) == rows_of(*FILES)
 
     def test_a_run_that_was_deleted_and_made_again_loads_once_more(self, copying: Copying) -> None:
         copying.run()
@@ -451,26 +427,16 @@ class TestRunAgain:
     """A run that is cleared: what an earlier try's statement reports is not in the table for ever."""
 
     @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
-    def test_files_are_loaded_into_an_empty_table_that_took_the_place_of_the_earlier_one(
-        self, copying: Copying, options: Options
-    ) -> None:
-        copying.run(options)
-        copying.account.rows.clear()
-        copying.forget_loads()
-        copying.account.created += dt.timedelta(seconds=1)  # CREATE OR REPLACE TABLE
-
-        assert copying.run(options, number=2)["rows_loaded"] == 8
-        assert sorted(copying.account.rows) == rows_of(*FILES)
-
-    @pytest.mark.parametrize("options", [{}, FORCED], ids=str)
-    def test_files_of_an_emptied_table_are_loaded(
-        self, copying: Copying, monkeypatch: Patch, options: Options
+    @pytest.mark.parametrize("replaced", [False, True])
+    def test_files_of_an_emptied_or_replaced_table_are_loaded(
+        self, copying: Copying, monkeypatch: Patch, options: Options, replaced: bool
     ) -> None:
         """A task before this one empties the table in each run, and was cleared as well."""
         monkeypatch.setattr("airflow_provider_snowpipe.bulk.copy.MOST_FILES", 2)
         copying.run(options)
         copying.account.rows.clear()  # TRUNCATE TABLE, or CREATE OR REPLACE
         copying.forget_loads()
+        copying.account.created += dt.timedelta(seconds=replaced)
         done = copying.run(options, number=2)
 
         assert sorted(copying.account.rows) == rows_of(*FILES)

@@ -19,12 +19,7 @@ from airflow_provider_snowpipe.triggers.application import SnowpipeApplicationTr
 from tests.airflow_version import AIRFLOW
 from tests.checkpoints import shown
 from tests.fake_snowpipe import PAT
-from tests.scripted_kubernetes import (
-    ScriptedKubernetes,
-    plan_in,
-    scripted_kubernetes,
-    use_kubernetes,
-)
+from tests.scripted_kubernetes import ScriptedKubernetes, plan_in, scripted_kubernetes, use_kubernetes
 from tests.unit.operators.cluster_lab import CHANNEL, POSITION, REPORT, TARGET, ClusterLab, keeps_state
 
 if find_spec("kubernetes") is None:
@@ -67,17 +62,12 @@ def lab(tmp_path, monkeypatch, make, snowpipe, set_connection, temporary_files):
         assert cluster.stranded == []
 
 
-def test_a_load_is_submitted_followed_and_reported(lab, capsys):
+def test_the_command_of_a_load_that_is_followed_and_reported(lab, capsys):
     lab.kubernetes.play(NO_IMAGE, "Pending", "Running", lab.leave, "Succeeded")
-    assert shown(lab.execute()["channels"][CHANNEL]["to"]) == POSITION
-    assert len(lab.kubernetes.submissions) == 1
+    done = lab.execute(conf={**CONF, "spark.x": "y"}, py_files="local:///x/mine.zip", executor_cores=2)
+    assert shown(done["channels"][CHANNEL]["to"]) == POSITION
     assert (lab.kept(), lab.leftovers(), lab.kubernetes.pods) == ({}, [], {})
     assert "ImagePullBackOff, no such image" in capsys.readouterr().out
-
-
-def test_the_command(lab):
-    lab.kubernetes.play(lab.leave, "Succeeded")
-    lab.execute(conf={**CONF, "spark.x": "y"}, py_files="local:///x/mine.zip", executor_cores=2)
 
     (one,) = lab.kubernetes.submissions
     tag = Path(one.plan["report_path"]).parent.name
@@ -241,15 +231,6 @@ class TestEnds:
 
 class TestAnotherTry:
     """Nothing is submitted twice, wherever a worker died."""
-
-    @keeps_state
-    @pytest.mark.parametrize("step", ["_keep", "follow"])
-    def test_after_submission(self, lab, monkeypatch, capsys, step):
-        lab.dies(monkeypatch, step)
-        lab.kubernetes.play("Running", lab.leave, "Succeeded")
-        lab.succeeds()
-        assert "nothing is submitted" in capsys.readouterr().out
-        assert lab.kept() == {}
 
     @keeps_state
     @pytest.mark.parametrize("phase", ["Pending", "Running"])

@@ -257,8 +257,3 @@ class TestTrouble:
         assert 'content="5"' in answer.text
         for _ in range(2):  # every request frees its slot
             assert get("channel", "absent", **SCRIPTED, channel="c").status_code == 404
-
-    def test_an_address_that_lacks_a_name(self, get, service_connection):
-        for missing in ("database", "schema", "pipe", "channel"):
-            query = {**SCRIPTED, "channel": "c", missing: ""}
-            assert get("channel", service_connection, **query).status_code == 422

@@ -179,15 +179,6 @@ class TestDeferred:
         assert deferred.timeout == timedelta(seconds=77)
         assert getattr(make(), deferred.method_name)(context(), event) == BOTH
 
-    def test_failure_events_fail_the_task_and_only_passing_ones_allow_a_retry(self):
-        final = ["channel_missing", "channel_invalid", "rows_rejected", "bad_token"]
-        final += ["configuration", "refused"]
-        kinds = {**dict.fromkeys(final, AirflowFailException), "stalled": AirflowException}
-        for reason, kind in {**kinds, "too_many_errors": AirflowException}.items():
-            with pytest.raises(AirflowException, match=f"{reason}: x") as raised:
-                make().execute_complete({}, {"status": "failure", "reason": reason, "message": "x"})
-            assert type(raised.value) is kind
-
     @pytest.mark.parametrize("option", ["soft_fail", "never_fail"])
     def test_first_poll_skips_like_poke_mode_does(self, answers, option):
         answers(Reply(body='{"channel_statuses": {}}'))

@@ -5,13 +5,7 @@ import time
 from datetime import timedelta
 
 import pytest
-from airflow.providers.common.compat.sdk import (
-    DAG,
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    TaskDeferred,
-)
+from airflow.providers.common.compat.sdk import DAG, AirflowException, AirflowFailException, TaskDeferred
 
 from airflow_provider_snowpipe.bulk.load_history import PolledLoads
 from airflow_provider_snowpipe.bulk.staged_files import COPY_HISTORY, FileLoad
@@ -131,12 +125,3 @@ class TestStage:
         account._copy("COPY INTO T FROM @S ON_ERROR = CONTINUE")
         row = account.history[-1]
         return row if url is None else {**row, "stage_location": url}
-
-
-def test_only_what_may_pass_is_retried():
-    final = ["load_failed", "partially_loaded", "configuration", "refused"]
-    kinds = {"timeout": AirflowSensorTimeout, "too_many_errors": AirflowException}
-    for reason, kind in {**dict.fromkeys(final, AirflowFailException), **kinds}.items():
-        with pytest.raises(AirflowException, match=f"^{reason}: because$") as raised:
-            make().execute_complete({}, {"status": "failure", "reason": reason, "message": "because"})
-        assert raised.type is kind

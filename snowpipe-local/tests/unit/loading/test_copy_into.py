@@ -56,19 +56,6 @@ def written(table: pa.Table, kind: str) -> bytes:
     return bytes(sink.getvalue().to_pybytes())
 
 
-def test_the_result_has_a_row_for_each_file(local):
-    local.put("in/a.csv", b"1,x\n2,y\n")
-    local.put("in/b.csv", b"3,z\n")
-    first, second = local.sql(f"COPY INTO t FROM @s/in {CSV}")
-    assert first == {
-        "file": "s/in/a.csv", "status": "LOADED", "rows_parsed": 2, "rows_loaded": 2, "error_limit": 1,
-        "errors_seen": 0, "first_error": None, "first_error_line": None, "first_error_character": None,
-        "first_error_column_name": None,
-    }  # fmt: skip
-    assert second["file"] == "s/in/b.csv"
-    assert ids(local) == [1, 2, 3]
-
-
 def test_abort_names_the_place_and_keeps_nothing_of_any_file_also_in_an_open_transaction(local):
     local.put("a.csv", b"1,x\n")
     local.put("b.csv", b"2,y\n3,toolong\n")

@@ -176,3 +176,14 @@ def test_the_queue_holds_a_path_once_and_survives_a_restart(tmp_path):
         local.sql("DROP PIPE p")
         with pytest.raises(SqlError, match="exist"):
             submit(local, "a.csv")
+
+
+def test_what_copy_and_a_pipe_have_loaded_outlives_a_rename_of_their_schema(local):
+    for path in ("a.csv", "b.csv"):
+        local.put(path, b"1\n")
+    load(local, "a.csv")
+    local.sql("COPY INTO t FROM @s FILES = ('b.csv')")
+    local.sql("ALTER SCHEMA public RENAME TO former")
+    assert local.sql("COPY INTO t FROM @s FILES = ('b.csv')")[0]["status"] == "LOAD_SKIPPED"
+    assert local.sql("ALTER PIPE p REFRESH") == []
+    assert ids(local) == [1, 1]

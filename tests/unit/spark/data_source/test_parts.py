@@ -204,15 +204,6 @@ def test_attempt_after_a_crash_brings_each_row_once(snowpipe, run, when, call, s
     assert loaded(snowpipe) == SIX
 
 
-def test_replay_with_other_rows_or_of_another_query_is_refused(snowpipe, run):
-    run()
-    for other in ([0, 1, 2, 3, 4, 9], [1, 0, 2, 3, 4, 5], [0, 1, 2], [*SIX, 6], []):
-        outcome = run(other)
-        assert (outcome.error_type, "ds_0" in outcome.error) == ("SourcePositionError", True), other
-    assert run(batch=9, writer="00000002").error_type == "SourceChangedError"
-    assert loaded(snowpipe) == SIX
-
-
 def test_batch_that_the_channel_has_left_behind_sends_nothing(snowpipe, run):
     run(batch=6)
     assert run([9], batch=5).superseded == ("ds_0", 6)
