@@ -201,6 +201,8 @@ Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
 LOG_FOLDER = "_snowpipe"
 """Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
+_OURS = re.compile(rf"(.*/)?({LOG_FOLDER}/.*|log-[0-9a-f]{{16}}/[es][0-9]{{12}}[.]parquet)", re.DOTALL)
+"""Files in that directory, and entries of a log that ``log_path`` has put somewhere else in the path."""
 FILE_NAME, ROW_NUMBER = "filename", "file_row_number"
 METADATA = (
     *(FILE_NAME, ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
@@ -356,8 +358,7 @@ def _matcher(glob: str) -> Callable[[str], bool]:
 
     def is_chosen(name: str) -> bool:
         is_hidden = not names_hidden and (name.startswith(".") or "/." in name)
-        is_ours = name.startswith(f"{LOG_FOLDER}/") or f"/{LOG_FOLDER}/" in name
-        return not is_hidden and not is_ours and matches(name) is not None
+        return not is_hidden and _OURS.fullmatch(name) is None and matches(name) is not None
 
     return is_chosen
 
