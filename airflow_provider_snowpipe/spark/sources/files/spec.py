@@ -471,7 +471,8 @@ class FileSource(SourceSpec):
             )
         if self.archive_path is None or is_template(self.path) or is_template(self.archive_path):
             return
-        archive, path = self.archive_path.rstrip("/"), self.path.rstrip("/")
+        both = (self.archive_path, self.path)  # a link or ".." may lead from one to the other
+        archive, path = (one.rstrip("/") if is_url(one) else os.path.realpath(one) for one in both)
         is_below = f"{archive}/".startswith(f"{path}/")
         if is_below or is_url(archive) != is_url(path) or bucket_of(archive) != bucket_of(path):
             raise ConfigurationError(
