@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import (
+    LOG_FOLDER,
     LocalStorage,
     Storage,
     bucket_of,
@@ -199,8 +200,6 @@ class Avro(ColumnFormat):
 PartitionValues = tuple[tuple[str, str | None], ...]
 Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
-LOG_FOLDER = "_snowpipe"
-"""Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
 _OURS = re.compile(rf"(.*/)?({LOG_FOLDER}/.*|log-[0-9a-f]{{16}}/[es][0-9]{{12}}[.]parquet)", re.DOTALL)
 """Files in that directory, and entries of a log that ``log_path`` has put somewhere else in the path."""
 FILE_NAME, ROW_NUMBER = "filename", "file_row_number"
