@@ -465,6 +465,11 @@ class StagedChoice:
     prefix: str | None = None
     pattern: str | None = None
 
+    def __str__(self) -> str:
+        narrowed = {"prefix": self.prefix, "pattern": self.pattern}
+        more = (f", {name} {value!r}," for name, value in narrowed.items() if value is not None)
+        return f"stage {self.stage!r}{''.join(more)}"
+
     def check(self) -> None:
         """Find what no rendering of templates can fix.
 
