@@ -355,10 +355,10 @@ def _renamed(
             there is not None and (there.size, there.modified_ns, there.version) == content
         ):
             continue
-        same = by_content.get(content, [])
-        if not same and unit.ends and (there is None or there.node != unit.node):
-            grown = by_node.get(unit.node)
-            same = [grown] if grown is not None and grown.size > unit.end else []
+        same, grown = by_content.get(content, []), by_node.get(unit.node)
+        if grown is not None and grown.size > unit.end and unit.ends:
+            is_other = there is None or there.node != unit.node
+            same = [*same, grown] if is_other else same
         _find_again(unit, same, contents, renamed)
     taken = {unit.number for unit in renamed.values()}
     for unit in cut:
