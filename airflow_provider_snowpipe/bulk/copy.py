@@ -419,7 +419,8 @@ class CopyOutcome:
             f"COPY into {table}: {len(bad):,} of {len(every):,} files were not loaded as a whole: "
             f"{named}{more}. "
             "Fix files that failed and stage them again; of those loaded in part, stage the rejected rows "
-            "alone, under another name; or set on_rejected='report'",
+            "alone, under another name; or accept them by on_rejected='report', with SnowpipeLoadOperator by "
+            "on_error='continue' and ON_ERROR = CONTINUE",
             files=tuple(load.path for load in bad),
             rejected=sum(load.errors_seen for load in bad),
         )
@@ -463,6 +464,11 @@ class StagedChoice:
     files: Any = None
     prefix: str | None = None
     pattern: str | None = None
+
+    def __str__(self) -> str:
+        narrowed = {"prefix": self.prefix, "pattern": self.pattern}
+        more = (f", {name} {value!r}," for name, value in narrowed.items() if value is not None)
+        return f"stage {self.stage!r}{''.join(more)}"
 
     def check(self) -> None:
         """Find what no rendering of templates can fix.

@@ -278,6 +278,10 @@ class Ledger:
         :return: path and mark of each, and when the table was created
         """
         named = begun = ""
+        file = 'R.VALUE:"file"::VARCHAR'
+        begin = str(len(stage) + 2) if "://" in stage else f"POSITION('/', {file}) + 1"
+        if stage.rpartition(".")[2].startswith(("%", "~")):
+            begin = "1"  # the stage of a table or a user has no name there
         if len(paths) <= MOST_NAMES:
             named = f' AND F.VALUE:"path"::VARCHAR IN ({", ".join(["%s"] * len(paths))})'
         if since is not None:
@@ -288,8 +292,7 @@ class Ledger:
             f"AND STAGE = %s AND STATE = %s AND ROWS_LOADED > 0{begun}) AS L, "
             "LATERAL FLATTEN(INPUT => L.FILES) AS F, LATERAL FLATTEN(INPUT => L.REPORTS) AS T, "
             'LATERAL FLATTEN(INPUT => T.VALUE) AS R WHERE R.VALUE:"rows_loaded"::NUMBER > 0 '
-            "AND ENDSWITH('/' || R.VALUE:\"file\"::VARCHAR, '/' || F.VALUE:\"path\"::VARCHAR)"
-            f"{named} GROUP BY 1, 2, 3",
+            f'AND SUBSTR({file}, {begin}) = F.VALUE:"path"::VARCHAR{named} GROUP BY 1, 2, 3',
             (
                 self._target,
                 stage,

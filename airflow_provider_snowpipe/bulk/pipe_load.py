@@ -132,8 +132,8 @@ class PipeLoad:
         files = choice.chosen()
         if not files and self.on_nothing == "fail":
             raise NothingStagedError(
-                f"stage {choice.stage!r} has no file for pipe {pipe.pipe!r}: stage the files before this "
-                "task runs, or set on_nothing='report'"
+                f"{StagedChoice(str(choice.stage), None, choice.prefix, choice.pattern)} has no file for "
+                f"pipe {pipe.pipe!r}: stage the files before this task runs, or set on_nothing='report'"
             )
         if not files:
             return Submission(())

@@ -6,7 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import blake2b
+from functools import partial
+from hashlib import blake2b, file_digest, md5
+from pathlib import Path
 from typing import Any
 
 from airflow_provider_snowpipe.bulk.staged_files import StageReference
@@ -24,7 +26,7 @@ _MOST_PARALLEL = 99
 _CIPHER_BLOCK = 16
 _SUFFIX = ".gz"
 _COMPRESSED = (".gz", ".tgz", ".bz2", ".br", ".zst", ".parquet", ".orc")
-"""Endings of files that PUT finds compressed, so that AUTO_COMPRESS leaves them and their names."""
+"""Endings, in any case, of files that are compressed already."""
 
 
 class Sameness(StrEnum):
@@ -135,14 +137,15 @@ class Staging:
 
         :param below: its path below the source
         """
-        return below + _SUFFIX if self.auto_compress and not below.endswith(_COMPRESSED) else below
+        is_plain = self.auto_compress and not below.lower().endswith(_COMPRESSED)
+        return below + _SUFFIX if is_plain else below
 
     def decide(
-        self, file: SourceFile, listed: Mapping[str, ListedFile], md5: Callable[[], str]
+        self, file: SourceFile, listed: Mapping[str, ListedFile], here: Callable[[], Path]
     ) -> PutKind | None:
         """Decide how a file is to be uploaded; None where it is not.
 
-        :param md5: reads its content, which is done only where it decides
+        :param here: brings it as it is to be staged, which is done only where it decides
         :raises StagedFileDiffersError: if another content is staged under its name, with ``fail``
         """
         found = listed.get(self.stage.below(self.staged_as(file.below)))
@@ -150,8 +153,7 @@ class Staging:
             return PutKind.NEW
         if self.if_staged in ("skip", "overwrite"):
             return PutKind.OVER if self.if_staged == "overwrite" else None
-        compressed = self.staged_as(file.below) != file.below
-        how = Sameness.UNKNOWN if compressed else sameness(file.size, md5, found)
+        how = sameness(here(), found)
         if how is Sameness.SAME:
             return None
         if self.if_staged == "fail" and how is Sameness.UNKNOWN:
@@ -176,18 +178,21 @@ class Staging:
             string_literal(f"file://{path}"),
             string_literal(target),
             option("PARALLEL", parallel),
-            option("AUTO_COMPRESS", self.auto_compress),
+            option("AUTO_COMPRESS", value=False),
             option("OVERWRITE", kind is not PutKind.NEW),
         ]
         return " ".join(words)
 
 
-def sameness(size: int, md5: Callable[[], str], listed: ListedFile) -> Sameness:
-    """Compare a file with what LIST reports of the one in the stage."""
+def sameness(path: Path, listed: ListedFile) -> Sameness:
+    """Compare a file of this machine with what LIST reports of the one in the stage."""
+    size = path.stat().st_size
     if listed.size == size:
         if len(listed.md5) != 32:
             return Sameness.UNKNOWN
-        return Sameness.SAME if md5() == listed.md5.lower() else Sameness.CHANGED
+        with path.open("rb") as file:
+            found = file_digest(file, partial(md5, usedforsecurity=False)).hexdigest()
+        return Sameness.SAME if found == listed.md5.lower() else Sameness.CHANGED
     encrypted = size - size % _CIPHER_BLOCK + _CIPHER_BLOCK
     return Sameness.UNKNOWN if listed.size == encrypted else Sameness.CHANGED
 

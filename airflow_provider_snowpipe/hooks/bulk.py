@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
+import gzip
 import inspect
 import logging
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_provider_snowpipe.bulk.stage import ListedFile, PutKind, SourceFile, Staging
@@ -68,6 +70,7 @@ class SnowpipeBulkHook(SnowpipeHook):
 
 _LOG_SECONDS = 10.0
 _STOPPED = 604
+_BLOCK = 1 << 20
 _GLOB = frozenset("*?[")
 """In a path PUT takes them for a pattern; such a file goes as a stream under its name."""
 _CONTENT_MATCH = "_skip_upload_on_content_match"
@@ -152,9 +155,8 @@ class StageUpload:
     def kind_of(self, file: SourceFile) -> PutKind | None:
         """How a file would be uploaded, None where it would not."""
         with ExitStack() as stack:
-            return self.staging.decide(
-                file, self.listed, lambda: _md5_of(stack.enter_context(self.source.local(file)))
-            )
+            here = partial(stack.enter_context, self._content(file))
+            return self.staging.decide(file, self.listed, here)
 
     def stop(self) -> None:
         """Begin no other file."""
@@ -180,9 +182,9 @@ class StageUpload:
 
             @cache
             def here() -> Path:
-                return stack.enter_context(self.source.local(file))
+                return stack.enter_context(self._content(file))
 
-            kind = self.staging.decide(file, self.listed, lambda: _md5_of(here()))
+            kind = self.staging.decide(file, self.listed, here)
             if kind is None:
                 return False
             options: dict[str, Any] = {}
@@ -196,6 +198,21 @@ class StageUpload:
             (row,) = run(self.staging.put(file, str(here()), self.root, kind, self._parts), None, **options)
             return str(row["status"]).upper() == "UPLOADED"
 
+    @contextmanager
+    def _content(self, file: SourceFile) -> Iterator[Path]:
+        """Have a file as it is staged: compressed here, where the same content has the same bytes again."""
+        with self.source.local(file) as path, TemporaryDirectory(prefix="snowpipe-stage-") as folder:
+            name = self.staging.staged_as(file.name)
+            if name != file.name:
+                plain, path = path, Path(folder, name)
+                with (
+                    plain.open("rb") as content,
+                    path.open("wb") as out,
+                    gzip.GzipFile("", "wb", fileobj=out, mtime=0) as packed,
+                ):
+                    shutil.copyfileobj(content, packed, _BLOCK)
+            yield path
+
     def _log_progress(self, files: Sequence[SourceFile]) -> None:
         now = time.monotonic()
         if now - self._logged_at >= _LOG_SECONDS or len(self._done) == len(files):
@@ -207,11 +224,6 @@ class StageUpload:
                 self._bytes / 1e6,
                 sum(not uploaded for uploaded in self._done.values()),
             )
-
-
-def _md5_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, partial(hashlib.md5, usedforsecurity=False)).hexdigest()
 
 
 def _matches_content() -> bool:

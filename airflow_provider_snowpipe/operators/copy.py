@@ -463,7 +463,7 @@ class CopyLoad:
         """
         if self.on_nothing == "fail":
             raise NothingStagedError(
-                f"stage {self.choice.stage!r} has no file for {self._table}: stage the files before this "
+                f"{self.choice} has no file for {self._table}: stage the files before this "
                 "task runs, or set on_nothing='report'"
             )
         log.info("nothing is staged for %s", self._table)

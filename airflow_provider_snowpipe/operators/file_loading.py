@@ -495,9 +495,10 @@ def _loaded(
             f"{len(missing):,} of {len(chosen):,} files were not loaded into {boundary.table}, such as "
             f"{missing[0]!r}: another task has given this load up meanwhile. Run again"
         )
-    CopyOutcome(tuple(FileLoad.from_result(path, loads[path]) for _, path in chosen)).require(
-        on_rejected, boundary.table
-    )
+    found = tuple(FileLoad.from_result(path, loads[path]) for _, path in chosen)
+    # ON_ERROR = SKIP_FILE leaves rows out that the stream would load.
+    leaves_out = any(one.rows_parsed > one.rows_loaded + one.errors_seen for one in found)
+    CopyOutcome(found).require("fail" if leaves_out else on_rejected, boundary.table)
     loader.refuse_forgotten(shares, value)
     ends = boundary.settle(shares, frozenset(every))
     channels = {

@@ -84,7 +84,7 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
     :param costs: figures of the cost model to replace, by name
     :param remember: False plans without regard to the run before
     :param kwargs: arguments of :class:`SnowpipeStreamOperator`; with ``on_error="continue"`` COPY reports
-        files that were not loaded as a whole, otherwise they fail the task
+        files that were loaded in part, otherwise they fail the task
     :raises ConfigurationError: if an argument is wrong
     """
 

@@ -158,15 +158,15 @@ class TestRejectedRows:
     def test_a_file_that_failed_beside_one_with_a_longer_name_loads_with_corrected_options(
         self, target: CopyTarget
     ) -> None:
-        target.put({"1.csv": "one,x\n", "11.csv": "2,y\n"})
+        target.put({"1.csv": "one,x\n", "11.csv": "2,y\n", "in/1.csv": "3,z\n"})
         skips = {"on_error": "SKIP_FILE"}
         with pytest.raises(AirflowFailException, match="LOAD_FAILED"):
             target.copy(options={**CSV, **skips})
         corrected = {"file_format": {"type": "CSV", "null_if": ["one"]}, **skips}
 
-        assert target.copy(try_number=2, options=corrected)["rows_loaded"] == 2
+        assert target.copy(try_number=2, options=corrected)["rows_loaded"] == 3
         (found,) = target.service.sql(f"SELECT COUNT(*) AS ROWS_NOW FROM {target.table}")
-        assert found["ROWS_NOW"] == 2
+        assert found["ROWS_NOW"] == 3
 
 
 class TestOncePerRun:

@@ -111,6 +111,9 @@ class TestAgain:
         assert done["uploaded"] == ["b.csv", "c.csv", "d.csv"]
         assert done["bytes_uploaded"] == 17
         assert listed(target)["c.csv"] == 9
+        write(tmp_path / "in", {"d.csv": "ORC,x\n"})  # PUT would find it compressed
+        packed = [stage(target, source, auto_compress=True) for _ in range(2)]
+        assert packed[0]["uploaded"] == packed[1]["skipped"] == sorted(listed(target))[1::2]
 
 
 class TestStopped:

@@ -763,6 +763,8 @@ class TestOptions:
     def test_files_loaded_in_part_fail_the_task_and_the_hold_stays(self, load: Load) -> None:
         load.write("a", "1.ndjson")
         load.append("a/1.ndjson", '{"ID": "bad"}\n')
+        with pytest.raises(AirflowFailException, match="LOAD_FAILED"):  # good rows are left out
+            load.run("r0", options={"on_error": "SKIP_FILE"}, on_error="continue")
         for run in ("r1", "r2"):
             with pytest.raises(AirflowFailException, match="FilesRejectedError"):
                 load.run(run, options={"on_error": "CONTINUE"})

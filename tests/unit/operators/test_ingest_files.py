@@ -125,8 +125,8 @@ def test_nothing_staged_is_an_error_or_a_report(account):
     with pytest.raises(NothingStagedError, match="'z'"):
         ingest(stage="@S", files=["z"])
     account.stages.clear()
-    with pytest.raises(NothingStagedError, match="no file for pipe"):
-        ingest(stage="@S", files=None)
+    with pytest.raises(NothingStagedError, match="prefix 'in/'"):
+        ingest(stage="@S", files=None, prefix="in/")
     assert ingest(stage="@S", files=None, on_nothing="report")["rows_loaded"] == 0
 
 

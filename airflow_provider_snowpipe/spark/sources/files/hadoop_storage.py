@@ -23,7 +23,7 @@ from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
     incomplete,
     rewritten,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import Listed, bucket_of
+from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER, Listed, bucket_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
     SnowpipeError,
@@ -85,7 +85,7 @@ class HadoopStorage(RemoteStorage):
                     raise self._missing("is not a folder")
                 if not one.is_folder:
                     yield _listed(name, one)
-                elif depth is None or level < depth:
+                elif depth is None or level < depth or LOG_FOLDER in name.split("/"):
                     folders.append((f"{name}/", level + 1))
 
     def _missing(self, state: str) -> SourceMissingError:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from pathlib import Path
 from typing import BinaryIO, cast
 
 from airflow_provider_snowpipe.spark.source import Partition, SourceSecrets
@@ -14,16 +15,17 @@ from airflow_provider_snowpipe.spark.sources.files.formats import LineFileReader
 from airflow_provider_snowpipe.spark.sources.files.log import Contents, Found, SourceLog, Unit, ends_digest
 from airflow_provider_snowpipe.spark.sources.files.log_store import LogStore
 from airflow_provider_snowpipe.spark.sources.files.spec import (
-    LOG_FOLDER,
     FileSource,
     Ndjson,
     SourceFile,
     values_of,
 )
 from airflow_provider_snowpipe.spark.sources.files.storage import (
+    LOG_FOLDER,
     Listed,
     LocalStorage,
     Storage,
+    bucket_of,
     is_url,
     storage_of,
 )
@@ -41,8 +43,8 @@ log = logging.getLogger(__name__)
 _MOST_BLANK_BYTES = 1 << 16
 
 
-def found_files(spec: FileSource, storage: Storage) -> list[Found]:
-    """List the source's files as they are now."""
+def found_files(spec: FileSource, storage: Storage) -> tuple[list[Found], set[str]]:
+    """List the source's files as they are now, and the folders below that have source logs."""
     listed = {one.name: one for one in storage.files(spec.grouping.depth(spec.glob))}
     found = spec.grouping.groups(spec.path, sorted(listed), spec.glob)
     reached: dict[tuple[int, ...], str] = {}
@@ -63,7 +65,7 @@ def found_files(spec: FileSource, storage: Storage) -> list[Found]:
             spec.glob,
             spec.grouping,
         )
-    return files
+    return files, {one.rpartition(f"/{LOG_FOLDER}/")[0] for one in listed if f"/{LOG_FOLDER}/" in one}
 
 
 def _refuse_second_path(path: str, listed: Listed, reached: dict[tuple[int, ...], str]) -> None:
@@ -142,6 +144,15 @@ def given_to_channels(
 def canonical_path(path: str) -> str:
     """The path of a source as its log names it."""
     return path.rstrip("/") if is_url(path) else os.path.realpath(path)
+
+
+def paths_above(path: str) -> list[str]:
+    """The folders that a path is in, up to the bucket's URL or the file system's root."""
+    if not is_url(path):
+        return [str(one) for one in Path(path).parents]
+    bucket = bucket_of(path)
+    folders = path.removeprefix(bucket).split("/")
+    return [bucket + "/".join(folders[:number]) for number in range(1, len(folders))]
 
 
 def log_store(spec: FileSource, target: str, secrets: SourceSecrets, path: str | None = None) -> LogStore:

@@ -334,7 +334,9 @@ def _renamed(
     new = [one for one in fresh if contents.renames and one.size]
     if not new:
         return {}
-    by_content = {(one.size, one.modified_ns, one.version): one for one in new}
+    by_content: dict[tuple[int, int, str], list[Found]] = {}
+    for one in new:
+        by_content.setdefault((one.size, one.modified_ns, one.version), []).append(one)
     by_node = {one.node: one for one in new if one.node}
     listed = {one.name: one for one in found}
     times = {time for _, time, _ in by_content}
@@ -345,21 +347,19 @@ def _renamed(
         return {}
     files = FilesOfUnits.of(units)
     renamed: dict[str, Unit] = {}
-    for piece in likely:
-        unit = files.last[files.first[piece.number]]
+    for number in dict.fromkeys(files.first[piece.number] for piece in likely):
+        unit = files.last[number]
         there = listed.get(unit.name)
-        is_held = files.held.get(unit.name) == files.first[unit.number]
         content = (unit.end, unit.modified_ns, unit.version)
-        if not is_held or (there is not None and (there.size, there.modified_ns, there.version) == content):
+        if files.held.get(unit.name) != number or (
+            there is not None and (there.size, there.modified_ns, there.version) == content
+        ):
             continue
-        one = by_content.get(content)
-        if one is None and unit.ends and (there is None or there.node != unit.node):
-            one = by_node.get(unit.node)
-            one = one if one is not None and one.size > unit.end else None
-        if one is None or one.name == unit.name:
-            continue
-        if not unit.ends or contents.ends(one, unit.end) == unit.ends:
-            renamed[one.name] = unit
+        same, grown = by_content.get(content, []), by_node.get(unit.node)
+        if grown is not None and grown.size > unit.end and unit.ends:
+            is_other = there is None or there.node != unit.node
+            same = [*same, grown] if is_other else same
+        _find_again(unit, same, contents, renamed)
     taken = {unit.number for unit in renamed.values()}
     for unit in cut:
         # Rotation by a copy: the file goes on empty under its name, and its content under the new one.
@@ -368,6 +368,15 @@ def _renamed(
         if copy is not None and unit.number not in taken:
             renamed[copy.name] = unit
     return renamed
+
+
+def _find_again(unit: Unit, same: Sequence[Found], contents: Contents, renamed: dict[str, Unit]) -> None:
+    """Find the file of a unit among those with its size and time, by its node first, and by its ends."""
+    for one in sorted(same, key=lambda one: one.node != unit.node):
+        is_free = one.name != unit.name and one.name not in renamed
+        if is_free and (not unit.ends or contents.ends(one, unit.end) == unit.ends):
+            renamed[one.name] = unit
+            return
 
 
 def _renamed_unit(found: Found, before: Unit, contents: Contents) -> Unit:

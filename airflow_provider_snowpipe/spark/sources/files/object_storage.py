@@ -21,7 +21,7 @@ from airflow_provider_snowpipe.spark.sources.files.remote_storage import (
     incomplete,
     rewritten,
 )
-from airflow_provider_snowpipe.spark.sources.files.storage import Listed, bucket_of
+from airflow_provider_snowpipe.spark.sources.files.storage import LOG_FOLDER, Listed, bucket_of
 from airflow_provider_snowpipe.spark.sources.files.storage_options import identity_of
 from airflow_provider_snowpipe.streaming.errors import (
     ConfigurationError,
@@ -86,7 +86,7 @@ class ObjectStorage(RemoteStorage):
                     times = listed.column("last_modified").cast(pa.timestamp("ns", "UTC")).cast(pa.int64())
                     columns = [listed.column("path"), listed.column("size"), times, listed.column("e_tag")]
                     for name, size, modified, tag in zip(*(c.to_pylist() for c in columns), strict=True):
-                        if size and (depth is None or name.count("/") < depth):
+                        if size and (depth is None or name.count("/") < depth or f"/{LOG_FOLDER}/" in name):
                             yield Listed(name, size, modified, _version(tag))
         except FileNotFoundError:
             raise SourceMissingError(

@@ -9,7 +9,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import ClassVar
 from uuid import uuid4
 
@@ -28,6 +27,7 @@ from airflow_provider_snowpipe.spark.sources.files.listing import (
     found_files,
     given_to_channels,
     log_store,
+    paths_above,
     refuse_replaced,
 )
 from airflow_provider_snowpipe.spark.sources.files.log import (
@@ -55,7 +55,12 @@ from airflow_provider_snowpipe.spark.sources.files.spec import FileSource as Fil
 from airflow_provider_snowpipe.spark.sources.files.storage import Storage, is_url, storage_of
 from airflow_provider_snowpipe.streaming.batch import Part
 from airflow_provider_snowpipe.streaming.checkpoint import Binding
-from airflow_provider_snowpipe.streaming.errors import SnowpipeError, SourceChangedError, SourcePositionError
+from airflow_provider_snowpipe.streaming.errors import (
+    ConfigurationError,
+    SnowpipeError,
+    SourceChangedError,
+    SourcePositionError,
+)
 from airflow_provider_snowpipe.streaming.lag import FileBacklog, FileBehind
 from airflow_provider_snowpipe.streaming.limits import BatchLimits
 from airflow_provider_snowpipe.streaming.offsets import Offset, UnitOffset
@@ -134,6 +139,7 @@ class FileSource(Source):
         self._target, self._writes = "", False
         self._log = SourceLog.empty()
         self._found: list[Found] = []
+        self._logs_below: set[str] = set()
         self._new: list[Unit] = []
         self._changed: list[Changed] = []
         self._held: dict[str, int] = {}
@@ -162,7 +168,7 @@ class FileSource(Source):
 
     def partitions(self) -> tuple[FilePartition, ...]:
         """List the files, and plan what is new behind the units of the log; nothing is written."""
-        self._found = found_files(self._spec, self._storage)
+        self._found, self._logs_below = found_files(self._spec, self._storage)
         self._at = dt.datetime.now(dt.UTC)
         self._log = self._read_log() if self._target else SourceLog.empty()
         if not self._log.log_id:
@@ -202,20 +208,26 @@ class FileSource(Source):
         return found
 
     def _refuse_other_logs(self, store: LogStore) -> None:
-        """Refuse files that another log of the same pipe has: the one below the path, and those above it."""
+        """Refuse files that another log of the same pipe has: one in the path, above it or below it."""
         path = store.source
-        above = [] if is_url(path) else [str(one) for one in Path(path).parents]
-        for root in above if self._spec.log_path is None else [path, *above]:
+        for root in (path, *paths_above(path), *(f"{path}/{one}" for one in self._logs_below)):
             other = log_store(replace(self._spec, log_path=None), self._target, self._secrets, root)
-            if other.storage.root == store.storage.root or not other.storage.names():
+            if other.storage.root == store.storage.root or not self._has_log(other):
                 continue
-            below = path.removeprefix(f"{root.rstrip('/')}/") + "/" if path != root else ""
-            if any(one.name.startswith(below) for one in other.read().live_units):
+            own = {f"{path}/{one.name}" for one in self._found}
+            if not own.isdisjoint(f"{root.rstrip('/')}/{one.name}" for one in other.read().live_units):
                 raise SourceChangedError(
                     f"files of source path {path!r} are in the source log {other.storage.root!r} of this "
                     f"pipe, and would be loaded again by the log in {store.storage.root!r}: load them by the "
                     "path and the log_path of before. Nothing was sent"
                 )
+
+    def _has_log(self, store: LogStore) -> bool:
+        try:
+            return bool(store.storage.names())
+        except ConfigurationError as error:
+            log.info("whether %r has a source log is not known: %s", store.source, error)
+            return False
 
     def _partitions(self) -> Iterator[FilePartition]:
         spec, storage = self._spec, self._storage

@@ -110,7 +110,7 @@ def _entry(
     spec: FileSource, storage: Storage, commits: Mapping[str, LastCommit], in_table: Mapping[str, int] | None
 ) -> list[dict[str, Any]]:
     """The events of the new log: the units, the checkpoint's file last in each partition; and commits."""
-    found = [one for one in found_files(spec, storage) if one.partition in commits]
+    found = [one for one in found_files(spec, storage)[0] if one.partition in commits]
     reader = reader_of(spec.form)
     units, _ = plan(found, SourceLog.empty(), spec.owner, FileContents(spec, storage))
     counts = _Counts(spec, storage, reader)

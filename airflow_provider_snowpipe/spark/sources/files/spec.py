@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from airflow_provider_snowpipe.spark.source import SourceSecrets, SourceSpec
 from airflow_provider_snowpipe.spark.sources.files.storage import (
+    LOG_FOLDER,
     LocalStorage,
     Storage,
     bucket_of,
@@ -199,8 +200,8 @@ class Avro(ColumnFormat):
 PartitionValues = tuple[tuple[str, str | None], ...]
 Groups = dict[str, list[tuple[str, str]]]
 """Files by partition, each with its name within it and its name below the source's path."""
-LOG_FOLDER = "_snowpipe"
-"""Directory in a source's path that belongs to this package: nothing in it is a file of the source."""
+_OURS = re.compile(rf"(.*/)?({LOG_FOLDER}/.*|log-[0-9a-f]{{16}}/[es][0-9]{{12}}[.]parquet)", re.DOTALL)
+"""Files in that directory, and entries of a log that ``log_path`` has put somewhere else in the path."""
 FILE_NAME, ROW_NUMBER = "filename", "file_row_number"
 METADATA = (
     *(FILE_NAME, ROW_NUMBER, "file_last_modified", "file_content_key", "start_scan_time", "run_id", "unit"),
@@ -356,8 +357,7 @@ def _matcher(glob: str) -> Callable[[str], bool]:
 
     def is_chosen(name: str) -> bool:
         is_hidden = not names_hidden and (name.startswith(".") or "/." in name)
-        is_ours = name.startswith(f"{LOG_FOLDER}/") or f"/{LOG_FOLDER}/" in name
-        return not is_hidden and not is_ours and matches(name) is not None
+        return not is_hidden and _OURS.fullmatch(name) is None and matches(name) is not None
 
     return is_chosen
 
@@ -470,7 +470,8 @@ class FileSource(SourceSpec):
             )
         if self.archive_path is None or is_template(self.path) or is_template(self.archive_path):
             return
-        archive, path = self.archive_path.rstrip("/"), self.path.rstrip("/")
+        both = (self.archive_path, self.path)  # a link or ".." may lead from one to the other
+        archive, path = (one.rstrip("/") if is_url(one) else os.path.realpath(one) for one in both)
         is_below = f"{archive}/".startswith(f"{path}/")
         if is_below or is_url(archive) != is_url(path) or bucket_of(archive) != bucket_of(path):
             raise ConfigurationError(

@@ -20,6 +20,9 @@ from airflow_provider_snowpipe.streaming.errors import (
     SourcePositionError,
 )
 
+LOG_FOLDER = "_snowpipe"
+"""Directory in a source's path that belongs to this package: nothing in it is a file of the source. It is
+listed at any depth, since it shows who else has loaded the files beside it."""
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://")
 _OBJECTS, _HADOOP = "object_storage:ObjectStorage", "hadoop_storage:HadoopStorage"
 _CLASSES = dict.fromkeys(("s3", "s3a", "gs", "az", "abfs", "abfss"), _OBJECTS)
@@ -217,7 +220,7 @@ class LocalStorage(Storage):
             for entry in entries:
                 name = f"{below}{entry.name}"
                 if entry.is_dir():
-                    if depth is None or level < depth:
+                    if depth is None or level < depth or LOG_FOLDER in name.split("/"):
                         yield from self._files(entry.path, f"{name}/", level + 1, depth, above | {here})
                 elif entry.is_file():
                     yield _listed(name, self._stat(entry))

@@ -53,7 +53,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("files", {"pattern": "**x"}, r"pattern '\*\*x' is no glob"),
     ("files", {"metadata": {"SRC": "name"}}, "filename"),
     ("files", {"after_commit": "archive"}, "archive_path"),
-    ("files", {"after_commit": "archive", "archive_path": "/data/done"}, "archive_path"),
+    ("files", {"after_commit": "archive", "archive_path": "/x/../data/done"}, "archive_path"),
     ("files", {"after_commit": "archive", "archive_path": "s3://b/done"}, "archive_path"),
     ("files", {"after_commit": "delete", "retention": -1}, "retention"),
     ("files", {"path": "ftp://host/in"}, "scheme 'ftp'"),

@@ -123,6 +123,14 @@ HISTORIES = {
         *(*X, "x>y", ("y", 2 * ROW, 2, 5), ["3 y 4-4+1 was 2", "4 y 4-8+1"])
     ],
     "only one of the files of one time is renamed": [*X, "x>y", ["3 y 4-4+1 was 2"]],
+    "renamed files of one size and time go on, each behind its own units": [
+        *("x", ("y", NEW), ["1 x 0-4+0", "2 y 0-4+0"], "x>u", "y>v"),
+        *(["3 u 4-4+1 was 1", "4 v 4-4+1 was 2"], []),
+    ],
+    "a renamed file with an unfinished line beside a new one of the time and size of its whole lines": [
+        *({"growing": True}, ("x", b"row\nunf", 1, 5), ["1 x 0-4+0"], "x>z", ("y", NEW, 1, 8)),
+        *(["2 z 4-4+1 was 1", "3 y 0-4+0"], []),
+    ],
     "it is a new file where the storage copies": [*X, {"renames": False}, "x>y", ["3 y 0-4+0"]],
     "a copy is a new file": [*X, ("y", ROW, 1, 8), ["3 y 0-4+0"]],
     "a link to a file that grows is a new file": [

@@ -356,6 +356,10 @@ class TestOtherLoads:
         linked = Loads(elsewhere / "link")
         linked.run()
         assert str(linked.committed["eu"]) == "1/a.ndjson:1"
+        loads.write("us/a.ndjson", 2)
+        Loads(loads.folder / "us", partitions="all").run()
+        with pytest.raises(SourceChangedError, match="source log"):
+            loads.run()
 
     def test_by_another_channel_take_a_partition_only_by_rebinding(self, loads):
         loads.write("eu/1.ndjson", 1)

@@ -38,7 +38,7 @@ def put(s3, bucket):
 
 
 NAMES = ["day=1/a.ndjson", "day=x%2Fy/a.ndjson", "day=2/.a.ndjson", "_snowpipe/a.ndjson"]
-NAMES += ["top.ndjson", "other.ndjson", ".top.ndjson"]
+NAMES += ["top.ndjson", "other.ndjson", ".top.ndjson", "logs/log-0123456789abcdef/e000000000001.parquet"]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,7 @@ def test_a_bucket_is_split_as_a_directory_is(lake, put, tmp_path, names, options
     here = {one.partition: one.files for one in groups_of(FileSource(path=str(tmp_path), **options))}
 
     assert here
+    assert not any(re.search("_snowpipe|logs/", str(files)) for files in named(here).values())
     assert named(lake.groups(**options)) == named(here)
 
 
