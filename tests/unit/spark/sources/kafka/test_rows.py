@@ -44,7 +44,7 @@ class TestJson:
         assert undecoded(part) == list(enumerate(bad, start=11))
         first = part.undecoded[0]
         assert (first.key, first.headers) == (b"key-11", (("h", b"x"),))
-        assert "topic 'orders', partition 3: the value at offset 11" in first.reason
+        assert "topic 'orders', partition 3: the record at offset 11" in first.reason
         assert [str(part.positions(row)) for row in range(2)] == ["10", "21"]
 
     def test_with_the_head_of_a_schema_registry_is_read_without_it(self):
@@ -102,12 +102,16 @@ def test_record_metadata_is_the_object_that_the_connector_writes():
     ]
 
 
-def test_binary_keys_are_base64_or_refused():
-    records = records_of([b"{}"], keys=[b"\xff"])
-    part = writer(metadata=["key"], key_format="bytes").part(records)
-    assert rows_of_part(part) == [{"KAFKA_KEY": "/w=="}]
-    with pytest.raises(errors.EncodingError, match=r"is not UTF-8: use key_format='bytes'"):
-        writer(metadata=["key"]).part(records)
+def test_binary_keys_are_base64_and_metadata_without_a_form_spoils_no_other_record():
+    records = records_of([b"{}", None, b"{}"], keys=[b"\xff", b"\xff", b"k"], timestamps=[0, 0, 1 << 60])
+    given = {"metadata": ["key"], "tombstones": "null"}
+    part = writer(key_format="bytes", **given).part(records)
+    assert [row["KAFKA_KEY"] for row in rows_of_part(part)] == ["/w==", "/w==", "aw=="]
+    part = writer(**given).part(records)
+    assert rows_of_part(part) == [{"KAFKA_KEY": "k"}]
+    assert undecoded(part) == [(10, b"{}"), (11, b"")]
+    assert "key_format='bytes'" in part.undecoded[0].reason
+    assert undecoded(writer(**{**given, "metadata": ["timestamp"]}).part(records)) == [(12, b"{}")]
 
 
 def test_tombstones_are_dropped_or_loaded_or_refused():
