@@ -241,6 +241,8 @@ class TestKeys:
             b'{"ID":1,"V":{"ID":2,"id":3}}': None,
             b'{"ID":1,"V":[{"ID":2},"\\"ID\\":"]}': None,
             b'{"ID":1,"ID":': None,
+            b'{"ID":1}{"ID":2}': None,
+            b'"ID":1': None,
             b'[{"ID":1,"ID":2}]': None,
         }.items():
             faults = _keys({"ID": 1}, row, {"ID": 2, "V": {}}).faults
