@@ -139,11 +139,11 @@ def lines_of(ndjson: bytes) -> pa.LargeBinaryArray:
 
 
 def on_one_line(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Replace line ends by blanks: JSON has them between its tokens only, where both mean nothing."""
+    """Replace line ends by tabs: between JSON's tokens both mean nothing, in its strings both are errors."""
     data = np.frombuffer(body_of(values), np.uint8)
     if not (data == ord("\n")).any():
         return values
-    return bytes_of(pc.replace_substring(text_of(values), "\n", " "))
+    return bytes_of(pc.replace_substring(text_of(values), "\n", "\t"))
 
 
 def are_objects(values: pa.LargeBinaryArray) -> np.ndarray:

@@ -30,6 +30,8 @@ class TestJson:
     def test_objects_are_passed_on_byte_by_byte_each_in_one_line(self):
         part = part_of([b'{"A": 1.10, "B": "\xc3\xa4"}', b' {\n "A": "x\\ny",\r\n "B": 1\n}\n'])
         first, second, _ = bytes(part.body).split(b"\n")
+        with pytest.raises(json.JSONDecodeError):
+            rows_of_part(part_of([b'{"A": "x\ny"}']))
         assert (first, json.loads(second)) == (b'{"A": 1.10, "B": "\xc3\xa4"}', {"A": "x\ny", "B": 1})
         assert (str(part.start), str(part.end), part.rows) == ("10", "11", 2)
 
@@ -58,7 +60,7 @@ class TestJson:
 
     def test_of_any_kind_goes_into_a_value_column(self):
         part = part_of([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"], value_column='V"')
-        assert bytes(part.body) == b'{"V\\"":[1, 2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
+        assert bytes(part.body) == b'{"V\\"":[1,\t2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
         (lost,) = part_of([b'1,"X":2'], value_column="V").undecoded
         assert "offset 10 (7 bytes) is no JSON" in lost.reason
 
