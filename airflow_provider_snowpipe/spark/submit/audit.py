@@ -314,11 +314,14 @@ class TableRows:
             found[tuple(map(str, key))] = FoundRows(rows, different, last, doubled, gap)
         return cls(found, unknown)
 
-    def compared(self, one: ChannelAudit, keys: Iterable[tuple[str, ...]], before: int) -> ChannelAudit:
+    def compared(self, one: ChannelAudit, keys: Mapping[tuple[str, ...], int], before: int) -> ChannelAudit:
         """Compare the rows of a channel's files or partition with those that it has inserted.
 
+        :param keys: how many sources have rows of each
         :param before: rows of these that came through an earlier channel; negative for rows sent again
         """
+        if key := next((key for key, sources in keys.items() if sources > 1), None):
+            return _noted(one, f"not compared: {' '.join(key)} is the name of rows of several sources")
         own = {" ".join(key): self.found[key] for key in keys if key in self.found}
         audited = one
         for name, rows in own.items():

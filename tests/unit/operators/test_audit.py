@@ -129,6 +129,14 @@ class TestRows:
         load.run()
         assert load.audit("rows") == []
 
+    def test_rows_of_two_folders_with_files_of_the_same_names_are_not_taken_for_doubled(self, load):
+        load.folder = load.folder.with_name("other")
+        load.write("a/1.ndjson")
+        load.run("e")
+        assert load.audit("rows") == []
+        load.sql("DELETE FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 2")
+        assert any("number 2 of b/1.ndjson" in one for one in load.audit("rows"))
+
     def test_a_row_that_was_deleted_and_one_that_is_doubled_are_found_by_file_and_number(self, load):
         load.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 2")
         load.sql("INSERT INTO {T} SELECT * FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 3")
@@ -149,9 +157,9 @@ def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(l
     with load.hook().sql_session("test") as run:
         query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
         rows = TableRows.of(run(query), columns[0])
-    doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), [("t", "0")], 0).differences
+    doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), {("t", "0"): 1}, 0).differences
     assert ("twice" in doubled, "number 6" in doubled, "1 of its" in missing) == (True, True, True)
-    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), [("t", "1")], 0).differences == ()
+    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), {("t", "1"): 1}, 0).differences == ()
 
 
 def test_of_a_dag_or_of_everything_fails_the_task_and_leaves_what_it_found(load):
