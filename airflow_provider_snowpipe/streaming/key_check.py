@@ -103,7 +103,7 @@ def _behind_blanks(octets: npt.NDArray[np.uint8], at: Positions) -> Positions:
 def _at_depth_of_row(
     octets: npt.NDArray[np.uint8], quotes: Positions, lines: BlockLines, keys: Positions, rows: Positions
 ) -> npt.NDArray[np.bool_]:
-    """Mark the keys that are a row's own; none of a row whose brackets close before its end, or not at all."""
+    """Mark the keys that are a row's own; none of a row whose brackets close before its end or never."""
     braces = octets | _TO_BRACE
     brackets = np.flatnonzero((braces == _OPEN) | (braces == _CLOSE))
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
