@@ -36,11 +36,18 @@ _LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What the last run has seen of a channel; ``rows_before`` did not come through it."""
+    """What the last run has seen of a channel.
+
+    :param rows_before: rows of the source that an earlier channel inserted
+    :param copied: rows that no channel inserted
+    :param channels: it and the earlier ones
+    """
 
     channel: str
     token: str
     rows_before: int = 0
+    copied: int = 0
+    channels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +209,10 @@ class SourceAudit:
         aside = 0
         if self.dead_letter_path is not None:
             rows += undecoded - rest_undecoded
-            store = partition.open_dead_letters(
-                self.dead_letter_path, one.channel, partition.offset_class, None
-            )
-            aside = store.count(position)
-        sent = (one.rows or 0) + seen.rows_before
+            letters, kind = partition.open_dead_letters, partition.offset_class
+            opened = (letters(self.dead_letter_path, name, kind, None) for name in seen.channels)
+            aside = sum(store.count(position) for store in opened)
+        sent = (one.rows or 0) + seen.rows_before + seen.copied
         whose = f"channel {one.channel!r}: "
         audited = replace(one, source_rows=rows, dead_lettered=aside)
         if changed is not None and changed.startswith(whose):

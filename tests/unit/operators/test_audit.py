@@ -92,9 +92,21 @@ def test_rows_that_were_put_aside_are_counted(load, tmp_path):
     load.write("a/3.ndjson", '{"ID": "x"}', '{"ID": "y"}')
     load.run()
     assert load.audit() == []
+    load.run("renamed", rebind="continue")
+    load.write("a/3.ndjson", '{"ID": "z"}')
+    load.run("renamed")
+    assert load.audit() == []
     for file in (tmp_path / "aside").rglob("*.parquet"):
         file.unlink()
     assert load.differs("a'")
+
+
+def test_rows_that_an_earlier_channel_rejected_were_not_deleted(load):
+    load.rules = {"on_error": "continue"}
+    load.write("a/3.ndjson", '{"ID": "x"}')
+    load.run()
+    load.run("renamed", rebind="continue")
+    assert load.audit() == []
 
 
 def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load):
