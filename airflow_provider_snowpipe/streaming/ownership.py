@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     OnImbalance,
     check_balance,
     excess_of,
+    same_position,
     source_of_token,
 )
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -82,6 +83,19 @@ def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> Last
         for one in channels
         if one.recorded is not None
     }
+
+
+def _rows_before(one: OwnChannel, last: str) -> tuple[int, int] | None:
+    """Rows of a channel that stands where a run saw it last, and counts fewer: it was restored.
+
+    So does one that has taken a position over in a run that died.
+    """
+    if one.source.is_bare or not same_position(one.status.committed, last):
+        return None
+    tokens = last, str(one.status.committed)
+    before, now = (Checkpoint.parse(token, one.source.positions, channel=one.name) for token in tokens)
+    rows = before.rows - now.rows
+    return (rows - before.errors, before.errors) if rows > 0 else None
 
 
 def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> None:
@@ -172,12 +186,15 @@ class EarlierChannels:
         last = _known(channels, self.last)
         for one in channels:
             known = last.get(one.partition)
-            if known is None or not one.is_new or one.source.rebind != "continue" or one.name in moved:
+            if known is None or one.name in moved:
                 continue
-            found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
-            check(one.name, found.position)
-            self._set_start(one, found.position)
-            moved[one.name] = (found.rows - found.errors, found.errors)
+            if one.is_new and one.source.rebind == "continue":
+                found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
+                check(one.name, found.position)
+                self._set_start(one, found.position)
+                moved[one.name] = (found.rows - found.errors, found.errors)
+            elif found_before := _rows_before(one, known[1]):
+                moved[one.name] = found_before
         return moved
 
     def refuse_twins(self, channels: Sequence[OwnChannel]) -> None:

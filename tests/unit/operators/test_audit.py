@@ -109,6 +109,18 @@ def test_rows_that_an_earlier_channel_rejected_were_not_deleted(load):
     assert load.audit() == []
 
 
+def test_rows_of_a_channel_that_was_restored_are_those_of_the_one_before(load):
+    now = Checkpoint.parse(str(load.hook().channel_statuses(["d_src_a"])["d_src_a"].committed))
+    with load.service.client(load.table) as client:
+        drop_channel(client, "d_src_a")
+        client.open_channel("d_src_a", offset_token=str(replace(now, rows=0)))
+    assert load.differs("", "counts")
+    for name in ("a/3.ndjson", "a/4.ndjson"):
+        load.write(name)
+        load.run()
+        assert load.audit() == []
+
+
 def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load):
     append = SnowpipeAppendRowsOperator(
         task_id="append", table=load.table, channel="c", rows=[{"ID": 100}], token_column="ID",
