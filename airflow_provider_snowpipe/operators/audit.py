@@ -92,6 +92,8 @@ def audit_pipe(
     try:
         listed = {one.name: one for one in hook.list_channels()}
     except SqlError as error:
+        if not by_name:
+            raise
         listed = {}
         notes.append(f"channels without a record are not known: {error}")
     statuses = hook.channel_statuses(list(dict.fromkeys([*listed, *by_name])))

@@ -190,6 +190,8 @@ def test_of_a_dag_or_of_everything_fails_the_task_and_leaves_what_it_found(load)
     load.sql("DELETE FROM {T} WHERE ID = 0")
     for options in ({"dag_ids": "d"}, {"dag_ids": ["d", "e"]}, {}):
         assert len(load.audit(table=None, **options)) == 1
+    with pytest.raises(AirflowFailException, match="NOPE"):
+        load.audit("balance", table="NOPE")
     with pytest.raises(AirflowFailException, match="'e'"):
         load.audit(table=None, dag_ids="e")
     with pytest.raises(ConfigurationError, match="other_rows"):
