@@ -455,7 +455,10 @@ class MessageReader:
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
         if kind.DESCRIPTOR in self._meant:
-            fields = _meant(kind.DESCRIPTOR, fields)
+            try:
+                fields = _meant(kind.DESCRIPTOR, fields)
+            except ValueError as error:
+                raise EncodingError(f"holds a date or a time of day that is none ({error})") from None
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _learn(self, number: int, path: tuple[int, ...]) -> Any:

@@ -349,6 +349,7 @@ class TestProtobuf:
 
         assert rows_of_part(part) == [{"day": "2024-02-29", "price": "793584.00"}, {"day": "2024-03-01"}]
         assert [offset for offset, _ in undecoded(part)] == [11, 12, 13, 14]
+        assert "month" in part.undecoded[0].reason
         assert part.types | {"day": "DATE", "at": "TIMESTAMP_TZ(9)"} == part.types
 
 
