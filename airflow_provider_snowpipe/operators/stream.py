@@ -425,10 +425,13 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         :param is_done: False for a run that has renewed no quiet channel
         """
         seen = [
-            SeenChannel(one.channel, token, one.rows_before, one.rejected_earlier)
+            SeenChannel(
+                one.channel,
+                one.to_token if one.committed else one.from_token if one.rows_before >= 0 else None,
+                one.rows_before,
+                one.rejected_earlier,
+            )
             for one in report.channels
-            for left in (one.from_token if one.rows_before >= 0 else None,)
-            for token in (one.to_token if one.committed else left,)
         ]
         self._write_record(hook, seen, report.reading, renews=is_done)
 
