@@ -66,7 +66,10 @@ class Loaded:
             run.load(InProcessSpark())
             run.verify()
             run.finish()
-        seen = [SeenChannel(one.channel, one.to_token, one.rows_before) for one in run.channels]
+        seen = [
+            SeenChannel(one.channel, one.to_token, one.rows_before, one.rejected_earlier)
+            for one in run.channels
+        ]
         aside = self.rules.get("dead_letter_path")
         where = (pipe.database, pipe.schema, pipe.pipe)
         names = (f"{prefix}_{name}_", where, self.conn_id, "d", "load", plan.on_error, aside)

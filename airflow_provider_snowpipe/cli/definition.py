@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook
     from airflow_provider_snowpipe.operators.audit import PipeAudit
-    from airflow_provider_snowpipe.streaming.progress import ListedChannel
 
 _PACKAGE = "airflow_provider_snowpipe.cli"
 
@@ -287,7 +286,7 @@ def channels(args: argparse.Namespace) -> None:
                 "created": None if one.created_on is None else one.created_on.isoformat(),
                 "openings": one.client_sequencer,
             }
-            for one in _listed(pipe_hook(args))
+            for one in pipe_hook(args).list_channels()
         ],
     )
 
@@ -302,7 +301,7 @@ def lag(args: argparse.Namespace) -> None:
     hook = pipe_hook(args)
     targets = _targets(args.targets)
     expected = CommitTargets.parse(targets, args.offset_format) if targets else None
-    names = list(targets) or [one.name for one in _listed(hook)]
+    names = list(targets) or [one.name for one in hook.list_channels()]
     statuses = hook.channel_statuses(names) if names else {}
     backlogs, notes = file_backlogs(hook, statuses)
     new = {} if targets else {name: ChannelStatus.missing(name) for name in backlogs if name not in statuses}
@@ -427,8 +426,6 @@ def backup(args: argparse.Namespace) -> None:
     from airflow_provider_snowpipe.operators.offsets import SnowpipeBackupOffsetsOperator
 
     operator = SnowpipeBackupOffsetsOperator(on_lost=args.on_lost, **_file_arguments(args))
-    if not args.channels:
-        _listed(pipe_hook(args))
     if args.dry_run:
         print("\n".join(operator.preview()))
         return
@@ -485,17 +482,6 @@ def pipe_hook(args: argparse.Namespace) -> SnowpipeHook:
     from airflow_provider_snowpipe.hooks.snowpipe import SnowpipeHook, names_of
 
     return SnowpipeHook(args.conn_id, **names_of(args))
-
-
-def _listed(hook: SnowpipeHook) -> list[ListedChannel]:
-    """The channels of a pipe."""
-    from airflow_provider_snowpipe.streaming.table_schema import table_of
-
-    found, pipe = hook.list_channels(), hook.pipe_name()
-    if not found:
-        is_default = pipe.default_table is not None
-        hook.run_sql(f"DESCRIBE TABLE {table_of(pipe)}" if is_default else f"DESCRIBE PIPE {pipe.quoted}")
-    return found
 
 
 def _file_arguments(args: argparse.Namespace) -> dict[str, Any]:

@@ -136,8 +136,9 @@ def _last_commit(
     found = Checkpoint.parse(status.committed, UnitOffset, channel=known.channel)
     position, aside = cast(UnitOffset, found.position), 0
     if loaded.on_error == "dead_letter":
-        store = DeadLetterFolder(str(loaded.dead_letter_path), known.channel, UnitOffset, None)
-        aside = store.count(position)
+        path = str(loaded.dead_letter_path)
+        stores = (DeadLetterFolder(path, name, UnitOffset, None) for name in known.channels)
+        aside = sum(store.count(position) for store in stores)
     is_known = same_position(known.token, status.committed)
     seen = int(known.since.timestamp() * 1e9) if is_known else None
     rows = found.rows + known.rows_before + known.copied + aside

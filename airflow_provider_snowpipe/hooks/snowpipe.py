@@ -158,9 +158,16 @@ class SnowpipeHook(AccountHook):
 
         Channels by which tasks of a write agree are left out: their tokens are not positions.
 
-        :raises SqlError: if the statement fails, or signing in for it
+        :raises SqlError: if a statement fails, or signing in for it, or there is no such pipe
         """
-        found = (ListedChannel.from_row(row) for row in self.run_sql(show_channels(self.pipe_name())))
+        from airflow_provider_snowpipe.streaming.table_schema import table_of
+
+        pipe = self.pipe_name()
+        rows = self.run_sql(show_channels(pipe))
+        if not rows:
+            is_default = pipe.default_table is not None
+            self.run_sql(f"DESCRIBE TABLE {table_of(pipe)}" if is_default else f"DESCRIBE PIPE {pipe.quoted}")
+        found = map(ListedChannel.from_row, rows)
         return [one for one in found if not one.name.endswith(COMPARED_SUFFIX)]
 
     async def async_list_channels(self) -> list[ListedChannel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +83,7 @@ def audit_pipe(
     from airflow_provider_snowpipe.spark.submit.source import connected_source
 
     seen = {
-        digits: LastSeen(one.channel, one.token, one.rows_before + one.copied)
+        digits: LastSeen(one.channel, one.token, one.rows_before, one.copied, one.channels)
         for record in records
         for digits, one in record.channels.items()
     }
@@ -91,6 +92,8 @@ def audit_pipe(
     try:
         listed = {one.name: one for one in hook.list_channels()}
     except SqlError as error:
+        if not by_name:
+            raise
         listed = {}
         notes.append(f"channels without a record are not known: {error}")
     statuses = hook.channel_statuses(list(dict.fromkeys([*listed, *by_name])))
@@ -147,6 +150,7 @@ def _compared(
 
     found: dict[str, ChannelAudit] = {}
     asked: dict[tuple[tuple[str, ...], str], TableRows] = {}
+    listed: list[tuple[SourceAudit, tuple[tuple[str, ...], str], dict[str, Sequence[tuple[str, ...]]]]] = []
     for source in sources:
         columns = source.spec.row_columns
         if columns is None:
@@ -155,19 +159,18 @@ def _compared(
             )
             continue
         try:
-            keys = source.row_keys()
+            listed.append((source, columns, source.row_keys()))
         except (SnowpipeError, OSError, ImportError) as error:
             notes.append(f"{source.spec.address}: not compared: {error}")
-            continue
+    owners = Counter((columns, key) for _, columns, keys in listed for own in keys.values() for key in own)
+    for source, columns, keys in listed:
         if columns not in asked:
             with hook.sql_session("compare the rows of a table") as run:
                 asked[columns] = TableRows.of(run(positions_query(full_name(*table), columns)), columns[0])
         known = {one.channel: one for one in source.seen.values()}
-        found |= {
-            name: asked[columns].compared(audits[name], keys[name], known[name].rows_before)
-            for name in keys
-            if name in audits
-        }
+        for name in keys.keys() & audits.keys():
+            own = {key: owners[columns, key] for key in keys[name]}
+            found[name] = asked[columns].compared(audits[name], own, known[name].rows_before)
     return found
 
 

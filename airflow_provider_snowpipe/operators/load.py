@@ -377,8 +377,9 @@ class SnowpipeLoadOperator(SnowpipeStreamOperator):
         describe_outlets(self, context, hook, moved)
         earlier = {} if self._frozen is None else self._frozen.rows_before
         seen = [
-            SeenChannel(name, one["to"], earlier.get(name, 0), one["rows"] + one["rejected"])
+            SeenChannel(name, one["to"], before, one["rows"] + one["rejected"] + rejected)
             for name, one in channels.items()
+            for before, rejected in (earlier.get(name, (0, 0)),)
         ]
         self._write_record(self._pipe_hook(), seen, files.form.numbering)
         targets = {

@@ -55,7 +55,9 @@ class KnownChannel:
     :param since: when the channel took rows or was opened last, as far as runs have seen; with a time zone
     :param rows_before: rows of the source up to the checkpoint that came through an earlier channel; negative
         for rows of this channel that were sent again
-    :param copied: rows of the source up to the checkpoint that came by COPY or through a file pipe
+    :param copied: rows of the source up to the checkpoint that came by COPY or through a file pipe, or that
+        an earlier channel rejected
+    :param earlier: the channels whose positions it has taken over, which have dead letters of their own
     """
 
     channel: str
@@ -63,6 +65,12 @@ class KnownChannel:
     since: dt.datetime
     rows_before: int = 0
     copied: int = 0
+    earlier: tuple[str, ...] = ()
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """All channels that rows of the source partition have come through."""
+        return (*self.earlier, self.channel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +79,7 @@ class SeenChannel:
 
     :param token: its token, None where the partition has no row
     :param rows_before: rows of an earlier channel, as :class:`KnownChannel` counts them
-    :param copied: rows that this run has copied
+    :param copied: rows that this run has copied, or an earlier channel rejected
     """
 
     channel: str
@@ -156,8 +164,10 @@ class SourceRecord:
         try:
             found = json.loads(text)
             channels = {
-                digits: KnownChannel(name, token, dt.datetime.fromisoformat(since), int(rows), int(copied))
-                for digits, (name, token, since, rows, copied) in found["channels"].items()
+                digits: KnownChannel(
+                    name, token, dt.datetime.fromisoformat(since), int(rows), int(copied), tuple(earlier)
+                )
+                for digits, (name, token, since, rows, copied, earlier) in found["channels"].items()
             }
             loaded = LoadedSource(**{**found["loaded"], "pipe": tuple(found["loaded"]["pipe"])})
             return cls(key, str(found["source"]), channels, loaded)
@@ -212,9 +222,11 @@ class SourceRecord:
             is_still = before is not None and before.token == one.token and one.channel not in opened
             since = before.since if before is not None and is_still else now
             rows, copied = (0, 0) if before is None else (before.rows_before, before.copied)
-            left[digits] = KnownChannel(
-                one.channel, str(one.token), since, rows + one.rows_before, copied + one.copied
-            )
+            earlier = () if before is None else before.earlier
+            if before is not None and before.channel != one.channel:
+                earlier = before.channels if one.rows_before > 0 else ()
+            rows, copied = rows + one.rows_before, copied + one.copied
+            left[digits] = KnownChannel(one.channel, str(one.token), since, rows, copied, earlier)
         channels = {**self.channels, **left}
         if not channels or (channels == self.channels and loaded == self.loaded):
             return
@@ -253,6 +265,7 @@ class SourceRecord:
                 one.since.isoformat(),
                 one.rows_before,
                 one.copied,
+                one.earlier,
             )
             for digits, one in channels.items()
         }

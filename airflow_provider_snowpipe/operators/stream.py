@@ -425,9 +425,12 @@ class SnowpipeStreamOperator(ReportsLineage, RowPolicyOperator, SparkDriverOpera
         :param is_done: False for a run that has renewed no quiet channel
         """
         seen = [
-            SeenChannel(one.channel, one.to_token, one.rows_before)
-            if one.committed
-            else SeenChannel(one.channel, one.from_token if one.rows_before >= 0 else None, one.rows_before)
+            SeenChannel(
+                one.channel,
+                one.to_token if one.committed else one.from_token if one.rows_before >= 0 else None,
+                one.rows_before,
+                one.rejected_earlier,
+            )
             for one in report.channels
         ]
         self._write_record(hook, seen, report.reading, renews=is_done)

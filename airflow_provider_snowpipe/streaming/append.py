@@ -216,7 +216,7 @@ def _arrow_values(values: Sequence[Any]) -> Any:
     """A column's values as an Arrow array, in which each is what it was."""
     import pyarrow as pa
 
-    # Arrow cuts what is more than the first one, in lists as well: a date's time of day, a time's zone.
+    # Arrow takes texts for bytes, and cuts a date's time of day and a time's zone, in lists as well.
     leaves = list(_leaves(values))
     times = {
         (isinstance(one, dt.datetime), getattr(one, "tzinfo", None) is None)
@@ -225,6 +225,9 @@ def _arrow_values(values: Sequence[Any]) -> Any:
     }
     if len(times) > 1:
         raise TypeError("dates and timestamps, or timestamps with and without a zone")
+    texts = {isinstance(one, str) for one in leaves if isinstance(one, str | bytes | bytearray | memoryview)}
+    if len(texts) > 1:
+        raise TypeError("texts and bytes")
     if any(isinstance(one, dt.time) and one.tzinfo is not None for one in leaves):
         raise TypeError("times with a zone")
     # Integers of more than 64 bits, as NUMBER(38) has them, and those beside decimals are decimals to Arrow.

@@ -103,14 +103,16 @@ def _behind_blanks(octets: npt.NDArray[np.uint8], at: Positions) -> Positions:
 def _at_depth_of_row(
     octets: npt.NDArray[np.uint8], quotes: Positions, lines: BlockLines, keys: Positions, rows: Positions
 ) -> npt.NDArray[np.bool_]:
-    """Mark the keys that are a row's own; none of a row whose brackets do not close."""
+    """Mark the keys that are a row's own; none of a row whose brackets close before its end or never."""
     braces = octets | _TO_BRACE
     brackets = np.flatnonzero((braces == _OPEN) | (braces == _CLOSE))
     brackets = brackets[np.searchsorted(quotes, brackets) % 2 == 0]
     # Number of open brackets behind each, with none at the beginning.
     depth = np.append(0, np.cumsum(np.where(braces[brackets] == _OPEN, 1, -1)))
-    before = depth[np.searchsorted(brackets, lines.starts)]
-    closed = depth[np.searchsorted(brackets, lines.ends)] == before
+    first, last = (np.searchsorted(brackets, ends) for ends in (lines.starts, lines.ends))
+    before = depth[first]
+    inner = np.stack((np.minimum(first + 1, len(brackets)), last), axis=1).reshape(-1)
+    closed = (depth[last] == before) & (np.minimum.reduceat(depth, inner)[::2] > before)
     own: npt.NDArray[np.bool_] = (depth[np.searchsorted(brackets, keys)] - before[rows] == 1) & closed[rows]
     return own
 

@@ -147,7 +147,7 @@ class _Column:
         row = pc.index(bad, True).as_py()
         raise EncodingError(
             f"column {self.path!r}: value {shown[row]} ({values.type}) in row {row} is not {what}: clean it, "
-            "or choose non_finite='null'"
+            "or choose non_finite='null' where the source has it"
         )
 
     def binary(self, values: pa.Array) -> pa.Array:

@@ -19,6 +19,7 @@ from airflow_provider_snowpipe.streaming.checkpoint import (
     OnImbalance,
     check_balance,
     excess_of,
+    same_position,
     source_of_token,
 )
 from airflow_provider_snowpipe.streaming.client import SnowpipeClient
@@ -84,6 +85,19 @@ def _known(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> Last
     }
 
 
+def _rows_before(one: OwnChannel, last: str) -> tuple[int, int] | None:
+    """Rows of a channel that stands where a run saw it last, and counts fewer: it was restored.
+
+    So does one that has taken a position over in a run that died.
+    """
+    if one.source.is_bare or not same_position(one.status.committed, last):
+        return None
+    tokens = last, str(one.status.committed)
+    before, now = (Checkpoint.parse(token, one.source.positions, channel=one.name) for token in tokens)
+    rows = before.rows - now.rows
+    return (rows - before.errors, before.errors) if rows > 0 else None
+
+
 def refuse_lost(channels: Sequence[OwnChannel], last: LastCheckpoints | None) -> None:
     """Refuse a channel without a token where an earlier run has seen one of the same source partition."""
     last = _known(channels, last)
@@ -128,7 +142,7 @@ class EarlierChannels:
 
     def hand_over(
         self, channels: Sequence[OwnChannel], check: Callable[[str, Offset], None] = lambda *_: None
-    ) -> dict[str, int]:
+    ) -> dict[str, tuple[int, int]]:
         """Refuse channels whose source partition another one has loaded, or give them its position.
 
         With ``rebind="continue"`` a new channel takes the other one's position, and the other one is dropped;
@@ -136,7 +150,8 @@ class EarlierChannels:
         refused: until it has committed a row of this one, only the other channel shows the position.
 
         :param check: refuses a position that is not in the source any more, from the channel's name
-        :return: for each channel that got a position, the rows that led to it on the other one
+        :return: for each channel that got a position, the rows of the other one in the table, and its
+            rejected ones
         :raises SourceChangedError: if another channel has loaded a source partition; names both
         :raises SourcePositionError: if a channel has lost its token
         :raises RowsRejectedError: if the other one has rejected rows that nobody has reported; they are now
@@ -171,12 +186,15 @@ class EarlierChannels:
         last = _known(channels, self.last)
         for one in channels:
             known = last.get(one.partition)
-            if known is None or not one.is_new or one.source.rebind != "continue" or one.name in moved:
+            if known is None or one.name in moved:
                 continue
-            found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
-            check(one.name, found.position)
-            self._set_start(one, found.position)
-            moved[one.name] = found.rows
+            if one.is_new and one.source.rebind == "continue":
+                found = Checkpoint.parse(known[1], one.source.positions, channel=one.name)
+                check(one.name, found.position)
+                self._set_start(one, found.position)
+                moved[one.name] = (found.rows - found.errors, found.errors)
+            elif found_before := _rows_before(one, known[1]):
+                moved[one.name] = found_before
         return moved
 
     def refuse_twins(self, channels: Sequence[OwnChannel]) -> None:
@@ -194,9 +212,9 @@ class EarlierChannels:
 
     def _take(
         self, taken: Sequence[tuple[OwnChannel, str]], check: Callable[[str, Offset], None]
-    ) -> dict[str, int]:
+    ) -> dict[str, tuple[int, int]]:
         """Give new channels the positions of the first ones that they take over, and drop all of these."""
-        starts: dict[str, tuple[OwnChannel, Checkpoint]] = {}
+        starts: dict[str, tuple[OwnChannel, Checkpoint, int]] = {}
         statuses: list[tuple[ChannelStatus, Checkpoint]] = []
         for mine, other in taken:
             # Its token is read once its writer is shut out and its rows are committed or discarded.
@@ -206,14 +224,14 @@ class EarlierChannels:
             if mine.is_new and mine.name not in starts:
                 check_balance(other, excess_of(status), self.on_imbalance)
                 check(mine.name, found.position)
-                starts[mine.name] = mine, found
+                starts[mine.name] = mine, found, status.rows_error_count
         self._report(statuses)
-        for mine, found in starts.values():
+        for mine, found, _ in starts.values():
             self._set_start(mine, found.position)
         for mine, other in taken:
             self.client.drop_channel(other)
             log.info("channel %r has taken over the position of %r, which was dropped", mine.name, other)
-        return {name: found.rows for name, (_, found) in starts.items()}
+        return {name: (found.rows - rejected, rejected) for name, (_, found, rejected) in starts.items()}
 
     def _listed(self) -> Sequence[ListedChannel]:
         """The channels of the pipe; none where they cannot be listed."""

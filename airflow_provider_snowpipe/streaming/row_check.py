@@ -42,6 +42,13 @@ _SAMPLE = 16
 _NO_ROWS: Rows = np.empty(0, np.int64)
 _ESCAPED_KEY = r"\\u00(?:24|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA])"
 """A letter, a digit, ``_`` or ``$`` written as an escape: nobody does that, but a key could hide in it."""
+_LONG_FRACTION = "|".join(
+    [
+        r"0\.0*[1-9][0-9]{17}",
+        *(rf"[1-9][0-9]{{{whole},}}\.[0-9]{{{17 - whole}}}" for whole in (0, 3, 7, 11, 15)),
+    ]
+)
+"""Most fractions of 18 digits (all take five times as long): no program writes more than 17 of a FLOAT."""
 _NO_COLUMN = pa.field("\0", pa.bool_())
 """Arrow counts no rows without a column."""
 
@@ -85,7 +92,9 @@ class RowCheck:
         self._forms = [ColumnForm(column) for column in columns]
         self._refuse_twins()
         self._by_key = {form.column.name.upper(): form for form in reversed(self._forms)}
-        self._plain = all(form.has_plain_name for form in self._forms)
+        self._suspicious = [_ESCAPED_KEY if all(form.has_plain_name for form in self._forms) else r"\\"]
+        if any(form.column.exact and form.type.kind == "FLOAT" for form in self._forms):
+            self._suspicious.append(_LONG_FRACTION)
         self._met = False
         self._spelled: Mapping[str, ColumnForm] = {}
         self._stopped_at: int | None = None
@@ -107,21 +116,16 @@ class RowCheck:
             self._met = True
             self._learn(lines, 0, lines.rows)
         self._spelled = _spelled_otherwise(self._forms, lines.whole, lines.data)
-        suspects = (self._escaped_keys(lines), self._suspects(lines, 0, lines.rows, may_learn=True))
+        suspects = [
+            *(_rows_with(lines, pattern) for pattern in self._suspicious),
+            self._suspects(lines, 0, lines.rows, may_learn=True),
+        ]
         faults = []
         for row in np.unique(np.concatenate(suspects)).tolist():
             fault = self._values.fault(lines.row(row))
             if fault is not None:
                 faults.append(RowFault(row, int(lines.numbers[row]), fault))
         return CheckedBlock(lines, tuple(faults))
-
-    def _escaped_keys(self, lines: BlockLines) -> Rows:
-        """Rows in which an escape may hide a column's name."""
-        escapes = _ESCAPED_KEY if self._plain else r"\\"
-        if not pc.match_substring_regex(lines.whole, escapes)[0].as_py():
-            return _NO_ROWS
-        matches = pc.match_substring_regex(lines.as_array(0, lines.rows), escapes)
-        return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
 
     def _suspects(self, lines: BlockLines, low: int, high: int, *, may_learn: bool = False) -> Rows:
         """Rows from ``low`` to ``high`` that must be checked one by one."""
@@ -214,6 +218,13 @@ class RowCheck:
         named = pc.match_substring_regex(lines.as_array(low, high).take(pa.array(rows)), form.named_anywhere)
         doubt[rows] = named.to_numpy(zero_copy_only=False)
         return doubt
+
+
+def _rows_with(lines: BlockLines, pattern: str) -> Rows:
+    if not pc.match_substring_regex(lines.whole, pattern)[0].as_py():
+        return _NO_ROWS
+    matches = pc.match_substring_regex(lines.as_array(0, lines.rows), pattern)
+    return np.flatnonzero(matches.to_numpy(zero_copy_only=False))
 
 
 # -- How a source writes a column, and which of its values are certainly good ----------------------------

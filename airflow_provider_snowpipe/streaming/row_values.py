@@ -302,7 +302,8 @@ def _is_changed(kind: ColumnType, value: Any) -> bool:
     if kind.kind == "NUMBER":
         return number != number.quantize(Decimal(1).scaleb(-kind.digits[1]), context=_EXACT)
     if kind.kind == "FLOAT":
-        return _INTEGER.fullmatch(text) is not None and Decimal(float(number)) != number
+        kept = float(number)
+        return number not in (Decimal(kept), Decimal(repr(kept)))
     return kind.kind == "BOOLEAN" and number not in (0, 1)
 
 

@@ -362,6 +362,11 @@ def _check_row_options(values: Mapping[str, Any]) -> None:
             f"option onError is {on_error!r} and deadLetterPath is {path!r}: rows that do not fit are put "
             "aside with both, onError=dead_letter and a directory or URL as deadLetterPath"
         )
+    if values["binaryFormat"] != "BASE64" and values["table"] is not None:
+        raise ConfigurationError(
+            f"option binaryFormat is {values['binaryFormat']!r}, and a table's default pipe reads BASE64: "
+            "leave it out, give the option pipe instead of table, or convert a column of text by hex"
+        )
     if on_error == "continue" and values["checkRows"]:
         raise ConfigurationError(
             "option checkRows is true, but onError is 'continue': rows are checked before they are sent with "

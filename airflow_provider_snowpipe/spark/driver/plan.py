@@ -154,6 +154,13 @@ class JobPlan:
                 f"plan source conn_id is {conn_id!r}: the job has no Airflow connections; give what the "
                 "connection sets, and its secrets in the credentials file"
             )
+        form = getattr(self.source, "binary", "BASE64")
+        bytes_column = next((one.name for one in self.columns if one.column_type.kind == "BINARY"), None)
+        if form != "BASE64" and bytes_column is not None and self.pipe.default_table is not None:
+            raise ConfigurationError(
+                f"source binary is {form!r}, and a table's default pipe reads column {bytes_column!r} as "
+                "BASE64: leave binary out, or name the pipe that has this BINARY_INPUT_FORMAT"
+            )
 
     @property
     def offset_format(self) -> str:

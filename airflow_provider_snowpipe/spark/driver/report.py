@@ -69,8 +69,9 @@ class ChannelReport(SentRows):
     :param rejected_before: rejected rows that were reported before
     :param unreported: rows that were rejected before the run began, and that nobody has reported
     :param unreported_run: the run that wrote the token which this run found, None for none
-    :param rows_before: rows of the source up to ``from_token`` that an earlier channel got, whose position
-        was taken over; negative for rows of this channel that a restart sends again
+    :param rows_before: rows of the source up to ``from_token`` that an earlier channel inserted, whose
+        position was taken over; negative for rows of this channel that a restart sends again
+    :param rejected_earlier: those that the service skipped on that channel
     :param files_found: files that were not committed when the run began, None for a source of another kind
     :param bytes_found: their bytes
     :param oldest_found_ms: when the oldest of them was written last, milliseconds since 1970
@@ -91,6 +92,7 @@ class ChannelReport(SentRows):
     unreported: int = 0
     unreported_run: str | None = None
     rows_before: int = 0
+    rejected_earlier: int = 0
     files_found: int | None = None
     bytes_found: int = 0
     oldest_found_ms: int | None = None

@@ -79,7 +79,7 @@ class Run:
         self._plan = plan
         self._list_channels = list_channels
         self._found: dict[str, Start] = {}
-        self._rows_before: dict[str, int] = {}
+        self._rows_before: dict[str, tuple[int, int]] = {}
         self._secrets = secrets or SourceSecrets()
         self._settled: Mapping[str, ChannelStatus] = {}
         self._client = client
@@ -459,6 +459,7 @@ class Run:
         counts: dict[str, Any] = {
             name: round(one, 3) if isinstance(one, float) else one for name, one in result.counts().items()
         }
+        before, rejected_earlier = self._rows_before.get(name, (-self._found[name].restarted, 0))
         return ChannelReport(
             channel=name,
             partition=self._partitions[name].name,
@@ -471,7 +472,8 @@ class Run:
             rejected_before=self._found[name].errors,
             unreported=max(start.rows_error_count - self._found[name].errors, 0),
             unreported_run=self._found[name].run,
-            rows_before=self._rows_before.get(name, -self._found[name].restarted),
+            rows_before=before,
+            rejected_earlier=rejected_earlier,
             files_found=None if files is None else found.files,
             bytes_found=found.bytes,
             oldest_found_ms=found.oldest_ms,

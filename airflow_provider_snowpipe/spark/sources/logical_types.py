@@ -370,8 +370,11 @@ def _self_scaled(values: pa.StructArray) -> pa.Array:
     texts, indexes = [pa.nulls(scales.null_count, pa.large_string())], [np.flatnonzero(scales.is_null())]
     for scale in pc.unique(scales.drop_null()).to_pylist():
         chosen = np.flatnonzero(pc.fill_null(pc.equal(scales, scale), False))
-        kind = pa.decimal256(_MOST_DIGITS, scale)
-        texts.append(decimals(digits.take(pa.array(chosen)), kind).cast(pa.large_string()))
+        # Arrow writes an error's text for other scales.
+        kind = pa.decimal256(_MOST_DIGITS, scale if abs(scale) <= _MOST_DIGITS else 0)
+        found = decimals(digits.take(pa.array(chosen)), kind).cast(pa.large_string())
+        ends = (pa.scalar(one, pa.large_string()) for one in (f"E{-scale}", ""))
+        texts.append(found if kind.scale == scale else pc.binary_join_element_wise(found, *ends))
         indexes.append(chosen)
     order = np.argsort(np.concatenate(indexes), kind="stable")
     return pa.concat_arrays(texts).take(pa.array(order))

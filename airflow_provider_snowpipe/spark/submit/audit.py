@@ -36,11 +36,18 @@ _LIMITS = BatchLimits()
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """What the last run has seen of a channel; ``rows_before`` did not come through it."""
+    """What the last run has seen of a channel.
+
+    :param rows_before: rows of the source that an earlier channel inserted
+    :param copied: rows that no channel inserted
+    :param channels: it and the earlier ones
+    """
 
     channel: str
     token: str
     rows_before: int = 0
+    copied: int = 0
+    channels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +209,10 @@ class SourceAudit:
         aside = 0
         if self.dead_letter_path is not None:
             rows += undecoded - rest_undecoded
-            store = partition.open_dead_letters(
-                self.dead_letter_path, one.channel, partition.offset_class, None
-            )
-            aside = store.count(position)
-        sent = (one.rows or 0) + seen.rows_before
+            letters, kind = partition.open_dead_letters, partition.offset_class
+            opened = (letters(self.dead_letter_path, name, kind, None) for name in seen.channels)
+            aside = sum(store.count(position) for store in opened)
+        sent = (one.rows or 0) + seen.rows_before + seen.copied
         whose = f"channel {one.channel!r}: "
         audited = replace(one, source_rows=rows, dead_lettered=aside)
         if changed is not None and changed.startswith(whose):
@@ -314,11 +320,14 @@ class TableRows:
             found[tuple(map(str, key))] = FoundRows(rows, different, last, doubled, gap)
         return cls(found, unknown)
 
-    def compared(self, one: ChannelAudit, keys: Iterable[tuple[str, ...]], before: int) -> ChannelAudit:
+    def compared(self, one: ChannelAudit, keys: Mapping[tuple[str, ...], int], before: int) -> ChannelAudit:
         """Compare the rows of a channel's files or partition with those that it has inserted.
 
+        :param keys: how many sources have rows of each
         :param before: rows of these that came through an earlier channel; negative for rows sent again
         """
+        if key := next((key for key, sources in keys.items() if sources > 1), None):
+            return _noted(one, f"not compared: {' '.join(key)} is the name of rows of several sources")
         own = {" ".join(key): self.found[key] for key in keys if key in self.found}
         audited = one
         for name, rows in own.items():

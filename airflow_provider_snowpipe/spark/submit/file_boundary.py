@@ -211,7 +211,7 @@ class FileBoundary:
         self._source.for_target(hook.pipe_name().address(hook.account_url()), run=run)
         self._files = self._source.partitions()
         self.table = str(hook.table)
-        self.rows_before: Mapping[str, int] = {}
+        self.rows_before: Mapping[str, tuple[int, int]] = {}
 
     def positions(self, *, may_lack_table: bool = False) -> list[PartitionPosition]:
         """How far each partition is in the table, by its channel's token; there may be no table yet."""

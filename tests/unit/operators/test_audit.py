@@ -92,9 +92,33 @@ def test_rows_that_were_put_aside_are_counted(load, tmp_path):
     load.write("a/3.ndjson", '{"ID": "x"}', '{"ID": "y"}')
     load.run()
     assert load.audit() == []
+    load.run("renamed", rebind="continue")
+    load.write("a/3.ndjson", '{"ID": "z"}')
+    load.run("renamed")
+    assert load.audit() == []
     for file in (tmp_path / "aside").rglob("*.parquet"):
         file.unlink()
     assert load.differs("a'")
+
+
+def test_rows_that_an_earlier_channel_rejected_were_not_deleted(load):
+    load.rules = {"on_error": "continue"}
+    load.write("a/3.ndjson", '{"ID": "x"}')
+    load.run()
+    load.run("renamed", rebind="continue")
+    assert load.audit() == []
+
+
+def test_rows_of_a_channel_that_was_restored_are_those_of_the_one_before(load):
+    now = Checkpoint.parse(str(load.hook().channel_statuses(["d_src_a"])["d_src_a"].committed))
+    with load.service.client(load.table) as client:
+        drop_channel(client, "d_src_a")
+        client.open_channel("d_src_a", offset_token=str(replace(now, rows=0)))
+    assert load.differs("", "counts")
+    for name in ("a/3.ndjson", "a/4.ndjson"):
+        load.write(name)
+        load.run()
+        assert load.audit() == []
 
 
 def test_a_channel_of_appends_by_a_column_is_audited_with_its_last_checkpoint(load):
@@ -129,6 +153,14 @@ class TestRows:
         load.run()
         assert load.audit("rows") == []
 
+    def test_rows_of_two_folders_with_files_of_the_same_names_are_not_taken_for_doubled(self, load):
+        load.folder = load.folder.with_name("other")
+        load.write("a/1.ndjson")
+        load.run("e")
+        assert load.audit("rows") == []
+        load.sql("DELETE FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 2")
+        assert any("number 2 of b/1.ndjson" in one for one in load.audit("rows"))
+
     def test_a_row_that_was_deleted_and_one_that_is_doubled_are_found_by_file_and_number(self, load):
         load.sql("DELETE FROM {T} WHERE SRC = 'a/1.ndjson' AND NR = 2")
         load.sql("INSERT INTO {T} SELECT * FROM {T} WHERE SRC = 'b/1.ndjson' AND NR = 3")
@@ -149,15 +181,17 @@ def test_a_record_of_a_topic_that_is_doubled_and_one_that_is_missing_are_found(l
     with load.hook().sql_session("test") as run:
         query = positions_query(f'"LOCAL"."PUBLIC"."{load.table}_K"', columns)
         rows = TableRows.of(run(query), columns[0])
-    doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), [("t", "0")], 0).differences
+    doubled, missing = rows.compared(ChannelAudit("c", "9", 4, 4, 0), {("t", "0"): 1}, 0).differences
     assert ("twice" in doubled, "number 6" in doubled, "1 of its" in missing) == (True, True, True)
-    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), [("t", "1")], 0).differences == ()
+    assert rows.compared(ChannelAudit("c", "5", 1, 1, 0), {("t", "1"): 1}, 0).differences == ()
 
 
 def test_of_a_dag_or_of_everything_fails_the_task_and_leaves_what_it_found(load):
     load.sql("DELETE FROM {T} WHERE ID = 0")
     for options in ({"dag_ids": "d"}, {"dag_ids": ["d", "e"]}, {}):
         assert len(load.audit(table=None, **options)) == 1
+    with pytest.raises(AirflowFailException, match="NOPE"):
+        load.audit("balance", table="NOPE")
     with pytest.raises(AirflowFailException, match="'e'"):
         load.audit(table=None, dag_ids="e")
     with pytest.raises(ConfigurationError, match="other_rows"):

@@ -229,7 +229,8 @@ class TestRebind:
         run = make_run(P, channel_prefix="new", rebind="continue", on_error="continue")
         whole(run)
         assert (ids(snowpipe, "new_src_p"), sorted(snowpipe.channels)) == ([3, 4, 5], ["new_src_p"])
-        assert by_channel(run, "rows_before") == {"new_src_p": 3}
+        assert by_channel(run, "rows_before") == {"new_src_p": 2}
+        assert by_channel(run, "rejected_earlier") == {"new_src_p": 1}
 
     @pytest.mark.parametrize(
         ("excess", "first", "error"),

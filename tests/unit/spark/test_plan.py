@@ -29,6 +29,12 @@ PLAN = JobPlan(
 )
 
 
+BYTES = {
+    "source": {"kind": "iceberg", "path": "/lake", "binary": "HEX"},
+    "columns": [{"name": "B", "type": "BINARY"}],
+}
+
+
 def _changed(**changes):
     return json.dumps({**json.loads(PLAN.to_json()), **changes})
 
@@ -90,8 +96,10 @@ def test_wrong_plan_is_refused_by_key_and_value():
         (_changed(columns=[{"name": "A"}]), "plan columns[0] lacks the key 'type'"),
         (_changed(columns=[{"name": "A", "type": "NUMBR"}]), "column type 'NUMBR' is unknown"),
         (_changed(check_rows=True, columns=[]), "the plan has no columns"),
+        (_changed(**BYTES), "binary is 'HEX', and a table's default pipe reads column 'B' as BASE64"),
     ]:
         refused(ConfigurationError, JobPlan.from_json, [text], named)
+    assert JobPlan.from_json(_changed(**BYTES, pipe={**json.loads(PLAN.to_json())["pipe"], "pipe": "OWN"}))
     secret = _changed(private_key="s3cret")
     (error,) = refused(ConfigurationError, JobPlan.from_json, [secret], "unknown key 'private_key'")
     assert "s3cret" not in str(error)

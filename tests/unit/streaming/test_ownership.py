@@ -107,7 +107,7 @@ class TestOtherChannels:
 
         moved = earlier.hand_over([own("other"), mine], lambda *found: checked.append(found))
 
-        assert moved == {"new_p": 8}
+        assert moved == {"new_p": (8, 0)}
         assert checked == [("new_p", IntegerOffset(7))]
         assert snowpipe.channels["new_p"].committed == token(7, 3, 1)
         assert sorted(snowpipe.channels) == ["bare", "new_p", "none", "old_q"]
@@ -135,7 +135,7 @@ class TestOtherChannels:
         snowpipe.channels["old_p"].rows_inserted += 1
         with pytest.raises(errors.ImbalanceError, match="'old_p'"):
             replace(earlier, on_imbalance="fail").hand_over([own("p", rebind="continue")])
-        assert earlier.hand_over([own("p", rebind="continue")]) == {"new_p": 8}
+        assert earlier.hand_over([own("p", rebind="continue")]) == {"new_p": (8, 0)}
 
     def test_that_cannot_be_listed_are_not_known(self, earlier, caplog):
         def fails():
@@ -159,12 +159,12 @@ class TestOtherChannels:
         assert bad.value.last_error == "error of old_p"
         assert snowpipe.did("drop") == []
         assert snowpipe.channels["old_p"].committed == token(7, 10, 5, run="run-old_p")
-        assert earlier.hand_over([mine]) == {"new_p": 10}
+        assert earlier.hand_over([mine]) == {"new_p": (5, 5)}
 
     def test_have_their_rejected_rows_logged_where_these_are_accepted(self, snowpipe, earlier, caplog):
         snowpipe.channels["old_p"].rows_error_count = 2
         moved = replace(earlier, accepts_rejected=True).hand_over([own("p", rebind="continue")])
-        assert (moved, "'old_p' (run r1): no message" in caplog.text) == ({"new_p": 8}, True)
+        assert (moved, "'old_p' (run r1): no message" in caplog.text) == ({"new_p": (6, 2)}, True)
 
 
 class TestLastCheckpoints:
@@ -173,7 +173,10 @@ class TestLastCheckpoints:
         channels = [own("x", rebind="continue"), own("q", rebind="continue"), own("p", rebind="continue")]
         checked = []
         seen = replace(earlier, last=LAST)
-        assert seen.hand_over(channels, lambda *found: checked.append(found)) == {"new_q": 4, "new_p": 8}
+        assert seen.hand_over(channels, lambda *found: checked.append(found)) == {
+            "new_q": (4, 0),
+            "new_p": (8, 0),
+        }
         assert checked == [("new_q", IntegerOffset(3)), ("new_p", IntegerOffset(7))]
         assert snowpipe.channels["new_p"].committed == token(7)
         assert "new_x" not in snowpipe.channels
@@ -187,7 +190,7 @@ class TestLastCheckpoints:
         unseen = replace(earlier, last=None)
         with pytest.raises(errors.SourcePositionError, match="'new_p'"):
             unseen.hand_over([replace(known, source=own("p").source)])
-        assert unseen.hand_over([known]) == {"new_p": 0}
+        assert unseen.hand_over([known]) == {"new_p": (0, 0)}
         assert shown(snowpipe.channels["new_p"].committed) == "7"
         snowpipe.channel("old_p", **loaded(7, 8))
         with pytest.raises(errors.SourceChangedError, match="'old_p'"):

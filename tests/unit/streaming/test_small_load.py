@@ -286,7 +286,7 @@ class TestLinesOfAQuery:
         zoned = midnight.replace(tzinfo=dt.UTC)
         wrong = [(day, midnight), (midnight, zoned), (zoned, None, midnight), ([day, midnight],)]
         wrong += [([[midnight]], [[zoned]]), (dt.time(1, 2, tzinfo=dt.UTC),), ({"a": 1}, {"a": day})]
-        wrong += [({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3)]
+        wrong += [({"a": float("nan")},), ("\ud800",), (10**80,), ("x", 3), ("x", b"y"), ([b"x", "y"],)]
 
         for values in wrong:
             rows = [(one,) for one in values]

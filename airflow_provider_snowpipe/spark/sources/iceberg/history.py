@@ -19,6 +19,10 @@ from airflow_provider_snowpipe.streaming.errors import ConfigurationError, Sourc
 from airflow_provider_snowpipe.streaming.names import counted
 from airflow_provider_snowpipe.streaming.offsets import BatchRowOffset
 
+_ROLLED_BACK = (
+    "Nothing was sent: delete the rows of snapshots that are gone, and reset the token to one that is left"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -157,14 +161,14 @@ class History:
             raise SourcePositionError(
                 f"{token} is committed, but the latest snapshot of {self.address!r} has sequence number "
                 f"{versions[-1] if versions else 'none'}: the table was rolled back, recreated, or is "
-                "another one. Nothing was sent"
+                f"another one. {_ROLLED_BACK}"
             )
         if committed.batch < versions[0]:
             self._check_expired(committed, on_data_loss)
         elif versions[bisect_left(versions, committed.batch)] != committed.batch:
             raise SourcePositionError(
                 f"{token} is committed, but no snapshot with that sequence number leads to the present state "
-                f"of {self.address!r}: the table was rolled back, or is another one. Nothing was sent"
+                f"of {self.address!r}: the table was rolled back, or is another one. {_ROLLED_BACK}"
             )
         else:
             self._check_rows(committed)

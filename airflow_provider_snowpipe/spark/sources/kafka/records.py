@@ -64,9 +64,9 @@ class Records:
         ends = _value_ends(self.values)
         return int(ends[-1] - ends[0])
 
-    def slice(self, start: int, stop: int) -> Records:
+    def slice(self, start: int, length: int) -> Records:
         """Some of the records, without a copy."""
-        return self._each(lambda column: column[start:stop])
+        return self._each(lambda column: column[start : start + length])
 
     def taken(self, mask: np.ndarray) -> Records:
         """The records where a mask is true."""
@@ -90,7 +90,7 @@ class Records:
         """Divide the records into pieces of bounded size; one record that is larger is its own piece."""
         ends = _value_ends(self.values)
         for start, stop in row_ranges(ends[1:] - ends[0], most_bytes, most_rows):
-            yield self if (start, stop) == (0, len(self)) else self.slice(start, stop)
+            yield self if (start, stop) == (0, len(self)) else self.slice(start, stop - start)
 
 
 def _value_ends(values: Any) -> np.ndarray:
@@ -139,11 +139,11 @@ def lines_of(ndjson: bytes) -> pa.LargeBinaryArray:
 
 
 def on_one_line(values: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """Replace line ends by blanks: JSON has them between its tokens only, where both mean nothing."""
+    """Replace line ends by tabs: between JSON's tokens both mean nothing, in its strings both are errors."""
     data = np.frombuffer(body_of(values), np.uint8)
     if not (data == ord("\n")).any():
         return values
-    return bytes_of(pc.replace_substring(text_of(values), "\n", " "))
+    return bytes_of(pc.replace_substring(text_of(values), "\n", "\t"))
 
 
 def are_objects(values: pa.LargeBinaryArray) -> np.ndarray:
@@ -251,10 +251,8 @@ _OPTIONS = NdjsonOptions(explicit_nulls=False)
 
 def metadata_objects(
     records: Records, topic: str, number: int, spec: KafkaSource, run: str = ""
-) -> pa.LargeBinaryArray | None:
-    """Write the metadata of records as JSON objects, None where none is required."""
-    if not spec.metadata and not spec.record_metadata:
-        return None
+) -> pa.LargeBinaryArray:
+    """Write the metadata of records as JSON objects."""
     fields = _Fields(records, topic, number, spec, run)
     columns = {column: getattr(fields, field)() for column, field in spec.metadata_columns.items()}
     if spec.record_metadata:
@@ -296,11 +294,7 @@ class _Fields:
         try:
             return keys.cast(pa.large_string())
         except pa.ArrowInvalid:
-            raise EncodingError(
-                f"topic {self._topic!r}, partition {self._number}: a key at offsets "
-                f"{self._records.offsets[0]} to {self._records.offsets[-1]} is not UTF-8: use "
-                f"key_format='bytes'"
-            ) from None
+            raise EncodingError("a key is not UTF-8: use key_format='bytes'") from None
 
     def headers(self) -> Any:
         """A list of objects with ``key`` and ``value``, or ``base64`` where a value is not UTF-8."""
@@ -461,7 +455,10 @@ class MessageReader:
             message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
         if kind.DESCRIPTOR in self._meant:
-            fields = _meant(kind.DESCRIPTOR, fields)
+            try:
+                fields = _meant(kind.DESCRIPTOR, fields)
+            except ValueError as error:
+                raise EncodingError(f"holds a date or a time of day that is none ({error})") from None
         return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
     def _learn(self, number: int, path: tuple[int, ...]) -> Any:

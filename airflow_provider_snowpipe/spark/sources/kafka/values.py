@@ -75,17 +75,17 @@ class RowWriter:
         if not len(records):
             return Part(b"", start, end, 0)
         rows, faults = self._values.objects(records)
+        metadata, unwritten = _one_by_one(self._metadata, records) if self.fields else (rows, {})
+        faults = {**unwritten, **faults}
         undecoded = tuple(self._undecoded(records, row, faults[row]) for row in sorted(faults))
         if faults:
             good = np.ones(len(records), bool)
             good[list(faults)] = False
-            rows, records = rows.filter(pa.array(good)), records.taken(good)
+            rows, metadata = (one.filter(pa.array(good)) for one in (rows, metadata))
+            records = records.taken(good)
         if not len(records):
             return Part(b"", start, end, 0, undecoded=undecoded)
-        metadata = metadata_objects(records, self._topic, self._number, self._spec, self._run)
-        if metadata is not None:
-            rows = merged(metadata, rows)
-        body = body_of(add_line_ends(rows))
+        body = body_of(add_line_ends(merged(metadata, rows) if self.fields else rows))
         offsets = records.offsets
         return Part(
             body,
@@ -97,11 +97,17 @@ class RowWriter:
             self._values.types,
         )
 
+    def _metadata(self, records: Records) -> pa.LargeBinaryArray:
+        try:
+            return metadata_objects(records, self._topic, self._number, self._spec, self._run)
+        except EncodingError as error:
+            raise EncodingError(f"has metadata that no row can have: {error}") from None
+
     def _undecoded(self, records: Records, row: int, reason: str) -> Undecoded:
         offset = int(records.offsets[row])
         key, headers = (None, None) if records.details is None else records.details(offset)
-        payload = records.values[row].as_py()
-        reason = f"the value at offset {offset} ({len(payload)} bytes) {reason}"
+        payload = records.values[row].as_py() or b""
+        reason = f"the record at offset {offset} ({len(payload)} bytes) {reason}"
         return Undecoded(
             IntegerOffset(offset), f"{self._where}: {reason}", payload, key, tuple(headers or ())
         )
@@ -451,7 +457,7 @@ class _RegisteredValues(_ValueWriter):
 
 
 def _one_by_one(
-    decode: Callable[[pa.LargeBinaryArray], pa.LargeBinaryArray], values: pa.LargeBinaryArray
+    decode: Callable[[Any], pa.LargeBinaryArray], values: pa.LargeBinaryArray | Records
 ) -> tuple[pa.LargeBinaryArray, Faults]:
     """Decode values at once, and one by one where some of them cannot be decoded."""
     try:

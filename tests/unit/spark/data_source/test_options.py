@@ -46,6 +46,7 @@ def test_wrong_option_is_named_with_its_value_and_the_remedy():
         ({**DEAD, "deadLetterPath": "s3://k:s@b/d"}, "holds credentials"),
         ({**DEAD, "deadLetterPath": "s3://b/d?secret_key=s"}, "'s3://b/d?…'"),
         ({"onError": "continue", "checkRows": "true"}, "checkRows is true"),
+        ({"binaryFormat": "HEX"}, "binaryFormat is 'HEX'", "BASE64"),
         ({"checkRows": "yes"}, "checkRows is 'yes': it must be true or false"),
         ({**DEAD, "table": None, "pipe": "P"}, "pipe 'P', which may transform"),
         ({"commitTimeout": "soon"}, "commitTimeout is 'soon'", "seconds above 0"),

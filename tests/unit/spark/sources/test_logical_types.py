@@ -111,9 +111,9 @@ def test_decimals_are_read_as_numbers_too_and_with_a_scale_of_their_own():
     assert [row["F"] for row in rows] == [Decimal("1234567890123456789.25"), None]
     inner = [{"type": "int32", "field": "scale"}, {"type": "bytes", "field": "value"}]
     scaled = _connect("struct", f"{DEBEZIUM}data.VariableScaleDecimal", fields=inner)
-    digits = [{"scale": 3, "value": "BLrpwA=="}, {"scale": 0, "value": "/w=="}]
+    digits = [{"scale": one, "value": "BLrpwA=="} for one in (3, 100)] + [{"scale": 0, "value": "/w=="}]
     rows = rows_of_part(part_of(_envelopes(scaled, *digits, None), connect_envelope=True))
-    assert [row["F"] for row in rows] == ["79358.400", "-1", None]
+    assert [row["F"] for row in rows] == ["79358.400", "79358400E-100", "-1", None]
     assert rows[0]["BEFORE"] == {"X": "79358.400"}
 
 

@@ -30,6 +30,8 @@ class TestJson:
     def test_objects_are_passed_on_byte_by_byte_each_in_one_line(self):
         part = part_of([b'{"A": 1.10, "B": "\xc3\xa4"}', b' {\n "A": "x\\ny",\r\n "B": 1\n}\n'])
         first, second, _ = bytes(part.body).split(b"\n")
+        with pytest.raises(json.JSONDecodeError):
+            rows_of_part(part_of([b'{"A": "x\ny"}']))
         assert (first, json.loads(second)) == (b'{"A": 1.10, "B": "\xc3\xa4"}', {"A": "x\ny", "B": 1})
         assert (str(part.start), str(part.end), part.rows) == ("10", "11", 2)
 
@@ -44,7 +46,7 @@ class TestJson:
         assert undecoded(part) == list(enumerate(bad, start=11))
         first = part.undecoded[0]
         assert (first.key, first.headers) == (b"key-11", (("h", b"x"),))
-        assert "topic 'orders', partition 3: the value at offset 11" in first.reason
+        assert "topic 'orders', partition 3: the record at offset 11" in first.reason
         assert [str(part.positions(row)) for row in range(2)] == ["10", "21"]
 
     def test_with_the_head_of_a_schema_registry_is_read_without_it(self):
@@ -58,7 +60,7 @@ class TestJson:
 
     def test_of_any_kind_goes_into_a_value_column(self):
         part = part_of([b"[1,\n2]", b'{"A":1}', b"null", b"1.10"], value_column='V"')
-        assert bytes(part.body) == b'{"V\\"":[1, 2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
+        assert bytes(part.body) == b'{"V\\"":[1,\t2]}\n{"V\\"":{"A":1}}\n{"V\\"":null}\n{"V\\"":1.10}\n'
         (lost,) = part_of([b'1,"X":2'], value_column="V").undecoded
         assert "offset 10 (7 bytes) is no JSON" in lost.reason
 
@@ -102,12 +104,16 @@ def test_record_metadata_is_the_object_that_the_connector_writes():
     ]
 
 
-def test_binary_keys_are_base64_or_refused():
-    records = records_of([b"{}"], keys=[b"\xff"])
-    part = writer(metadata=["key"], key_format="bytes").part(records)
-    assert rows_of_part(part) == [{"KAFKA_KEY": "/w=="}]
-    with pytest.raises(errors.EncodingError, match=r"is not UTF-8: use key_format='bytes'"):
-        writer(metadata=["key"]).part(records)
+def test_binary_keys_are_base64_and_metadata_without_a_form_spoils_no_other_record():
+    records = records_of([b"{}", None, b"{}"], keys=[b"\xff", b"\xff", b"k"], timestamps=[0, 0, 1 << 60])
+    given = {"metadata": ["key"], "tombstones": "null"}
+    part = writer(key_format="bytes", **given).part(records)
+    assert [row["KAFKA_KEY"] for row in rows_of_part(part)] == ["/w==", "/w==", "aw=="]
+    part = writer(**given).part(records)
+    assert rows_of_part(part) == [{"KAFKA_KEY": "k"}]
+    assert undecoded(part) == [(10, b"{}"), (11, b"")]
+    assert "key_format='bytes'" in part.undecoded[0].reason
+    assert undecoded(writer(**{**given, "metadata": ["timestamp"]}).part(records)) == [(12, b"{}")]
 
 
 def test_tombstones_are_dropped_or_loaded_or_refused():
@@ -343,6 +349,7 @@ class TestProtobuf:
 
         assert rows_of_part(part) == [{"day": "2024-02-29", "price": "793584.00"}, {"day": "2024-03-01"}]
         assert [offset for offset, _ in undecoded(part)] == [11, 12, 13, 14]
+        assert "month" in part.undecoded[0].reason
         assert part.types | {"day": "DATE", "at": "TIMESTAMP_TZ(9)"} == part.types
 
 
