@@ -331,6 +331,11 @@ def _next_identity(session: Session, default: str, first: int, by: int) -> int:
 
 # The form that SHOW TABLES prints, which sqlglot does not read.
 _LINEAR = re.compile(r"\bCLUSTER\s+BY\s+LINEAR\s*\(", re.IGNORECASE)
+_NAME = r'(?:"(?:[^"]|"")+"|[\w$]+)'
+# Snowpark writes the condition behind the name.
+_EXISTS = re.compile(
+    rf"(\bTABLE\s+)({_NAME}(?:\s*\.\s*{_NAME})*\s+)(IF\s+NOT\s+EXISTS\s+)(?=\()", re.IGNORECASE
+)
 # Snowflake's other words for TEMPORARY, which sqlglot does not read before TABLE.
 _TEMPORARY = re.compile(
     r"(?<=\s)(?:LOCAL|GLOBAL)\s+(?:TEMP|TEMPORARY|VOLATILE)(?=\s+(?:TRANSIENT\s+)?TABLE\b)", re.IGNORECASE
@@ -477,7 +482,8 @@ def create_table(session: Session, reader: Reader) -> Result:
     if reader.kind == "TABLE" and reader.word in {"LIKE", "CLONE"}:
         return _copy_table(session, head, reader)
     text, staged = take_stage_options(reader)
-    tree = translate.parse(_TEMPORARY.sub("TEMPORARY", _LINEAR.sub("CLUSTER BY (", text), count=1))
+    text = _TEMPORARY.sub("TEMPORARY", _LINEAR.sub("CLUSTER BY (", text), count=1)
+    tree = translate.parse(_EXISTS.sub(r"\1\3\2", text, count=1))
     named = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
     if not isinstance(tree, exp.Create) or not isinstance(named, exp.Table):
         raise unsupported("this form of CREATE TABLE")

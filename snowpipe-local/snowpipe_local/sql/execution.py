@@ -16,7 +16,7 @@ import sqlglot.errors
 from sqlglot import exp
 
 from snowpipe_local.errors import SqlError
-from snowpipe_local.sql import front, history, query, results, translate
+from snowpipe_local.sql import front, history, query, results, translate, types
 from snowpipe_local.sql.reader import strip_comments
 from snowpipe_local.sql.results import OTHER, Result, ResultColumn
 from snowpipe_local.sql.session import Session
@@ -53,9 +53,11 @@ def describe(session: Session, statement: str) -> tuple[Result, int]:
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
-    sql = translate.to_duckdb(translate.prepare(session, tree))
+    tree = translate.prepare(session, tree)
+    sql = translate.to_duckdb(tree)
     found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    return Result(query.described(projections, [(row[0], row[1]) for row in found]), [])
+    shown = tree.meta_get(types.SHOWN)
+    return Result(query.described(projections, [(row[0], row[1]) for row in found], shown), [])
 
 
 # -- Statements while they run and after: waiting for them, cancelling them, asking for their result again --

@@ -400,12 +400,12 @@ def columns_of(session: Session, query: exp.Expr, sql: str) -> list[Column]:
     :param sql: the query as the engine reads it, which describes no lengths.
     """
     described = session.cursor.execute(f"DESCRIBE {sql}").fetchall()
-    found = [Column(row[0], ColumnType.from_duckdb(str(row[1]))) for row in described]
-    known = [kind for _, kind in types.outputs(query) or ()]
+    found = [Column(row[0].rstrip(types.MARK), ColumnType.from_duckdb(str(row[1]))) for row in described]
+    known = [kind for _, kind in query.meta_get(types.SHOWN) or ()]
     return [
         Column(column.name, ColumnType(own.kind, length=own.length))
         if own.length and own.kind == column.type.kind
-        else column
+        else Column(column.name, own.described(column.type))
         for own, column in zip(
             known if len(known) == len(found) else [types.Type()] * len(found), found, strict=True
         )

@@ -100,6 +100,18 @@ def _fresh_account() -> Iterator[None]:
                 cursor.execute(f'DROP DATABASE "{row[1]}"')
 
 
+# -- Snowpark -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _in_a_schema(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A session whose schema was dropped has none, and tests of the same file go on in it."""
+    yield
+    session = getattr(request.node, "funcargs", {}).get("session") if _SUITE == "snowpark" else None
+    if session is not None and not session._conn._conn.is_closed():
+        session._conn._conn.cursor().execute("USE SCHEMA LOCAL.PUBLIC")
+
+
 # The suites' conftest files import both before any hook of a plugin is called.
 _REPORT.touch()
 if _SUITE in {"connector", "snowpark"}:
