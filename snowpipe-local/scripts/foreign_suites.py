@@ -213,6 +213,7 @@ SUITES = {
             "SNOWFLAKE_TEST_USER": "{user}",
             "SNOWFLAKE_TEST_PASSWORD": "{password}",
             "SNOWFLAKE_TEST_DATABASE": "{database}",
+            "SNOWFLAKE_TEST_ALT_DATABASE": "DBT_ALT",
             "SNOWFLAKE_TEST_WAREHOUSE": "{warehouse}",
             "SNOWFLAKE_TEST_ROLE": "{role}",
             "SNOWFLAKE_TEST_HOST": "{host}",
@@ -220,6 +221,7 @@ SUITES = {
             "SNOWFLAKE_TEST_PROTOCOL": "https",
             "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
         },
+        setup=("CREATE DATABASE IF NOT EXISTS DBT_ALT",),
         folder="dbt-snowflake",
     ),
     "dlt": Suite(

@@ -570,7 +570,7 @@ def _with_columns(
     )
     if not columns:
         raise compilation_error("CREATE TABLE needs a column.")
-    _refuse_repeated([column.name for column in columns])
+    views.refuse_repeated([column.name for column in columns])
     columns = with_keys(body, columns)
     table = sources.new(database, schema, name, columns)
     statements.append(f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in columns)})")
@@ -689,14 +689,6 @@ def _whole_number(written: exp.Expr | None) -> int:
         raise compilation_error(f"IDENTITY needs whole numbers, not {written}.") from error
 
 
-def _refuse_repeated(names: Sequence[str]) -> None:
-    """Refuse columns whose names differ by nothing, or by case only, which the engine does not tell apart."""
-    folded = [name.upper() for name in names]
-    twice = next((name for name, each in zip(names, folded, strict=True) if folded.count(each) > 1), None)
-    if twice is not None:
-        raise compilation_error(f"duplicate column name '{twice}'", "002025", "42S21")
-
-
 def _as_select(
     session: Session, database: Database, schema: str, name: str, tree: exp.Create
 ) -> tuple[Table, list[str], str]:
@@ -705,7 +697,7 @@ def _as_select(
     sql = translate.to_duckdb(query)
     found = views.columns_of(session, query, sql)
     if not isinstance(tree.this, exp.Schema):
-        _refuse_repeated([column.name for column in found])
+        views.refuse_repeated([column.name for column in found])
         table = sources.new(database, schema, name, tuple(found))
         create = f"CREATE TABLE {table.path} ({', '.join(column.ddl() for column in found)})"
         return table, [create], sql

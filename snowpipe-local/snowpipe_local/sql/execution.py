@@ -41,6 +41,9 @@ def describe(session: Session, statement: str) -> tuple[Result, int]:
         except (sqlglot.errors.SqlglotError, SqlError):
             # SHOW and other statements that only the front itself can read.
             tree = None
+        if text[:4].upper() in {"SHOW", "DESC"}:
+            found = front.listed(session, text)
+            return Result(found.columns, [], found.statement_type), 0
         if not isinstance(tree, _ROW_STATEMENTS):
             return Result(results.status("").columns, [], results.OTHER), 0
         translate.number_placeholders(tree)

@@ -62,7 +62,9 @@ class Type(NamedTuple):
         return self.kind in {"NUMBER", "FLOAT"}
 
     def described(self, given: ColumnType) -> ColumnType:
-        """Return the type of a column that the engine describes so: it knows no OBJECT and no ARRAY."""
+        """Return the type of a column that the engine describes so: it knows no lengths, OBJECT and ARRAY."""
+        if self.length and self.kind == given.kind:
+            return ColumnType(self.kind, length=self.length)
         return ColumnType(self.form) if self.form and given.kind == "VARIANT" else given
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Type:

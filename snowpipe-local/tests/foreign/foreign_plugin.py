@@ -120,6 +120,11 @@ if _SUITE in {"connector", "snowpark"}:
         sys.modules[_name].CONNECTION_PARAMETERS = dict(_ACCOUNT)  # type: ignore[attr-defined]
 elif _SUITE == "fakesnow":
     _replace_fakesnow()
+if _SUITE.startswith("sqlalchemy"):
+    # A test drops tables that a session of its own has changed, for which a DROP waits here.
+    snowflake.connector.connect = lambda *given, **named: _connect(
+        *given, **{"session_parameters": {"LOCK_TIMEOUT": 10}, **named}
+    )
 if _SUITE == "snowpark":
     import tests.integ.session_parameters as _of_session
 

@@ -136,7 +136,9 @@ CREATE TABLE made AS SELECT 1 AS "AB", 2 AS "ab"; CREATE VIEW seen AS SELECT 1 A
         assert sql.refused(statement).code in {"000002", "000904", "001003", "002025"}, statement
     sql.run('CREATE VIEW seen AS SELECT "ab" FROM (SELECT 1 AS "AB", 2 AS "ab")')
     assert sql.values('SELECT "ab" FROM seen') == [(2,)]
-    assert sql.values('SELECT object_construct(*) FROM (SELECT 1 AS "AB", 2 AS "ab")') == [('{"AB":1,"ab":2}',)]
+    assert sql.values('SELECT object_construct(*) FROM (SELECT 1 AS "AB", 2 AS "ab")') == [
+        ('{"AB":1,"ab":2}',)
+    ]
     assert sql.values('SELECT 1 AS "AB", 2 AS "ab"') == [(1, 2)]
     sql.run('INSERT INTO pair SELECT 1 AS "AB", 2 AS "ab"')
     assert sql.values("SELECT * FROM pair") == [(1, 2)]

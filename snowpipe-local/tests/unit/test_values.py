@@ -161,7 +161,7 @@ l.k, r.v AS w FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) ON l.k = r.k ORDER
 1, 10 | 2, 15 | 1, None | 3, None
 a.k, b.v FROM l a ASOF JOIN r b MATCH_CONDITION (a.v <= b.v) ORDER BY 2, 1 -> \
 1, 10 | 1, None | 2, None | 3, None
-* FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) USING (k) WHERE l.v > 5 ORDER BY 1, 2 -> 1, 30, 10 | 2, 20, 15
+* FROM l ASOF JOIN r MATCH_CONDITION (l.v >= r.v) USING (k) WHERE l.v > 5 ORDER BY 1 -> 1, 30, 10 | 2, 20, 15
 * FROM (SELECT v, k FROM l) AS a INNER JOIN r USING (k) ORDER BY 1, 2 -> 1, 5, 10 | 1, 30, 10 | 2, 20, 15
 * FROM (SELECT 1 AS a) INNER JOIN (SELECT 2 AS b) -> 1, 2
 * FROM l PIVOT (SUM(v) FOR k IN (ANY ORDER BY k DESC)) -> None, 20, 35
