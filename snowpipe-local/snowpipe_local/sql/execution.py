@@ -56,10 +56,10 @@ def describe(session: Session, statement: str) -> tuple[Result, int]:
 
 def _columns(session: Session, tree: exp.Query, binds: int) -> Result:
     projections = [node.unalias() for node in tree.selects] if isinstance(tree, exp.Select) else []
-    tree = translate.prepare(session, tree)
-    sql = translate.to_duckdb(tree)
+    prepared = translate.prepare(session, tree)
+    sql = translate.to_duckdb(prepared)
     found = session.cursor.execute(f"DESCRIBE {sql}", [None] * binds).fetchall()
-    shown = tree.meta_get(types.SHOWN)
+    shown = prepared.meta_get(types.SHOWN)
     return Result(query.described(projections, [(row[0], row[1]) for row in found], shown), [])
 
 

@@ -233,7 +233,7 @@ _SPREADS: dict[type[exp.Expr], type[exp.Expr]] = {
     exp.Variance: exp.Variance, exp.VariancePop: exp.VariancePop, exp.Stddev: exp.Variance,
     exp.StddevSamp: exp.Variance, exp.StddevPop: exp.VariancePop,
 }  # fmt: skip
-_QUOTIENTS = (exp.Div, exp.Avg, exp.Window, exp.Filter, *_SPREADS)
+_QUOTIENTS: tuple[type[exp.Expr], ...] = (exp.Div, exp.Avg, exp.Window, exp.Filter, *_SPREADS)
 _TYPED = "cast_to_type"
 _SCALED = "round((_0) * CAST(1 AS DECIMAL(38, 6)), 12)"
 _AT_LEAST = f"{_SCALED} + (_0) * CAST(1 AS DECIMAL(38, 0))"

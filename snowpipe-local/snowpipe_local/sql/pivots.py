@@ -50,15 +50,14 @@ def _name(value: exp.Expr) -> str:
     """Return how Snowflake names the column of a value."""
     if isinstance(value, exp.PivotAlias):
         return str(value.alias)
-    is_number = isinstance(value, exp.Cast) and not value.this.is_string
-    if is_number:
+    if isinstance(value, exp.Cast) and not value.this.is_string:
         return f"CAST({value.this.sql()} AS {ColumnType.from_sqlglot(value.to)})"
     return (value.this if isinstance(value, exp.Cast) else value).sql(dialect="snowflake")
 
 
 def _fill(pivot: exp.Pivot, names: list[exp.Identifier]) -> None:
     """Put the value of DEFAULT ON NULL where a column of the pivot is NULL."""
-    default, relation = pivot.args.pop("default_on_null"), pivot.parent
+    default, relation = pivot.args.pop("default_on_null"), _of(pivot)
     wrapped = exp.Subquery(alias=pivot.args.pop("alias", None))
     relation.replace(wrapped)
     filled = [
@@ -66,6 +65,14 @@ def _fill(pivot: exp.Pivot, names: list[exp.Identifier]) -> None:
         for name in names
     ]
     wrapped.set("this", exp.select(exp.Star(replace=filled)).from_(relation, copy=False))
+
+
+def _of(pivot: exp.Pivot) -> exp.Expr:
+    """Return the relation that a PIVOT is of."""
+    relation = pivot.parent
+    if relation is None:
+        raise unsupported("this form of PIVOT")
+    return relation
 
 
 def _query_of_values(pivot: exp.Pivot, column: exp.Expr, given: exp.Expr) -> exp.Expr:
@@ -76,7 +83,7 @@ def _query_of_values(pivot: exp.Pivot, column: exp.Expr, given: exp.Expr) -> exp
         if query.args.get("order") and not query.args.get("distinct"):
             raise compilation_error("Invalid subquery pivot order by must be distinct query")
     else:
-        source = pivot.parent.copy()
+        source = _of(pivot).copy()
         source.set("pivots", None)
         query = exp.select(column.copy()).distinct().from_(source, copy=False)
         query.set("order", given.this.copy() if given.this else None)

@@ -44,7 +44,8 @@ def validate(session: Session, plan: CopyPlan, mode: str) -> Result:
     :raises SqlError: with RETURN_<n>_ROWS, for an error among these rows.
     """
     if mode.endswith("_ROWS"):
-        return _first_rows(session, plan, int(mode.split("_")[1]))
+        # Of files that were loaded as well.
+        return _first_rows(session, plan.forced(), int(mode.split("_")[1]))
     if mode == "RETURN_ALL_ERRORS":
         # Files that were loaded in part are read again.
         plan = plan.forced()
@@ -239,7 +240,9 @@ def _complete_join(join: exp.Join) -> None:
         join.set("kind", "CROSS")
     select, parent = join.find_ancestor(exp.Select), join.parent
     stars = [part for part in select.expressions if isinstance(part, exp.Star)] if select is not None else []
-    left = parent.args["from_"].this if isinstance(parent, exp.Select) else parent
+    if parent is None:
+        return
+    left: exp.Expr = parent.args["from_"].this if isinstance(parent, exp.Select) else parent
     if using and stars and parent.args["joins"][0] is join:
         left = _with_first(left, [exp.column(column.copy()) for column in using])
     if join.args.get("match_condition") is None:

@@ -618,7 +618,7 @@ def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> No
         for column in tree.find_all(exp.Column):
             if column.table == written:
                 column.set("table", exp.to_identifier(table.name, quoted=True))
-    elif isinstance(table.parent, (exp.From, exp.Join)) or name != written:
+    elif isinstance(table.parent, (exp.From, exp.Join, exp.Subquery)) or name != written:
         table.set("alias", exp.TableAlias(this=exp.to_identifier(written, quoted=True)))
 
 

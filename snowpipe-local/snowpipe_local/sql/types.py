@@ -105,6 +105,7 @@ _WORDS: dict[object, Type] = {
 }
 _SNOWFLAKE = sqlglot.Dialect.get_or_raise("snowflake").EXPRESSION_METADATA
 _COUNT = Type("NUMBER", 0, _COUNTED, _LONG_BITS)
+_NEVER_NULL = (exp.Count, exp.RowNumber, exp.Rank, exp.DenseRank)
 # What needs no look at the arguments.
 _RETURNED: dict[type, Type] = {
     **{
@@ -113,10 +114,11 @@ _RETURNED: dict[type, Type] = {
         if spec.get("returns") in _WORDS
     },
     **dict.fromkeys(
-        (exp.Count, exp.Length, exp.ByteLength, exp.ArraySize, exp.RegexpCount, exp.StrPosition,
-         exp.RowNumber, exp.Rank, exp.DenseRank, exp.Year, exp.Month, exp.Day, exp.Extract),
+        (exp.Length, exp.ByteLength, exp.ArraySize, exp.RegexpCount, exp.StrPosition, exp.Year, exp.Month,
+         exp.Day, exp.Extract),
         _COUNT,
     ),
+    **dict.fromkeys(_NEVER_NULL, _COUNT._replace(null=False)),
     **dict.fromkeys((exp.GenerateSeries, exp.ArrayAgg, exp.ArrayUniqueAgg), Type("LIST")),
     **dict.fromkeys((exp.JSONExtract, exp.ParseJSON), _VARIANT),
     **dict.fromkeys((exp.TimestampFromParts, exp.ConvertTimezone, exp.AtTimeZone), Type("TIMESTAMP_NTZ")),
@@ -460,6 +462,7 @@ def _first_output(node: exp.Expr) -> Type:
 _RULES: dict[type, Callable[[Any], Type]] = {
     **dict.fromkeys(SAME, lambda node: type_of(node.this)._replace(null=True)),
     **dict.fromkeys((exp.Paren, exp.Alias, exp.Order), lambda node: type_of(node.this)),
+    exp.Window: lambda node: type_of(node.this)._replace(null=not isinstance(node.this, _NEVER_NULL)),
     **dict.fromkeys(CHOICES, _choice),
     **dict.fromkeys((*OPERATIONS, exp.Div, exp.Mod), _operation),
     **dict.fromkeys((exp.Neg, exp.Abs), _signed),
@@ -602,8 +605,8 @@ class Scopes:
             return None if is_open else list(columns.items())
         if isinstance(relation, exp.Values):
             rows = [row.expressions for row in relation.expressions if isinstance(row, exp.Tuple)]
-            columns = [list(map(type_of, values)) for values in zip(*rows, strict=False)]
-            return [("", common(each)._replace(null=any(one.null for one in each))) for each in columns]
+            given = [list(map(type_of, values)) for values in zip(*rows, strict=False)]
+            return [("", common(each)._replace(null=any(one.null for one in each))) for each in given]
         is_query = isinstance(relation, (exp.Subquery, exp.CTE, exp.Lateral))
         return self._outputs(relation.this) if is_query else None
 
