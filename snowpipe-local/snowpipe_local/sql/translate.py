@@ -615,7 +615,7 @@ def _give_alias(tree: exp.Expr, table: exp.Table, written: str, name: str) -> No
     """Let columns be qualified by the name that the statement wrote for a table."""
     if table.name != name:
         # The engine would take it for the table of the same name.
-        for column in tree.find_all(exp.Column):
+        for column in (table.find_ancestor(exp.Select) or tree).find_all(exp.Column):
             if column.table == written:
                 column.set("table", exp.to_identifier(table.name, quoted=True))
     elif isinstance(table.parent, (exp.From, exp.Join, exp.Subquery)) or name != written:
