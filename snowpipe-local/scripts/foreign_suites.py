@@ -220,8 +220,12 @@ SUITES = {
             "SNOWFLAKE_TEST_PORT": "{port}",
             "SNOWFLAKE_TEST_PROTOCOL": "https",
             "DBT_SEND_ANONYMOUS_USAGE_STATS": "false",
+            **{f"DBT_TEST_USER_{n}": f"dbt_test_role_{n}" for n in (1, 2, 3)},
         },
-        setup=("CREATE DATABASE IF NOT EXISTS DBT_ALT",),
+        setup=(
+            "CREATE DATABASE IF NOT EXISTS DBT_ALT",
+            *(f"CREATE ROLE IF NOT EXISTS dbt_test_role_{n}" for n in (1, 2, 3)),
+        ),
         folder="dbt-snowflake",
     ),
     "dlt": Suite(
