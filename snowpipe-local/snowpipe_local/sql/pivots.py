@@ -17,17 +17,20 @@ from snowpipe_local.tables import ColumnType
 _VALUES = "VALUES"
 
 
-def complete(tree: exp.Expr, read: Callable[[exp.Expr], list[Any]]) -> None:
+def complete(tree: exp.Expr, read: Callable[[exp.Expr], list[tuple[Any, ...]]]) -> None:
     """Write out the values and the names of each PIVOT of a statement.
 
-    :param read: returns the values of a query of one column.
+    :param read: returns the rows of a query.
     :raises SqlError: 001003 for a query that is not of one column, 000002 for values without a column.
     """
     for pivot in [node for node in tree.find_all(exp.Pivot) if not node.unpivot]:
         field = pivot.fields[0]
         given = field.expressions
         if isinstance(given[0], (exp.PivotAny, exp.Query)):
-            values = read(_query_of_values(pivot, field.this, given[0]))
+            rows = read(_query_of_values(pivot, field.this, given[0]))
+            if rows and len(rows[0]) > 1:
+                raise compilation_error("Pivot subquery must select single column")
+            values = [row[0] for row in rows]
             if not values or None in values:
                 raise unsupported("PIVOT over no values, or over NULL")
             given = [exp.convert(value) for value in values]
@@ -78,8 +81,6 @@ def _of(pivot: exp.Pivot) -> exp.Expr:
 def _query_of_values(pivot: exp.Pivot, column: exp.Expr, given: exp.Expr) -> exp.Expr:
     if isinstance(given, exp.Query):
         query = given.copy()
-        if len(query.selects) != 1:
-            raise compilation_error("Pivot subquery must select single column")
         if query.args.get("order") and not query.args.get("distinct"):
             raise compilation_error("Invalid subquery pivot order by must be distinct query")
     else:
@@ -88,10 +89,9 @@ def _query_of_values(pivot: exp.Pivot, column: exp.Expr, given: exp.Expr) -> exp
         query = exp.select(column.copy()).distinct().from_(source, copy=False)
         query.set("order", given.this.copy() if given.this else None)
     if not query.args.get("order"):
-        value = exp.column(exp.to_identifier(query.selects[0].alias_or_name, quoted=True))
         named = exp.TableAlias(this=exp.to_identifier(_VALUES, quoted=True))
         listed = exp.Subquery(this=query, alias=named)
-        query = exp.select(value).distinct().from_(listed, copy=False).order_by(value.copy())
+        query = exp.select(exp.Star()).distinct().from_(listed, copy=False).order_by(exp.Literal.number(1))
     seen: list[exp.Expr] = []
     way: list[exp.Expr] = [pivot]
     while (above := way[-1].parent) is not None:

@@ -255,7 +255,7 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
         if any(column.args.get("join_mark") for column in tree.find_all(exp.Column)):
             tree = transforms.eliminate_join_marks(tree)
         staged_rows.replace_staged_files(session, tree)
-        pivots.complete(tree, partial(_values, session))
+        pivots.complete(tree, partial(_rows, session))
         replace_table_functions(session, tree)
         tree = _rewrite_values(session, tree)
         _unqualify_targets(tree)
@@ -280,10 +280,10 @@ def _prepared(session: Session, tree: exp.Expr) -> exp.Expr:
     return tree
 
 
-def _values(session: Session, query: exp.Expr) -> list[Any]:
-    """Return the values of a query of one column, which a statement needs before it can be translated."""
+def _rows(session: Session, query: exp.Expr) -> list[tuple[Any, ...]]:
+    """Return the rows of a query that a statement needs before it can be translated."""
     sql = to_duckdb(prepare(session, query, is_checked=True), is_last=True)
-    return [value for (value,) in session.cursor.execute(sql).fetchall()]
+    return session.cursor.execute(sql).fetchall()
 
 
 # -- What the engine does with a call depends on what stands around it -----------------------------------
